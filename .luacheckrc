@@ -1,0 +1,9 @@
+-- For the composed scripts, as the server runs them.
+std = "lua51"
+read_globals = { "redis", "cmsgpack", "struct", "KEYS", "ARGV" }
+max_line_length = false -- the lists of k words
+ignore = {
+  "212/d.", -- a layout need not use every word of the digest
+  "311/d.", -- the last group taken off a word leaves a rest
+  "411/refusal", "211/_.*",
+}

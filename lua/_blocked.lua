@@ -1,0 +1,12 @@
+-- Layout blocked: an item sets one bit in each of the k 32-bit words of one block.
+-- The files of this layout are made for one k: the loader repeats the lines from "unroll" to "end" for each word;
+-- $i is the word's number and $d the digest's word that its 5 bits come from; $words is w1, w2 … wk, $I4s is I4
+-- k times. A word is an unsigned double, a bit its power of two: it is set if w % (bit + bit) >= bit.
+
+local POWER = {
+  [0] = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288,
+  1048576, 2097152, 4194304, 8388608, 16777216, 33554432, 67108864, 134217728, 268435456, 536870912, 1073741824,
+  2147483648,
+}
+local BLOCK = 4 * $k -- bytes
+local call, unpack_words = redis.call, struct.unpack

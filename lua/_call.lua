@@ -1,0 +1,65 @@
+-- The call id of a writing call, and the record that lets its answer survive a lost reply.
+-- A record is cmsgpack: sequence, time, count and last digest of the items, and the answers; without answers
+-- (the short form) when the call changed nothing.
+
+local DEADLINE_AHEAD = 2 * 60 * 1000 -- ms; shorter than any record's life
+local RECORD_LIFE = 10 * 60 * 1000 -- ms
+
+local function server_time()
+  local now = redis.call('TIME')
+  return now[1] * 1000 + math.floor(now[2] / 1000)
+end
+
+-- Returns a call: {id, answers} when it is recorded in full, {id, changed_nothing} in short, otherwise {id}.
+local function open_call(id, packed)
+  if id == '-' then
+    return { id = id }
+  end
+  local client, slot, sequence, deadline = string.match(id, '^(%x+)/(%d+)/(%d+)/(%d+)$')
+  if not client or #id > 80 then
+    return nil, redis.error_reply('BADARG a call id is client/slot/sequence/deadline, or -')
+  end
+  local call = {
+    id = id, field = client .. '/' .. slot, sequence = tonumber(sequence), now = server_time(),
+    count = #packed / 16, last = string.sub(packed, -16),
+  }
+  local record = redis.call('HGET', KEYS[2], call.field)
+  if record then
+    local recorded, _, count, last, answers = cmsgpack.unpack(record)
+    if recorded > call.sequence then
+      return nil, redis.error_reply('OLDCALL a later call of this client and slot has run')
+    elseif recorded == call.sequence then
+      if count ~= call.count or last ~= call.last then
+        return nil, redis.error_reply('BADARG this call id was used for other items')
+      end
+      call.answers = answers
+      call.changed_nothing = not answers
+      return call
+    end
+  end
+  local ahead = tonumber(deadline) - call.now
+  if ahead < 0 or ahead > DEADLINE_AHEAD then
+    return nil, redis.error_reply(string.format(
+      'LATECALL %.0f is the time here in ms: the deadline is past, or over two minutes ahead', call.now))
+  end
+  return call
+end
+
+-- answers: nil when the call changed nothing.
+local function record_call(call, answers)
+  if call.id == '-' then
+    return
+  end
+  local record = cmsgpack.pack(call.sequence, call.now, call.count, call.last)
+  if answers then
+    record = record .. cmsgpack.pack(answers)
+  end
+  if redis.call('HSET', KEYS[2], call.field, record) == 1 then
+    for _, field in ipairs(redis.call('HRANDFIELD', KEYS[2], 2)) do
+      local _, _, time = cmsgpack.unpack_limit(redis.call('HGET', KEYS[2], field), 2)
+      if call.now - time > RECORD_LIFE then
+        redis.call('HDEL', KEYS[2], field)
+      end
+    end
+  end
+end

@@ -1,0 +1,55 @@
+-- The filter that a script works on: meta, its checks, and the live slices.
+-- Every refusal is decided here, before the first write.
+
+local function read_meta(uid, first_slice)
+  local values = redis.call('HMGET', KEYS[1], 'uid', 'layout', 'k', 'shard', 'shards', 'phase', 'epoch', 'slices')
+  local meta = {
+    uid = values[1], layout = values[2], k = values[3], shard = tonumber(values[4]), shards = tonumber(values[5]),
+    phase = values[6], epoch = values[7], slices = values[8],
+  }
+  if not meta.uid then
+    for i = first_slice, #KEYS do
+      if redis.call('EXISTS', KEYS[i]) == 1 then
+        return nil, redis.error_reply('LOST meta is missing beside ' .. KEYS[i])
+      end
+    end
+    return nil, redis.error_reply('NOFILTER there is no filter here')
+  end
+  if meta.uid ~= uid then
+    return nil, redis.error_reply('MISMATCH the filter was dropped and created anew')
+  end
+  if meta.layout ~= '$layout' or ('$k' ~= '' and meta.k ~= '$k') then
+    return nil, redis.error_reply('BADARG this script is for another layout than ' .. meta.layout .. ', k ' .. meta.k)
+  end
+  if meta.phase == 'dropping' then
+    return nil, redis.error_reply('NOFILTER the filter is being dropped')
+  end
+  return meta
+end
+
+-- The live slices from oldest to newest: {key, units, bytes}.
+local function live_slices(meta, first_slice)
+  if meta.phase == 'restoring' then
+    return nil, redis.error_reply('RESTORING the filter is being restored from its archive')
+  end
+  local base = string.sub(KEYS[1], 1, -1 - #'meta')
+  local slices = {}
+  for name, units, bytes in string.gmatch(meta.slices, '(%S+):(%d+):(%d+)') do
+    slices[#slices + 1] = { key = base .. name, units = tonumber(units), bytes = tonumber(bytes), k = tonumber(meta.k) }
+  end
+  if #slices ~= #KEYS - first_slice + 1 then
+    return nil, redis.error_reply('STALE the live slices are ' .. meta.slices)
+  end
+  for i, slice in ipairs(slices) do
+    if slice.key ~= KEYS[first_slice + i - 1] then
+      return nil, redis.error_reply('STALE the live slices are ' .. meta.slices)
+    end
+  end
+  for _, slice in ipairs(slices) do
+    local bytes = redis.call('STRLEN', slice.key)
+    if bytes ~= slice.bytes then
+      return nil, redis.error_reply('LOST ' .. slice.key .. ' has ' .. bytes .. ' bytes and should have ' .. slice.bytes)
+    end
+  end
+  return slices
+end

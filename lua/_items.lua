@@ -1,0 +1,39 @@
+-- The items of a call: digests of 16 bytes, packed one after the other.
+
+local MAX_ITEMS = 500 -- keeps one call under 15 ms on a slow server
+
+-- 'bin': all digests packed in ARGV[first]; 'hex': 32 hex digits an argument.
+local function read_digests(encoding, first)
+  local packed
+  if encoding == 'bin' and #ARGV == first then
+    packed = ARGV[first]
+  elseif encoding == 'hex' then
+    for i = first, #ARGV do
+      if #ARGV[i] ~= 32 or string.find(ARGV[i], '%X') then
+        return nil, redis.error_reply('BADARG item ' .. i - first + 1 .. ' is not 32 hex digits')
+      end
+    end
+    packed = string.gsub(table.concat(ARGV, '', first), '%x%x', function(pair)
+      return string.char(tonumber(pair, 16))
+    end)
+  else
+    return nil, redis.error_reply('BADARG encoding is bin with one argument of items, or hex with one an item')
+  end
+  if #packed == 0 or #packed % 16 ~= 0 or #packed > 16 * MAX_ITEMS then
+    return nil, redis.error_reply('BADARG items are 1 to ' .. MAX_ITEMS .. ' digests of 16 bytes')
+  end
+  return packed
+end
+
+-- The top 12 bits of the digest's last word pick the shard.
+local function check_shard(meta, packed)
+  if meta.shards == 1 then
+    return nil
+  end
+  for last = 16, #packed, 16 do
+    local low, high = string.byte(packed, last - 1, last)
+    if (high * 16 + math.floor(low / 16)) % meta.shards ~= meta.shard then
+      return redis.error_reply('BADARG item ' .. last / 16 .. ' does not belong to shard ' .. meta.shard)
+    end
+  end
+end

@@ -1,0 +1,41 @@
+-- create: make one shard of a filter, or read it if it is there: the first creator decides, the others copy.
+-- A filter of several shards is made shard 0 first (phase creating), the others (phase idle), then "finish" on
+-- shard 0; whoever comes after a crash between does the same steps again.
+--
+-- KEYS[1] meta
+-- KEYS[2] replies
+-- KEYS[3] forgotten
+-- KEYS[4] slices: today
+--
+-- ARGV[1] step: make or finish
+-- ARGV[2] uid: of the filter
+-- ARGV[3] bytes: of today
+-- ARGV[4…] fields: of meta, field and value in turn
+--
+-- Reply: meta as it is now, an array of field and value in turn.
+-- Errors: NOFILTER, MISMATCH, LOST, BADARG
+
+local meta_key, today_key = KEYS[1], KEYS[4]
+local step, uid, bytes = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local existing = redis.call('HGET', meta_key, 'uid')
+
+if step == 'finish' then
+  if not existing then return redis.error_reply('NOFILTER the filter was dropped while it was made') end
+  if existing ~= uid then return redis.error_reply('MISMATCH the filter was dropped and created anew') end
+  if redis.call('HGET', meta_key, 'phase') == 'creating' then
+    redis.call('HSET', meta_key, 'phase', 'idle')
+  end
+elseif step == 'make' and bytes and bytes > 0 and #ARGV >= 5 and #ARGV % 2 == 1 then
+  if not existing then
+    if redis.call('EXISTS', today_key) == 1 then
+      return redis.error_reply('LOST meta is missing beside ' .. today_key)
+    end
+    redis.call('SETRANGE', today_key, bytes - 1, '\0')
+    redis.call('UNLINK', KEYS[2], KEYS[3])
+    local now = redis.call('TIME')
+    redis.call('HSET', meta_key, 'uid', uid, 'created', now[1] * 1000 + math.floor(now[2] / 1000), unpack(ARGV, 4))
+  end
+else
+  return redis.error_reply('BADARG create takes: make, uid, bytes, field and value in turn; or finish, uid')
+end
+return redis.call('HGETALL', meta_key)

@@ -1,0 +1,97 @@
+"""The headers of the scripts say what Python sends."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from urifilter_redis import calls, replies, scripts
+from urifilter_redis.callid import CallIds
+from urifilter_redis.config import Config, Settings, View
+from urifilter_redis.keys import FilterKeys
+
+CONFIG = Config.new(Settings(capacity=1000, shards=2))
+META = dict(zip(*[iter(CONFIG.to_meta(0, "idle"))] * 2, strict=True))
+VIEW = View.from_meta(META)
+KEYS = FilterKeys("urifilter", "news").shard(0)
+DIGEST = bytes(range(16))
+CALL_ID = CallIds().draw()
+
+
+def header(command: str) -> str:
+    return scripts._read(f"{command}.lua").split("\n\n")[0]
+
+
+def declared(command: str, kind: str) -> list[tuple[str, bool]]:
+    """Return (name, whether any number may follow) of each KEYS or ARGV line, in their order."""
+    lines = re.findall(rf"^-- {kind}\[(\d+)(…?)\] ([^:\n]+)", header(command), re.MULTILINE)
+    assert [int(number) for number, _, _ in lines] == list(range(1, len(lines) + 1))
+    return [(name.strip(), bool(more)) for _, more, name in lines]
+
+
+CALLS = [
+    ("insert", calls.items("insert", CONFIG, KEYS, VIEW, str(CALL_ID), DIGEST)),
+    ("insert", calls.items("insert", CONFIG, KEYS, VIEW, "-", [DIGEST, DIGEST])),
+    ("contains", calls.items("contains", CONFIG, KEYS, VIEW, "-", DIGEST)),
+    ("forget", calls.items("forget", CONFIG, KEYS, VIEW, str(CALL_ID), DIGEST)),
+    ("create", calls.create("make", CONFIG, KEYS, CONFIG.to_meta(0, "idle"))),
+    ("drop", calls.drop("delete", CONFIG.uid, KEYS, ["today"])),
+]
+
+KEY_NAMES = {"meta": ["meta"], "replies": ["replies"], "forgotten": ["forgotten"], "slices": ["today"]}
+
+ARGUMENTS = {
+    "uid": lambda v: v == CONFIG.uid,
+    "call id": lambda v: v in {"-", str(CALL_ID)},
+    "max_age": lambda v: v == 0,
+    "encoding": lambda v: v in {"bin", "hex"},
+    "items": lambda v: v in {DIGEST, DIGEST.hex()},
+    "step": lambda v: v in {"make", "delete"},
+    "bytes": lambda v: v == CONFIG.bytes,
+    "fields": lambda v: v in CONFIG.to_meta(0, "idle"),
+}
+
+
+@pytest.mark.parametrize(("command", "call"), CALLS)
+def test_keys_are_those_of_the_header(command, call):
+    """Each key stands where the header says, and the last line takes all that follow."""
+    names = declared(command, "KEYS")
+    sent = [key.removeprefix(KEYS.base) for key in call.keys]
+    expected = [suffix for name, _ in names for suffix in KEY_NAMES[name]]
+    assert sent == expected
+
+
+@pytest.mark.parametrize(("command", "call"), CALLS)
+def test_arguments_are_those_of_the_header(command, call):
+    """Each argument is what the header calls it."""
+    names = declared(command, "ARGV")
+    if names[-1][1]:
+        names += [names[-1]] * (len(call.args) - len(names))
+    assert len(names) == len(call.args)
+    for (name, _), value in zip(names, call.args, strict=True):
+        assert ARGUMENTS[name](value), (name, value)
+
+
+@pytest.mark.parametrize("command", scripts.COMMANDS)
+def test_error_words_are_those_of_the_header(command):
+    """The header lists every error word of the composed script, and no other; Python knows each."""
+    source = scripts.load(command, "classic").source
+    used = set(re.findall(r"error_reply\(\s*(?:string\.format\(\s*)?'([A-Z]+)", source))
+    listed = re.search(r"^-- Errors: (.*)$", header(command), re.MULTILINE)
+    assert listed is not None
+    assert used == set(listed[1].split(", "))
+    assert used <= set(replies.SCRIPT_ERRORS) | set(replies._AGAIN)
+
+
+@pytest.mark.parametrize("command", scripts.COMMANDS)
+def test_header_begins_with_the_purpose(command):
+    """The first line is the command's name and what it does."""
+    assert header(command).startswith(f"-- {command}: ")
+    assert "-- Reply: " in header(command)
+
+
+def test_the_key_schema_stands_in_insert():
+    """Every key of a shard is drawn in insert's header."""
+    drawn = header("insert")
+    for key in (KEYS.meta, KEYS.replies, KEYS.forgotten, KEYS.slice("today"), "urifilter:filters"):
+        assert f"--   {key} " in drawn

@@ -1,0 +1,89 @@
+"""The loader of Lua scripts."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+
+import pytest
+from urifilter_redis import scripts
+from urifilter_redis.sizing import BLOCKED_K
+
+SOURCES = {"_one.lua": "local one = 1\n", "_nested.lua": '-- @include "_one.lua"\n'}
+
+
+def read(name: str) -> str:
+    return SOURCES[name]
+
+
+def test_include_is_replaced_by_the_file():
+    """An include line becomes the file's text, and nothing else changes."""
+    source = scripts._include('-- top\n-- @include "_one.lua"\nreturn one\n', read)
+    assert source == "-- top\nlocal one = 1\nreturn one\n"
+
+
+def test_missing_include_fails():
+    """A name that is no file is an error, not an empty text."""
+    with pytest.raises(ValueError, match="no Lua file _nowhere.lua"):
+        scripts._include('-- @include "_nowhere.lua"\n', scripts._read)
+
+
+def test_repeated_include_fails():
+    """The same file twice would define its functions twice."""
+    with pytest.raises(ValueError, match="included twice"):
+        scripts._include('-- @include "_one.lua"\n-- @include "_one.lua"\n', read)
+
+
+def test_nested_include_fails():
+    """Includes have one level."""
+    with pytest.raises(ValueError, match="one level only"):
+        scripts._include('-- @include "_nested.lua"\n', read)
+
+
+def test_unroll_repeats_with_word_and_digest_numbers():
+    """Words 1 to 6 take their bits from the digest's word 1, 7 to 12 from word 2."""
+    source = scripts._specialise("-- @unroll\nw$i d$d\n-- @end\n", {"k": "8"}, 8)
+    assert source.splitlines() == [*(f"w{i} d1" for i in range(1, 7)), "w7 d2", "w8 d2"]
+
+
+@pytest.mark.parametrize("script", scripts.variants(BLOCKED_K), ids=lambda s: s.name)
+def test_composed_script_has_no_directive_left(script):
+    """What is sent has no include, no unroll and no placeholder."""
+    assert "-- @" not in script.source
+    assert "$" not in script.source
+
+
+@pytest.mark.parametrize("script", scripts.variants(BLOCKED_K), ids=lambda s: s.name)
+def test_sha1_is_that_of_the_source(script):
+    """EVALSHA's digest is the SHA-1 of the source's UTF-8."""
+    assert script.sha1 == hashlib.sha1(script.source.encode()).hexdigest()
+
+
+def test_unknown_command():
+    """A wrong name is told with the right ones."""
+    with pytest.raises(ValueError, match="there are create, insert"):
+        scripts.load("inser")
+
+
+def test_unknown_layout():
+    """A layout without Lua files is refused."""
+    with pytest.raises(ValueError, match="no Lua file _cuckoo.lua"):
+        scripts.load("insert", "cuckoo", 4)
+
+
+def test_variants_have_different_names_and_sources():
+    """Every command once, or once a layout and k."""
+    made = scripts.variants(BLOCKED_K)
+    assert len(made) == 2 + 3 * (len(BLOCKED_K) + 1)
+    assert len({s.name for s in made}) == len({s.sha1 for s in made}) == len(made)
+
+
+@pytest.mark.skipif(shutil.which("luacheck") is None, reason="luacheck is missing: apt-get install lua-check")
+@pytest.mark.parametrize("script", scripts.variants(BLOCKED_K), ids=lambda s: s.name)
+def test_composed_scripts_pass_luacheck(script, request):
+    """Lint what runs, not what is in the files."""
+    config = request.config.rootpath / ".luacheckrc"
+    command = ["luacheck", "--no-color", "-q", "--config", str(config), "-"]
+    done = subprocess.run(command, input=script.source, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout

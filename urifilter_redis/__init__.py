@@ -1,0 +1,48 @@
+"""A shared, atomic "has anybody seen this URI?" for many crawlers, inside an ordinary Redis or Valkey.
+
+``UriFilter`` and ``AsyncUriFilter`` are the clients; ``errors`` has everything that they raise.
+"""
+
+from urifilter_redis._version import __version__
+from urifilter_redis.aio import AsyncUriFilter
+from urifilter_redis.client import UriFilter, drop_filter, list_filters
+from urifilter_redis.errors import (
+    AnswerLost,
+    ArchiveCorrupt,
+    ArchiveError,
+    ArchiveMissing,
+    BadItem,
+    ConfigMismatch,
+    FilterFull,
+    FilterNotFound,
+    Restoring,
+    RotationConflict,
+    ServerUnavailable,
+    SliceLost,
+    UriFilterError,
+)
+from urifilter_redis.exchange import Timeouts
+from urifilter_redis.info import FilterInfo
+
+__all__ = [
+    "AnswerLost",
+    "ArchiveCorrupt",
+    "ArchiveError",
+    "ArchiveMissing",
+    "AsyncUriFilter",
+    "BadItem",
+    "ConfigMismatch",
+    "FilterFull",
+    "FilterInfo",
+    "FilterNotFound",
+    "Restoring",
+    "RotationConflict",
+    "ServerUnavailable",
+    "SliceLost",
+    "Timeouts",
+    "UriFilter",
+    "UriFilterError",
+    "__version__",
+    "drop_filter",
+    "list_filters",
+]

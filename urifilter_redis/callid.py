@@ -1,0 +1,124 @@
+"""Call ids: what makes an answer survive a lost reply.
+
+A client is 8 random bytes, drawn anew in a forked child. A slot is one call in flight; its sequence numbers only
+go up. The deadline, in milliseconds of the server's clock, ends the time in which a call may run.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+import weakref
+from dataclasses import dataclass, field
+
+__all__ = ["CallId", "CallIds", "ServerClock"]
+
+#: ms; a call may run for as long after it was first made. The scripts accept up to two minutes; half of that
+#: leaves a minute for this process's idea of the server's clock to be wrong either way.
+CALL_LIFE = 60_000
+
+#: ms; within this time after a call's start its record has certainly not been removed (the scripts keep records
+#: for ten minutes; two are left for clocks that disagree).
+PROOF_LIFE = 8 * 60_000
+
+
+class ServerClock:
+    """The server's clock, in ms since 1970, reckoned from this process's monotonic clock."""
+
+    def __init__(self) -> None:
+        self._ahead = time.time() * 1000 - time.monotonic() * 1000
+
+    def learn(self, now_ms: float) -> None:
+        """Take ``now_ms`` for the server's time now."""
+        self._ahead = now_ms - time.monotonic() * 1000
+
+    def now(self) -> int:
+        """Return the server's time, in ms."""
+        return int(time.monotonic() * 1000 + self._ahead)
+
+
+@dataclass(frozen=True, slots=True)
+class CallId:
+    """The id of one call.
+
+    Attributes:
+        client: 16 hex digits.
+        slot: which of the client's calls in flight this is.
+        sequence: how many calls the slot has made.
+        started: server time at which the call was made, ms.
+    """
+
+    client: str
+    slot: int
+    sequence: int
+    started: int
+
+    def __str__(self) -> str:
+        return f"{self.client}/{self.slot}/{self.sequence}/{self.started + CALL_LIFE}"
+
+    def proves_nothing_happened(self, late_at: int) -> bool:
+        """Whether LATECALL at server time ``late_at`` means that this call never ran and never will."""
+        return self.started + CALL_LIFE <= late_at < self.started + PROOF_LIFE
+
+
+@dataclass(slots=True)
+class _Slots:
+    """The slots of one client."""
+
+    client: str = field(default_factory=lambda: secrets.token_hex(8))
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    free: list[tuple[int, int]] = field(default_factory=list)  # (slot, last sequence)
+    made: int = 0
+
+
+class CallIds:
+    """Draws call ids from a pool of slots; thread-safe and fork-safe."""
+
+    def __init__(self) -> None:
+        self.clock = ServerClock()
+        self._slots = _Slots()
+        _alive.add(self)
+
+    @property
+    def client(self) -> str:
+        """The client's 16 hex digits."""
+        return self._slots.client
+
+    def draw(self) -> CallId:
+        """Take a slot for a call; give it back by ``release`` once the call is resolved."""
+        slots = self._slots
+        with slots.lock:
+            if slots.free:
+                slot, sequence = slots.free.pop()
+            else:
+                slot, sequence = slots.made, 0
+                slots.made += 1
+        return CallId(slots.client, slot, sequence + 1, self.clock.now())
+
+    def renew(self, call_id: CallId) -> CallId:
+        """Return a new id in the same slot, for a call that certainly did nothing under the old one."""
+        return CallId(call_id.client, call_id.slot, call_id.sequence + 1, self.clock.now())
+
+    def release(self, call_id: CallId) -> None:
+        """Give a slot back, its call being resolved: answered, or refused before anything happened."""
+        slots = self._slots
+        if call_id.client == slots.client:
+            with slots.lock:
+                slots.free.append((call_id.slot, call_id.sequence))
+
+    def forked(self) -> None:
+        """Become another client, in a forked child; the parent's slots are the parent's."""
+        self._slots = _Slots()
+
+
+_alive: weakref.WeakSet[CallIds] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for ids in list(_alive):
+        ids.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,289 @@
+"""The blocking client."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from urifilter_redis import flows, lifecycle
+from urifilter_redis.config import Settings
+from urifilter_redis.connection import Address, Connector
+from urifilter_redis.errors import AnswerLost, UriFilterError
+from urifilter_redis.exchange import Timeouts
+from urifilter_redis.info import FilterInfo, info
+from urifilter_redis.keys import DEFAULT_PREFIX, FilterKeys
+from urifilter_redis.session import Session
+from urifilter_redis.steps import Flow, Pause
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    import redis as redis_py
+
+__all__ = ["UriFilter", "drop_filter", "list_filters"]
+
+T = TypeVar("T")
+
+
+def drive(flow: Flow[T], connector: Connector) -> T:
+    """Run a flow with blocking I/O; return what it returns, raise what it raises."""
+    outcome: Any = None
+    try:
+        step = next(flow)
+        while True:
+            try:
+                outcome = time.sleep(step.seconds) if isinstance(step, Pause) else connector.send(step.commands)
+            except BaseException as error:  # noqa: BLE001 - the flow must hear of Ctrl-C too
+                step = flow.throw(error)
+            else:
+                step = flow.send(outcome)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+
+
+def _connect(
+    name: str, redis: str | redis_py.Redis | None, prefix: str, timeouts: Timeouts | None
+) -> tuple[Connector, Session]:
+    keys, timeouts = FilterKeys(prefix, name), timeouts or Timeouts()
+    given = Address(redis) if redis is None or isinstance(redis, str) else redis
+    connector = Connector(given, timeouts)
+    return connector, Session(keys, connector.shown, timeouts)
+
+
+class UriFilter:
+    """A shared set of seen items, inside a Redis or Valkey server.
+
+    Make one with ``create`` or ``open``; it may be shared by threads and used after a fork. As a context manager
+    it closes itself.
+    """
+
+    def __init__(self, connector: Connector, session: Session) -> None:
+        self._connector = connector
+        self._session = session
+
+    @classmethod
+    def create(
+        cls,
+        name: str,
+        *,
+        capacity: int,
+        error_rate: float = 1e-4,
+        layout: str = "blocked",
+        retention: str = "forever",
+        shards: int | None = None,
+        normalize: str = "none",
+        hash: str = "mmh3",  # noqa: A002 - the setting's name
+        seed: int | str | None = None,
+        redis: str | redis_py.Redis | None = None,
+        prefix: str = DEFAULT_PREFIX,
+        timeouts: Timeouts | None = None,
+    ) -> Self:
+        """Make a filter, or open it if it is there with the same settings.
+
+        Args:
+            name: 1 to 64 of ``A-Z a-z 0-9 . _ -``.
+            capacity: items over the whole filter.
+            error_rate: the probability, at capacity, that an item not seen is taken for seen.
+            layout: ``blocked`` (fast) or ``classic`` (smallest).
+            retention: ``forever``.
+            shards: 1 to 4096, above 64 a power of two; None: the fewest that keep bitmaps under 16 MiB.
+            normalize: ``none``, ``whatwg`` or ``sorted``.
+            hash: ``mmh3``, ``md5`` or ``blake2b`` (keyed: for hostile input).
+            seed: for mmh3 a 32-bit number, for blake2b 32 hex digits; None: random.
+            redis: a URL or a ``redis.Redis``; None: ``URIFILTER_REDIS_URL``, else the embedded server.
+            prefix: what all keys begin with.
+            timeouts: how long to wait for the server.
+
+        Raises:
+            ValueError: a setting is not possible.
+            ConfigMismatch: the filter exists with other settings; each is named.
+            SliceLost: parts of the filter are missing.
+            ServerUnavailable: the server is away, or refuses.
+        """
+        settings = Settings(capacity, error_rate, layout, retention, shards, normalize, hash, seed)
+        flow = functools.partial(lifecycle.create, settings=settings)
+        return cls._begin(name, redis, prefix, timeouts, flow)
+
+    @classmethod
+    def open(
+        cls,
+        name: str,
+        *,
+        redis: str | redis_py.Redis | None = None,
+        prefix: str = DEFAULT_PREFIX,
+        timeouts: Timeouts | None = None,
+    ) -> Self:
+        """Open a filter that exists; the arguments are those of ``create``.
+
+        Raises:
+            FilterNotFound: there is none of that name.
+            SliceLost: parts of the filter are missing.
+            ServerUnavailable: the server is away, or refuses.
+        """
+        return cls._begin(name, redis, prefix, timeouts, lifecycle.open_)
+
+    @classmethod
+    def _begin(
+        cls,
+        name: str,
+        redis: str | redis_py.Redis | None,
+        prefix: str,
+        timeouts: Timeouts | None,
+        flow: Callable[[Session], Flow[object]],
+    ) -> Self:
+        connector, session = _connect(name, redis, prefix, timeouts)
+        try:
+            drive(flow(session), connector)
+        except BaseException:
+            connector.close()
+            raise
+        return cls(connector, session)
+
+    def _run(self, flow: Flow[T]) -> T:
+        return drive(flow, self._connector)
+
+    @property
+    def name(self) -> str:
+        """The filter's name."""
+        return self._session.keys.name
+
+    @property
+    def unresolved(self) -> list[AnswerLost]:
+        """Calls that were interrupted before all answers were there; pass one as ``retry=`` to get them."""
+        return flows.unresolved(self._session)
+
+    def insert(self, uri: object, *, retry: UriFilterError | None = None) -> bool:
+        """Insert an item; True: it is new, and nobody else was or will be told so.
+
+        Raises:
+            BadItem: it cannot be filtered.
+            AnswerLost: ask again with ``retry=``.
+            UriFilterError: any other of the tree in ``errors``.
+        """
+        return self.insert_many([uri], retry=retry)[0] == 0
+
+    def insert_many(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[int]:
+        """Insert items; return the age of each: 0 for new, 1 for seen. An item given twice is new once.
+
+        Args:
+            uris: any number; all are checked before any is sent.
+            retry: what this method raised for the same items; only what has no answer yet is asked again.
+
+        Raises:
+            BadItem: with all bad indices; nothing was inserted.
+            AnswerLost: retries ran out; ``answers`` has what did arrive, ``retry=`` asks for the rest.
+            UriFilterError: likewise with ``answers``.
+        """
+        return self._run(flows.answer(self._session, "insert", flows.listed(uris), retry))
+
+    def unique(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[Any]:
+        """Insert items; return those that are new, in their order. Raises as ``insert_many``."""
+        items = flows.listed(uris)
+        return flows.selected(items, self.insert_many(items, retry=retry))
+
+    def __call__(self, uris: Iterable[object]) -> list[Any]:
+        """Do as ``unique``."""
+        return self.unique(uris)
+
+    def iter_unique(self, uris: Iterable[T]) -> Iterator[T]:
+        """Yield those of a stream of any length that are new, in their order; memory is bounded.
+
+        Items are inserted in windows of some thousand. When the loop over this ends early, what was inserted and
+        not yielded is forgotten again. When an error ends a window, what is known to be new is yielded first; the
+        error's ``items`` are the window's, for ``retry=``.
+        """
+        stream = iter(uris)
+        while window := list(itertools.islice(stream, flows.WINDOW)):
+            failed: UriFilterError | None = None
+            try:
+                new = self.unique(window)
+            except UriFilterError as error:
+                failed, new = error, flows.selected(window, error.answers or [])
+            left = iter(new)
+            try:
+                yield from left
+            except GeneratorExit:
+                self.forget(left)
+                raise
+            if failed is not None:
+                raise failed
+
+    def contains(self, uri: object) -> bool:
+        """Whether an item was seen; raises as ``contains_many``."""
+        return self.contains_many([uri])[0] > 0
+
+    def contains_many(self, uris: Iterable[object]) -> list[int]:
+        """Return the age of each item without inserting: 0 for not seen, 1 for seen.
+
+        Raises:
+            BadItem: with all bad indices.
+            UriFilterError: any other of the tree in ``errors``.
+        """
+        return self._run(flows.answer(self._session, "contains", flows.listed(uris)))
+
+    def __contains__(self, uri: Hashable) -> bool:
+        return self.contains(uri)
+
+    def forget(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[bool]:
+        """Make items new again; return whether each was there. Raises as ``insert_many``."""
+        answers = self._run(flows.answer(self._session, "forget", flows.listed(uris), retry))
+        return [answer == 1 for answer in answers]
+
+    def info(self) -> FilterInfo:
+        """Return configuration and state; counts all bits, so it costs the server some ms for every 16 MiB."""
+        return self._run(info(self._session))
+
+    def drop(self) -> None:
+        """Remove the filter and all that it has seen.
+
+        Raises:
+            ConfigMismatch: it was dropped and created anew by somebody else.
+        """
+        self._run(lifecycle.drop(self._session))
+
+    def close(self) -> None:
+        """Close the connections; the filter stays on the server."""
+        self._connector.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def list_filters(
+    *, redis: str | redis_py.Redis | None = None, prefix: str = DEFAULT_PREFIX, timeouts: Timeouts | None = None
+) -> list[str]:
+    """Return the names of the filters on a server, sorted.
+
+    Raises:
+        ServerUnavailable: the server is away, or refuses.
+    """
+    connector, session = _connect("any", redis, prefix, timeouts)
+    with closing(connector):
+        return drive(lifecycle.names(session), connector)
+
+
+def drop_filter(
+    name: str,
+    *,
+    redis: str | redis_py.Redis | None = None,
+    prefix: str = DEFAULT_PREFIX,
+    timeouts: Timeouts | None = None,
+) -> bool:
+    """Remove a filter, also one that cannot be opened because parts of it are lost; return whether it was there.
+
+    Raises:
+        ServerUnavailable: the server is away, or refuses.
+    """
+    connector, session = _connect(name, redis, prefix, timeouts)
+    with closing(connector):
+        return drive(lifecycle.drop(session), connector)

@@ -1,0 +1,178 @@
+"""Connections: from a URL, a redis-py client or nothing, and one pipeline sent once over one of them.
+
+redis-py's own retries are left out (a lost reply must not be asked for again behind our back, and ten silent
+retries take longer than callers expect); ``exchange`` is the only loop that retries.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
+
+import redis
+import redis.asyncio
+import redis.asyncio.retry
+import redis.retry
+from redis.backoff import NoBackoff
+from redis.exceptions import BusyLoadingError, RedisError, ResponseError
+
+from urifilter_redis import embedded
+from urifilter_redis.exchange import Timeouts
+from urifilter_redis.steps import Arguments, Unanswered, Unsent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from urifilter_redis.embedded import EmbeddedServer
+
+__all__ = ["Address", "AsyncConnector", "Connector", "without_password"]
+
+#: The environment's address of the server.
+URL_VARIABLE = "URIFILTER_REDIS_URL"
+
+
+def without_password(url: str) -> str:
+    """Return a URL that may be shown."""
+    parts = urlsplit(url)
+    if "@" not in parts.netloc and "password" not in parts.query:
+        return url
+    user = parts.username or ""
+    host = parts.netloc.rpartition("@")[2]
+    query = "&".join(each for each in parts.query.split("&") if not each.startswith("password="))
+    netloc = f"{user}:***@{host}" if "@" in parts.netloc else host
+    return urlunsplit((parts.scheme, netloc, parts.path, query, ""))
+
+
+def _from_url(kind: Any, retry: Any, url: str, timeouts: Timeouts) -> Any:
+    try:
+        return kind.from_url(
+            url,
+            socket_connect_timeout=timeouts.connect,
+            socket_timeout=timeouts.reply,
+            retry=retry,
+            protocol=2,
+        )
+    except (ValueError, TypeError) as error:
+        shown = without_password(url)
+        raise ValueError(f"{shown!r} is not the address of a Redis server: {error}") from None
+
+
+class Address:
+    """Where the server is: what the caller gave, else the environment's, else the embedded server.
+
+    Attributes:
+        url: of the server.
+        embedded: the embedded server, which this holds until it is closed; or None.
+
+    Raises:
+        ServerUnavailable: the embedded server is wanted and cannot be had.
+    """
+
+    def __init__(self, given: str | None = None) -> None:
+        self.embedded: EmbeddedServer | None = None
+        self.url = given or os.environ.get(URL_VARIABLE) or ""
+        if not self.url:
+            self.embedded = embedded.acquire()
+            self.url = self.embedded.url
+
+    def close(self) -> None:
+        """Leave the embedded server."""
+        if self.embedded is not None:
+            self.embedded.close()
+
+
+def _shown(client: Any) -> str:
+    """Describe a client that the caller made."""
+    known = {"host": "localhost", "port": 6379, "db": 0} | client.connection_pool.connection_kwargs
+    return f"unix://{known['path']}" if "path" in known else "redis://{host}:{port}/{db}".format(**known)
+
+
+class Connector:
+    """Sends pipelines, blocking; thread-safe and fork-safe as redis-py's pool is."""
+
+    def __init__(self, given: Address | redis.Redis, timeouts: Timeouts) -> None:
+        self._address = given if isinstance(given, Address) else None
+        if isinstance(given, Address):
+            self.shown = without_password(given.url)
+            self.client = _from_url(redis.Redis, redis.retry.Retry(NoBackoff(), 0), given.url, timeouts)
+        elif isinstance(given, redis.Redis):
+            self.client, self.shown = given, _shown(given)
+        else:
+            raise TypeError(f"redis= takes a URL or a redis.Redis and not {type(given).__name__}")
+
+    def send(self, commands: Sequence[Arguments]) -> list[Any]:
+        """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
+        pool = self.client.connection_pool
+        try:
+            connection = pool.get_connection()
+        except (RedisError, OSError) as error:
+            return [Unsent(error)] * len(commands)
+        outcomes: list[Any] = []
+        try:
+            connection.send_packed_command(connection.pack_commands(commands))
+            for _ in commands:
+                try:
+                    outcomes.append(connection.read_response(disable_decoding=True))
+                except (ResponseError, BusyLoadingError) as refusal:
+                    outcomes.append(refusal)
+        except (RedisError, OSError) as error:
+            connection.disconnect()
+            outcomes += [Unanswered(error)] * (len(commands) - len(outcomes))
+        except BaseException:
+            connection.disconnect()
+            raise
+        finally:
+            pool.release(connection)
+        return outcomes
+
+    def close(self) -> None:
+        """Close what was opened here; a client that the caller gave stays open."""
+        if self._address is not None:
+            self.client.close()
+            self._address.close()
+
+
+class AsyncConnector:
+    """Sends pipelines, awaited."""
+
+    def __init__(self, given: Address | redis.asyncio.Redis, timeouts: Timeouts) -> None:
+        self._address = given if isinstance(given, Address) else None
+        if isinstance(given, Address):
+            self.shown = without_password(given.url)
+            self.client = _from_url(redis.asyncio.Redis, redis.asyncio.retry.Retry(NoBackoff(), 0), given.url, timeouts)
+        elif isinstance(given, redis.asyncio.Redis):
+            self.client, self.shown = given, _shown(given)
+        else:
+            raise TypeError(f"redis= takes a URL or a redis.asyncio.Redis and not {type(given).__name__}")
+
+    async def send(self, commands: Sequence[Arguments]) -> list[Any]:
+        """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
+        pool = self.client.connection_pool
+        try:
+            connection = await pool.get_connection()
+        except (RedisError, OSError) as error:
+            return [Unsent(error)] * len(commands)
+        outcomes: list[Any] = []
+        try:
+            await connection.send_packed_command(connection.pack_commands(commands))
+            for _ in commands:
+                try:
+                    outcomes.append(await connection.read_response(disable_decoding=True))
+                except (ResponseError, BusyLoadingError) as refusal:
+                    outcomes.append(refusal)
+        except (RedisError, OSError) as error:
+            await connection.disconnect(nowait=True)
+            outcomes += [Unanswered(error)] * (len(commands) - len(outcomes))
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        finally:
+            await pool.release(connection)
+        return outcomes
+
+    async def close(self) -> None:
+        """Close what was opened here; a client that the caller gave stays open."""
+        if self._address is not None:
+            await self.client.aclose()
+            self._address.close()

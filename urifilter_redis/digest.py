@@ -1,0 +1,77 @@
+"""Digests: 16 bytes an item, the "precomputed double-hash inputs" of the scripts."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import struct
+from collections.abc import Callable
+
+import mmh3
+
+__all__ = ["HASHES", "hasher", "new_seed", "shard_of", "words"]
+
+HASHES = ("mmh3", "md5", "blake2b")
+
+_WORDS = struct.Struct("<4I")
+
+
+def hasher(name: str, seed: str) -> Callable[[bytes], bytes]:
+    """Return a function from an item's bytes to its digest.
+
+    Args:
+        name: ``mmh3`` (MurmurHash3, x64, 128 bits), ``md5``, or ``blake2b`` (keyed; for hostile input: pairs that
+            collide under every seed of mmh3 can be made).
+        seed: as ``new_seed`` returned it.
+
+    Raises:
+        ValueError: no such hash.
+    """
+    if name == "mmh3":
+        number = int(seed)
+        return lambda data: mmh3.mmh3_x64_128_digest(data, number)
+    if name == "md5":
+        return lambda data: hashlib.md5(data, usedforsecurity=False).digest()
+    if name == "blake2b":
+        key = bytes.fromhex(seed)
+        return lambda data: hashlib.blake2b(data, digest_size=16, key=key).digest()
+    raise ValueError(f"hash is one of {', '.join(HASHES)} and not {name!r}")
+
+
+def new_seed(name: str, seed: int | str | None = None) -> str:
+    """Return a seed as text: decimal for mmh3, empty for md5, 32 hex digits for blake2b; random if None.
+
+    Raises:
+        ValueError: no such hash, or no such seed of it.
+    """
+    if name == "mmh3":
+        return _mmh3_seed(seed)
+    if name == "md5":
+        if seed not in {None, ""}:
+            raise ValueError("md5 takes no seed")
+        return ""
+    if name == "blake2b":
+        text = secrets.token_hex(16) if seed is None else str(seed).lower()
+        if not re.fullmatch(r"[0-9a-f]{32}", text):
+            raise ValueError("the seed of blake2b is 32 hex digits")
+        return text
+    raise ValueError(f"hash is one of {', '.join(HASHES)} and not {name!r}")
+
+
+def _mmh3_seed(seed: int | str | None) -> str:
+    if seed is None:
+        return str(secrets.randbits(32))
+    if not re.fullmatch(r"\d{1,10}", str(seed)) or int(seed) >= 2**32:
+        raise ValueError(f"the seed of mmh3 is a number from 0 to 4294967295 and not {seed!r}")
+    return str(int(seed))
+
+
+def words(digest: bytes) -> tuple[int, int, int, int]:
+    """Return the digest as four little-endian 32-bit words d0 to d3."""
+    return _WORDS.unpack(digest)
+
+
+def shard_of(digest: bytes, shards: int) -> int:
+    """Return the shard that a digest belongs to: the top 12 bits of d3, modulo ``shards``."""
+    return (digest[14] >> 4 | digest[15] << 4) % shards

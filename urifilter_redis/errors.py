@@ -1,0 +1,137 @@
+"""Everything that this library raises on purpose, in one tree.
+
+::
+
+    UriFilterError
+    ├── FilterNotFound       no filter of that name
+    ├── ConfigMismatch       it exists with other settings, or was dropped and created anew
+    ├── SliceLost            a bitmap or the meta of a live filter is missing, or has another length
+    ├── FilterFull           growing: no further slice can be made
+    ├── Restoring            the filter is being brought back from its archive
+    ├── BadItem              an item that cannot be filtered
+    ├── RotationConflict     another rotation came first
+    ├── ServerUnavailable    the server is away, or refuses (OOM, MISCONF, READONLY, NOPERM, LOADING …)
+    │   └── AnswerLost       … after something was sent that may have inserted
+    └── ArchiveError
+        ├── ArchiveMissing
+        └── ArchiveCorrupt
+
+No exception of redis-py or pymongo leaves the library. Wrong arguments of a call (a negative capacity, an
+unknown layout) are ``ValueError`` and ``TypeError`` as everywhere in Python.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from urifilter_redis.batch import Batch
+
+__all__ = [
+    "AnswerLost",
+    "ArchiveCorrupt",
+    "ArchiveError",
+    "ArchiveMissing",
+    "BadItem",
+    "ConfigMismatch",
+    "FilterFull",
+    "FilterNotFound",
+    "Restoring",
+    "RotationConflict",
+    "ServerUnavailable",
+    "SliceLost",
+    "UriFilterError",
+]
+
+
+class UriFilterError(Exception):
+    """The root of the tree.
+
+    Attributes:
+        answers: the answers that did arrive before the error, one per item of the call, None for each item
+            whose answer did not; None when the call has no answers or nothing was sent.
+        items: the items of that call, in the caller's order; None likewise.
+    """
+
+    #: What the call had done when it failed; ``retry=error`` goes on from it.
+    batch: Batch | None = None
+
+    @property
+    def answers(self) -> list[int | None] | None:
+        """The ages that arrived, None for each item without one; None when nothing was sent."""
+        return None if self.batch is None else list(self.batch.answers)
+
+    @property
+    def items(self) -> Sequence[object] | None:
+        """The items that the call was about, in the caller's order."""
+        return None if self.batch is None else self.batch.items
+
+
+class FilterNotFound(UriFilterError):
+    """There is no filter of that name on this server."""
+
+
+class ConfigMismatch(UriFilterError):
+    """The filter on the server is not the one that the caller means.
+
+    Attributes:
+        differences: for each setting that differs, (what was asked for, what the filter has).
+    """
+
+    def __init__(self, message: str, differences: Mapping[str, tuple[object, object]] | None = None) -> None:
+        super().__init__(message)
+        self.differences = dict(differences or {})
+
+
+class SliceLost(UriFilterError):
+    """A bitmap or the ``meta`` of a live filter was deleted, evicted or overwritten."""
+
+
+class FilterFull(UriFilterError):
+    """A growing filter reached its last possible slice."""
+
+
+class Restoring(UriFilterError):
+    """The filter is being restored from its archive; ask again later."""
+
+
+class BadItem(UriFilterError):
+    """Items that cannot be filtered; nothing of the call was sent.
+
+    Attributes:
+        indices: the positions of all bad items in the call, ascending.
+    """
+
+    def __init__(self, message: str, indices: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.indices = list(indices)
+
+
+class RotationConflict(UriFilterError):
+    """Another process rotated first."""
+
+
+class ServerUnavailable(UriFilterError):
+    """The server cannot be reached, or answers that it will not serve."""
+
+
+class AnswerLost(ServerUnavailable):
+    """The retries ran out after something was sent that may have inserted.
+
+    Pass the error as ``retry=`` to the same method with the same items: it asks again only for what has no
+    answer yet, under the same call ids, so that "new" is still answered exactly once.
+    """
+
+
+class ArchiveError(UriFilterError):
+    """The archive failed."""
+
+
+class ArchiveMissing(ArchiveError):
+    """The archive, or something that must be in it, is not there."""
+
+
+class ArchiveCorrupt(ArchiveError):
+    """Something in the archive is not what its manifest says."""

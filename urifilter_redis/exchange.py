@@ -1,0 +1,174 @@
+"""The one loop that retries."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from urifilter_redis.errors import AnswerLost, ServerUnavailable, UriFilterError
+from urifilter_redis.replies import Verdict, error_of, judge, late_at
+from urifilter_redis.steps import Arguments, Flow, Pause, Send
+
+if TYPE_CHECKING:
+    from urifilter_redis.callid import CallId
+    from urifilter_redis.calls import Call
+    from urifilter_redis.session import Session
+
+__all__ = ["Request", "Timeouts", "ask", "exchange"]
+
+#: Seconds; the first pause before the same is sent again, doubled each time up to the longest.
+FIRST_PAUSE = 0.02
+LONGEST_PAUSE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long to wait for a server, in seconds.
+
+    Attributes:
+        connect: for a connection.
+        reply: for the next reply on one.
+        total: after this long nothing is sent again, and the call fails.
+    """
+
+    connect: float = 1.0
+    reply: float = 1.5
+    total: float = 3.0
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One command on its way to an answer.
+
+    Attributes:
+        build: makes the command, anew for each attempt, because live slices and call ids change.
+        shard: which shard's live slices it depends on, or None.
+        call_id: of a writing call; None for what may be repeated freely.
+        in_doubt: it may have run without our knowing, or may still run.
+        answered: ``reply`` is the answer.
+        error: why it is not answered.
+    """
+
+    build: Callable[[Request], Call | Arguments]
+    shard: int | None = None
+    call_id: CallId | None = None
+    in_doubt: bool = False
+    answered: bool = False
+    reply: Any = None
+    error: UriFilterError | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, made: Call | Arguments) -> Request:
+        """Make a request of something that may be repeated freely."""
+        return cls(lambda _: made)
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing more to send."""
+        return self.answered or self.error is not None
+
+    def command(self) -> Arguments:
+        """Return the command as it is to be sent now."""
+        made = self.build(self)
+        return made if isinstance(made, tuple) else made.command()
+
+    def source(self) -> str:
+        """Return the source of the script that is called."""
+        made = self.build(self)
+        return "" if isinstance(made, tuple) else made.script.source
+
+
+def exchange(session: Session, requests: Sequence[Request]) -> Flow[None]:
+    """Send requests in one pipeline, and what must be sent again in the next, until all is settled.
+
+    Afterwards each request is ``answered`` or has an ``error``; one that is ``in_doubt`` may still run.
+    """
+    give_up = time.monotonic() + session.timeouts.total
+    pauses = _pauses()
+    waiting = list(requests)
+    while waiting:
+        outcomes = yield Send([request.command() for request in waiting])
+        verdicts = [_settle(session, *pair) for pair in zip(waiting, outcomes, strict=True)]
+        if time.monotonic() >= give_up:
+            _give_up(session, waiting, outcomes)
+        unsettled = [pair for pair in zip(waiting, verdicts, strict=True) if not pair[0].settled]
+        yield from _prepare(session, unsettled)
+        if any(verdict in {Verdict.WAIT, Verdict.IN_DOUBT} for _, verdict in unsettled):
+            yield Pause(next(pauses))
+        waiting = [request for request, _ in unsettled]
+
+
+def ask(session: Session, *made: Call | Arguments) -> Flow[list[Any]]:
+    """Send what may be repeated freely; return the replies in order.
+
+    Raises:
+        UriFilterError: the first that was not answered.
+    """
+    requests = [Request.of(each) for each in made]
+    yield from exchange(session, requests)
+    for request in requests:
+        if request.error is not None:
+            raise request.error
+    return [request.reply for request in requests]
+
+
+def _settle(session: Session, request: Request, outcome: Any) -> Verdict:
+    verdict = judge(outcome)
+    if verdict is Verdict.ANSWERED:
+        request.answered, request.in_doubt, request.reply = True, False, outcome
+    elif verdict is Verdict.IN_DOUBT:
+        request.in_doubt = request.call_id is not None
+    elif verdict is Verdict.RENEW:
+        _renew(session, request, outcome)
+    elif verdict is Verdict.REFUSED:
+        request.error = error_of(outcome, session.where)
+        if request.in_doubt:  # refused now, but an earlier attempt may have run, or may run yet
+            request.error = AnswerLost(f"a reply was lost, and asking again failed: {request.error}")
+    return verdict
+
+
+def _renew(session: Session, request: Request, outcome: Any) -> None:
+    """Give a call that came past its deadline a new id, if it certainly did nothing under the old one."""
+    now, call_id = late_at(outcome), request.call_id
+    session.ids.clock.learn(now)
+    if call_id is None or (request.in_doubt and not call_id.proves_nothing_happened(now)):
+        text = "the answer of a call that may have inserted is not to be had any more"
+        request.error = AnswerLost(f"{session.where}: {text} ({outcome})")
+    else:
+        request.in_doubt = False
+        request.call_id = session.ids.renew(call_id)
+
+
+def _give_up(session: Session, waiting: Sequence[Request], outcomes: Sequence[Any]) -> None:
+    for request, outcome in zip(waiting, outcomes, strict=True):
+        if not request.settled:
+            kind = AnswerLost if request.in_doubt else ServerUnavailable
+            seconds = f"gave up after {session.timeouts.total:g} s"
+            request.error = kind(f"{error_of(outcome, session.where)}; {seconds}")
+
+
+def _prepare(session: Session, unsettled: Sequence[tuple[Request, Verdict]]) -> Flow[None]:
+    """Load the scripts and read the live slices that the server said were missing or out of date.
+
+    If that fails, the next attempt of the requests themselves will tell why.
+    """
+    sources = {request.source() for request, verdict in unsettled if verdict is Verdict.LOAD_SCRIPT}
+    stale = {r.shard for r, verdict in unsettled if verdict is Verdict.REFRESH and r.shard is not None}
+    if sources:
+        yield Send([("SCRIPT", "LOAD", source) for source in sorted(sources)])
+    if stale:
+        outcomes = yield Send([session.read_meta(shard) for shard in sorted(stale)])
+        for shard, outcome in zip(sorted(stale), outcomes, strict=True):
+            if judge(outcome) is Verdict.ANSWERED:
+                session.learn_view(shard, outcome)
+
+
+def _pauses() -> Iterator[float]:
+    """Doubling pauses, each drawn from its upper half so that clients do not come back all at once."""
+    pause = FIRST_PAUSE
+    while True:
+        yield random.uniform(pause / 2, pause)  # noqa: S311 - nothing secret
+        pause = min(2 * pause, LONGEST_PAUSE)

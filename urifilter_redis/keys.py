@@ -1,0 +1,83 @@
+"""The names of the keys (the schema is drawn in ``lua/insert.lua``)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["DEFAULT_PREFIX", "FilterKeys", "ShardKeys", "check_name", "check_prefix"]
+
+#: What every key begins with unless the caller says otherwise.
+DEFAULT_PREFIX = "urifilter"
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_PREFIX = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+
+
+def check_name(name: str) -> str:
+    """Return ``name`` if a filter may be called so.
+
+    Raises:
+        ValueError: it is not 1 to 64 of ``A-Z a-z 0-9 . _ -``.
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"a filter's name is 1 to 64 of A-Z a-z 0-9 . _ - and not {name!r}")
+    return name
+
+
+def check_prefix(prefix: str) -> str:
+    """Return ``prefix`` if keys may begin with it.
+
+    Raises:
+        ValueError: it is not 1 to 64 of ``A-Z a-z 0-9 . _ : -`` (braces would change the cluster slot).
+    """
+    if not _PREFIX.fullmatch(prefix):
+        raise ValueError(f"a key prefix is 1 to 64 of A-Z a-z 0-9 . _ : - and not {prefix!r}")
+    return prefix
+
+
+@dataclass(frozen=True, slots=True)
+class ShardKeys:
+    """The keys of one shard; they share one hash tag, so one slot of a Redis Cluster."""
+
+    base: str
+
+    @property
+    def meta(self) -> str:
+        """Hash: uid, configuration, epoch, phase, slices."""
+        return self.base + "meta"
+
+    @property
+    def replies(self) -> str:
+        """Hash: client and slot -> the last answer of a writing call."""
+        return self.base + "replies"
+
+    @property
+    def forgotten(self) -> str:
+        """Sorted set: digests that count as new once more, scored by epoch."""
+        return self.base + "forgotten"
+
+    def slice(self, name: str) -> str:
+        """Return the key of the bitmap called ``name`` (``today``, ``history_1`` …)."""
+        return self.base + name
+
+
+@dataclass(frozen=True, slots=True)
+class FilterKeys:
+    """The keys of one filter: ``prefix:{name:shard}:…``."""
+
+    prefix: str
+    name: str
+
+    def __post_init__(self) -> None:
+        check_prefix(self.prefix)
+        check_name(self.name)
+
+    @property
+    def filters(self) -> str:
+        """Set: the names of all filters under this prefix."""
+        return f"{self.prefix}:filters"
+
+    def shard(self, number: int) -> ShardKeys:
+        """Return the keys of shard ``number`` (from 0)."""
+        return ShardKeys(f"{self.prefix}:{{{self.name}:{number}}}:")

@@ -1,0 +1,61 @@
+"""Normalisation: which spellings of a URI are one item."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import can_ada
+
+__all__ = ["NORMALIZATIONS", "TRACKING_PARAMETERS", "normalizer"]
+
+NORMALIZATIONS = ("none", "whatwg", "sorted")
+
+#: Query parameters that say where a visitor came from and not which page is meant.
+TRACKING_PARAMETERS = frozenset({
+    "_ga", "_gl", "_hsenc", "_hsmi", "_openstat", "dclid", "fbclid", "gbraid", "gclid", "gclsrc", "igshid", "li_fat_id",
+    "mc_cid", "mc_eid", "mkt_tok", "msclkid", "oly_anon_id", "oly_enc_id", "rb_clickid", "s_cid", "srsltid", "ttclid",
+    "twclid", "utm_campaign", "utm_content", "utm_creative_format", "utm_id", "utm_marketing_tactic", "utm_medium",
+    "utm_name", "utm_source", "utm_source_platform", "utm_term", "vero_conv", "vero_id", "wbraid", "wickedid", "yclid",
+})  # fmt: skip
+
+# A host with a dot, perhaps a port, then nothing or a path, query or fragment: "www.example.com:8080/a".
+_BARE = re.compile(r"[^\s/?#:@\\]+\.[^\s/?#:@\\]+(:\d{0,5})?([/?#].*)?", re.DOTALL)
+
+
+def normalizer(name: str) -> Callable[[object], object] | None:
+    """Return a function from an item to the item that stands for all its spellings; None for ``none``.
+
+    ``whatwg``: parsed and serialised as browsers do (WHATWG URL standard), without the fragment. ``sorted``: also
+    with the query's parameters sorted by name and ``TRACKING_PARAMETERS`` left out. For both, a bare
+    ``www.example.com`` reads as ``https://www.example.com/``. What cannot be parsed, is no UTF-8, or is no text,
+    stays as it is.
+
+    Raises:
+        ValueError: no such normalisation.
+    """
+    if name not in NORMALIZATIONS:
+        raise ValueError(f"normalize is one of {', '.join(NORMALIZATIONS)} and not {name!r}")
+    if name == "none":
+        return None
+    return lambda item: _normalize(item, sort=name == "sorted")
+
+
+def _normalize(item: object, *, sort: bool) -> object:
+    try:
+        text = item.decode() if isinstance(item, bytes) else item
+        if not isinstance(text, str):
+            return item
+        url = can_ada.parse("https://" + text.strip() if _BARE.fullmatch(text.strip()) else text)
+    except (TypeError, UnicodeError, ValueError):  # TypeError: lone surrogates
+        return item
+    url.hash = ""
+    if sort and url.search:
+        url.search = _sorted_query(url.search[1:])
+    return str(url)
+
+
+def _sorted_query(query: str) -> str:
+    pairs = [(pair.partition("=")[0], pair) for pair in query.split("&") if pair]
+    kept = [pair for pair in pairs if pair[0] not in TRACKING_PARAMETERS]
+    return "&".join(pair for _, pair in sorted(kept, key=lambda pair: pair[0]))

@@ -1,0 +1,153 @@
+"""What a reply means: the one place that reads what servers answer, and what redis-py makes of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Any
+
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    InvalidResponse,
+    RedisError,
+    ResponseError,
+)
+
+from urifilter_redis.errors import (
+    ConfigMismatch,
+    FilterFull,
+    FilterNotFound,
+    Restoring,
+    RotationConflict,
+    ServerUnavailable,
+    SliceLost,
+    UriFilterError,
+)
+from urifilter_redis.steps import Unanswered, Unsent
+
+__all__ = ["Verdict", "error_of", "judge", "late_at", "text_of", "to_mapping"]
+
+
+class Verdict(Enum):
+    """What to do about an outcome."""
+
+    ANSWERED = auto()
+    WAIT = auto()  # not run; the same again after a pause
+    IN_DOUBT = auto()  # may have run; the same again, under the same call id, after a pause
+    LOAD_SCRIPT = auto()  # not run; the server does not have the script
+    REFRESH = auto()  # not run; the list of slices is out of date
+    RENEW = auto()  # not run, and will not under this call id
+    REFUSED = auto()  # not run; asking again would not help
+
+
+#: The error words of the scripts that end a call, and what they are in Python.
+SCRIPT_ERRORS: Mapping[str, type[UriFilterError]] = {
+    "BADARG": UriFilterError,
+    "BADPHASE": RotationConflict,
+    "FULL": FilterFull,
+    "LOST": SliceLost,
+    "MISMATCH": ConfigMismatch,
+    "NOFILTER": FilterNotFound,
+    "OLDCALL": UriFilterError,
+    "RESTORING": Restoring,
+    "WRONGTYPE": SliceLost,
+}
+
+_AGAIN = {
+    "NOSCRIPT": Verdict.LOAD_SCRIPT,
+    "STALE": Verdict.REFRESH,
+    "LATECALL": Verdict.RENEW,
+    "BUSY": Verdict.WAIT,
+    "CLUSTERDOWN": Verdict.WAIT,
+    "LOADING": Verdict.WAIT,
+    "MASTERDOWN": Verdict.WAIT,
+    "TRYAGAIN": Verdict.WAIT,
+}
+
+#: What to do about a server that refuses; the server's own words come first.
+_ADVICE = {
+    "OOM": "the server is out of memory: raise maxmemory or free some; nothing was inserted",
+    "MISCONF": "the server cannot save its data (is its disk full?); nothing was inserted",
+    "READONLY": "this server is a read-only replica: give the address of the primary",
+    "NOREPLICAS": "too few replicas are connected for the server's min-replicas-to-write",
+    "NOPERM": "this user may not run the commands or touch the keys: mend its ACL",
+    "NOAUTH": "the server wants a password: put it into the URL (redis://:PASSWORD@host/0)",
+    "WRONGPASS": "the server does not accept this user name and password",
+    "MOVED": "this is one node of a Redis Cluster, which is not supported yet",
+    "CROSSSLOT": "this is one node of a Redis Cluster, which is not supported yet",
+}
+
+_WORD = re.compile(r"[A-Z]+(?= |$)")
+# Redis 6.2 wraps what a command inside a script answered: "ERR Error running script … -OOM command not …".
+_WRAPPED = re.compile(r"Error running script .*?-(?P<inner>[A-Z]+ .*)", re.DOTALL)
+_LATE = re.compile(r"LATECALL (\d+)")
+
+
+def judge(outcome: Any) -> Verdict:
+    """Say what to do about the outcome of a command (see ``steps.Send``)."""
+    if isinstance(outcome, Unanswered):
+        return Verdict.IN_DOUBT
+    if isinstance(outcome, Unsent):
+        return Verdict.REFUSED if isinstance(outcome.error, AuthenticationError) else Verdict.WAIT
+    if not isinstance(outcome, RedisError):
+        return Verdict.ANSWERED
+    if "max number of clients reached" in str(outcome):
+        return Verdict.WAIT
+    return _AGAIN.get(_word(outcome), Verdict.REFUSED)
+
+
+def error_of(outcome: Any, where: str) -> UriFilterError:
+    """Make the error to raise for an outcome that is not an answer; ``where`` names the server or filter."""
+    if isinstance(outcome, Unsent | Unanswered):
+        text = str(outcome.error) or type(outcome.error).__name__
+        return ServerUnavailable(f"{where}: {text}")
+    word, text = _word(outcome), text_of(outcome)
+    if word in SCRIPT_ERRORS:
+        return SCRIPT_ERRORS[word](f"{where}: {text}")
+    return ServerUnavailable(f"{where}: {_ADVICE.get(word, 'the server refuses')} ({text})")
+
+
+def late_at(outcome: Any) -> int:
+    """Return the server's time in ms that a LATECALL tells."""
+    found = _LATE.search(str(outcome))
+    if found is None:
+        raise ValueError(f"not a LATECALL: {outcome}")
+    return int(found[1])
+
+
+def text_of(outcome: RedisError) -> str:
+    """Return what the server said, without what Redis 6.2 wraps around it."""
+    wrapped = _WRAPPED.search(str(outcome))
+    text = wrapped["inner"] if wrapped else str(outcome)
+    word = _word(outcome)
+    return text if text.startswith(word) else f"{word} {text}"
+
+
+def to_mapping(reply: Any) -> dict[str, str]:
+    """Read the reply of HGETALL, RESP2 or RESP3."""
+    pairs = reply.items() if isinstance(reply, Mapping) else zip(reply[::2], reply[1::2], strict=True)
+    return {_text(name): _text(value) for name, value in pairs}
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _word(error: RedisError) -> str:
+    """Return the error's first word; redis-py takes it off the text and keeps it as the class, or status_code."""
+    wrapped = _WRAPPED.search(str(error))
+    if wrapped:
+        return wrapped["inner"].split(" ", 1)[0]
+    code = getattr(error, "status_code", None)
+    if code and code != "ERR":
+        return str(code)
+    if isinstance(error, BusyLoadingError):
+        return "LOADING"
+    if isinstance(error, AuthenticationError):
+        return "NOAUTH" if "required" in str(error) else "WRONGPASS"
+    if isinstance(error, ResponseError | InvalidResponse):
+        found = _WORD.match(str(error))
+        return found[0] if found else "ERR"
+    return "ERR"

@@ -1,0 +1,120 @@
+"""The Lua scripts: found, composed of their includes, specialised for a layout.
+
+The sources in ``lua/`` know three directives, each a line of its own, and a few words:
+
+- ``-- @include "_name.lua"`` is replaced by that file; one level, each file once.
+- ``-- @unroll`` … ``-- @end`` repeats the lines between for i = 1 … k.
+- ``$layout``, ``$k``, ``$words`` (w1, w2 … wk), ``$I4s`` (I4, k times); within an unrolled part ``$i`` and
+  ``$d`` (which of the digest's words gives the bits: six groups of five bits a word).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["COMMANDS", "Script", "load", "variants"]
+
+#: Every command, and whether its script is made for one layout.
+COMMANDS = {"create": False, "insert": True, "contains": True, "forget": True, "drop": False}
+
+_GROUPS_A_WORD = 6
+_INCLUDE = re.compile(r'^-- @include "(?P<name>[^"]*)"$', re.MULTILINE)
+_UNROLL = re.compile(r"^ *-- @unroll\n(?P<lines>.*?)^ *-- @end\n", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One Lua script as it is sent to the server.
+
+    Attributes:
+        name: the command, and after a colon the layout it is made for: ``insert:blocked-12``.
+        source: the composed source.
+        sha1: its 40 hex digits, what EVALSHA takes.
+    """
+
+    name: str
+    source: str
+    sha1: str
+
+
+@cache
+def load(command: str, layout: str = "", k: int = 0) -> Script:
+    """Compose the script of a command.
+
+    Args:
+        command: one of ``COMMANDS``.
+        layout: ``blocked`` or ``classic``, for the commands that are made for a layout.
+        k: offsets an item; for blocked only (a classic script reads it from ``meta``).
+
+    Raises:
+        ValueError: no such command or layout, or an include that is missing, repeated or nested.
+    """
+    if command not in COMMANDS:
+        raise ValueError(f"no script is called {command!r}; there are {', '.join(COMMANDS)}")
+    if not COMMANDS[command]:
+        return _script(command, _include(_read(f"{command}.lua"), _read))
+    if layout == "classic":
+        k = 0
+    variant = f"{layout}-{k}" if k else layout
+    words = {"layout": layout, "k": str(k or "")}
+    source = _include(_substitute(_read(f"{command}.lua"), words), _read)
+    return _script(f"{command}:{variant}", _specialise(source, words, k))
+
+
+def variants(blocked_k: tuple[int, ...]) -> list[Script]:
+    """Return every script there is, with ``blocked`` made for each k of ``blocked_k``."""
+    layouts = [("blocked", k) for k in blocked_k] + [("classic", 0)]
+    scripts: list[Script] = []
+    for command, per_layout in COMMANDS.items():
+        scripts += [load(command, *layout) for layout in layouts] if per_layout else [load(command)]
+    return scripts
+
+
+def _script(name: str, source: str) -> Script:
+    return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+
+
+def _read(name: str) -> str:
+    file = resources.files("urifilter_redis.lua") / name
+    if not file.is_file():
+        raise ValueError(f"there is no Lua file {name}")
+    return file.read_text("utf-8")
+
+
+def _include(source: str, read: Callable[[str], str]) -> str:
+    seen: set[str] = set()
+
+    def body(match: re.Match[str]) -> str:
+        name = match["name"]
+        if name in seen:
+            raise ValueError(f"{name} is included twice")
+        seen.add(name)
+        text = read(name)
+        if _INCLUDE.search(text):
+            raise ValueError(f"{name} is included and includes another file; one level only")
+        return text.rstrip("\n")
+
+    return _INCLUDE.sub(body, source)
+
+
+def _specialise(source: str, words: dict[str, str], k: int) -> str:
+    def repeat(match: re.Match[str]) -> str:
+        lines = match["lines"]
+        digest_word = [1 + i // _GROUPS_A_WORD for i in range(k)]
+        return "".join(_substitute(lines, {"i": str(i + 1), "d": str(d)}) for i, d in enumerate(digest_word))
+
+    source = _UNROLL.sub(repeat, source)
+    lists = {"words": ", ".join(f"w{i + 1}" for i in range(k)), "I4s": "I4" * k}
+    return _substitute(source, words | lists)
+
+
+def _substitute(source: str, words: dict[str, str]) -> str:
+    return re.sub(r"\$(\w+)", lambda match: words.get(match[1], match[0]), source)

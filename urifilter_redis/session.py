@@ -1,0 +1,83 @@
+"""What one client knows of one filter and its server."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from urifilter_redis.batch import Batch, Digester
+from urifilter_redis.callid import CallIds
+from urifilter_redis.config import Config, View
+from urifilter_redis.exchange import Timeouts
+from urifilter_redis.replies import to_mapping
+
+if TYPE_CHECKING:
+    from urifilter_redis.keys import FilterKeys
+    from urifilter_redis.steps import Arguments
+
+__all__ = ["Session"]
+
+#: Batches that ended without their answers and are kept for ``unresolved``; the oldest go first.
+UNRESOLVED_KEPT = 100
+
+
+@dataclass(slots=True)
+class Session:
+    """The state that flows share; what is replaced is replaced whole, so threads need no lock.
+
+    Attributes:
+        keys: of the filter.
+        server: the server's address without its password.
+        timeouts: how long to wait.
+        ids: the call ids of this client.
+        unresolved: batches whose caller went away (task cancelled, Ctrl-C) before all answers were there.
+    """
+
+    keys: FilterKeys
+    server: str
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    ids: CallIds = field(default_factory=CallIds)
+    unresolved: deque[Batch] = field(default_factory=lambda: deque(maxlen=UNRESOLVED_KEPT))
+    _config: Config | None = None
+    _digester: Digester | None = None
+    _first_view: View = field(default_factory=lambda: View(()))
+    _views: dict[int, View] = field(default_factory=dict)
+
+    @property
+    def where(self) -> str:
+        """The filter and server, for errors."""
+        return f"filter {self.keys.name!r} on {self.server}"
+
+    @property
+    def config(self) -> Config:
+        """The filter's configuration, once ``learn`` was called."""
+        assert self._config is not None  # noqa: S101 - clients open before anything else
+        return self._config
+
+    @property
+    def digester(self) -> Digester:
+        """What makes the filter's digests, once ``learn`` was called."""
+        assert self._digester is not None  # noqa: S101 - likewise
+        return self._digester
+
+    def learn(self, meta: dict[str, str]) -> Config:
+        """Take over the configuration and live slices that shard 0's ``meta`` has."""
+        self._config = Config.from_meta(meta, self.where)
+        self._digester = Digester(self._config)
+        self._first_view = View.from_meta(meta)
+        return self._config
+
+    def view(self, shard: int) -> View:
+        """Return the shard's live slices; until it says otherwise they are shard 0's."""
+        return self._views.get(shard, self._first_view)
+
+    def learn_view(self, shard: int, reply: Any) -> None:
+        """Take over the live slices from a reply to ``read_meta``."""
+        meta = to_mapping(reply)
+        if meta.get("uid") == self.config.uid:
+            self._views[shard] = View.from_meta(meta)
+
+    def read_meta(self, shard: int) -> Arguments:
+        """Return the command that reads a shard's ``meta``."""
+        return ("HGETALL", self.keys.shard(shard).meta)
