@@ -1,7 +1,7 @@
 -- Layout blocked: an item sets one bit in each of the k 32-bit words of one block.
--- The files of this layout are made for one k: the loader repeats the lines from "unroll" to "end" for each word;
--- $i is the word's number and $d the digest's word that its 5 bits come from; $words is w1, w2 … wk, $I4s is I4
--- k times. A word is an unsigned double, a bit its power of two: it is set if w % (bit + bit) >= bit.
+-- The loader (urifilter_redis/scripts.py) makes the files of this layout for one k, with the words as locals and the
+-- lines between "unroll" and "end" once for each. A word is an unsigned double, a bit its power of two: it is set
+-- if w % (bit + bit) >= bit.
 
 local POWER = {
   [0] = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288,

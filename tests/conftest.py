@@ -1,0 +1,75 @@
+"""Servers for all tests: one of each kind a worker, started when first wanted, cleaned before each test."""
+
+from __future__ import annotations
+
+import os
+
+import hypothesis
+import pytest
+from support import servers
+
+hypothesis.settings.register_profile("default", deadline=None, derandomize=bool(os.environ.get("CI")))
+hypothesis.settings.load_profile("default")
+
+
+def pytest_report_header():
+    found = {kind: servers._FIND[kind]() or "missing" for kind in servers.KINDS}
+    return [f"{kind}: {path}" for kind, path in found.items()]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_of_the_users(tmp_path, monkeypatch):
+    """No test sees the user's settings or touches their data."""
+    monkeypatch.delenv("URIFILTER_REDIS_URL", raising=False)
+    monkeypatch.delenv("URIFILTER_PREFIX", raising=False)
+    monkeypatch.setenv("URIFILTER_DATA_DIR", str(tmp_path / "data"))
+
+
+@pytest.fixture(scope="session")
+def _shared():
+    running: dict[str, servers.Server] = {}
+    yield running
+    for server in running.values():
+        server.stop()
+
+
+def _clean(running, kind):
+    if kind not in running:
+        running[kind] = servers.Server(kind)
+    with running[kind].client() as client:
+        client.flushall()
+        client.script_flush()
+        client.config_resetstat()
+    return running[kind]
+
+
+@pytest.fixture(params=servers.KINDS)
+def server(request, _shared):
+    """Each kind of server, empty."""
+    return _clean(_shared, request.param)
+
+
+@pytest.fixture
+def redis70(_shared):
+    """Debian's Redis, empty."""
+    return _clean(_shared, "redis70")
+
+
+@pytest.fixture
+def valkey(_shared):
+    """The Valkey that the embedded default runs, empty."""
+    return _clean(_shared, "valkey")
+
+
+@pytest.fixture
+def make_server():
+    """Make a server of a test's own, which it may kill: ``make_server(kind, **config)``."""
+    made: list[servers.Server] = []
+
+    def make(kind: str = "redis70", **config: str) -> servers.Server:
+        made.append(servers.Server(kind, **config))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()

@@ -1,0 +1,219 @@
+""""New" is answered exactly once, whatever happens to commands and replies on their way."""
+
+from __future__ import annotations
+
+import collections
+import random
+import subprocess
+import sys
+import threading
+
+import pytest
+from support import crawler
+from support.proxy import Fault, Proxy, at_random, first
+from urifilter_redis import AnswerLost, AsyncUriFilter, ServerUnavailable, Timeouts, UriFilter, calls, flows
+
+QUICK = Timeouts(connect=1, reply=0.3, total=1)
+
+
+def create(server, **settings) -> None:
+    UriFilter.create("news", redis=server.url, **{"capacity": 200_000, "error_rate": 1e-8} | settings).close()
+
+
+@pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.DELAY, Fault.DUPLICATE])
+def test_one_fault_is_not_seen(server, fault):
+    """One command lost, its reply lost, delivered late or twice: the answer is right at the first asking."""
+    create(server)
+    with Proxy(server.port, first(Fault.PASS, fault)) as proxy, UriFilter.open("news", redis=proxy.url) as news:
+        assert news.insert("a") is True
+        assert news.insert_many(["b", "a", "b"]) == [0, 1, 1]
+        assert news.insert_many(["c", "b"]) == [0, 1]
+        proxy.release()
+        assert news.contains_many(["a", "b", "c", "d"]) == [1, 1, 1, 0]
+        assert news.info().inserted == 3
+        assert proxy.counts[fault] == 1
+
+
+def test_a_late_duplicate_after_the_slots_next_call_is_refused(server):
+    """A command that arrives after its own retry and after the slot's next call does nothing."""
+    create(server)
+    with Proxy(server.port, first(Fault.DELAY)) as proxy, UriFilter.open("news", redis=proxy.url) as news:
+        assert news.insert("a") is True
+        assert news.insert("b") is True  # the same slot again
+        assert news.forget(["a"]) == [True]
+        proxy.release()
+        assert [str(reply) for _, reply in proxy.late_replies] == [
+            "b'-OLDCALL a later call of this client and slot has run'"
+        ]
+        assert news.insert("a") is True
+
+
+def test_a_late_duplicate_of_the_last_call_is_answered_from_the_record(server):
+    """A command that arrives again as the slot's last call gets the recorded answer."""
+    create(server)
+    with Proxy(server.port, first(Fault.DUPLICATE)) as proxy, UriFilter.open("news", redis=proxy.url) as news:
+        assert news.insert_many(["a", "b"]) == [0, 0]
+        proxy.release()
+        assert [reply for _, reply in proxy.late_replies] == [[b":0", b":0"]]
+        assert news.info().inserted == 2
+
+
+def test_answer_lost_and_retried(server):
+    """When retries run out, AnswerLost has what arrived, and retry= gets the rest: each "new" exactly once."""
+    create(server, shards=4)
+    items = [f"u{i}" for i in range(100)]
+    with Proxy(server.port) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news:
+        news.insert("the script is loaded now")
+        proxy.plan = first(Fault.PASS, Fault.PASS, *[Fault.CUT_AFTER] * 50)
+        with pytest.raises(AnswerLost) as caught:
+            news.insert_many(items)
+        partial = caught.value.answers
+        assert set(partial) == {0, None}
+        assert caught.value.items == items
+        proxy.plan = first()
+        assert news.insert_many(items, retry=caught.value) == [0] * 100
+        assert news.insert_many(items) == [1] * 100
+
+
+def test_retry_with_other_items_is_refused(server):
+    """retry= is for the same items of the same method of the same filter object."""
+    create(server)
+    with Proxy(server.port, first(*[Fault.CUT_AFTER] * 99)) as proxy:
+        with UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news, pytest.raises(AnswerLost) as caught:
+            news.insert_many(["a"])
+        with pytest.raises(ValueError, match="same items"):
+            news.insert_many(["b"], retry=caught.value)
+        with pytest.raises(ValueError, match="same items"):
+            news.forget(["a"], retry=caught.value)
+        with UriFilter.open("news", redis=proxy.url) as other, pytest.raises(ValueError, match="very filter"):
+            other.insert_many(["a"], retry=caught.value)
+
+
+def test_an_unresolved_slot_is_not_used_again(server):
+    """A call without an answer keeps its slot; later calls take others, and its record stays."""
+    create(server)
+    plan = first(*[Fault.CUT_AFTER] * 50)
+    with Proxy(server.port, plan) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news:
+        with pytest.raises(AnswerLost) as caught:
+            news.insert("a")
+        proxy.plan = first()
+        for i in range(20):
+            news.insert(f"other {i}")
+        assert news.insert("a", retry=caught.value) is True
+        assert news.insert("a") is False
+
+
+def test_refusal_after_a_lost_reply_is_answer_lost(make_server):
+    """The reply is lost and then the server runs out of memory: the answer is still to be had later."""
+    server = make_server("redis70")
+    create(server)
+    with (
+        Proxy(server.port) as proxy,
+        UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news,
+        server.client() as admin,
+    ):
+        news.insert("warm up")
+        proxy.plan = first(Fault.CUT_BEFORE)
+        admin.config_set("maxmemory", "1mb")
+        with pytest.raises(AnswerLost, match="out of memory") as caught:
+            news.insert("a")
+        admin.config_set("maxmemory", "0")
+        assert news.insert("a", retry=caught.value) is True
+
+
+def test_nothing_sent_is_not_answer_lost(make_server):
+    """A server that cannot be reached has certainly inserted nothing."""
+    server = make_server("redis70")
+    create(server)
+    with UriFilter.open("news", redis=server.url, timeouts=QUICK) as news:
+        server.kill()
+        news._connector.client.connection_pool.disconnect()
+        with pytest.raises(ServerUnavailable) as caught:
+            news.insert("a")
+        assert not isinstance(caught.value, AnswerLost)
+        assert caught.value.answers == [None]
+        server.start()
+
+
+def test_late_call_is_made_anew(server):
+    """A client whose idea of the time is wrong learns it and asks under a new id."""
+    create(server)
+    with UriFilter.open("news", redis=server.url) as news:
+        for wrong in (-3600_000, 3600_000):
+            news._session.ids.clock.learn(news._session.ids.clock.now() + wrong)
+            assert news.insert(f"item {wrong}") is True
+            assert news.insert(f"item {wrong}") is False
+
+
+def test_cancelled_task_leaves_its_call_to_be_asked_again(server):
+    """A cancelled insert may have happened; ``unresolved`` has it, and its answers are to be had, once."""
+    import asyncio
+
+    create(server)
+
+    async def main() -> None:
+        with Proxy(server.port, first(Fault.HANG)) as proxy:
+            async with await AsyncUriFilter.open("news", redis=proxy.url) as news:
+                task = asyncio.create_task(news.insert_many(["a", "b"]))
+                while not proxy.counts[Fault.HANG]:
+                    await asyncio.sleep(0.01)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                assert await news.insert_many(["c"]) == [0]
+                (lost,) = news.unresolved
+                assert await news.insert_many(["a", "b"], retry=lost) == [0, 0]
+                assert news.unresolved == []
+                assert await news.insert_many(["a", "b"]) == [1, 1]
+
+    asyncio.run(main())
+
+
+def run_crawlers(proxy_url, tmp_path, count, processes=3, forks=2, threads=2, batch=20):
+    """Let processes × forks × threads insert the same URIs; return how often each was answered "new"."""
+    out = tmp_path / "new"
+    commands = [
+        [sys.executable, crawler.__file__, proxy_url, "news", str(count), str(seed), str(batch), str(forks), str(threads), str(out)]
+        for seed in range(processes)
+    ]
+    running = [subprocess.Popen(command) for command in commands]
+    assert [each.wait(240) for each in running] == [0] * processes
+    return collections.Counter(out.read_text().split())
+
+
+def test_exactly_once_through_a_bad_network(valkey, tmp_path):
+    """A tenth of all calls cut, delayed or repeated; processes, forks and threads: each URI is new exactly once."""
+    create(valkey)
+    with Proxy(valkey.port, at_random(1, 0.1), late_after=25) as proxy:
+        told = run_crawlers(proxy.url, tmp_path, 2_000)
+        proxy.release()
+        assert set(Fault) - {Fault.HANG} == set(proxy.counts)
+    assert len(told) == 2_000
+    assert set(told.values()) == {1}
+
+
+def test_without_call_ids_the_same_network_loses_uris(valkey, tmp_path, monkeypatch):
+    """The control: with call id "-" the same faults lose URIs, so the test above can fail."""
+    create(valkey)
+    uris = [f"https://example.com/{i}" for i in range(4_000)]
+    told = collections.Counter()
+
+    def without(session, command, call, request):
+        made = calls.items(command, session.config, session.keys.shard(0), session.view(0), "-", call.packed)
+        request.call_id = None
+        return made
+
+    monkeypatch.setattr(flows, "_call", without)
+    with Proxy(valkey.port, at_random(1, 0.1), late_after=25) as proxy, UriFilter.open("news", redis=proxy.url) as news:
+
+        def insert_all(seed: int) -> None:
+            mine = random.Random(seed).sample(uris, len(uris))
+            for start in range(0, len(mine), 20):
+                told.update(news.unique(mine[start : start + 20]))
+
+        threads = [threading.Thread(target=insert_all, args=(seed,)) for seed in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(told) < len(uris)

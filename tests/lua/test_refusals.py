@@ -1,0 +1,263 @@
+"""What the scripts refuse; a refusal changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+from redis.exceptions import ResponseError
+from support.shard import KEYS, MD5, Shard, geometry
+from urifilter_redis import calls
+
+A, B, C = (MD5(text) for text in (b"a", b"b", b"c"))
+COMMANDS = ("insert", "contains", "forget")
+WRITING = ("insert", "forget")
+
+
+@pytest.fixture
+def client(server):
+    with server.client() as client:
+        yield client
+
+
+@pytest.fixture(params=["blocked", "classic"])
+def shard(request, client):
+    """A shard that has seen A and forgotten nothing."""
+    shard = Shard(client, geometry(request.param, 12, 100))
+    shard.ask("insert", A)
+    return shard
+
+
+def state(client) -> dict[bytes, bytes]:
+    return {key: client.dump(key) for key in client.keys()}
+
+
+def now(client) -> int:
+    seconds, microseconds = client.time()
+    return seconds * 1000 + microseconds // 1000
+
+
+def call_id(client, slot=0, sequence=1, ahead=60_000) -> str:
+    return f"0123456789abcdef/{slot}/{sequence}/{now(client) + ahead}"
+
+
+def refused(shard, call, word):
+    """Send a call that must be refused with ``word``, and check that nothing changed."""
+    before = state(shard.client)
+    with pytest.raises(ResponseError, match=f"^{word} "):
+        shard.call(call)
+    assert before == state(shard.client)
+
+
+def changed(shard, command, **replaced):
+    made = calls.items(command, shard.config, KEYS, shard.view, "-", B)
+    args = list(made.args)
+    for name, value in replaced.items():
+        args[("uid", "call_id", "max_age", "encoding", "items").index(name)] = value
+    return dataclasses.replace(made, args=tuple(args))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_wrong_arguments(shard, command):
+    """BADARG, with nothing done."""
+    wrong = [
+        {"encoding": "base64"},
+        {"items": b""},
+        {"items": b"fifteen bytes.."},
+        {"items": b"x" * 16 * 501},
+        {"encoding": "hex", "items": "0123"},
+        {"encoding": "hex", "items": "g" * 32},
+        {"max_age": 1},
+        {"call_id": "nonsense"},
+        {"call_id": "xyz/0/1/1"},
+        {"call_id": "0123456789abcdef/0/1"},
+    ]
+    for replaced in wrong:
+        refused(shard, changed(shard, command, **replaced), "BADARG")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_another_uid(shard, command):
+    """MISMATCH: the filter was dropped and created anew."""
+    refused(shard, changed(shard, command, uid="f" * 16), "MISMATCH")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_filter(shard, command):
+    """NOFILTER, and no key comes to be."""
+    shard.client.flushall()
+    refused(shard, changed(shard, command), "NOFILTER")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_filter_being_dropped(shard, command):
+    """NOFILTER from the first step of a drop on."""
+    shard.call(calls.drop("begin", shard.config.uid, KEYS, ["today"]))
+    refused(shard, changed(shard, command), "NOFILTER")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_lost_meta(shard, command):
+    """LOST: a slice without meta is no empty filter."""
+    shard.client.delete(KEYS.meta)
+    refused(shard, changed(shard, command), "LOST")
+    refused(shard, calls.create("make", shard.config, KEYS, shard.config.to_meta(0, "idle")), "LOST")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("harm", ["delete", "shorten", "lengthen"])
+def test_lost_slice(shard, command, harm):
+    """LOST: a slice that is gone, or has another length."""
+    today = KEYS.slice("today")
+    if harm == "lengthen":
+        shard.client.append(today, b"x")
+    else:
+        shard.client.delete(today)
+        if harm == "shorten":
+            shard.client.set(today, b"\xff" * (shard.config.bytes - 1))
+    refused(shard, changed(shard, command), "LOST")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_restoring(shard, command):
+    """RESTORING: nothing is answered about what is being brought back."""
+    shard.client.hset(KEYS.meta, "phase", "restoring")
+    refused(shard, changed(shard, command), "RESTORING")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("names", [(), ("history_1", "today"), ("history_1",)])
+def test_old_list_of_slices(shard, command, names):
+    """STALE: too few, too many, or others."""
+    made = changed(shard, command)
+    keys = made.keys[:-1] + tuple(KEYS.slice(name) for name in names)
+    refused(shard, dataclasses.replace(made, keys=keys), "STALE")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_script_of_another_layout(shard, command):
+    """BADARG: a script made for another layout or k must not touch the bitmap."""
+    for other in ("blocked", 8), ("classic", 12), ("blocked", 16):
+        if other[0] != shard.config.layout:
+            config = dataclasses.replace(shard.config, layout=other[0], k=other[1])
+            refused(shard, calls.items(command, config, KEYS, shard.view, "-", B), "BADARG")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_items_of_another_shard(client, command):
+    """BADARG: every item must belong to the shard, and one that does not stops the whole call."""
+    shard = Shard(client, dataclasses.replace(geometry("blocked", 12, 100), shards=7))
+    own = [d for d in (MD5(b"%d" % i) for i in range(100)) if ((d[14] >> 4) + 16 * d[15]) % 7 == 0]
+    other = next(d for d in (MD5(b"%d" % i) for i in range(100)) if d not in own)
+    refused(shard, calls.items(command, shard.config, KEYS, shard.view, "-", own[0] + other), "BADARG")
+    assert shard.ask(command, own[0]) == [0]
+
+
+@pytest.mark.parametrize("command", WRITING)
+def test_repeated_call_is_answered_from_its_record(shard, command):
+    """The same call id: the same answers, and nothing is done again."""
+    the_id = call_id(shard.client)
+    first = shard.ask(command, A + B + B, the_id)
+    before = state(shard.client)
+    assert first == shard.ask(command, A + B + B, the_id)
+    assert before == state(shard.client)
+
+
+@pytest.mark.parametrize("command", WRITING)
+def test_repeated_call_that_changed_nothing(shard, command):
+    """The short record: everything was seen (insert), or nothing was (forget), and is so again."""
+    the_id, item = call_id(shard.client), {"insert": A, "forget": B}[command]
+    first = shard.ask(command, item, the_id)
+    shard.ask("forget" if command == "insert" else "insert", item)
+    before = state(shard.client)
+    assert first == shard.ask(command, item, the_id)
+    assert before == state(shard.client)
+
+
+@pytest.mark.parametrize("command", WRITING)
+def test_call_id_with_other_items(shard, command):
+    """BADARG: a call id stands for its items."""
+    the_id = call_id(shard.client)
+    shard.ask(command, A + B, the_id)
+    for items in (A + C, A, A + B + B):
+        refused(shard, calls.items(command, shard.config, KEYS, shard.view, the_id, items), "BADARG")
+
+
+@pytest.mark.parametrize("command", WRITING)
+def test_lower_sequence(shard, command):
+    """OLDCALL: a late duplicate of an earlier call of the slot."""
+    shard.ask(command, A, call_id(shard.client, sequence=5))
+    old = call_id(shard.client, sequence=4)
+    refused(shard, calls.items(command, shard.config, KEYS, shard.view, old, B), "OLDCALL")
+    assert shard.ask(command, B, call_id(shard.client, slot=1, sequence=4)) == [0]
+
+
+@pytest.mark.parametrize("command", WRITING)
+@pytest.mark.parametrize("ahead", [-1, 121_000])
+def test_deadline(shard, command, ahead):
+    """LATECALL with the server's time: past the deadline, or a deadline too far ahead."""
+    late = call_id(shard.client, ahead=ahead)
+    refused(shard, calls.items(command, shard.config, KEYS, shard.view, late, B), r"LATECALL \d{13}")
+
+
+def test_the_record_comes_before_stale_restoring_and_the_deadline(shard):
+    """A recorded answer is given whatever has happened to the filter since."""
+    short = f"0123456789abcdef/0/1/{now(shard.client) + 400}"
+    answer = shard.ask("insert", B, short)
+    while now(shard.client) <= int(short.split("/")[3]):
+        pass
+    assert answer == shard.ask("insert", B, short) == [0]
+    shard.client.hset(KEYS.meta, "phase", "restoring")
+    assert answer == shard.ask("insert", B, short)
+    made = calls.items("insert", shard.config, KEYS, shard.view, short, B)
+    stale = dataclasses.replace(made, keys=(*made.keys, KEYS.slice("history_1")))
+    assert answer == shard.call(stale)
+
+
+def test_old_records_are_removed_by_those_who_add(client):
+    """Records over ten minutes old go as others are added; younger ones stay."""
+    shard = Shard(client, geometry("blocked", 12, 100))
+    make_old = """local record = redis.call('HGET', KEYS[1], ARGV[1])
+        local sequence, time, count, last = cmsgpack.unpack(record)
+        redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack(sequence, time - 601000, count, last))"""
+    for slot in range(50):
+        shard.ask("insert", A, call_id(client, slot=slot))
+        client.eval(make_old, 1, KEYS.replies, f"0123456789abcdef/{slot}")
+    for slot in itertools.count(100):
+        shard.ask("insert", A, call_id(client, slot=slot))
+        young = {b"0123456789abcdef/%d" % n for n in range(100, slot + 1)}
+        assert young <= set(client.hkeys(KEYS.replies))
+        if young == set(client.hkeys(KEYS.replies)):
+            break
+        assert slot < 5000
+
+
+def test_a_slots_record_is_overwritten_by_its_next_call(shard):
+    """One record a slot, however many calls."""
+    for sequence in range(1, 10):
+        shard.ask("insert", MD5(b"%d" % sequence), call_id(shard.client, sequence=sequence))
+    assert shard.client.hlen(KEYS.replies) == 1
+
+
+def test_seen_items_write_only_the_record(shard):
+    """What was seen costs the append-only file and replicas a short record, and without call id nothing."""
+    shard.client.config_resetstat()
+    shard.ask("insert", A, call_id(shard.client))
+    stats = shard.client.info("commandstats")
+    assert {"cmdstat_hset"} == {name for name in stats if name in {"cmdstat_hset", "cmdstat_setrange", "cmdstat_bitfield"}}
+    shard.client.config_resetstat()
+    shard.ask("insert", A)
+    assert "cmdstat_hset" not in shard.client.info("commandstats")
+
+
+def test_all_keys_are_in_one_slot_and_declared(make_server):
+    """On a server in cluster mode, which refuses undeclared keys and keys of other slots, everything works."""
+    server = make_server("redis70", **{"cluster-enabled": "yes"})
+    with server.client() as client:
+        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        while b"cluster_state:ok" not in client.execute_command("CLUSTER", "INFO"):
+            pass
+        shard = Shard(client, geometry("blocked", 12, 100))
+        assert [shard.ask(command, A)[0] for command in ("insert", "contains", "forget", "insert")] == [0, 1, 1, 0]
+        assert shard.call(calls.drop("delete", shard.config.uid, KEYS, ["today"])) == 2

