@@ -6,6 +6,7 @@ retries take longer than callers expect); ``exchange`` is the only loop that ret
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
@@ -76,6 +77,11 @@ class Address:
             self.embedded = embedded.acquire()
             self.url = self.embedded.url
 
+    def revive(self) -> None:
+        """See to it that the embedded server runs, whoever killed it; the caller asks again."""
+        if self.embedded is not None:
+            self.embedded.revive()
+
     def close(self) -> None:
         """Leave the embedded server."""
         if self.embedded is not None:
@@ -107,6 +113,8 @@ class Connector:
         try:
             connection = pool.get_connection()
         except (RedisError, OSError) as error:
+            if self._address is not None:
+                self._address.revive()
             return [Unsent(error)] * len(commands)
         outcomes: list[Any] = []
         try:
@@ -152,6 +160,8 @@ class AsyncConnector:
         try:
             connection = await pool.get_connection()
         except (RedisError, OSError) as error:
+            if self._address is not None:
+                await asyncio.to_thread(self._address.revive)
             return [Unsent(error)] * len(commands)
         outcomes: list[Any] = []
         try:

