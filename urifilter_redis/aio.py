@@ -9,11 +9,11 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis import flows, lifecycle
-from urifilter_redis.config import Settings
+from urifilter_redis.config import Config, Settings
 from urifilter_redis.connection import Address, AsyncConnector
 from urifilter_redis.errors import AnswerLost, UriFilterError
 from urifilter_redis.exchange import Timeouts
-from urifilter_redis.info import FilterInfo, info
+from urifilter_redis.info import FilterInfo, info, inserted
 from urifilter_redis.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.session import Session
 from urifilter_redis.steps import Flow, Pause
@@ -121,6 +121,16 @@ class AsyncUriFilter:
         return self._session.keys.name
 
     @property
+    def server(self) -> str:
+        """The server's address, without its password."""
+        return self._session.server
+
+    @property
+    def config(self) -> Config:
+        """The settings and geometry that were fixed at creation."""
+        return self._session.config
+
+    @property
     def unresolved(self) -> list[AnswerLost]:
         """Calls that were cancelled before all answers were there; pass one as ``retry=`` to get them."""
         return flows.unresolved(self._session)
@@ -176,6 +186,10 @@ class AsyncUriFilter:
     async def info(self) -> FilterInfo:
         """Return configuration and state; see ``UriFilter.info``."""
         return await self._run(info(self._session))
+
+    async def inserted(self) -> int:
+        """Return how many items were answered "new" so far; see ``UriFilter.inserted``."""
+        return await self._run(inserted(self._session))
 
     async def drop(self) -> None:
         """Remove the filter; see ``UriFilter.drop``."""

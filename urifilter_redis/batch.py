@@ -7,23 +7,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from urifilter_redis.calls import ITEMS_A_CALL
-from urifilter_redis.digest import hasher, shard_of
+from urifilter_redis.digest import shard_of
 from urifilter_redis.items import encode_items
 from urifilter_redis.normalize import normalizer
 
 if TYPE_CHECKING:
     from urifilter_redis.callid import CallId
-    from urifilter_redis.config import Config
 
 __all__ = ["Batch", "Digester", "OpenCall"]
 
 
 class Digester:
-    """Makes digests of items, as one filter wants them."""
+    """Makes digests of items, as one filter wants them: normalised, encoded, hashed."""
 
-    def __init__(self, config: Config) -> None:
-        self._normalize = normalizer(config.normalize)
-        self._hash = hasher(config.hash, config.seed)
+    def __init__(self, normalize: str, hash_: Callable[[bytes], bytes]) -> None:
+        self._normalize = normalizer(normalize)
+        self._hash = hash_
 
     def __call__(self, items: Sequence[object]) -> list[bytes]:
         """Return 16 bytes an item.

@@ -10,11 +10,11 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis import flows, lifecycle
-from urifilter_redis.config import Settings
+from urifilter_redis.config import Config, Settings, View
 from urifilter_redis.connection import Address, Connector
 from urifilter_redis.errors import AnswerLost, UriFilterError
 from urifilter_redis.exchange import Timeouts
-from urifilter_redis.info import FilterInfo, info
+from urifilter_redis.info import FilterInfo, info, inserted
 from urifilter_redis.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.session import Session
 from urifilter_redis.steps import Flow, Pause
@@ -153,6 +153,20 @@ class UriFilter:
         return self._session.keys.name
 
     @property
+    def server(self) -> str:
+        """The server's address, without its password."""
+        return self._session.server
+
+    @property
+    def config(self) -> Config:
+        """The settings and geometry that were fixed at creation."""
+        return self._session.config
+
+    def view(self, shard: int) -> View:
+        """Return the live slices of a shard, as far as this client knows."""
+        return self._session.view(shard)
+
+    @property
     def unresolved(self) -> list[AnswerLost]:
         """Calls that were interrupted before all answers were there; pass one as ``retry=`` to get them."""
         return flows.unresolved(self._session)
@@ -238,6 +252,10 @@ class UriFilter:
         """Return configuration and state; counts all bits, so it costs the server some ms for every 16 MiB."""
         return self._run(info(self._session))
 
+    def inserted(self) -> int:
+        """Return how many items were answered "new" so far; cheap, unlike ``info``."""
+        return self._run(inserted(self._session))
+
     def drop(self) -> None:
         """Remove the filter and all that it has seen.
 
@@ -259,6 +277,20 @@ class UriFilter:
         self.close()
 
 
+def run(
+    flow: Callable[[Session], Flow[T]],
+    name: str = "any",
+    *,
+    redis: str | redis_py.Redis | None = None,
+    prefix: str = DEFAULT_PREFIX,
+    timeouts: Timeouts | None = None,
+) -> T:
+    """Connect, run one flow, and close; for what needs no open filter."""
+    connector, session = _connect(name, redis, prefix, timeouts)
+    with closing(connector):
+        return drive(flow(session), connector)
+
+
 def list_filters(
     *, redis: str | redis_py.Redis | None = None, prefix: str = DEFAULT_PREFIX, timeouts: Timeouts | None = None
 ) -> list[str]:
@@ -267,9 +299,7 @@ def list_filters(
     Raises:
         ServerUnavailable: the server is away, or refuses.
     """
-    connector, session = _connect("any", redis, prefix, timeouts)
-    with closing(connector):
-        return drive(lifecycle.names(session), connector)
+    return run(lifecycle.names, redis=redis, prefix=prefix, timeouts=timeouts)
 
 
 def drop_filter(
@@ -284,6 +314,4 @@ def drop_filter(
     Raises:
         ServerUnavailable: the server is away, or refuses.
     """
-    connector, session = _connect(name, redis, prefix, timeouts)
-    with closing(connector):
-        return drive(lifecycle.drop(session), connector)
+    return run(lifecycle.drop, name, redis=redis, prefix=prefix, timeouts=timeouts)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from urifilter_redis.session import Session
     from urifilter_redis.steps import Arguments, Flow
 
-__all__ = ["FilterInfo", "info"]
+__all__ = ["FilterInfo", "info", "inserted"]
 
 #: Bytes whose bits are counted in one command (BITCOUNT takes a fraction of a millisecond for as many).
 BYTES_A_COUNT = 1 << 20
@@ -119,6 +119,13 @@ def info(session: Session) -> Flow[FilterInfo]:
         over_capacity=inserted > config.capacity,
         memory=sum(shard.memory for shard in shards),
     )
+
+
+def inserted(session: Session) -> Flow[int]:
+    """Count the items answered "new" so far, without counting bits."""
+    shards = [session.keys.shard(number) for number in range(session.config.shards)]
+    counts = yield from ask(session, *(("HGET", keys.meta, "inserted") for keys in shards))
+    return sum(int(count or 0) for count in counts)
 
 
 def _settings(config: Config) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urifilter_redis.batch import Batch, Digester
 from urifilter_redis.callid import CallIds
 from urifilter_redis.config import Config, View
+from urifilter_redis.digest import hasher
 from urifilter_redis.exchange import Timeouts
 from urifilter_redis.replies import to_mapping
 
@@ -64,7 +65,7 @@ class Session:
     def learn(self, meta: dict[str, str]) -> Config:
         """Take over the configuration and live slices that shard 0's ``meta`` has."""
         self._config = Config.from_meta(meta, self.where)
-        self._digester = Digester(self._config)
+        self._digester = Digester(self._config.normalize, hasher(self._config.hash, self._config.seed))
         self._first_view = View.from_meta(meta)
         return self._config
 

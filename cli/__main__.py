@@ -1,0 +1,5 @@
+"""``python -m urifilter_redis.cli``."""
+
+from .main import main
+
+main()

@@ -1,0 +1,147 @@
+"""What all commands share: options, errors, numbers, tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from urifilter_redis import UriFilterError
+from urifilter_redis.keys import DEFAULT_PREFIX
+
+from .signals import Interrupted
+
+__all__ = [
+    "Count",
+    "Group",
+    "Shared",
+    "columns",
+    "pass_shared",
+    "print_json",
+    "say",
+    "shared",
+    "size_text",
+]
+
+#: What a shell reports of a program that SIGPIPE ended.
+BROKEN_PIPE = 141
+
+_NUMBER = re.compile(r"[\d.,e+-]+%?( [kMGT]?B)?|")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass
+class Shared:
+    """The options that every command has."""
+
+    redis: str | None = None
+    prefix: str = DEFAULT_PREFIX
+    json: bool = False
+    verbose: bool = False
+
+    def where(self) -> dict[str, Any]:
+        """Return the arguments of the library that say where the filters are."""
+        return {"redis": self.redis, "prefix": self.prefix}
+
+
+pass_shared = click.make_pass_decorator(Shared, ensure=True)
+
+
+def shared(command: F) -> F:
+    """Add the shared options; they may stand before or after the command's name."""
+    for option in (
+        click.option("-v", "--verbose", is_flag=True, help="On errors show where they come from.", **_kept("verbose")),
+        click.option("--json", is_flag=True, help="Print JSON.", **_kept("json")),
+        click.option("--prefix", metavar="TEXT", envvar="URIFILTER_PREFIX", show_envvar=True, help="What all keys begin with.", **_kept("prefix")),
+        click.option("--redis", metavar="URL", envvar="URIFILTER_REDIS_URL", show_envvar=True, help="The server: redis://, rediss:// or unix://.", **_kept("redis")),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def _kept(name: str) -> dict[str, Any]:
+    def keep(context: click.Context, _: click.Parameter, value: object) -> None:
+        if value:
+            setattr(context.ensure_object(Shared), name, value)
+
+    return {"expose_value": False, "callback": keep}
+
+
+class Group(click.Group):
+    """A group whose commands end with a message on stderr and an exit code, never with a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; turn what it raises into a message and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(BROKEN_PIPE)
+        except Interrupted as stopped:
+            say(f"urifilter: stopped by {stopped}")
+            ctx.exit(128 + stopped.number)
+        except (UriFilterError, ValueError, OSError) as error:
+            if ctx.ensure_object(Shared).verbose:
+                traceback.print_exc()
+            say(f"urifilter: {error}")
+            ctx.exit(2)
+
+
+class Count(click.ParamType):
+    """A number of items: 1000, 1_000_000, 10k, 100M, 2G, 1e8."""
+
+    name = "count"
+    _units = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}  # noqa: RUF012 - never changed
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number."""
+        found = re.fullmatch(r"([\d_,]*\.?\d+(?:e\d+)?)([kmgb]?)", str(value).lower())
+        number = float(re.sub("[_,]", "", found[1])) * self._units[found[2]] if found else 0
+        if not found or number != int(number):
+            self.fail(f"{value!r} is no number of items such as 1000, 10k, 100M or 1e8", param, ctx)
+        return int(number)
+
+
+def say(text: str) -> None:
+    """Write a line to stderr."""
+    click.echo(text, err=True)
+
+
+def print_json(value: object) -> None:
+    """Write a value to stdout as indented JSON."""
+    click.echo(json.dumps(value, indent=2))
+
+
+def columns(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a table to stdout; columns of numbers to the right."""
+    table = [list(head), *([_cell(cell) for cell in row] for row in rows)]
+    padded = []
+    for column in zip(*table, strict=True):
+        width = max(map(len, column))
+        number = all(map(_NUMBER.fullmatch, column[1:]))
+        padded.append([cell.rjust(width) if number else cell.ljust(width) for cell in column])
+    for row in zip(*padded, strict=True):
+        click.echo("  ".join(row).rstrip())
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def size_text(size: float) -> str:
+    """Return bytes as a short text, in units of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:  # noqa: PLR2004
+            return f"{size:.3g} {unit}" if unit != "B" else f"{size:.0f} B"
+        size /= 1000
+    return f"{size:.3g} TB"

@@ -1,0 +1,46 @@
+"""``doctor``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from urifilter_redis import UriFilter, UriFilterError, list_filters
+from urifilter_redis.client import run
+from urifilter_redis.doctor import Finding, examine, examine_filter, gather
+
+from .common import Shared, columns, pass_shared, print_json, shared
+
+__all__ = ["doctor"]
+
+
+@click.command()
+@shared
+@pass_shared
+def doctor(options: Shared) -> None:
+    """Say what endangers the promises on this server.
+
+    Exits with 0 if nothing does, with 1 if a promise does not hold, with 2 on errors.
+
+    \b
+    Example:
+      urifilter doctor --redis redis://localhost:6379/0
+    """
+    findings = list(examine(run(gather, **options.where())))
+    findings += [_filter(options, name) for name in list_filters(**options.where())]
+    if options.json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        columns(("level", "subject", "finding"), ((f.level, f.subject, f.text) for f in findings))
+    if any(finding.level == "danger" for finding in findings):
+        raise click.exceptions.Exit(1)
+
+
+def _filter(options: Shared, name: str) -> Finding:
+    try:
+        with UriFilter.open(name, **options.where()) as opened:
+            opened.contains("does every slice have its length?")
+            return examine_filter(opened.info())
+    except UriFilterError as error:
+        return Finding("danger", f"filter {name}", str(error))

@@ -1,0 +1,258 @@
+"""``add``, ``check``, ``dedupe``, ``forget``: lines of files as items."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+import click
+
+from urifilter_redis import AnswerLost, FilterNotFound, UriFilter, UriFilterError
+
+from .common import Shared, pass_shared, print_json, say, shared
+from .lines import total_size, windows_of
+from .output import Output
+from .progress import progress
+from .signals import Interrupted, Signals
+
+__all__ = ["add", "check", "dedupe", "forget"]
+
+#: The filter that is made when none is named and it is not there.
+DEFAULT_FILTER = "default"
+DEFAULT_CAPACITY = 10_000_000
+
+#: How often the answers of a call are asked for again when its retries ran out.
+ASK_AGAIN = 2
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+
+@dataclass
+class Summary:
+    """What a command did; the attributes are the keys of its JSON."""
+
+    filter: str
+    lines: int = 0
+    new: int = 0
+    seen: int = 0
+    bad: int = 0
+
+    def report_bad(self, message: str) -> None:
+        """Tell of a file or line that was left out."""
+        self.bad += 1
+        say(f"urifilter: {message}")
+
+    def count(self, answers: Sequence[int]) -> None:
+        """Add the answers of a window."""
+        new = sum(answer == 0 for answer in answers)
+        self.lines, self.new, self.seen = self.lines + len(answers), self.new + new, self.seen + len(answers) - new
+
+
+def lines_command(command: F) -> F:
+    """Add what the commands about lines share."""
+    for option in (
+        click.argument("files", nargs=-1, type=click.Path(allow_dash=True)),
+        click.option("-q", "--quiet", is_flag=True, help="No summary and no progress on stderr."),
+        click.option("--filter", "name", default=DEFAULT_FILTER, show_default=True, help="The filter."),
+        shared,
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@lines_command
+@pass_shared
+def add(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool) -> None:
+    """Insert the lines of files, or of stdin.
+
+    \b
+    Example:
+      urifilter add --filter news seen-already.txt
+    """
+    summary = Summary(name)
+    with _open(options, name) as news, Signals() as signals:
+        for _, items in _windows(files, summary, signals, quiet=quiet):
+            summary.count(_persist(news.insert_many, items))
+        _finish(options, summary, _added(summary), news, quiet=quiet)
+
+
+@click.command()
+@lines_command
+@pass_shared
+def forget(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool) -> None:
+    """Make the lines of files, or of stdin, new again.
+
+    \b
+    Example:
+      urifilter forget --filter news crawl-again.txt
+    """
+    summary = Summary(name)
+    with _open(options, name, make=False) as news, Signals() as signals:
+        for _, items in _windows(files, summary, signals, quiet=quiet):
+            summary.count([int(was_there) for was_there in _persist(news.forget, items)])
+        text = f"{summary.lines:,} lines: {summary.seen:,} forgotten, {summary.new:,} were not there"
+        _finish(options, summary, text, None, quiet=quiet)
+
+
+@click.command()
+@lines_command
+@click.option("--new", "only_new", is_flag=True, help="Print only the lines that are not in the filter.")
+@pass_shared
+def check(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool, only_new: bool) -> None:
+    """Print "seen" or "new" and a tab before each line, without inserting.
+
+    Exits with 0 if any line was seen (--new: new), with 1 if none was, with 2 on errors.
+
+    \b
+    Example:
+      urifilter check --filter words --new text.txt
+    """
+    summary = Summary(name)
+    output = Output()
+    with _open(options, name, make=False) as news, Signals() as signals:
+        for lines, items in _windows(files, summary, signals, quiet=quiet):
+            ages = news.contains_many(items)
+            pairs = zip(lines, ages, strict=True)
+            output.add((line if only_new else _marked(line, age), b"") for line, age in pairs if not (only_new and age))
+            with signals.allowed():
+                output.write()
+            summary.count(ages)
+    if options.json and not quiet:
+        say(json.dumps(asdict(summary)))
+    found = summary.new if only_new else summary.seen
+    raise click.exceptions.Exit(2 if summary.bad else 0 if found else 1)
+
+
+@click.command()
+@lines_command
+@click.option("--temporary", is_flag=True, help="Use a filter of its own that is dropped at the end.")
+@pass_shared
+def dedupe(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool, temporary: bool) -> None:
+    """Print the lines of files, or of stdin, that have not been seen before, in their order.
+
+    What was printed is remembered: a second run over the same file prints nothing.
+
+    \b
+    Example:
+      urifilter dedupe urls.txt > new.txt
+    """
+    summary = Summary(f"temporary-{secrets.token_hex(8)}" if temporary else name)
+    with contextlib.ExitStack() as stack:
+        news = stack.enter_context(_open(options, summary.filter, make=temporary or name == DEFAULT_FILTER))
+        if temporary:
+            stack.callback(news.drop)
+        signals, output = stack.enter_context(Signals()), Output()
+        try:
+            for lines, items in _windows(files, summary, signals, quiet=quiet):
+                _print_new(news, signals, output, lines, items, summary)
+            with signals.allowed():
+                output.finish()
+        except (OSError, Interrupted):
+            _take_back(news, output.undelivered(), quiet=quiet)
+            raise
+        _finish(options, summary, _deduped(summary), news, quiet=quiet, to_stdout=False)
+
+
+def _print_new(
+    news: UriFilter, signals: Signals, output: Output, lines: list[bytes], items: list[bytes], summary: Summary
+) -> None:
+    """Insert a window and print its new lines."""
+    failed: UriFilterError | None = None
+    try:
+        ages: Sequence[int | None] = _persist(news.insert_many, items)
+    except UriFilterError as error:
+        failed, ages = error, error.answers or []
+    output.add((line, item) for line, item, age in zip(lines, items, ages, strict=False) if age == 0)
+    with signals.allowed():
+        output.write()
+    summary.count([age for age in ages if age is not None])
+    if failed is not None:
+        raise failed
+
+
+def _take_back(news: UriFilter, items: list[bytes], *, quiet: bool) -> None:
+    """Forget what was inserted and perhaps never read."""
+    try:
+        _persist(news.forget, items)
+    except UriFilterError as error:
+        text = f"{len(items):,} lines were inserted and not printed, and could not be forgotten again"
+        raise UriFilterError(f"{text}: {error}") from error
+    if not quiet:
+        say(f"stopped: {len(items):,} new lines that may not have been read are new again (filter {news.name})")
+
+
+def _persist(method: Callable[..., list[T]], items: list[bytes]) -> list[T]:
+    """Call a writing method; when its answer is lost, ask for it some more."""
+    error: AnswerLost | None = None
+    for _ in range(ASK_AGAIN):
+        try:
+            return method(items, retry=error)
+        except AnswerLost as lost:
+            error = lost
+    return method(items, retry=error)
+
+
+def _open(options: Shared, name: str, *, make: bool | None = None) -> UriFilter:
+    """Open the filter; the default one, and a temporary one, is made if it is not there."""
+    make = name == DEFAULT_FILTER if make is None else make
+    try:
+        return UriFilter.open(name, **options.where())
+    except FilterNotFound as error:
+        if make:
+            return UriFilter.create(name, capacity=DEFAULT_CAPACITY, **options.where())
+        text = f"{error}: urifilter create {name} --capacity 10M"
+        raise FilterNotFound(text) from error
+
+
+def _windows(
+    files: tuple[str, ...], summary: Summary, signals: Signals, *, quiet: bool
+) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """Yield the windows of files; a signal that comes while reading, or between windows, ends the command."""
+    names = files or ("-",)
+    with progress(total_size(names), quiet=quiet) as advance:
+        windows = windows_of(names, summary.report_bad, advance)
+        while True:
+            with signals.allowed():
+                window = next(windows, None)
+            if window is None:
+                return
+            yield window
+
+
+def _finish(
+    options: Shared, summary: Summary, text: str, news: UriFilter | None, *, quiet: bool, to_stdout: bool = True
+) -> None:
+    """Print the summary; the exit code is 2 if anything was left out."""
+    if options.json and to_stdout:
+        print_json(asdict(summary))
+    elif not quiet:
+        say(json.dumps(asdict(summary)) if options.json else text)
+    if news is not None and not quiet:
+        inserted = news.inserted()
+        if inserted > news.config.capacity:
+            text = f"filter {summary.filter} is over its capacity: {inserted:,} of {news.config.capacity:,}"
+            say(f"urifilter: {text}; it goes on working, with more items wrongly seen")
+    if summary.bad:
+        raise click.exceptions.Exit(2)
+
+
+def _added(summary: Summary) -> str:
+    return f"{summary.lines:,} lines: {summary.new:,} added to filter {summary.filter}, {summary.seen:,} were there"
+
+
+def _deduped(summary: Summary) -> str:
+    text = f"{summary.lines:,} lines: {summary.new:,} new, {summary.seen:,} seen before (filter {summary.filter})"
+    if summary.new or not summary.lines:
+        return text
+    drop = f"urifilter drop {summary.filter}"
+    return f"{text}; all were printed by an earlier run or added: --temporary or `{drop}` starts afresh"
+
+
+def _marked(line: bytes, age: int) -> bytes:
+    return (b"seen\t" if age else b"new\t") + line

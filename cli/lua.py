@@ -1,0 +1,123 @@
+"""``lua list|show|load``: the scripts themselves, for use by hand."""
+
+from __future__ import annotations
+
+import shlex
+from urllib.parse import urlsplit
+
+import click
+
+from urifilter_redis import UriFilter, calls
+from urifilter_redis.batch import Digester
+from urifilter_redis.client import run
+from urifilter_redis.digest import hasher, shard_of
+from urifilter_redis.exchange import ask
+from urifilter_redis.keys import FilterKeys
+from urifilter_redis.scripts import COMMANDS, load, variants
+from urifilter_redis.sizing import BLOCKED_K, LAYOUTS
+
+from .common import Group, Shared, columns, pass_shared, print_json, say, shared
+
+__all__ = ["lua"]
+
+ABOUT_ITEMS = tuple(command for command, per_layout in COMMANDS.items() if per_layout)
+
+
+@click.group(cls=Group)
+@shared
+def lua() -> None:
+    """Show and load the Lua scripts.
+
+    \b
+    Example:
+      urifilter lua show insert news https://www.baidu.com/
+    """
+
+
+@lua.command(name="list")
+@shared
+@pass_shared
+def list_(options: Shared) -> None:
+    """List the scripts and what each does.
+
+    \b
+    Example:
+      urifilter lua list
+    """
+    rows = [(script.name, script.sha1, script.source.split("\n")[0].split(": ", 1)[1]) for script in variants(BLOCKED_K)]
+    if options.json:
+        print_json([{"name": name, "sha1": sha1, "purpose": purpose} for name, sha1, purpose in rows])
+    else:
+        columns(("name", "SHA1", "purpose"), rows)
+
+
+@lua.command(name="load")
+@shared
+@pass_shared
+def load_(options: Shared) -> None:
+    """Load all scripts into the server; print the name and SHA1 of each.
+
+    \b
+    Example:
+      urifilter lua load --redis redis://localhost:6379/0
+    """
+    scripts = variants(BLOCKED_K)
+    run(lambda session: ask(session, *(("SCRIPT", "LOAD", each.source) for each in scripts)), **options.where())
+    if options.json:
+        print_json({each.name: each.sha1 for each in scripts})
+        return
+    for each in scripts:
+        click.echo(f"{each.name} {each.sha1}")
+
+
+@lua.command()
+@click.argument("command", type=click.Choice(list(COMMANDS)))
+@click.argument("name", required=False)
+@click.argument("item", required=False)
+@click.option("--layout", type=click.Choice(LAYOUTS), default="blocked", show_default=True)
+@click.option("--k", type=click.Choice([str(k) for k in BLOCKED_K]), default="12", show_default=True, help="Of layout blocked.")
+@shared
+@pass_shared
+def show(options: Shared, command: str, name: str | None, item: str | None, layout: str, k: str) -> None:
+    """Print the source of a script, or the redis-cli line that calls it for an item of a filter.
+
+    With NAME the source is the one that this filter uses.
+
+    \b
+    Example:
+      urifilter lua show insert news https://www.baidu.com/
+    """  # fmt: skip
+    if name is None:
+        click.echo(load(command, layout, int(k)).source, nl=False)
+        return
+    with UriFilter.open(name, **options.where()) as opened:
+        script = load(command, opened.config.layout, opened.config.k)
+        if item is None:
+            click.echo(script.source, nl=False)
+            return
+        if command not in ABOUT_ITEMS:
+            raise click.UsageError(f"{command} is not about items; with an item: {', '.join(ABOUT_ITEMS)}")
+        click.echo(_line(opened, options.prefix, command, item))
+        run(lambda session: ask(session, ("SCRIPT", "LOAD", script.source)), **options.where())
+    if options.redis is None:
+        say("urifilter: the embedded server runs only while a process uses it; for work by hand use --redis")
+
+
+def _line(opened: UriFilter, prefix: str, command: str, item: str) -> str:
+    config = opened.config
+    (digest,) = Digester(config.normalize, hasher(config.hash, config.seed))([item.encode("utf-8", "surrogateescape")])
+    shard = shard_of(digest, config.shards)
+    keys = FilterKeys(prefix, opened.name).shard(shard)
+    call = calls.items(command, config, keys, opened.view(shard), calls.NO_CALL_ID, [digest])
+    return shlex.join(["redis-cli", *_address(opened.server), *(str(word) for word in call.command())])
+
+
+def _address(server: str) -> list[str]:
+    """Return redis-cli's options for a server; its password goes into REDISCLI_AUTH and not on the line."""
+    parts = urlsplit(server)
+    if parts.scheme == "unix":
+        return ["-s", parts.path]
+    user, _, host = parts.netloc.rpartition("@")
+    if user:
+        say("urifilter: this server wants a password: set REDISCLI_AUTH")
+    return ["-u", f"{parts.scheme}://{host}{parts.path or '/0'}"]

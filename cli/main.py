@@ -1,0 +1,34 @@
+"""The group of all commands."""
+
+from __future__ import annotations
+
+import click
+
+from urifilter_redis._version import __version__
+
+from .common import Group, shared
+from .doctor import doctor
+from .filters import create, drop, info, list_
+from .items import add, check, dedupe, forget
+from .lua import lua
+from .plan import digest, plan
+
+__all__ = ["main"]
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="urifilter")
+@shared
+def main() -> None:
+    """Has anybody seen this URI? A shared answer for many crawlers, inside Redis or Valkey.
+
+    Without --redis and URIFILTER_REDIS_URL an embedded server is used, whose data is in the user's data folder.
+
+    \b
+    Example:
+      urifilter dedupe urls.txt > new.txt
+    """
+
+
+for command in (create, list_, info, drop, add, check, dedupe, forget, plan, digest, lua, doctor):
+    main.add_command(command)

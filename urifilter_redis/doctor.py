@@ -1,0 +1,171 @@
+"""What endangers the promises: facts about a server, and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from urifilter_redis.errors import ServerUnavailable
+from urifilter_redis.exchange import ask
+from urifilter_redis.replies import to_mapping
+
+if TYPE_CHECKING:
+    from urifilter_redis.info import FilterInfo
+    from urifilter_redis.session import Session
+    from urifilter_redis.steps import Flow
+
+__all__ = ["Facts", "Finding", "examine", "examine_filter", "gather"]
+
+#: The oldest server whose scripting and commands suffice (HRANDFIELD, script effects replication).
+OLDEST = (6, 2)
+
+#: The Lua libraries that the scripts use.
+LIBRARIES = ("cmsgpack", "struct")
+
+#: Share of maxmemory below which what is left is a danger.
+LITTLE_LEFT = 0.1
+
+_SETTINGS = ("maxmemory-policy", "appendonly", "appendfsync", "save")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        level: ``ok``, ``note`` (it depends on what you need) or ``danger`` (a promise does not hold).
+        subject: what was looked at.
+        text: what was found, and what to do about it.
+    """
+
+    level: str
+    subject: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a server says of itself.
+
+    Attributes:
+        info: the fields of INFO.
+        settings: of CONFIG GET; empty if this user may not ask.
+        libraries: the Lua libraries of ``LIBRARIES`` that are missing.
+    """
+
+    info: dict[str, str]
+    settings: dict[str, str] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+
+
+def gather(session: Session) -> Flow[Facts]:
+    """Ask the server; what it does not tell is left out.
+
+    Raises:
+        ServerUnavailable: it does not answer at all.
+    """
+    (text,) = yield from ask(session, ("INFO",))
+    lines = (text.decode() if isinstance(text, bytes) else str(text)).splitlines()
+    info = dict(line.split(":", 1) for line in lines if ":" in line)
+    settings: dict[str, str] = {}
+    for name in _SETTINGS:
+        try:
+            (reply,) = yield from ask(session, ("CONFIG", "GET", name))
+        except ServerUnavailable:  # NOPERM, or a service that hides CONFIG
+            continue
+        settings |= to_mapping(reply)
+    missing = []
+    for library in LIBRARIES:
+        probe = f"return pcall(function() return {library}.pack end) and 1 or 0"
+        (found,) = yield from ask(session, ("EVAL", probe, 0))
+        missing += [] if found else [library]
+    return Facts(info, settings, tuple(missing))
+
+
+def examine(facts: Facts) -> Iterator[Finding]:
+    """Say of each fact whether it endangers the promises."""
+    yield _version(facts)
+    yield _libraries(facts)
+    yield _eviction(facts)
+    yield _memory(facts)
+    yield _persistence(facts)
+    yield _disk(facts)
+    yield _replication(facts)
+    if facts.info.get("cluster_enabled") == "1":
+        yield Finding("danger", "cluster", "a node of a Redis Cluster, which is not supported yet")
+
+
+def examine_filter(info: FilterInfo) -> Finding:
+    """Say whether a filter keeps the error rate that was asked for."""
+    subject, held = f"filter {info.name}", f"{info.inserted:,} of {info.capacity:,} items"
+    if info.over_capacity or info.error_rate_now > 1.5 * info.error_rate:
+        text = f"over its capacity ({held}): {info.error_rate_now:.2g} are wrongly seen, {info.error_rate:g} was asked for"
+        return Finding("danger", subject, f"{text}; make a larger one")
+    return Finding("ok", subject, f"{held}, {info.error_rate_now:.2g} wrongly seen")
+
+
+def _version(facts: Facts) -> Finding:
+    version = facts.info.get("redis_version", "0")
+    name = f"Valkey {facts.info['valkey_version']}" if "valkey_version" in facts.info else f"Redis {version}"
+    if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
+        return Finding("danger", "version", f"{name} is too old: 6.2 or newer is needed")
+    return Finding("ok", "version", name)
+
+
+def _libraries(facts: Facts) -> Finding:
+    if facts.missing:
+        return Finding("danger", "Lua", f"{', '.join(facts.missing)} missing in scripts: use another server")
+    return Finding("ok", "Lua", f"{', '.join(LIBRARIES)}")
+
+
+def _eviction(facts: Facts) -> Finding:
+    policy = facts.settings.get("maxmemory-policy") or facts.info.get("maxmemory_policy", "")
+    if not policy:
+        return Finding("note", "eviction", "cannot tell the maxmemory policy: it must be noeviction")
+    if policy != "noeviction":
+        return Finding("danger", "eviction", f"{policy} may delete bitmaps: CONFIG SET maxmemory-policy noeviction")
+    return Finding("ok", "eviction", policy)
+
+
+def _memory(facts: Facts) -> Finding:
+    limit, used = int(facts.info.get("maxmemory", 0)), int(facts.info.get("used_memory", 0))
+    if not limit:
+        return Finding("ok", "memory", f"{used:,} bytes used, no limit")
+    text = f"{limit - used:,} of {limit:,} bytes left"
+    if limit - used < LITTLE_LEFT * limit:
+        return Finding("danger", "memory", f"{text}: inserts will be refused (OOM); raise maxmemory")
+    return Finding("ok", "memory", text)
+
+
+def _persistence(facts: Facts) -> Finding:
+    if "appendonly" not in facts.settings:
+        on = facts.info.get("aof_enabled") == "1"
+        return Finding("note", "persistence", f"append-only file {'on' if on else 'off'}; cannot tell more")
+    if facts.settings["appendonly"] == "yes":
+        sync = facts.settings.get("appendfsync", "everysec")
+        lost = {"always": "nothing", "everysec": "a second of inserts"}.get(sync, "half a minute of inserts")
+        level = {"always": "ok", "everysec": "note"}.get(sync, "danger")
+        return Finding(level, "persistence", f"append-only, fsync {sync}: a power failure can lose {lost}")
+    if facts.settings.get("save"):
+        text = f"snapshots only ({facts.settings['save']}): a crash loses what came after the last"
+        return Finding("danger", "persistence", f"{text}; CONFIG SET appendonly yes")
+    return Finding("danger", "persistence", "none: a restart loses everything; CONFIG SET appendonly yes")
+
+
+def _disk(facts: Facts) -> Finding:
+    names = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
+    failed = [name for name in names if facts.info.get(name, "ok") != "ok"]
+    if failed:
+        return Finding("danger", "disk", f"{', '.join(failed)}: the server could not save; is its disk full?")
+    return Finding("ok", "disk", "the last writes succeeded")
+
+
+def _replication(facts: Facts) -> Finding:
+    if facts.info.get("role") == "slave":
+        return Finding("danger", "replication", "this is a replica: it refuses inserts; use the primary")
+    replicas = int(facts.info.get("connected_slaves", 0))
+    if replicas:
+        text = f"{replicas} asynchronous replica(s): a failover loses what they had not received yet"
+        return Finding("note", "replication", text)
+    return Finding("ok", "replication", "no replicas")
