@@ -19,10 +19,10 @@ from urifilter_redis.keys import DEFAULT_PREFIX
 from .signals import Interrupted
 
 __all__ = [
-    "Count",
     "Group",
     "Shared",
     "columns",
+    "count",
     "pass_shared",
     "print_json",
     "say",
@@ -33,6 +33,8 @@ __all__ = [
 #: What a shell reports of a program that SIGPIPE ended.
 BROKEN_PIPE = 141
 
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
+_SERVERS = "The server: redis://, rediss:// or unix://."
 _NUMBER = re.compile(r"[\d.,e+-]+%?( [kMGT]?B)?|")
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -60,9 +62,9 @@ def shared(command: F) -> F:
     for option in (
         click.option("-v", "--verbose", is_flag=True, help="On errors show where they come from.", **_kept("verbose")),
         click.option("--json", is_flag=True, help="Print JSON.", **_kept("json")),
-        click.option("--prefix", metavar="TEXT", envvar="URIFILTER_PREFIX", show_envvar=True, help="What all keys begin with.", **_kept("prefix")),
-        click.option("--redis", metavar="URL", envvar="URIFILTER_REDIS_URL", show_envvar=True, help="The server: redis://, rediss:// or unix://.", **_kept("redis")),
-    ):  # fmt: skip
+        click.option("--prefix", help="What all keys begin with.", **_kept("prefix"), **_from("URIFILTER_PREFIX")),
+        click.option("--redis", metavar="URL", help=_SERVERS, **_kept("redis"), **_from("URIFILTER_REDIS_URL")),
+    ):
         command = option(command)
     return command
 
@@ -73,6 +75,10 @@ def _kept(name: str) -> dict[str, Any]:
             setattr(context.ensure_object(Shared), name, value)
 
     return {"expose_value": False, "callback": keep}
+
+
+def _from(variable: str) -> dict[str, Any]:
+    return {"envvar": variable, "show_envvar": True}
 
 
 class Group(click.Group):
@@ -95,19 +101,13 @@ class Group(click.Group):
             ctx.exit(2)
 
 
-class Count(click.ParamType):
-    """A number of items: 1000, 1_000_000, 10k, 100M, 2G, 1e8."""
-
-    name = "count"
-    _units = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}  # noqa: RUF012 - never changed
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number."""
-        found = re.fullmatch(r"([\d_,]*\.?\d+(?:e\d+)?)([kmgb]?)", str(value).lower())
-        number = float(re.sub("[_,]", "", found[1])) * self._units[found[2]] if found else 0
-        if not found or number != int(number):
-            self.fail(f"{value!r} is no number of items such as 1000, 10k, 100M or 1e8", param, ctx)
-        return int(number)
+def count(text: str) -> int:
+    """Read a number of items: 1000, 1_000_000, 10k, 100M, 2G, 1e8."""
+    found = re.fullmatch(r"([\d_,]*\.?\d+(?:e\d+)?)([kmgb]?)", text.lower())
+    number = float(re.sub("[_,]", "", found[1])) * _UNITS[found[2]] if found else 0
+    if not found or number != int(number):
+        raise click.BadParameter(f"{text!r} is no number of items such as 1000, 10k, 100M or 1e8")
+    return int(number)
 
 
 def say(text: str) -> None:

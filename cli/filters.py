@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
+import sys
 from typing import Any
 
 import click
@@ -13,24 +14,40 @@ from urifilter_redis.digest import HASHES
 from urifilter_redis.normalize import NORMALIZATIONS
 from urifilter_redis.sizing import LAYOUTS
 
-from .common import Count, Shared, columns, pass_shared, print_json, say, shared, size_text
+from .common import Shared, columns, count, pass_shared, print_json, say, shared, size_text
 
 __all__ = ["create", "drop", "info", "list_"]
 
 
 @click.command()
 @click.argument("name")
-@click.option("--capacity", type=Count(), required=True, help="Items over the whole filter: 10M, 1e8.")
+@click.option("--capacity", type=count, metavar="COUNT", required=True, help="Items over the whole filter: 10M, 1e8.")
 @click.option("--error-rate", type=float, default=1e-4, show_default=True, help="Wrongly seen, at capacity.")
-@click.option("--layout", type=click.Choice(LAYOUTS), default="blocked", show_default=True, help="blocked: fast; classic: smallest.")
-@click.option("--retention", type=click.Choice(RETENTIONS), default="forever", show_default=True, help="What happens over time.")
+@click.option(
+    "--layout",
+    type=click.Choice(LAYOUTS),
+    default="blocked",
+    show_default=True,
+    help="blocked: fast; classic: smallest.",
+)
+@click.option(
+    "--retention", type=click.Choice(RETENTIONS), default="forever", show_default=True, help="What happens over time."
+)
 @click.option("--shards", type=int, help="Independent parts; by default the fewest that fit.")
-@click.option("--normalize", type=click.Choice(NORMALIZATIONS), default="none", show_default=True, help="Which spellings are one item.")
-@click.option("--hash", type=click.Choice(HASHES), default="mmh3", show_default=True, help="blake2b: for hostile input.")
+@click.option(
+    "--normalize",
+    type=click.Choice(NORMALIZATIONS),
+    default="none",
+    show_default=True,
+    help="Which spellings are one item.",
+)
+@click.option(
+    "--hash", type=click.Choice(HASHES), default="mmh3", show_default=True, help="blake2b: for hostile input."
+)
 @click.option("--seed", help="Of the hash; random by default.")
 @shared
 @pass_shared
-def create(options: Shared, name: str, **settings: Any) -> None:
+def create(options: Shared, /, name: str, **settings: Any) -> None:
     """Make a filter; if it is there with these settings, do nothing.
 
     \b
@@ -94,7 +111,7 @@ def info(options: Shared, name: str) -> None:
         print_json(found.to_dict())
         return
     values = found.to_dict() | {
-        "created": datetime.datetime.fromtimestamp(found.created, datetime.UTC).isoformat(" ", "seconds"),
+        "created": dt.datetime.fromtimestamp(found.created, dt.UTC).isoformat(" ", "seconds"),
         "fill": f"{found.fill:.2%}",
         "memory": f"{found.memory:,} bytes",
         "over_capacity": "yes: more items are wrongly seen than was asked for" if found.over_capacity else "no",
@@ -117,7 +134,7 @@ def drop(options: Shared, name: str, *, yes: bool) -> None:
       urifilter drop news --yes
     """
     if not yes:
-        if not click.get_text_stream("stdin").isatty():
+        if not sys.stdin.isatty():
             raise click.UsageError("there is no terminal to ask on: say --yes")
         click.confirm(f"Forget everything that {name!r} has seen?", abort=True, err=True)
     if not drop_filter(name, **options.where()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
@@ -116,7 +117,7 @@ def check(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool, on
     summary = Summary(name)
     output = Output()
     with _open(options, name, make=False) as news, Signals() as signals:
-        for lines, items in _windows(files, summary, signals, quiet=quiet):
+        for lines, items in _windows(files, summary, signals, quiet=quiet or sys.stdout.isatty()):
             ages = news.contains_many(items)
             pairs = zip(lines, ages, strict=True)
             output.add((line if only_new else _marked(line, age), b"") for line, age in pairs if not (only_new and age))
@@ -149,7 +150,7 @@ def dedupe(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool, t
             stack.callback(news.drop)
         signals, output = stack.enter_context(Signals()), Output()
         try:
-            for lines, items in _windows(files, summary, signals, quiet=quiet):
+            for lines, items in _windows(files, summary, signals, quiet=quiet or sys.stdout.isatty()):
                 _print_new(news, signals, output, lines, items, summary)
             with signals.allowed():
                 output.finish()
@@ -165,7 +166,7 @@ def _print_new(
     """Insert a window and print its new lines."""
     failed: UriFilterError | None = None
     try:
-        ages: Sequence[int | None] = _persist(news.insert_many, items)
+        ages: list[int | None] = [*_persist(news.insert_many, items)]
     except UriFilterError as error:
         failed, ages = error, error.answers or []
     output.add((line, item) for line, item, age in zip(lines, items, ages, strict=False) if age == 0)
@@ -213,7 +214,10 @@ def _open(options: Shared, name: str, *, make: bool | None = None) -> UriFilter:
 def _windows(
     files: tuple[str, ...], summary: Summary, signals: Signals, *, quiet: bool
 ) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Yield the windows of files; a signal that comes while reading, or between windows, ends the command."""
+    """Yield the windows of files; a signal that comes while reading, or between windows, ends the command.
+
+    ``quiet``: no progress, which would get between lines that are printed on the same terminal.
+    """
     names = files or ("-",)
     with progress(total_size(names), quiet=quiet) as advance:
         windows = windows_of(names, summary.report_bad, advance)

@@ -35,7 +35,9 @@ def total_size(files: Sequence[str]) -> int | None:
     return sum(each.st_size for each in found) if all(each.st_size for each in found) else None
 
 
-def windows_of(files: Sequence[str], bad: Callable[[str], None], read: Callable[[int], None] = lambda _: None) -> Iterator[Window]:
+def windows_of(
+    files: Sequence[str], bad: Callable[[str], None], read: Callable[[int], None] = lambda _: None
+) -> Iterator[Window]:
     """Yield the lines of files, some thousand at a time, in memory that does not grow.
 
     Args:
@@ -70,7 +72,9 @@ def _windows(chunks: Iterator[list[bytes]]) -> Iterator[Window]:
             yield lines, items
 
 
-def _lines(name: str, descriptor: int, bad: Callable[[str], None], read: Callable[[int], None]) -> Iterator[list[bytes]]:
+def _lines(
+    name: str, descriptor: int, bad: Callable[[str], None], read: Callable[[int], None]
+) -> Iterator[list[bytes]]:
     """Yield the lines of each chunk that is read; a line over the limit is read past and reported."""
     number, rest, too_long = 0, bytearray(), False
     while chunk := os.read(descriptor, CHUNK):

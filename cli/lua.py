@@ -44,7 +44,9 @@ def list_(options: Shared) -> None:
     Example:
       urifilter lua list
     """
-    rows = [(script.name, script.sha1, script.source.split("\n")[0].split(": ", 1)[1]) for script in variants(BLOCKED_K)]
+    rows = [
+        (script.name, script.sha1, script.source.split("\n")[0].split(": ", 1)[1]) for script in variants(BLOCKED_K)
+    ]
     if options.json:
         print_json([{"name": name, "sha1": sha1, "purpose": purpose} for name, sha1, purpose in rows])
     else:
@@ -75,7 +77,9 @@ def load_(options: Shared) -> None:
 @click.argument("name", required=False)
 @click.argument("item", required=False)
 @click.option("--layout", type=click.Choice(LAYOUTS), default="blocked", show_default=True)
-@click.option("--k", type=click.Choice([str(k) for k in BLOCKED_K]), default="12", show_default=True, help="Of layout blocked.")
+@click.option(
+    "--k", type=click.Choice([str(k) for k in BLOCKED_K]), default="12", show_default=True, help="Of layout blocked."
+)
 @shared
 @pass_shared
 def show(options: Shared, command: str, name: str | None, item: str | None, layout: str, k: str) -> None:

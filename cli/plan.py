@@ -12,7 +12,7 @@ from urifilter_redis.digest import HASHES, hasher, new_seed, shard_of
 from urifilter_redis.normalize import NORMALIZATIONS
 from urifilter_redis.sizing import LAYOUTS, Sizing, size
 
-from .common import Count, Shared, columns, pass_shared, print_json, shared, size_text
+from .common import Shared, columns, count, pass_shared, print_json, shared, size_text
 from .lines import windows_of
 
 __all__ = ["digest", "plan"]
@@ -22,7 +22,7 @@ SHOWN = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 
 
 @click.command()
-@click.option("--capacity", type=Count(), required=True, help="Items over the whole filter: 10M, 1e8.")
+@click.option("--capacity", type=count, metavar="COUNT", required=True, help="Items over the whole filter: 10M, 1e8.")
 @click.option("--error-rate", type=float, default=1e-4, show_default=True, help="Wrongly seen, at capacity.")
 @click.option("--shards", type=int, help="Independent parts; by default the fewest that fit.")
 @shared

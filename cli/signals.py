@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Interrupted", "Signals"]
 
 
-class Interrupted(Exception):  # noqa: N818 - no error
+class Interrupted(Exception):
     """A signal asked to stop.
 
     Attributes:

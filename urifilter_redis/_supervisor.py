@@ -33,7 +33,7 @@ def main(program: str, socket_path: str, data: str, users_lock: str) -> None:
     """Run the server until it ends or nobody uses it."""
     _end_one_that_was_left(socket_path)
     with open(users_lock, "rb") as users, _open_log(Path(data, "valkey.log")) as log:  # noqa: PTH123 - quick to load
-        server = subprocess.Popen(
+        server = subprocess.Popen(  # noqa: S603 - what embedded.py found
             [program, *_options(socket_path, data)],
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -36,8 +36,11 @@ async def drive(flow: Flow[T], connector: AsyncConnector) -> T:
         step = next(flow)
         while True:
             try:
-                pause = isinstance(step, Pause)
-                outcome = await (asyncio.sleep(step.seconds) if pause else connector.send(step.commands))
+                if isinstance(step, Pause):
+                    await asyncio.sleep(step.seconds)
+                    outcome = None
+                else:
+                    outcome = await connector.send(step.commands)
             except BaseException as error:  # noqa: BLE001 - the flow must hear of cancellation too
                 step = flow.throw(error)
             else:
@@ -58,7 +61,7 @@ class AsyncUriFilter:
         self._session = session
 
     @classmethod
-    async def create(
+    async def create(  # noqa: PLR0913 - the settings of a filter
         cls,
         name: str,
         *,

@@ -63,7 +63,7 @@ class Batch:
         client: whose call ids are in ``open``.
     """
 
-    __slots__ = ("answers", "client", "command", "items", "open", "_packed")
+    __slots__ = ("_packed", "answers", "client", "command", "items", "open")
 
     def __init__(
         self,
@@ -95,7 +95,9 @@ class Batch:
 def _one_shard(digests: list[bytes]) -> list[OpenCall]:
     starts = range(0, len(digests), ITEMS_A_CALL)
     return [
-        OpenCall(0, range(start, min(start + ITEMS_A_CALL, len(digests))), b"".join(digests[start : start + ITEMS_A_CALL]))
+        OpenCall(
+            0, range(start, min(start + ITEMS_A_CALL, len(digests))), b"".join(digests[start : start + ITEMS_A_CALL])
+        )
         for start in starts
     ]
 

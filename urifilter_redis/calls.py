@@ -37,7 +37,7 @@ class Call:
         return ("EVALSHA", self.script.sha1, len(self.keys), *self.keys, *self.args)
 
 
-def items(  # the five arguments of the script, and the shard's two
+def items(  # noqa: PLR0913, PLR0917 - the header of the scripts has as many
     command: str,
     config: Config,
     keys: ShardKeys,

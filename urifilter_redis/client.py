@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -37,7 +37,11 @@ def drive(flow: Flow[T], connector: Connector) -> T:
         step = next(flow)
         while True:
             try:
-                outcome = time.sleep(step.seconds) if isinstance(step, Pause) else connector.send(step.commands)
+                if isinstance(step, Pause):
+                    time.sleep(step.seconds)
+                    outcome = None
+                else:
+                    outcome = connector.send(step.commands)
             except BaseException as error:  # noqa: BLE001 - the flow must hear of Ctrl-C too
                 step = flow.throw(error)
             else:
@@ -47,12 +51,12 @@ def drive(flow: Flow[T], connector: Connector) -> T:
 
 
 def _connect(
-    name: str, redis: str | redis_py.Redis | None, prefix: str, timeouts: Timeouts | None
+    name: str | None, redis: str | redis_py.Redis | None, prefix: str, timeouts: Timeouts | None
 ) -> tuple[Connector, Session]:
-    keys, timeouts = FilterKeys(prefix, name), timeouts or Timeouts()
+    keys, timeouts = FilterKeys(prefix, name or "any"), timeouts or Timeouts()
     given = Address(redis) if redis is None or isinstance(redis, str) else redis
     connector = Connector(given, timeouts)
-    return connector, Session(keys, connector.shown, timeouts)
+    return connector, Session(keys, connector.shown, timeouts, where="" if name else connector.shown)
 
 
 class UriFilter:
@@ -67,7 +71,7 @@ class UriFilter:
         self._session = session
 
     @classmethod
-    def create(
+    def create(  # noqa: PLR0913 - the settings of a filter
         cls,
         name: str,
         *,
@@ -279,7 +283,7 @@ class UriFilter:
 
 def run(
     flow: Callable[[Session], Flow[T]],
-    name: str = "any",
+    name: str | None = None,
     *,
     redis: str | redis_py.Redis | None = None,
     prefix: str = DEFAULT_PREFIX,

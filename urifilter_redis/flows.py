@@ -78,9 +78,7 @@ def answer(
     return cast("list[int]", batch.answers)
 
 
-def _resume(
-    session: Session, command: str, items: Sequence[object], retry: UriFilterError | None
-) -> Batch:
+def _resume(session: Session, command: str, items: Sequence[object], retry: UriFilterError | None) -> Batch:
     """Return a new batch, or the one that ``retry`` is about."""
     if retry is None:
         return Batch(command, items, session.digester, session.config.shards, session.ids.client)

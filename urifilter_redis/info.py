@@ -100,7 +100,8 @@ def info(session: Session) -> Flow[FilterInfo]:
     config = session.config
     shards = []
     for number in range(config.shards):
-        shards.append((yield from _shard(session, session.keys.shard(number))))
+        shard = yield from _shard(session, session.keys.shard(number))
+        shards.append(shard)
     fills = [shard.bits_set / (8 * config.bytes) for shard in shards]
     inserted = sum(int(shard.meta["inserted"]) for shard in shards)
     sizing = size(config.capacity, config.error_rate, config.layout, config.shards)

@@ -81,7 +81,7 @@ def drop(session: Session) -> Flow[bool]:
     (reply,) = yield from ask(session, session.read_meta(0))
     meta = to_mapping(reply)
     if meta:
-        uid, shards = meta["uid"], range(int(meta["shards"]))
+        uid, shards = meta["uid"], set(range(int(meta["shards"])))
         yield from ask(session, calls.drop("begin", uid, keys.shard(0), SLICE_NAMES))
     else:
         uid, shards = "", (yield from _shards_left(session))

@@ -30,6 +30,7 @@ class Session:
     Attributes:
         keys: of the filter.
         server: the server's address without its password.
+        where: what errors name: the filter and server, or the server alone.
         timeouts: how long to wait.
         ids: the call ids of this client.
         unresolved: batches whose caller went away (task cancelled, Ctrl-C) before all answers were there.
@@ -39,16 +40,15 @@ class Session:
     server: str
     timeouts: Timeouts = field(default_factory=Timeouts)
     ids: CallIds = field(default_factory=CallIds)
+    where: str = ""
     unresolved: deque[Batch] = field(default_factory=lambda: deque(maxlen=UNRESOLVED_KEPT))
     _config: Config | None = None
     _digester: Digester | None = None
     _first_view: View = field(default_factory=lambda: View(()))
     _views: dict[int, View] = field(default_factory=dict)
 
-    @property
-    def where(self) -> str:
-        """The filter and server, for errors."""
-        return f"filter {self.keys.name!r} on {self.server}"
+    def __post_init__(self) -> None:
+        self.where = self.where or f"filter {self.keys.name!r} on {self.server}"
 
     @property
     def config(self) -> Config:

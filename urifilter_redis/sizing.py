@@ -46,6 +46,11 @@ ERROR_RATES = (1e-9, 0.5)
 _WORD_BITS = 32
 #: A larger k is taken if it saves more than this share of the bits.
 _WORTH_A_LARGER_K = 0.05
+#: Bytes around a string (sds header and zero byte), around one of 64 KiB or more, and of its key and object.
+_HEADER, _LONG, _LONG_HEADER = 6, 2**16, 10
+_KEY_AND_OBJECT = 88
+#: Bytes up to which jemalloc's classes are 16 apart.
+_SMALL_CLASSES = 128
 #: Steps of the numeric integral of ``wrongly_skipped``.
 _STEPS = 200
 
@@ -197,15 +202,14 @@ def size(capacity: int, error_rate: float = 1e-4, layout: str = "blocked", shard
 
 
 def allocated(length: int) -> int:
-    """Return what MEMORY USAGE says of a string of ``length`` bytes: jemalloc's size class, and the value object.
+    """Return what MEMORY USAGE says of a string of ``length`` bytes, on a server built with jemalloc (most are).
 
-    Classes are four to each doubling (jemalloc, "size classes"); a large string has a header of 9 or 17 bytes and
-    a final zero byte; the object and the key's entry take some hundred bytes at most.
+    It is jemalloc's size class, of which there are four to each doubling, for the string with its header and a
+    final zero byte; and the value's object and the key.
     """
-    header = 6 if length < 2**16 else 10
-    wanted = length + header
-    step = 16 if wanted <= 128 else 2 ** ((wanted - 1).bit_length() - 3)
-    return -(-wanted // step) * step + 72
+    wanted = length + (_HEADER if length < _LONG else _LONG_HEADER)
+    step = 16 if wanted <= _SMALL_CLASSES else 2 ** ((wanted - 1).bit_length() - 3)
+    return -(-wanted // step) * step + _KEY_AND_OBJECT
 
 
 def _allowed(shards: int) -> bool:

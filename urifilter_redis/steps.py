@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from redis.exceptions import RedisError
+if TYPE_CHECKING:
+    from redis.exceptions import RedisError
 
 __all__ = ["Arguments", "Flow", "Pause", "Send", "Step", "Unanswered", "Unsent"]
 

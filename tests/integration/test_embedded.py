@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from support import servers
 from support.servers import wait_until
+
 from urifilter_redis import ServerUnavailable, UriFilter, embedded
 
 pytestmark = pytest.mark.usefixtures("installed")
@@ -99,7 +100,7 @@ def test_processes_share_one_server(data):
 
 
 def test_last_user_killed(data):
-    """kill -9 of the last user ends the server too, and loses nothing."""
+    """Kill -9 of the last user ends the server too, and loses nothing."""
     other = run(USER, wait=False)
     assert other.stdout.readline().startswith("True")
     other.kill()
@@ -120,7 +121,7 @@ def test_many_start_at_once(data):
 
 
 def test_server_killed_under_use(data):
-    """kill -9 of the server: the next call starts it again within its retries, with all data."""
+    """Kill -9 of the server: the next call starts it again within its retries, with all data."""
     with make() as news:
         assert news.insert("a") is True
         os.kill(server_pid(news), signal.SIGKILL)
@@ -129,7 +130,7 @@ def test_server_killed_under_use(data):
 
 
 def test_supervisor_killed_under_use(data):
-    """kill -9 of the supervisor ends the server; the next call starts both again."""
+    """Kill -9 of the supervisor ends the server; the next call starts both again."""
     with make() as news:
         assert news.insert("a") is True
         first = server_pid(news)
@@ -217,7 +218,9 @@ def test_unusable_folder(tmp_path, monkeypatch):
     """A folder that cannot be made: says which, and what to do."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("URIFILTER_DATA_DIR", str(tmp_path / "file" / "data"))
-    with pytest.raises(ServerUnavailable, match=r"file/data: Not a directory: choose another.*URIFILTER_DATA_DIR.*--redis"):
+    with pytest.raises(
+        ServerUnavailable, match=r"file/data: Not a directory: choose another.*URIFILTER_DATA_DIR.*--redis"
+    ):
         make()
 
 

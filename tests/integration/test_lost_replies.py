@@ -1,4 +1,4 @@
-""""New" is answered exactly once, whatever happens to commands and replies on their way."""
+"""An item is answered "new" exactly once, whatever happens to commands and replies on their way."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import threading
 import pytest
 from support import crawler
 from support.proxy import Fault, Proxy, at_random, first
+
 from urifilter_redis import AnswerLost, AsyncUriFilter, ServerUnavailable, Timeouts, UriFilter, calls, flows
 
 QUICK = Timeouts(connect=1, reply=0.3, total=1)
@@ -173,7 +174,18 @@ def run_crawlers(proxy_url, tmp_path, count, processes=3, forks=2, threads=2, ba
     """Let processes × forks × threads insert the same URIs; return how often each was answered "new"."""
     out = tmp_path / "new"
     commands = [
-        [sys.executable, crawler.__file__, proxy_url, "news", str(count), str(seed), str(batch), str(forks), str(threads), str(out)]
+        [
+            sys.executable,
+            crawler.__file__,
+            proxy_url,
+            "news",
+            str(count),
+            str(seed),
+            str(batch),
+            str(forks),
+            str(threads),
+            str(out),
+        ]
         for seed in range(processes)
     ]
     running = [subprocess.Popen(command) for command in commands]

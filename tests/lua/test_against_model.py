@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import servers
 from support.shard import KEYS, MD5, Shard, geometry
+
 from urifilter_redis.digest import shard_of
 from urifilter_redis.model import ModelShard, ModelSlice, blocked_offsets, classic_offsets
 

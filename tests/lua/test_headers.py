@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+
 from urifilter_redis import calls, replies, scripts
 from urifilter_redis.callid import CallIds
 from urifilter_redis.config import Config, Settings, View

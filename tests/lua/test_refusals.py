@@ -8,6 +8,7 @@ import itertools
 import pytest
 from redis.exceptions import ResponseError
 from support.shard import KEYS, MD5, Shard, geometry
+
 from urifilter_redis import calls
 
 A, B, C = (MD5(text) for text in (b"a", b"b", b"c"))
@@ -245,7 +246,9 @@ def test_seen_items_write_only_the_record(shard):
     shard.client.config_resetstat()
     shard.ask("insert", A, call_id(shard.client))
     stats = shard.client.info("commandstats")
-    assert {"cmdstat_hset"} == {name for name in stats if name in {"cmdstat_hset", "cmdstat_setrange", "cmdstat_bitfield"}}
+    assert {"cmdstat_hset"} == {
+        name for name in stats if name in {"cmdstat_hset", "cmdstat_setrange", "cmdstat_bitfield"}
+    }
     shard.client.config_resetstat()
     shard.ask("insert", A)
     assert "cmdstat_hset" not in shard.client.info("commandstats")

@@ -114,7 +114,9 @@ class Server:
                 [self.program, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
             log.close()
-            wait_until(lambda p=port: self.process.poll() is not None or self._answers(p), f"{self.kind} does not start")
+            wait_until(
+                lambda p=port: self.process.poll() is not None or self._answers(p), f"{self.kind} does not start"
+            )
             if self.process.poll() is None:
                 self.port = port
                 return

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 
 import pytest
+
 from urifilter_redis import scripts
 from urifilter_redis.sizing import BLOCKED_K
 

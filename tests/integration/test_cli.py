@@ -1,0 +1,277 @@
+"""The commands about filters, scripts and servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+import click
+import pytest
+from support import cli
+from urifilter_redis.cli import main
+
+from urifilter_redis import FilterInfo, UriFilter
+
+
+@pytest.fixture
+def there(redis70, monkeypatch):
+    """A server, named by the environment."""
+    monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
+    return redis70
+
+
+def commands(group=main, path=()):
+    for name, command in group.commands.items():
+        yield (*path, name), command
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+
+
+@pytest.mark.parametrize(("path", "command"), [pytest.param(*each, id=" ".join(each[0])) for each in commands()])
+def test_every_command_has_help_and_an_example(path, command):
+    """The help says what it does, and its example is a call of this very command."""
+    out, _ = cli.run(*path, "--help")
+    text = out.decode()
+    assert command.help
+    assert f"urifilter {path[0]}" in text.split("Example:")[1]
+    assert "--redis" in text
+    assert "--json" in text
+
+
+@pytest.mark.parametrize(("path", "command"), [pytest.param(*each, id=" ".join(each[0])) for each in commands()])
+def test_every_example_can_be_parsed(path, command):
+    """The options of the examples exist."""
+    (example,) = re.findall(r"^ +(urifilter .*)$", command.help.split("Example:")[1], re.MULTILINE)
+    words = shlex.split(example.split(">")[0])[1:]
+    context = main.make_context("urifilter", list(words), resilient_parsing=True)
+    for name in path:
+        parent = context.command
+        context = parent.commands[name].make_context(name, words[words.index(name) + 1 :], parent=context)
+        assert context.command.name == name
+
+
+def test_version():
+    """--version prints the package's version."""
+    from urifilter_redis import __version__
+
+    assert cli.run("--version")[0].decode() == f"urifilter, version {__version__}\n"
+
+
+def test_create_info_list_drop(there):
+    """The life of a filter, in text and JSON."""
+    out, err = cli.run("create", "news", "--capacity", "100k", "--error-rate", "1e-3", "--layout", "classic")
+    assert (out, err) == (b"news: 100,000 items at 0.001, classic, 180 kB\n", "")
+    assert cli.run("create", "news", "--capacity", "1e5", "--error-rate", "1e-3", "--layout", "classic")[0] == out
+    info = json.loads(cli.run("info", "news", "--json")[0])
+    assert FilterInfo(**info) == UriFilter.open("news").info()
+    assert info["capacity"] == 100_000
+    text = cli.run("info", "news")[0].decode()
+    assert re.search(r"^error rate +0.001$", text, re.MULTILINE)
+    assert [each["name"] for each in json.loads(cli.run("--json", "list")[0])] == ["news"]
+    assert cli.run("list")[0].decode().splitlines()[1].split()[:2] == ["news", "classic"]
+    assert "say --yes" in cli.run("drop", "news", code=2)[1]
+    assert cli.run("drop", "news", "--yes") == (b"", "dropped news\n")
+    assert json.loads(cli.run("list", "--json")[0]) == []
+    assert "there is no filter 'news'" in cli.run("drop", "news", "--yes", code=2)[1]
+
+
+def test_create_with_other_settings(there):
+    """Each setting that differs is named, with both values."""
+    cli.run("create", "news", "--capacity", "100k")
+    _, err = cli.run("create", "news", "--capacity", "200k", "--hash", "md5", code=2)
+    assert "capacity is 100000 and not 200000" in err
+    assert "hash is 'mmh3' and not 'md5'" in err
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["create", "no/slashes", "--capacity", "1k"],
+        ["create", "x", "--capacity", "0"],
+        ["create", "x", "--capacity", "many"],
+        ["create", "x", "--capacity", "1.5"],
+        ["create", "x", "--capacity", "1k", "--error-rate", "0"],
+        ["create", "x", "--capacity", "1k", "--error-rate", "nan"],
+        ["create", "x", "--capacity", "1k", "--shards", "100"],
+        ["create", "x", "--capacity", "1k", "--seed", "minus"],
+        ["create", "x", "--capacity", "1k", "--prefix", "{x}"],
+        ["list", "--redis", "nonsense"],
+        ["list", "--redis", "redis://localhost:notaport/0"],
+        ["plan", "--capacity", "1e30"],
+        ["info", "nope"],
+        ["lua", "show", "nope"],
+        ["digest", "--hash", "mmh3", "x"],
+        ["nope"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_use(there, wrong):
+    """A message on stderr, nothing on stdout, exit 2, no traceback."""
+    out, err = cli.run(*wrong, code=2)
+    assert out == b""
+    assert err.strip()
+
+
+def test_prefix_separates_filters(there):
+    """Filters under other prefixes are other filters; option and environment."""
+    cli.run("create", "news", "--capacity", "1k", "--prefix", "test")
+    assert json.loads(cli.run("list", "--json")[0]) == []
+    env = os.environ | {"URIFILTER_PREFIX": "test"}
+    assert [each["name"] for each in json.loads(cli.run("list", "--json", env=env)[0])] == ["news"]
+
+
+def test_server_away():
+    """A server that is not there: within its time, said once, no traceback."""
+    _, err = cli.run("list", "--redis", "redis://127.0.0.1:1/0", code=2)
+    assert err.startswith("urifilter: redis://127.0.0.1:1/0: ")
+    assert "gave up after 3 s" in err
+
+
+def test_verbose_shows_where(there):
+    """-v adds the traceback."""
+    process = cli.start("info", "nope", "-v")
+    _, err = process.communicate(timeout=60)
+    assert b"Traceback" in err
+    assert process.returncode == 2
+
+
+@pytest.mark.parametrize("url", ["redis://:wrong-secret@127.0.0.1:{}/0", "redis://user:wrong-secret@127.0.0.1:{}/0"])
+def test_passwords_are_never_shown(make_server, url):
+    """A wrong password, a right one, in errors, and with -v: never on any stream."""
+    server = make_server("redis70", requirepass="right-secret")
+    process = cli.start("list", "-v", "--redis", url.format(server.port))
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert b"password" in err
+    assert b"wrong-secret" not in out + err
+    UriFilter.create("news", capacity=1000, redis=server.url).close()
+    for command in (["info", "news"], ["lua", "show", "insert", "news", "x"], ["info", "nope"], ["doctor"]):
+        process = cli.start(*command, "--redis", server.url)
+        out, err = process.communicate(timeout=60)
+        assert b"secret" not in out + err
+
+
+def test_plan(there):
+    """Every layout, several error rates; --json has the numbers."""
+    text = cli.run("plan", "--capacity", "100M", "--error-rate", "1e-4")[0].decode()
+    blocked, classic = (line.split() for line in text.splitlines() if line.endswith("<"))
+    assert blocked == ["blocked", "0.0001", "12", "23.2", "302", "MB", "18", "1,233", "<"]
+    assert classic[:4] == ["classic", "0.0001", "13", "19.2"]
+    plans = json.loads(cli.run("plan", "--capacity", "100M", "--json")[0])
+    assert len(plans) == 10
+    assert {"k", "bits_per_item", "memory", "shards", "wrongly_skipped"} <= set(plans[0])
+
+
+def test_digest(there):
+    """The known digest; a filter's own digests; lines of stdin."""
+    known = b"e81c1f5749545c5f7d247b3a100ffe62\thttps://www.baidu.com/\n"
+    assert cli.run("digest", "https://www.baidu.com/")[0] == known
+    assert cli.run("digest", given=b"https://www.baidu.com/\n")[0] == known
+    cli.run("create", "news", "--capacity", "1k", "--hash", "md5", "--normalize", "whatwg", "--shards", "7")
+    out, _ = cli.run("digest", "--filter", "news", "https://WWW.baidu.com:443")
+    assert out == b"e81c1f5749545c5f7d247b3a100ffe62\t1\thttps://WWW.baidu.com:443\n"
+
+
+def test_lua_list_and_load(there):
+    """Names and SHA1s; after load the server has each."""
+    lines = cli.run("lua", "load")[0].decode().splitlines()
+    listed = cli.run("lua", "list")[0].decode().splitlines()[1:]
+    assert [line.split() for line in lines] == [line.split()[:2] for line in listed]
+    with there.client() as client:
+        assert all(client.script_exists(*[line.split()[1] for line in lines]))
+
+
+def test_lua_show(there):
+    """The source that runs, for a layout or a filter."""
+    with there.client() as client:
+        for arguments in (["insert"], ["insert", "--layout", "classic"], ["drop"], ["contains", "--k", "16"]):
+            sha1 = client.script_load(cli.run("lua", "show", *arguments)[0])
+            assert sha1 in cli.run("lua", "list")[0].decode()
+    cli.run("create", "news", "--capacity", "1k", "--layout", "classic")
+    assert cli.run("lua", "show", "insert", "news")[0] == cli.run("lua", "show", "insert", "--layout", "classic")[0]
+
+
+@pytest.mark.skipif(shutil.which("redis-cli") is None, reason="redis-cli is missing: apt-get install redis-tools")
+@pytest.mark.parametrize("item", ["https://www.baidu.com/", 'it\'s; $(echo) "quoted" ü'])
+@pytest.mark.parametrize("more", [[], ["--shards", "5", "--layout", "classic"]])
+def test_redis_cli_line(there, item, more):
+    """The printed line, run by a shell: 0 the first time and 1 the second; the library agrees."""
+    cli.run("create", "news", "--capacity", "1k", "--error-rate", "1e-8", *more)
+    line, err = cli.run("lua", "show", "insert", "news", item)
+    assert err == ""
+    answers = [subprocess.run(line, shell=True, capture_output=True, text=True).stdout for _ in range(2)]
+    assert answers == ["0\n", "1\n"]
+    assert item in UriFilter.open("news")
+    look = cli.run("lua", "show", "contains", "news", item)[0]
+    assert subprocess.run(look, shell=True, capture_output=True, text=True).stdout == "1\n"
+    gone = cli.run("lua", "show", "forget", "news", item)[0]
+    assert subprocess.run(gone, shell=True, capture_output=True, text=True).stdout == "1\n"
+    assert item not in UriFilter.open("news")
+
+
+def findings(url, code) -> dict[str, tuple[str, str]]:
+    out, _ = cli.run("doctor", "--json", "--redis", url, code=code)
+    return {each["subject"]: (each["level"], each["text"]) for each in json.loads(out)}
+
+
+def test_doctor_on_a_good_server(make_server):
+    """Everything is fine: exit 0."""
+    server = make_server("redis70", appendonly="yes", appendfsync="always")
+    UriFilter.create("news", capacity=1000, redis=server.url).close()
+    found = findings(server.url, 0)
+    assert {level for level, _ in found.values()} == {"ok"}
+    assert {"version", "Lua", "eviction", "memory", "persistence", "disk", "replication", "filter news"} == set(found)
+
+
+def test_doctor_on_a_bad_server(make_server):
+    """Eviction, no persistence, little memory, an over-full and a damaged filter: each is a danger, exit 1."""
+    server = make_server("redis70", **{"maxmemory-policy": "allkeys-lru", "maxmemory": "100mb"})
+    with UriFilter.create("full", capacity=10, redis=server.url) as full:
+        full.insert_many(range(100))
+    UriFilter.create("lost", capacity=1000, redis=server.url).close()
+    with server.client() as client:
+        client.delete("urifilter:{lost:0}:today")
+        client.config_set("maxmemory", client.info("memory")["used_memory"] + 50_000)
+        found = findings(server.url, 1)
+    dangers = {subject for subject, (level, _) in found.items() if level == "danger"}
+    assert dangers == {"eviction", "memory", "persistence", "filter full", "filter lost"}
+    text, _ = cli.run("doctor", "--redis", server.url, code=1)
+    assert b"CONFIG SET maxmemory-policy noeviction" in text
+
+
+def test_doctor_sees_replicas(make_server):
+    """A primary with a replica is noted; a replica is no place to insert."""
+    primary = make_server("redis70")
+    replica = make_server("redis70", replicaof=f"127.0.0.1 {primary.port}")
+    with replica.client() as client:
+        while client.info("replication")["master_link_status"] != "up":
+            pass
+    assert findings(primary.url, 1)["replication"][0] == "note"
+    assert findings(replica.url, 1)["replication"][0] == "danger"
+
+
+def test_doctor_without_permission(make_server):
+    """A user who may not read the configuration gets "cannot tell", not an error."""
+    server = make_server("redis70")
+    with server.client() as client:
+        client.acl_setuser("crawler", enabled=True, passwords="+pw", commands=["+@all", "-config"], keys=["*"])
+    found = findings(f"redis://crawler:pw@127.0.0.1:{server.port}/0", 0)
+    assert found["persistence"][0] == "note"
+
+
+def test_embedded_by_default(tmp_path):
+    """Without any address the embedded server is used, with its data in URIFILTER_DATA_DIR."""
+    assert cli.run("dedupe", "-q", given=b"a\nb\na\n")[0] == b"a\nb\n"
+    assert cli.run("dedupe", "-q", given=b"a\nc\n")[0] == b"c\n"
+    assert (tmp_path / "data" / "appendonlydir").is_dir()
+
+
+def test_module_can_be_run():
+    """``python -m urifilter_redis.cli`` is the same program."""
+    done = subprocess.run([sys.executable, "-m", "urifilter_redis.cli", "--version"], capture_output=True)
+    assert done.returncode == 0

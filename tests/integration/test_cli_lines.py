@@ -1,0 +1,310 @@
+"""``add``, ``check``, ``dedupe``, ``forget``: lines as items, and nothing lost between."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from support import cli
+from support.servers import wait_until
+
+from urifilter_redis import UriFilter
+
+
+@pytest.fixture
+def server_(redis70, monkeypatch):
+    monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
+    return redis70
+
+
+@pytest.fixture(autouse=True)
+def _use_server(server_):
+    """All commands of these tests speak to one server, named by the environment."""
+
+
+def make(name="precise") -> UriFilter:
+    return UriFilter.create(name, capacity=100_000, error_rate=1e-8)
+
+
+def urls(count: int) -> list[bytes]:
+    return [b"https://example.com/some/longer/path/%d" % i for i in range(count)]
+
+
+def joined(lines) -> bytes:
+    return b"".join(line + b"\n" for line in lines)
+
+
+def test_dedupe_prints_new_lines_in_order(tmp_path):
+    """Duplicates go, order stays; the default filter is made; a second run prints nothing and says why."""
+    file = tmp_path / "urls"
+    file.write_bytes(b"b\na\nb\nc\na\n")
+    out, err = cli.run("dedupe", file)
+    assert out == b"b\na\nc\n"
+    assert err == "5 lines: 3 new, 2 seen before (filter default)\n"
+    out, err = cli.run("dedupe", file)
+    assert out == b""
+    assert "0 new, 5 seen before (filter default); all were printed by an earlier run" in err
+    assert "--temporary" in err
+    config = UriFilter.open("default").config
+    assert (config.capacity, config.error_rate, config.layout, config.normalize) == (
+        10_000_000,
+        1e-4,
+        "blocked",
+        "none",
+    )
+
+
+def test_dedupe_reads_stdin_and_several_files(tmp_path):
+    """Without files stdin; ``-`` is stdin among files; -q silences the summary."""
+    (tmp_path / "one").write_bytes(b"a\nb")
+    assert cli.run("dedupe", "-q", given=b"a\n") == (b"a\n", "")
+    assert cli.run("dedupe", "-q", tmp_path / "one", "-", given=b"b\nc\n") == (b"b\nc\n", "")
+
+
+def test_items_are_lines_without_ends_and_bom(tmp_path):
+    """CRLF, LF, no end at all and a byte order mark make no difference; output is the original bytes."""
+    make()
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_bytes(codecs.BOM_UTF8 + b"a\r\nb\n\n\xff\xfe odd\r\nlast")
+    second.write_bytes(b"a\nb\r\n\r\n\xff\xfe odd\nlast\n" + codecs.BOM_UTF8 + b"a\nx")
+    assert cli.run("dedupe", "-q", "--filter", "precise", first)[0] == first.read_bytes() + b"\n"
+    assert cli.run("dedupe", "-q", "--filter", "precise", second)[0] == codecs.BOM_UTF8 + b"a\nx\n"
+    assert cli.run("check", "--filter", "precise", given=b"\n", code=0)[0] == b"seen\t\n"
+
+
+def test_many_lines_in_windows(tmp_path):
+    """More lines than a window, more bytes than a chunk."""
+    make()
+    lines = urls(60_000)
+    (tmp_path / "urls").write_bytes(joined(lines + lines[::7]))
+    out, err = cli.run("dedupe", "--filter", "precise", tmp_path / "urls")
+    assert out == joined(lines)
+    assert "60,000 new" in err
+
+
+def test_long_lines(tmp_path):
+    """A line of 16 MiB is an item; a longer one is reported by its number, the rest goes on, exit 2."""
+    make()
+    longest = b"x" * (16 << 20)
+    (tmp_path / "file").write_bytes(joined([b"a", longest + b"y", b"b", longest]) + longest + b"z")
+    out, err = cli.run("dedupe", "--filter", "precise", tmp_path / "file", code=2)
+    assert out == joined([b"a", b"b", longest])
+    assert f"{tmp_path / 'file'}: line 2 is longer than 16 MiB and left out" in err
+    assert "line 5 is longer" in err
+
+
+def test_unreadable_file_among_others(tmp_path):
+    """A file that is not there, and a folder: told, the others are read, exit 2."""
+    (tmp_path / "good").write_bytes(b"a\n")
+    out, err = cli.run("dedupe", tmp_path / "none", tmp_path, tmp_path / "good", code=2)
+    assert out == b"a\n"
+    assert f"{tmp_path / 'none'}: No such file or directory" in err
+    assert f"{tmp_path}: Is a directory" in err
+
+
+def test_temporary(server_):
+    """--temporary prints the same lines each time and leaves nothing behind."""
+    for _ in range(2):
+        assert cli.run("dedupe", "--temporary", given=b"a\nb\na\n")[0] == b"a\nb\n"
+    with server_.client() as client:
+        assert client.keys() == []
+
+
+@pytest.mark.parametrize("count", [20, 30_000])
+def test_head_closes_the_pipe_and_nothing_is_missing(tmp_path, count):
+    """Dedupe | head, then dedupe again whole: both outputs together have every line."""
+    make()
+    (tmp_path / "urls").write_bytes(joined(urls(count)))
+    command = f"'{sys.executable}' -m urifilter_redis.cli dedupe --filter precise '{tmp_path}/urls'"
+    done = subprocess.run(f"{command} | head -5", shell=True, capture_output=True, timeout=60)
+    assert done.stdout == joined(urls(5))
+    assert b"may not have been read are new again" in done.stderr
+    second, _ = cli.run("dedupe", "--filter", "precise", tmp_path / "urls")
+    assert set((done.stdout + second).split(b"\n")) >= set(urls(count))
+    assert cli.run("dedupe", "--filter", "precise", tmp_path / "urls")[0] == b""
+
+
+def test_full_disk(tmp_path):
+    """What cannot be written is forgotten again, and what is written is not: exactly, for a file."""
+    make()
+    (tmp_path / "urls").write_bytes(joined(urls(9000)))
+    with open("/dev/full", "wb") as full:
+        _, err = cli.run("dedupe", "--filter", "precise", tmp_path / "urls", stdout=full, code=2)
+    assert "No space left on device" in err
+    assert cli.run("dedupe", "--filter", "precise", tmp_path / "urls")[0] == joined(urls(9000))
+
+
+def test_file_size_limit(tmp_path):
+    """A file that takes only a part: that part is remembered, the rest is new again."""
+    make()
+    (tmp_path / "urls").write_bytes(joined(urls(9000)))
+    import resource
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    with (tmp_path / "out").open("wb") as out:
+        cli.run("dedupe", "--filter", "precise", tmp_path / "urls", stdout=out, preexec_fn=limit, code=2)
+    first = (tmp_path / "out").read_bytes()
+    whole = first[: first.rindex(b"\n") + 1]
+    assert len(first) == 100_000
+    assert whole + cli.run("dedupe", "--filter", "precise", tmp_path / "urls")[0] == joined(urls(9000))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_while_writing(tmp_path, number):
+    """A signal while the reader of the output is slow: what it may not have read is printed by the next run."""
+    make()
+    (tmp_path / "urls").write_bytes(joined(urls(30_000)))
+    process = cli.start("dedupe", "--filter", "precise", tmp_path / "urls")
+    got = process.stdout.read(10_000)
+    process.send_signal(number)
+    process.stdout.close()
+    err = process.stderr.read().decode()
+    assert process.wait(60) == 128 + number
+    process.stderr.close()
+    process.stdin.close()
+    assert f"stopped by {number.name}" in err
+    assert "Traceback" not in err
+    second, _ = cli.run("dedupe", "--filter", "precise", tmp_path / "urls")
+    assert set((got[: got.rindex(b"\n")] + b"\n" + second).split(b"\n")) >= set(urls(30_000))
+
+
+def test_signal_while_waiting_for_input():
+    """Ctrl-C while stdin is silent ends at once; what was printed stays printed."""
+    make()
+    process = cli.start("dedupe", "--filter", "precise")
+    process.stdin.write(b"a\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == b"a\n"
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+
+
+def test_lines_come_out_as_they_come_in():
+    """A slow stdin is not held back until a window is full."""
+    process = cli.start("dedupe", "-q")
+    for line in (b"a\n", b"b\n"):
+        process.stdin.write(line)
+        process.stdin.flush()
+        assert process.stdout.readline() == line
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_kill_9_costs_at_most_a_window(tmp_path):
+    """What the README says of kill -9: at most the lines of one window are remembered and not printed."""
+    make()
+    (tmp_path / "urls").write_bytes(joined(urls(60_000)))
+    out = tmp_path / "out"
+    with out.open("wb") as file:
+        process = cli.start("dedupe", "--filter", "precise", tmp_path / "urls", stdout=file)
+        wait_until(lambda: out.stat().st_size > 200_000 or process.poll() is not None, "no output")
+        process.kill()
+        process.communicate()
+    second, _ = cli.run("dedupe", "--filter", "precise", tmp_path / "urls")
+    missing = set(urls(60_000)) - set((out.read_bytes() + second).split(b"\n"))
+    assert len(missing) <= 4000
+
+
+def test_server_dies_under_way(make_server, tmp_path, monkeypatch):
+    """The server is killed: lines known to be new are out, the message is short, and none is printed twice."""
+    server = make_server("redis70", appendonly="yes", appendfsync="always")
+    monkeypatch.setenv("URIFILTER_REDIS_URL", server.url)
+    make()
+    lines = urls(30_000)
+    process = cli.start("dedupe", "--filter", "precise")
+    process.stdin.write(joined(lines[:100]))
+    process.stdin.flush()
+    first = b"".join(process.stdout.readline() for _ in range(100))
+    server.kill()
+    process.stdin.write(joined(lines[100:200]))
+    process.stdin.flush()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert b"Traceback" not in err
+    assert len(err.strip().splitlines()) == 1
+    server.start()
+    second, _ = cli.run("dedupe", "--filter", "precise", given=joined(lines[:200]))
+    assert first + out + second == joined(lines[:200])
+
+
+def test_check(tmp_path):
+    """Seen or new before each line, nothing inserted; exit 0 if any was seen, 1 if none."""
+    make()
+    cli.run("add", "--filter", "precise", given=b"a\nb\n")
+    for _ in range(2):
+        assert cli.run("check", "--filter", "precise", given=b"a\nx\r\nb")[0] == b"seen\ta\nnew\tx\r\nseen\tb\n"
+    assert cli.run("check", "--filter", "precise", given=b"x\ny\n", code=1)[0] == b"new\tx\nnew\ty\n"
+    assert cli.run("check", "--filter", "precise", given=b"", code=1)[0] == b""
+
+
+def test_check_new(tmp_path):
+    """--new prints only what is not in the filter; exit 0 if there is any, else 1."""
+    make()
+    cli.run("add", "--filter", "precise", given=b"a\nb\n")
+    assert cli.run("check", "--new", "--filter", "precise", given=b"a\nx\nb\ny")[0] == b"x\ny\n"
+    assert cli.run("check", "--new", "--filter", "precise", given=b"a\n", code=1)[0] == b""
+    assert cli.run("check", "--filter", "precise", tmp_path / "none", code=2)[0] == b""
+
+
+def test_add_and_forget():
+    """Add prints no lines and says what it did; forget makes new again."""
+    make()
+    out, err = cli.run("add", "--filter", "precise", given=b"a\nb\na\n")
+    assert (out, err) == (b"", "3 lines: 2 added to filter precise, 1 were there\n")
+    out, err = cli.run("forget", "--filter", "precise", given=b"a\nx\n")
+    assert (out, err) == (b"", "2 lines: 1 forgotten, 1 were not there\n")
+    assert cli.run("dedupe", "--filter", "precise", given=b"a\nb\n")[0] == b"a\n"
+
+
+def test_json_summaries():
+    """--json: on stdout where it is free, on stderr where stdout is data."""
+    expected = {"filter": "default", "lines": 2, "new": 1, "seen": 1, "bad": 0}
+    out, err = cli.run("dedupe", "--json", given=b"a\na\n")
+    assert (out, json.loads(err)) == (b"a\n", expected)
+    out, err = cli.run("add", "--json", given=b"b\na\n")
+    assert (json.loads(out), err) == (expected, "")
+
+
+@pytest.mark.parametrize("command", ["add", "check", "dedupe", "forget"])
+def test_filter_that_is_not_there(command):
+    """A named filter is not made by accident: the message says how to make it."""
+    out, err = cli.run(command, "--filter", "nope", given=b"a\n", code=2)
+    assert out == b""
+    assert "there is no such filter" in err
+    assert "urifilter create nope --capacity" in err
+
+
+def test_over_capacity_is_said():
+    """A filter over its capacity goes on working, and says so."""
+    UriFilter.create("small", capacity=10).close()
+    _, err = cli.run("dedupe", "--filter", "small", given=joined(urls(100)))
+    assert "filter small is over its capacity" in err
+
+
+def test_progress_only_on_a_terminal(tmp_path):
+    """On a terminal there is progress; the summary comes after it."""
+    make()
+    (tmp_path / "urls").write_bytes(joined(urls(20_000)))
+    main, terminal = os.openpty()
+    process = cli.start("dedupe", "--filter", "precise", tmp_path / "urls", stderr=terminal, stdout=subprocess.DEVNULL)
+    os.close(terminal)
+    shown = b""
+    try:
+        while block := os.read(main, 4096):
+            shown += block
+    except OSError:  # the terminal's other end is closed
+        pass
+    os.close(main)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert b"\x1b[?25l" in shown  # the cursor is hidden while the bar moves
+    assert shown.decode().rstrip().endswith("20,000 lines: 20,000 new, 0 seen before (filter precise)")

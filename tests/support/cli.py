@@ -1,0 +1,23 @@
+"""The command line as a user runs it: as a process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def start(*arguments: object, **options) -> subprocess.Popen[bytes]:
+    """Start ``urifilter``; without options its streams are pipes."""
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    command = [sys.executable, "-m", "urifilter_redis.cli", *map(str, arguments)]
+    return subprocess.Popen(command, **(pipes | options))
+
+
+def run(*arguments: object, given: bytes = b"", code: int = 0, **options) -> tuple[bytes, str]:
+    """Run ``urifilter`` to its end; check its exit code, and return stdout and stderr."""
+    process = start(*arguments, **options)
+    out, err = process.communicate(given, timeout=120)
+    assert code == process.returncode, (arguments, err)
+    text = (err or b"").decode()
+    assert "Traceback" not in text
+    return out or b"", text
