@@ -53,10 +53,10 @@ def drive(flow: Flow[T], connector: Connector) -> T:
 def _connect(
     name: str | None, redis: str | redis_py.Redis | None, prefix: str, timeouts: Timeouts | None
 ) -> tuple[Connector, Session]:
-    keys, timeouts = FilterKeys(prefix, name or "any"), timeouts or Timeouts()
+    keys, timeouts = FilterKeys(prefix, "any" if name is None else name), timeouts or Timeouts()
     given = Address(redis) if redis is None or isinstance(redis, str) else redis
     connector = Connector(given, timeouts)
-    return connector, Session(keys, connector.shown, timeouts, where="" if name else connector.shown)
+    return connector, Session(keys, connector.shown, timeouts, where=connector.shown if name is None else "")
 
 
 class UriFilter:

@@ -79,12 +79,17 @@ class View:
     slices: tuple[Slice, ...]
 
     @classmethod
-    def from_meta(cls, meta: dict[str, str]) -> View:
-        """Read the live slices from a shard's ``meta``."""
-        return cls(tuple(
-            Slice(name, int(units), int(size))
-            for name, units, size in (entry.split(":") for entry in meta["slices"].split())
-        ))  # fmt: skip
+    def from_meta(cls, meta: dict[str, str], name: str) -> View:
+        """Read the live slices from a shard's ``meta``; ``name`` is for errors.
+
+        Raises:
+            SliceLost: they are missing or unreadable.
+        """
+        try:
+            entries = [entry.split(":") for entry in meta["slices"].split()]
+            return cls(tuple(Slice(slice_, int(units), int(size)) for slice_, units, size in entries))
+        except (KeyError, ValueError) as error:
+            raise SliceLost(f"{name}: meta is damaged: {error!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +140,9 @@ class Config:
             SliceLost: fields are missing or unreadable.
             UriFilterError: it was written by a newer version.
         """
-        if int(meta.get("format", FORMAT)) > FORMAT:
-            raise UriFilterError(f"{name}: made by a newer version of urifilter-redis: upgrade this one")
         try:
+            if int(meta["format"]) > FORMAT:
+                raise UriFilterError(f"{name}: made by a newer version of urifilter-redis: upgrade this one")
             values = {f.name: _READ[str(f.type)](meta[f.name]) for f in fields(cls)}
         except (KeyError, ValueError) as error:
             raise SliceLost(f"{name}: meta is damaged: {error!r}") from error

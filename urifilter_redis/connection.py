@@ -16,7 +16,7 @@ import redis.asyncio
 import redis.asyncio.retry
 import redis.retry
 from redis.backoff import NoBackoff
-from redis.exceptions import BusyLoadingError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
 
 from urifilter_redis import embedded
 from urifilter_redis.steps import Arguments, Unanswered, Unsent
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from urifilter_redis.exchange import Timeouts
 
 __all__ = ["Address", "AsyncConnector", "Connector", "without_password"]
+
+# What redis-py raises for an error reply; the last two are ConnectionErrors and close the connection.
+_REFUSALS = (ResponseError, AuthenticationError, BusyLoadingError)
 
 #: The environment's address of the server.
 URL_VARIABLE = "URIFILTER_REDIS_URL"
@@ -122,7 +125,7 @@ class Connector:
             for _ in commands:
                 try:
                     outcomes.append(connection.read_response(disable_decoding=True))
-                except (ResponseError, BusyLoadingError) as refusal:
+                except _REFUSALS as refusal:
                     outcomes.append(refusal)
         except (RedisError, OSError) as error:
             connection.disconnect()
@@ -169,7 +172,7 @@ class AsyncConnector:
             for _ in commands:
                 try:
                     outcomes.append(await connection.read_response(disable_decoding=True))
-                except (ResponseError, BusyLoadingError) as refusal:
+                except _REFUSALS as refusal:
                     outcomes.append(refusal)
         except (RedisError, OSError) as error:
             await connection.disconnect(nowait=True)

@@ -138,7 +138,7 @@ def _shard(session: Session, keys: ShardKeys) -> Flow[_Shard]:
     meta = to_mapping(reply)
     if meta.get("uid") != session.config.uid:
         raise FilterNotFound(f"{session.where}: it was dropped, or lost {keys.meta}")
-    slices = View.from_meta(meta).slices
+    slices = View.from_meta(meta, session.where).slices
     all_keys = [keys.meta, keys.replies, keys.forgotten, *(keys.slice(each.name) for each in slices)]
     usage = (("MEMORY", "USAGE", key, "SAMPLES", "0") for key in all_keys)
     forgotten, *memory = yield from ask(session, ("ZCARD", keys.forgotten), *usage)

@@ -81,7 +81,7 @@ _ADVICE = {
 
 _WORD = re.compile(r"[A-Z]+(?= |$)")
 # Redis 6.2 wraps what a command inside a script answered: "ERR Error running script … -OOM command not …".
-_WRAPPED = re.compile(r"Error running script .*?-(?P<inner>[A-Z]+ .*)", re.DOTALL)
+_WRAPPED = re.compile(r"Error running script .*@user_script: ?\d+: -?(?P<inner>[A-Z]+ .*)", re.DOTALL)
 _LATE = re.compile(r"LATECALL (\d+)")
 
 

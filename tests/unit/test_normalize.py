@@ -1,0 +1,112 @@
+"""Which spellings are one item."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from urifilter_redis.normalize import normalizer
+
+whatwg, sorted_ = normalizer("whatwg"), normalizer("sorted")
+
+
+def test_none_does_nothing():
+    """``none`` is no function at all."""
+    assert normalizer("none") is None
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        ("HTTPS://WWW.Example.COM:443/a/../b#part", "https://www.example.com/b"),
+        ("http://example.com", "http://example.com/"),
+        ("http://example.com/?b=1&a=2", "http://example.com/?b=1&a=2"),
+        ("http://ü.example/ä", "http://xn--tda.example/%C3%A4"),
+        ("  http://example.com/a b ", "http://example.com/a%20b"),
+        ("www.example.com", "https://www.example.com/"),
+        ("Example.com:8080/path?q#f", "https://example.com:8080/path?q"),
+        ("example.com:443", "https://example.com/"),
+        ("example.com?q", "https://example.com/?q"),
+        ("1.2.3.4:80", "https://1.2.3.4:80/"),
+        ("mailto:a@example.com#x", "mailto:a@example.com"),
+        ("javascript:alert(1)#x", "javascript:alert(1)"),
+        ("http://[::1", "http://[::1"),
+        ("hello", "hello"),
+        ("", ""),
+        ("//example.com/a", "//example.com/a"),
+        ("localhost/a", "localhost/a"),
+        ("a sentence. with dots", "a sentence. with dots"),
+        ("\ud800", "\ud800"),
+        ("http://example.com/\ud800", "http://example.com/\ud800"),
+    ],
+)
+def test_whatwg(item, expected):
+    """As browsers do, without the fragment; what is no URL stays."""
+    assert whatwg(item) == expected
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        ("http://example.com/?b=1&a=2&b=0", "http://example.com/?a=2&b=1&b=0"),
+        ("http://example.com/?utm_source=x&id=7&fbclid=y", "http://example.com/?id=7"),
+        ("http://example.com/?utm_source=x#part", "http://example.com/"),
+        ("http://example.com/?a&&=", "http://example.com/?=&a"),
+        ("example.com?gclid=1&z&y", "https://example.com/?y&z"),
+        ("http://example.com/?utm_sources=keep", "http://example.com/?utm_sources=keep"),
+    ],
+)
+def test_sorted(item, expected):
+    """Parameters sorted by name, those of one name in their order; tracking ones dropped."""
+    assert sorted_(item) == expected
+
+
+def test_bytes_that_are_no_utf8():
+    """They are filtered as they are."""
+    assert whatwg(b"http://example.com/\xff#x") == b"http://example.com/\xff#x"
+
+
+@pytest.mark.parametrize("item", [{"url": "http://A/"}, 7, None, ["http://A/"]])
+def test_other_json_values_are_left_alone(item):
+    """Only text is a URL."""
+    assert sorted_(item) is item
+
+
+urls = st.one_of(
+    st.text(),
+    st.text(alphabet="abAB.:/?#&=%[]@ \\é0123456789-_").map(lambda text: "http://example.com/" + text),
+    st.text(alphabet="abAB.:/?#&=%@ é019-"),
+)
+
+
+@pytest.mark.parametrize("normalize", [whatwg, sorted_])
+@given(urls)
+def test_text_and_its_bytes_are_the_same(normalize, text):
+    """A str and its UTF-8 are one item."""
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        return
+    of_bytes = normalize(data)
+    assert normalize(text) == (of_bytes.decode() if isinstance(of_bytes, bytes) else of_bytes)
+
+
+@pytest.mark.parametrize("normalize", [whatwg, sorted_])
+@given(urls)
+def test_twice_is_once(normalize, text):
+    """What is normalised stays as it is."""
+    once = normalize(text)
+    assert normalize(once) == once
+
+
+@given(st.permutations(["a=1", "b=2", "c=3", "utm_source=x", "d"]))
+def test_any_order_of_different_parameters(pairs):
+    """One item, whatever the order."""
+    assert sorted_("http://example.com/?" + "&".join(pairs)) == "http://example.com/?a=1&b=2&c=3&d"
+
+
+def test_no_such_normalisation():
+    """The message lists those there are."""
+    with pytest.raises(ValueError, match="none, whatwg, sorted"):
+        normalizer("canonical")

@@ -1,0 +1,149 @@
+"""Geometry: known values, the promised error rate, and what cannot be had."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from urifilter_redis import sizing
+from urifilter_redis.sizing import LAYOUTS, SLICE_LIMIT, size
+
+VECTORS = json.loads((Path(__file__).parent.parent / "vectors.json").read_text())
+
+KNOWN_BITS = [
+    (float(rate), int(k), bits) for rate, by_k in VECTORS["blocked_bits_per_item"].items() for k, bits in by_k.items()
+]
+
+
+def test_classic_known_values():
+    """Bloom's formula for ten million items at 1e-4."""
+    assert sizing.classic_bits(10**7, 1e-4) == 191_701_168
+    assert sizing.classic_k(191_701_168, 10**7, 1e-4) == 13
+    assert sizing.classic_error_rate(10, 20) == pytest.approx(8.89e-5, rel=1e-3)
+
+
+@pytest.mark.parametrize(("rate", "k", "bits"), KNOWN_BITS)
+def test_blocked_known_values(rate, k, bits):
+    """The published bits an item of every k and error rate."""
+    assert sizing.blocked_bits_per_item(k, rate) == pytest.approx(bits, abs=1e-3)
+
+
+def test_blocked_default():
+    """At 1e-4: k = 12, 23.2 bits an item."""
+    found = size(10**6, 1e-4)
+    assert (found.layout, found.k) == ("blocked", 12)
+    assert found.bits_per_item == pytest.approx(23.2, abs=0.05)
+
+
+@pytest.mark.parametrize(("rate", "k"), [(1e-2, 8), (1e-3, 8), (1e-4, 12), (1e-5, 16), (1e-6, 16)])
+def test_blocked_takes_the_smallest_k_that_is_nearly_best(rate, k):
+    """A larger k is taken only if it saves more than 5 % of the bits."""
+    assert size(10**6, rate).k == k
+
+
+@pytest.mark.parametrize("capacity", [1, 10, 100, 1000, 10_000])
+def test_floor_of_small_classic_filters(capacity):
+    """Double hashing has an error floor near n/m²: small filters are larger than Bloom's formula asks for."""
+    found = size(capacity, 1e-6, "classic")
+    assert found.units >= math.ceil(math.sqrt(20 * capacity / 1e-6))
+    assert capacity / found.units**2 <= 0.05 * 1e-6 * (1 + 1e-9)
+    assert found.k <= 20
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("rate", [1e-2, 1e-4, 1e-6])
+@pytest.mark.parametrize("capacity", [1, 1000, 10**6, 10**8, 10**10])
+def test_the_asked_error_rate_is_had(layout, rate, capacity):
+    """At capacity the expected error rate is the asked one, or just under."""
+    found = size(capacity, rate, layout)
+    assert found.error_rate_at_capacity <= rate * 1.02
+    assert found.slice_bytes <= SLICE_LIMIT
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("capacity", [10**6, 10**7, 10**8])
+def test_fewest_shards(layout, capacity):
+    """One shard fewer would not fit."""
+    found = size(capacity, 1e-4, layout)
+    if found.shards > 1:
+        with pytest.raises(ValueError, match=f"{found.shards} are needed"):
+            size(capacity, 1e-4, layout, found.shards - 1)
+
+
+def test_powers_of_two_above_64_shards():
+    """12 bits fall evenly on powers of two only."""
+    assert size(10**9).shards == 256
+    assert size(365_000_000).shards == 64
+    assert size(370_000_000).shards == 128
+    with pytest.raises(ValueError, match="above 64 a power of two"):
+        size(1000, shards=65)
+    assert size(1000, shards=64).shards == 64
+    assert size(1000, shards=4096).shards == 4096
+
+
+def test_a_shard_has_room_for_its_luck():
+    """n/S plus three standard deviations; one shard gets exactly n."""
+    assert size(1000).shard_capacity == 1000
+    assert size(1_000_000, shards=100 - 36).shard_capacity == math.ceil(15_625 + 3 * 125)
+
+
+@given(st.sampled_from(LAYOUTS), st.integers(1, 10**9), st.floats(1e-7, 0.3))
+def test_fill_and_error_rate_agree(layout, capacity, rate):
+    """The error rate inverted from the expected fill is the one at that load."""
+    found = size(capacity, rate, layout)
+    bits = 8 * found.slice_bytes * found.shards
+    fill = -math.expm1(-found.k * capacity / bits)
+    now = sizing.error_rate_from_fill(layout, found.k, fill)
+    assert now == pytest.approx(found.error_rate_at_capacity, rel=0.02)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_error_rate_from_fill_at_the_ends(layout):
+    """An empty bitmap has no false positives, a full one nothing else."""
+    assert sizing.error_rate_from_fill(layout, 12, 0.0) == 0.0
+    assert sizing.error_rate_from_fill(layout, 12, 1.0) == 1.0
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_wrongly_skipped_is_the_integral(layout):
+    """Many more steps change it by less than 1 %."""
+    found = size(10**6, 1e-4, layout)
+    steps = 20_000
+    fine = sum(found.error_rate_at((i + 0.5) * 10**6 / steps) for i in range(steps)) * 10**6 / steps
+    assert found.wrongly_skipped == pytest.approx(fine, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0,), "whole number from 1 up"),
+        ((1.5,), "whole number"),
+        ((True,), "whole number"),
+        ((1000, 0), "error_rate is from"),
+        ((1000, 0.9), "error_rate is from"),
+        ((1000, math.nan), "error_rate is from"),
+        ((1000, 1e-4, "cuckoo"), "layout is one of blocked, classic"),
+        ((1000, 1e-4, "blocked", 0), "shards are 1 to 4096"),
+        ((1000, 1e-4, "blocked", 8192), "shards are 1 to 4096"),
+        ((10**12,), "4096 shards are too few"),
+        ((10**8, 1e-4, "blocked", 4), "18 are needed"),
+    ],
+)
+def test_what_cannot_be_had(arguments, message):
+    """The message says what can."""
+    with pytest.raises(ValueError, match=message):
+        size(*arguments)
+
+
+@pytest.mark.parametrize("length", [1500, 48_000, 100_000, 290_208, 2_901_840, 9_000_000, SLICE_LIMIT])
+def test_memory_is_what_the_server_says(redis70, length):
+    """MEMORY USAGE of a bitmap, within 1 %."""
+    key = "urifilter:{news:0}:today"
+    with redis70.client() as client:
+        client.setrange(key, length - 1, b"\0")
+        assert sizing.allocated(length) == pytest.approx(client.memory_usage(key), rel=0.01)
