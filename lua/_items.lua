@@ -30,10 +30,11 @@ local function check_shard(meta, packed)
   if meta.shards == 1 then
     return nil
   end
+  local byte, shards, shard = string.byte, meta.shards, meta.shard
   for last = 16, #packed, 16 do
-    local low, high = string.byte(packed, last - 1, last)
-    if (high * 16 + math.floor(low / 16)) % meta.shards ~= meta.shard then
-      return redis.error_reply('BADARG item ' .. last / 16 .. ' does not belong to shard ' .. meta.shard)
+    local low, high = byte(packed, last - 1, last)
+    if (high * 16 + (low - low % 16) / 16) % shards ~= shard then
+      return redis.error_reply('BADARG item ' .. last / 16 .. ' does not belong to shard ' .. shard)
     end
   end
 end

@@ -48,10 +48,11 @@ if refusal then return refusal end
 local today = slices[#slices]
 local any_forgotten = redis.call('EXISTS', KEYS[3]) == 1
 local ages, inserted = {}, 0
+local unpack_digest = struct.unpack
 for i = 1, #packed / 16 do
   ages[i] = 1
   if not this.changed_nothing then -- a repeat of a call that found everything seen finds so again
-    local new = insert(today, struct.unpack('<I4I4I4I4', packed, i * 16 - 15))
+    local new = insert(today, unpack_digest('<I4I4I4I4', packed, i * 16 - 15))
     if any_forgotten and redis.call('ZREM', KEYS[3], string.sub(packed, i * 16 - 15, i * 16)) == 1 then
       new = true
     end

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from urifilter_redis.calls import ITEMS_A_CALL
-from urifilter_redis.digest import shard_of
+from urifilter_redis.digest import shards_of
 from urifilter_redis.items import encode_items
 from urifilter_redis.normalize import normalizer
 
@@ -20,9 +21,9 @@ __all__ = ["Batch", "Digester", "OpenCall"]
 class Digester:
     """Makes digests of items, as one filter wants them: normalised, encoded, hashed."""
 
-    def __init__(self, normalize: str, hash_: Callable[[bytes], bytes]) -> None:
+    def __init__(self, normalize: str, hash_all: Callable[[Iterable[bytes]], list[bytes]]) -> None:
         self._normalize = normalizer(normalize)
-        self._hash = hash_
+        self._hash_all = hash_all
 
     def __call__(self, items: Sequence[object]) -> list[bytes]:
         """Return 16 bytes an item.
@@ -32,7 +33,7 @@ class Digester:
         """
         if self._normalize is not None:
             items = [self._normalize(item) for item in items]
-        return [self._hash(data) for data in encode_items(items)]
+        return self._hash_all(encode_items(items))
 
 
 @dataclass(slots=True, eq=False)
@@ -87,8 +88,11 @@ class Batch:
 
     def close(self, call: OpenCall, answers: Sequence[int]) -> None:
         """Take over the answers of a call."""
-        for position, answer in zip(call.positions, answers, strict=True):
-            self.answers[position] = answer
+        if isinstance(call.positions, range):
+            self.answers[call.positions.start : call.positions.stop] = answers
+        else:
+            for position, answer in zip(call.positions, answers, strict=True):
+                self.answers[position] = answer
         self.open.remove(call)
 
 
@@ -103,9 +107,9 @@ def _one_shard(digests: list[bytes]) -> list[OpenCall]:
 
 
 def _many_shards(digests: list[bytes], shards: int) -> list[OpenCall]:
-    positions: dict[int, list[int]] = {}
-    for position, digest in enumerate(digests):
-        positions.setdefault(shard_of(digest, shards), []).append(position)
+    positions: defaultdict[int, list[int]] = defaultdict(list)
+    for position, shard in enumerate(shards_of(digests, shards)):
+        positions[shard].append(position)
     calls = []
     for shard, all_of_it in sorted(positions.items()):
         for start in range(0, len(all_of_it), ITEMS_A_CALL):

@@ -6,19 +6,19 @@ import hashlib
 import re
 import secrets
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import mmh3
 
-__all__ = ["HASHES", "hasher", "new_seed", "shard_of", "words"]
+__all__ = ["HASHES", "hasher", "new_seed", "shard_of", "shards_of", "words"]
 
 HASHES = ("mmh3", "md5", "blake2b")
 
 _WORDS = struct.Struct("<4I")
 
 
-def hasher(name: str, seed: str) -> Callable[[bytes], bytes]:
-    """Return a function from an item's bytes to its digest.
+def hasher(name: str, seed: str) -> Callable[[Iterable[bytes]], list[bytes]]:
+    """Return a function from the bytes of items to their digests, a list at a time.
 
     Args:
         name: ``mmh3`` (MurmurHash3, x64, 128 bits), ``md5``, or ``blake2b`` (keyed; for hostile input: pairs that
@@ -29,13 +29,13 @@ def hasher(name: str, seed: str) -> Callable[[bytes], bytes]:
         ValueError: no such hash.
     """
     if name == "mmh3":
-        number = int(seed)
-        return lambda data: mmh3.mmh3_x64_128_digest(data, number)
+        number, digest = int(seed), mmh3.mmh3_x64_128_digest
+        return lambda items: [digest(data, number) for data in items]
     if name == "md5":
-        return lambda data: hashlib.md5(data, usedforsecurity=False).digest()
+        return lambda items: [hashlib.md5(data, usedforsecurity=False).digest() for data in items]
     if name == "blake2b":
         key = bytes.fromhex(seed)
-        return lambda data: hashlib.blake2b(data, digest_size=16, key=key).digest()
+        return lambda items: [hashlib.blake2b(data, digest_size=16, key=key).digest() for data in items]
     raise ValueError(f"hash is one of {', '.join(HASHES)} and not {name!r}")
 
 
@@ -74,4 +74,9 @@ def words(digest: bytes) -> tuple[int, int, int, int]:
 
 def shard_of(digest: bytes, shards: int) -> int:
     """Return the shard that a digest belongs to: the top 12 bits of d3, modulo ``shards``."""
-    return (digest[14] >> 4 | digest[15] << 4) % shards
+    return shards_of([digest], shards)[0]
+
+
+def shards_of(digests: Iterable[bytes], shards: int) -> list[int]:
+    """Return the shard of each digest."""
+    return [(digest[14] >> 4 | digest[15] << 4) % shards for digest in digests]

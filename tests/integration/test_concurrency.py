@@ -11,6 +11,7 @@ import threading
 
 import pytest
 from support import crawler
+
 from urifilter_redis import UriFilter
 
 

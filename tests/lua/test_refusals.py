@@ -7,11 +7,11 @@ import itertools
 
 import pytest
 from redis.exceptions import ResponseError
-from support.shard import KEYS, MD5, Shard, geometry
+from support.shard import KEYS, Shard, geometry, md5
 
 from urifilter_redis import calls
 
-A, B, C = (MD5(text) for text in (b"a", b"b", b"c"))
+A, B, C = (md5(text) for text in (b"a", b"b", b"c"))
 COMMANDS = ("insert", "contains", "forget")
 WRITING = ("insert", "forget")
 
@@ -149,8 +149,8 @@ def test_script_of_another_layout(shard, command):
 def test_items_of_another_shard(client, command):
     """BADARG: every item must belong to the shard, and one that does not stops the whole call."""
     shard = Shard(client, dataclasses.replace(geometry("blocked", 12, 100), shards=7))
-    own = [d for d in (MD5(b"%d" % i) for i in range(100)) if ((d[14] >> 4) + 16 * d[15]) % 7 == 0]
-    other = next(d for d in (MD5(b"%d" % i) for i in range(100)) if d not in own)
+    own = [d for d in (md5(b"%d" % i) for i in range(100)) if ((d[14] >> 4) + 16 * d[15]) % 7 == 0]
+    other = next(d for d in (md5(b"%d" % i) for i in range(100)) if d not in own)
     refused(shard, calls.items(command, shard.config, KEYS, shard.view, "-", own[0] + other), "BADARG")
     assert shard.ask(command, own[0]) == [0]
 
@@ -237,7 +237,7 @@ def test_old_records_are_removed_by_those_who_add(client):
 def test_a_slots_record_is_overwritten_by_its_next_call(shard):
     """One record a slot, however many calls."""
     for sequence in range(1, 10):
-        shard.ask("insert", MD5(b"%d" % sequence), call_id(shard.client, sequence=sequence))
+        shard.ask("insert", md5(b"%d" % sequence), call_id(shard.client, sequence=sequence))
     assert shard.client.hlen(KEYS.replies) == 1
 
 

@@ -10,7 +10,10 @@ from urifilter_redis.replies import to_mapping
 from urifilter_redis.sizing import slice_bytes
 
 KEYS = FilterKeys("urifilter", "model").shard(0)
-MD5 = hasher("md5", "")
+
+
+def md5(data: bytes) -> bytes:
+    return hasher("md5", "")([data])[0]
 
 
 def geometry(layout: str, k: int, units: int) -> Config:

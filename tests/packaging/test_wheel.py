@@ -1,0 +1,68 @@
+"""What ships: one top-level package with every script inside, and little to install."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """A wheel, built of the files that git would ship, without the network."""
+    pytest.importorskip("setuptools", minversion="68", reason="setuptools is missing: pip install setuptools")
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    for part in ("lua", "cli", "urifilter_redis"):
+        for file in (ROOT / part).iterdir():
+            if file.is_file():
+                target = source / part / file.name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(file.read_bytes())
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        (source / name).write_bytes((ROOT / name).read_bytes())
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, source]
+    subprocess.run(command, check=True, capture_output=True)
+    (path,) = folder.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+def test_one_top_level_package(wheel):
+    """``lua`` and ``cli`` are inside the package and not beside it."""
+    tops = {name.split("/")[0] for name in wheel.namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"urifilter_redis"}
+
+
+def test_every_file_is_inside(wheel):
+    """All modules and all Lua files, and the marker of types."""
+    inside = {name for name in wheel.namelist() if name.startswith("urifilter_redis/")}
+    expected = {"urifilter_redis/py.typed"}
+    for part, package in (
+        ("lua", "urifilter_redis/lua"),
+        ("cli", "urifilter_redis/cli"),
+        ("urifilter_redis", "urifilter_redis"),
+    ):
+        expected |= {f"{package}/{file.name}" for file in (ROOT / part).iterdir() if file.suffix in {".py", ".lua"}}
+    assert expected == inside
+
+
+def test_base_dependencies_are_few():
+    """The library alone needs little; servers are extras."""
+    requires = metadata.requires("urifilter-redis")
+    base = {re.match(r"[\w-]+", line)[0] for line in requires if "extra ==" not in line}
+    assert base == {"can_ada", "click", "mmh3", "pymongo", "redis", "rich"}
+
+
+def test_version_is_in_the_changelog():
+    """The version that is installed has its section."""
+    version = metadata.version("urifilter-redis")
+    assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dynamic"] == ["version"]

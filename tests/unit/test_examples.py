@@ -1,0 +1,23 @@
+"""The example file is what its script makes."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+from urifilter_redis.normalize import normalizer
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_urls_are_what_the_script_makes():
+    """``urls.txt`` can be made again."""
+    made = runpy.run_path(str(EXAMPLES / "make_urls.py"))["make"]()
+    assert made == (EXAMPLES / "urls.txt").read_text().splitlines()
+
+
+def test_urls_come_again_in_many_spellings():
+    """There are plain duplicates, and more under each normalisation."""
+    urls = (EXAMPLES / "urls.txt").read_text().splitlines()
+    whatwg, sorted_ = (set(map(normalizer(name), urls)) for name in ("whatwg", "sorted"))
+    assert len(urls) > len(set(urls)) > len(whatwg) > len(sorted_)
