@@ -1,0 +1,88 @@
+"""The README's snippets do what the README says."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from urifilter_redis import AnswerLost
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+ADDRESS = "redis://localhost:6379/0"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def run_python(code: str, names: dict) -> int:
+    """Run a snippet; compare each expression with the literal that its comment begins with; return how many."""
+    compared = 0
+    for statement in ast.parse(code).body:
+        source = ast.get_source_segment(code, statement)
+        line = code.splitlines()[statement.end_lineno - 1]
+        said = re.search(r"# (True|False|\[.*?\])", line)
+        if isinstance(statement, ast.Expr) and said:
+            assert ast.literal_eval(said[1]) == eval(source, names), source
+            compared += 1
+        else:
+            exec(source, names)
+    return compared
+
+
+def test_python_snippets(redis70, capsys):
+    """Each snippet runs, in order, and each commented value is what comes out."""
+    first, with_asyncio, lost = (block.replace(ADDRESS, redis70.url) for block in blocks("python"))
+    names: dict = {}
+    assert run_python(first, names) == 6
+    run_python(with_asyncio, names)
+    assert capsys.readouterr().out == "True\n"
+    run_python(lost, names)
+    assert names["new"] == names["uris"]
+    assert names["AnswerLost"] is AnswerLost
+    names["news"].close()
+
+
+def test_console_blocks(redis70):
+    """Each command prints what stands below it (a word that ends with … stands for any)."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = os.environ | {"URIFILTER_REDIS_URL": redis70.url, "PATH": path}
+    subprocess.run("urifilter create news --capacity 1000", shell=True, env=env, check=True, capture_output=True)
+    compared = 0
+    by_hand, *others = sorted(blocks("console"), key=lambda block: "redis-cli" not in block)
+    for block in [by_hand, "$ urifilter drop news --yes\n", *others]:
+        for command, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
+            done = subprocess.run(command, shell=True, env=env, capture_output=True, text=True)
+            pattern = re.sub(r"\w*…", ".*", re.escape(expected.replace(ADDRESS, redis70.url)))
+            assert re.fullmatch(pattern, done.stdout), (command, done.stdout, done.stderr)
+            compared += 1
+    assert compared == 7
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_main_command(tmp_path, number):
+    """The first command's summary, and the second run's, are those of the README."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = os.environ | {"PATH": path}
+    command = "urifilter dedupe examples/urls.txt"
+    assert README.count(f"venv/bin/{command}") == 1
+    runs = [subprocess.run(command, shell=True, cwd=ROOT, env=env, capture_output=True, text=True) for _ in range(2)]
+    assert runs[number].stderr == blocks("text")[number]
+    printed = runs[0].stdout.splitlines()
+    assert len(printed) == len(set(printed))
+    assert f"prints the {len(printed):,} different lines" in README
+
+
+def test_every_public_name_and_command_is_mentioned():
+    """A newcomer finds every command and every error of today in the README."""
+    from urifilter_redis.cli import main
+
+    for name in [*main.commands, "AsyncUriFilter", "AnswerLost", "SliceLost", "BadItem", "ConfigMismatch"]:
+        assert re.search(rf"`{name}\b|urifilter {name}\b", README), name
