@@ -8,6 +8,9 @@ import hypothesis
 import pytest
 from support import servers
 
+# Processes that tests start import the installed package, not the folder of that name in the current directory.
+os.environ["PYTHONSAFEPATH"] = "1"
+
 hypothesis.settings.register_profile("default", deadline=None, derandomize=bool(os.environ.get("CI")))
 hypothesis.settings.load_profile("default")
 
