@@ -173,6 +173,9 @@ def _print_new(
     with signals.allowed():
         output.write()
     summary.count([age for age in ages if age is not None])
+    if isinstance(failed, AnswerLost):
+        doubtful = f"{ages.count(None):,} lines may have been inserted, and were not printed"
+        raise AnswerLost(f"{failed}; {doubtful}: `urifilter forget` makes them new again")
     if failed is not None:
         raise failed
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import redis
 import redis.asyncio
@@ -37,29 +37,31 @@ URL_VARIABLE = "URIFILTER_REDIS_URL"
 
 
 def without_password(url: str) -> str:
-    """Return a URL that may be shown."""
+    """Return an address that may be shown: no password, no query, nothing that could be part of either."""
     parts = urlsplit(url)
-    if "@" not in parts.netloc and "password" not in parts.query:
-        return url
-    user = parts.username or ""
-    host = parts.netloc.rpartition("@")[2]
-    query = "&".join(each for each in parts.query.split("&") if not each.startswith("password="))
-    netloc = f"{user}:***@{host}" if "@" in parts.netloc else host
-    return urlunsplit((parts.scheme, netloc, parts.path, query, ""))
+    if parts.scheme == "unix":
+        return f"unix://{parts.path}"
+    user = f"{parts.username or ''}:***@" if "@" in parts.netloc else ""
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or "localhost"
+    database = parts.path if parts.path[1:].isdigit() else "/0"
+    return f"{parts.scheme}://{user}{host}:{parts.port or 6379}{database}"
 
 
-def _from_url(kind: Any, retry: Any, url: str, timeouts: Timeouts) -> Any:
+def _from_url(kind: Any, retry: Any, url: str, timeouts: Timeouts) -> tuple[Any, str]:
+    """Make a client; return it and the address to show."""
     try:
-        return kind.from_url(
+        shown = without_password(url)
+        client = kind.from_url(
             url,
             socket_connect_timeout=timeouts.connect,
             socket_timeout=timeouts.reply,
             retry=retry,
             protocol=2,
         )
-    except (ValueError, TypeError) as error:
-        shown = without_password(url)
-        raise ValueError(f"{shown!r} is not the address of a Redis server: {error}") from None
+    except (ValueError, TypeError):  # whose text may have a part of the password
+        text = "the server's address is a URL such as redis://localhost:6379/0, rediss:// or unix:///path"
+        raise ValueError(f"{text}; in a password / and @ are written %2F and %40") from None
+    return client, shown
 
 
 class Address:
@@ -103,8 +105,8 @@ class Connector:
     def __init__(self, given: Address | redis.Redis, timeouts: Timeouts) -> None:
         self._address = given if isinstance(given, Address) else None
         if isinstance(given, Address):
-            self.shown = without_password(given.url)
-            self.client = _from_url(redis.Redis, redis.retry.Retry(NoBackoff(), 0), given.url, timeouts)
+            retry = redis.retry.Retry(NoBackoff(), 0)
+            self.client, self.shown = _from_url(redis.Redis, retry, given.url, timeouts)
         elif isinstance(given, redis.Redis):
             self.client, self.shown = given, _shown(given)
         else:
@@ -150,8 +152,8 @@ class AsyncConnector:
     def __init__(self, given: Address | redis.asyncio.Redis, timeouts: Timeouts) -> None:
         self._address = given if isinstance(given, Address) else None
         if isinstance(given, Address):
-            self.shown = without_password(given.url)
-            self.client = _from_url(redis.asyncio.Redis, redis.asyncio.retry.Retry(NoBackoff(), 0), given.url, timeouts)
+            retry = redis.asyncio.retry.Retry(NoBackoff(), 0)
+            self.client, self.shown = _from_url(redis.asyncio.Redis, retry, given.url, timeouts)
         elif isinstance(given, redis.asyncio.Redis):
             self.client, self.shown = given, _shown(given)
         else:

@@ -140,7 +140,7 @@ def _shard(session: Session, keys: ShardKeys) -> Flow[_Shard]:
         raise FilterNotFound(f"{session.where}: it was dropped, or lost {keys.meta}")
     slices = View.from_meta(meta, session.where).slices
     all_keys = [keys.meta, keys.replies, keys.forgotten, *(keys.slice(each.name) for each in slices)]
-    usage = (("MEMORY", "USAGE", key, "SAMPLES", "0") for key in all_keys)
+    usage = (("MEMORY", "USAGE", key) for key in all_keys)
     forgotten, *memory = yield from ask(session, ("ZCARD", keys.forgotten), *usage)
     shard = _Shard(meta, forgotten, sum(bytes_ or 0 for bytes_ in memory))
     for pieces in _count_commands(keys, slices):

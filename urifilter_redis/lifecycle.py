@@ -85,8 +85,9 @@ def drop(session: Session) -> Flow[bool]:
         yield from ask(session, calls.drop("begin", uid, keys.shard(0), SLICE_NAMES))
     else:
         uid, shards = "", (yield from _shards_left(session))
-    removed = yield from _delete(session, uid, sorted(shards, reverse=True))
+    # Before shard 0 is gone, so that the name of a filter that is created anew meanwhile stays.
     yield from ask(session, ("SREM", keys.filters, keys.name))
+    removed = yield from _delete(session, uid, sorted(shards, reverse=True))
     return bool(meta) or removed > 0
 
 

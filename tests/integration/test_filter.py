@@ -265,7 +265,7 @@ def test_redis_argument(redis70):
     decoding.close()
     with pytest.raises(TypeError, match=r"redis\.Redis"):
         UriFilter.open("news", redis=7)
-    with pytest.raises(ValueError, match="not the address"):
+    with pytest.raises(ValueError, match="address is a URL"):
         UriFilter.open("news", redis="http://localhost")
 
 

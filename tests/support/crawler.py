@@ -1,7 +1,8 @@
 """A crawler process: inserts numbered URIs in an order of its own, and writes those that it was told are new.
 
-``python crawler.py URL FILTER COUNT SEED BATCH FORKS THREADS OUT``: FORKS children of one opened filter, THREADS
-threads each, all of them inserting all COUNT URIs; every "new" is a line appended to OUT.
+``python crawler.py URL FILTER COUNT SEED BATCH FORKS THREADS OUT [without]``: FORKS children of one opened filter,
+THREADS threads each, all of them inserting all COUNT URIs; every "new" is a line appended to OUT. ``without``: with
+call id "-", as a client that does not know of call ids would.
 """
 
 from __future__ import annotations
@@ -11,7 +12,18 @@ import random
 import sys
 import threading
 
-from urifilter_redis import AnswerLost, Timeouts, UriFilter
+from urifilter_redis import AnswerLost, Timeouts, UriFilter, calls, flows
+
+
+def do_without_call_ids() -> None:
+    """Send every call with call id "-"; all else, retries too, stays as it is."""
+
+    def call(session, command, opened, request):
+        request.call_id = None
+        keys, view = session.keys.shard(opened.shard), session.view(opened.shard)
+        return calls.items(command, session.config, keys, view, calls.NO_CALL_ID, opened.packed)
+
+    flows._call = call
 
 
 def insert_all(news: UriFilter, count: int, seed: int, batch: int, out: int) -> None:
@@ -41,6 +53,8 @@ def run_threads(news: UriFilter, count: int, seed: int, batch: int, threads: int
 def main() -> None:
     url, name, out_path = sys.argv[1], sys.argv[2], sys.argv[8]
     count, seed, batch, forks, threads = map(int, sys.argv[3:8])
+    if "without" in sys.argv[9:]:
+        do_without_call_ids()
     out = os.open(out_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     news = UriFilter.open(name, redis=url, timeouts=Timeouts(connect=5, reply=5, total=10))
     news.insert("warm up: connections and slots exist before the fork")
