@@ -5,5 +5,4 @@ max_line_length = false -- the lists of k words
 ignore = {
   "212/d.", -- a layout need not use every word of the digest
   "311/d.", -- the last group taken off a word leaves a rest
-  "411/refusal", "211/_.*",
 }

@@ -15,26 +15,15 @@
 
 -- @include "_filter.lua"
 -- @include "_items.lua"
+-- @include "_begin.lua"
 -- @include "_$layout.lua"
 -- @include "_has_$layout.lua"
 
-local FIRST_SLICE, FIRST_ITEM = 3, 5
-local uid, call_id, max_age, encoding = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local FIRST_SLICE = 3
 
-local packed, refusal = read_digests(encoding, FIRST_ITEM)
-if not packed then return refusal end
-if call_id ~= '-' then return redis.error_reply('BADARG the call id of contains is -') end
-if max_age ~= '0' then return redis.error_reply('BADARG max_age is 0 for this retention') end
-
-local meta, slices
-meta, refusal = read_meta(uid, FIRST_SLICE)
-if not meta then return refusal end
-slices, refusal = live_slices(meta, FIRST_SLICE)
-if not slices then return refusal end
-refusal = check_shard(meta, packed)
-if refusal then return refusal end
-
-local today = slices[#slices]
+local job, reply = begin(FIRST_SLICE)
+if not job then return reply end
+local packed, today = job.packed, job.slices[#job.slices]
 local any_forgotten = redis.call('EXISTS', KEYS[2]) == 1
 local ages = {}
 for i = 1, #packed / 16 do

@@ -17,40 +17,27 @@
 -- @include "_filter.lua"
 -- @include "_items.lua"
 -- @include "_call.lua"
+-- @include "_begin.lua"
 -- @include "_$layout.lua"
 -- @include "_has_$layout.lua"
 
-local FIRST_SLICE, FIRST_ITEM = 4, 5
-local uid, call_id, max_age, encoding = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local FIRST_SLICE = 4
 
-local packed, refusal = read_digests(encoding, FIRST_ITEM)
-if not packed then return refusal end
-if max_age ~= '0' then return redis.error_reply('BADARG max_age is 0 when forgetting') end
-
-local meta, slices, this
-meta, refusal = read_meta(uid, FIRST_SLICE)
-if not meta then return refusal end
-this, refusal = open_call(call_id, packed)
-if not this then return refusal end
-if this.answers then return this.answers end
-slices, refusal = live_slices(meta, FIRST_SLICE)
-if not slices then return refusal end
-refusal = check_shard(meta, packed)
-if refusal then return refusal end
-
-local today = slices[#slices]
+local job, reply = begin(FIRST_SLICE, open_call)
+if not job then return reply end
+local packed, today = job.packed, job.slices[#job.slices]
 local was_there, changed = {}, false
 for i = 1, #packed / 16 do
   was_there[i] = 0
-  if not this.changed_nothing and has(today, struct.unpack('<I4I4I4I4', packed, i * 16 - 15)) then
-    was_there[i] = redis.call('ZADD', KEYS[3], 'NX', meta.epoch, string.sub(packed, i * 16 - 15, i * 16))
+  if not job.call.changed_nothing and has(today, struct.unpack('<I4I4I4I4', packed, i * 16 - 15)) then
+    was_there[i] = redis.call('ZADD', KEYS[3], 'NX', job.meta.epoch, string.sub(packed, i * 16 - 15, i * 16))
     changed = changed or was_there[i] == 1
   end
 end
 
 if changed then
-  record_call(this, was_there)
-elseif not this.changed_nothing then
-  record_call(this)
+  record_call(job.call, was_there)
+elseif not job.call.changed_nothing then
+  record_call(job.call)
 end
 return was_there

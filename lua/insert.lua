@@ -24,34 +24,21 @@
 -- @include "_filter.lua"
 -- @include "_items.lua"
 -- @include "_call.lua"
+-- @include "_begin.lua"
 -- @include "_$layout.lua"
 -- @include "_insert_$layout.lua"
 
-local FIRST_SLICE, FIRST_ITEM = 4, 5
-local uid, call_id, max_age, encoding = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local FIRST_SLICE = 4
 
-local packed, refusal = read_digests(encoding, FIRST_ITEM)
-if not packed then return refusal end
-if max_age ~= '0' then return redis.error_reply('BADARG max_age is 0 for this retention') end
-
-local meta, slices, this
-meta, refusal = read_meta(uid, FIRST_SLICE)
-if not meta then return refusal end
-this, refusal = open_call(call_id, packed)
-if not this then return refusal end
-if this.answers then return this.answers end
-slices, refusal = live_slices(meta, FIRST_SLICE)
-if not slices then return refusal end
-refusal = check_shard(meta, packed)
-if refusal then return refusal end
-
-local today = slices[#slices]
+local job, reply = begin(FIRST_SLICE, open_call)
+if not job then return reply end
+local packed, today = job.packed, job.slices[#job.slices]
 local any_forgotten = redis.call('EXISTS', KEYS[3]) == 1
 local ages, inserted = {}, 0
-local unpack_digest = struct.unpack
+local unpack_digest, changed_nothing = struct.unpack, job.call.changed_nothing
 for i = 1, #packed / 16 do
   ages[i] = 1
-  if not this.changed_nothing then -- a repeat of a call that found everything seen finds so again
+  if not changed_nothing then -- a repeat of a call that found everything seen finds so again
     local new = insert(today, unpack_digest('<I4I4I4I4', packed, i * 16 - 15))
     if any_forgotten and redis.call('ZREM', KEYS[3], string.sub(packed, i * 16 - 15, i * 16)) == 1 then
       new = true
@@ -65,8 +52,8 @@ end
 
 if inserted > 0 then
   redis.call('HINCRBY', KEYS[1], 'inserted', inserted)
-  record_call(this, ages)
-elseif not this.changed_nothing then
-  record_call(this)
+  record_call(job.call, ages)
+elseif not changed_nothing then
+  record_call(job.call)
 end
 return ages

@@ -174,6 +174,7 @@ def test_own_processes_do_not_keep_the_server(data):
         sleeper = subprocess.Popen(["sleep", "100"], close_fds=False)
     try:
         wait_until(lambda: not processes(data), "the server did not end")
+        assert sleeper.poll() is None
     finally:
         sleeper.kill()
         sleeper.wait()

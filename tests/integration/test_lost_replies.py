@@ -169,28 +169,15 @@ def test_cancelled_task_leaves_its_call_to_be_asked_again(server):
 
 
 def run_crawlers(server, tmp_path, *more):
-    """Let 3 processes x 2 forks x 2 threads insert the same 2,000 URIs through a network that cuts, delays or repeats
-    a tenth of all calls; return how often each URI was answered "new".
+    """Let 3 processes of 2 forks of 2 threads insert the same 2,000 URIs; return how often each was answered "new".
+
+    Between them and the server a tenth of all calls is cut, delayed or repeated.
     """
     create(server)
     program, out = [sys.executable, crawler.__file__], tmp_path / "new"
     with Proxy(server.port, at_random(1, 0.1), late_after=25) as proxy:
         running = [
-            subprocess.Popen(
-                [
-                    sys.executable,
-                    crawler.__file__,
-                    proxy.url,
-                    "news",
-                    "2000",
-                    str(seed),
-                    "20",
-                    "2",
-                    "2",
-                    str(out),
-                    *more,
-                ]
-            )
+            subprocess.Popen([*program, proxy.url, "news", "2000", str(seed), "20", "2", "2", str(out), *more])
             for seed in range(3)
         ]
         assert [each.wait(240) for each in running] == [0] * 3
