@@ -70,7 +70,7 @@ def acquire(data_dir: Path | None = None) -> EmbeddedServer:
     Raises:
         ServerUnavailable: it is not installed, its folder cannot be used, or it does not start; says what to do.
     """
-    program, data_dir = _program(), data_dir or default_data_dir()
+    program, data_dir = _program(), (data_dir or default_data_dir()).absolute()
     try:
         data_dir.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
         return EmbeddedServer(program, data_dir, _run_dir(data_dir))

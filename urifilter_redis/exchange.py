@@ -88,7 +88,7 @@ def exchange(session: Session, requests: Sequence[Request]) -> Flow[None]:
     """
     give_up = time.monotonic() + session.timeouts.total
     pauses = _pauses()
-    waiting = list(requests)
+    waiting, repeated = list(requests), False
     while waiting:
         outcomes = yield Send([request.command() for request in waiting])
         verdicts = [_settle(session, *pair) for pair in zip(waiting, outcomes, strict=True)]
@@ -96,9 +96,10 @@ def exchange(session: Session, requests: Sequence[Request]) -> Flow[None]:
             _give_up(session, waiting, outcomes)
         unsettled = [pair for pair in zip(waiting, verdicts, strict=True) if not pair[0].settled]
         yield from _prepare(session, unsettled)
-        if any(verdict in {Verdict.WAIT, Verdict.IN_DOUBT} for _, verdict in unsettled):
+        if repeated or any(verdict in {Verdict.WAIT, Verdict.IN_DOUBT} for _, verdict in unsettled):
             yield Pause(next(pauses))
-        waiting = [request for request, _ in unsettled]
+        repeated = True
+        waiting = [request for request, _ in unsettled if not request.settled]
 
 
 def ask(session: Session, *made: Call | Arguments) -> Flow[list[Any]]:
@@ -153,12 +154,17 @@ def _give_up(session: Session, waiting: Sequence[Request], outcomes: Sequence[An
 def _prepare(session: Session, unsettled: Sequence[tuple[Request, Verdict]]) -> Flow[None]:
     """Load the scripts and read the live slices that the server said were missing or out of date.
 
-    If that fails, the next attempt of the requests themselves will tell why.
+    A server that refuses to load them refuses the requests; if anything else fails, their next attempt tells why.
     """
-    sources = {request.source() for request, verdict in unsettled if verdict is Verdict.LOAD_SCRIPT}
+    missing = [request for request, verdict in unsettled if verdict is Verdict.LOAD_SCRIPT]
     stale = {r.shard for r, verdict in unsettled if verdict is Verdict.REFRESH and r.shard is not None}
-    if sources:
-        yield Send([("SCRIPT", "LOAD", source) for source in sorted(sources)])
+    if missing:
+        sources = sorted({request.source() for request in missing})
+        outcomes = yield Send([("SCRIPT", "LOAD", source) for source in sources])
+        refusal = next((each for each in outcomes if judge(each) is Verdict.REFUSED), None)
+        if refusal is not None:
+            for request in missing:
+                _settle(session, request, refusal)
     if stale:
         outcomes = yield Send([session.read_meta(shard) for shard in sorted(stale)])
         for shard, outcome in zip(sorted(stale), outcomes, strict=True):

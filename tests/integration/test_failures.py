@@ -142,9 +142,13 @@ def test_user_without_permission(make_server):
     UriFilter.create("news", redis=server.url, capacity=10_000).close()
     with server.client() as admin:
         admin.acl_setuser("crawler", enabled=True, passwords="+pw", commands=["+@read", "+time"], keys=["*"])
-    error = error_of(lambda: UriFilter.open("news", redis=f"redis://crawler:pw@127.0.0.1:{server.port}/0").insert("a"))
-    assert isinstance(error, ServerUnavailable)
-    assert "mend its ACL" in str(error)
+    with UriFilter.open("news", redis=f"redis://crawler:pw@127.0.0.1:{server.port}/0") as news:
+        error = error_of(news.insert, "a")
+        assert isinstance(error, ServerUnavailable)
+        assert "mend its ACL" in str(error)
+        with server.client() as admin:
+            admin.acl_setuser("crawler", commands=["+evalsha"])  # but not to load the script
+        assert "mend its ACL" in str(error_of(news.insert, "a"))
 
 
 def test_server_that_stops_answering(make_server):
