@@ -7,13 +7,8 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any
 
-from redis.exceptions import (
-    AuthenticationError,
-    BusyLoadingError,
-    InvalidResponse,
-    RedisError,
-    ResponseError,
-)
+from redis import exceptions
+from redis.exceptions import AuthenticationError, RedisError
 
 from urifilter_redis.errors import (
     ConfigMismatch,
@@ -79,6 +74,20 @@ _ADVICE = {
     "CROSSSLOT": "this is one node of a Redis Cluster, which is not supported yet",
 }
 
+# redis-py takes the first word off these and makes it the class.
+_CLASSES = {
+    exceptions.AskError: "ASK",
+    exceptions.BusyLoadingError: "LOADING",
+    exceptions.ClusterCrossSlotError: "CROSSSLOT",
+    exceptions.MasterDownError: "MASTERDOWN",
+    exceptions.ClusterDownError: "CLUSTERDOWN",
+    exceptions.MovedError: "MOVED",
+    exceptions.NoPermissionError: "NOPERM",
+    exceptions.NoScriptError: "NOSCRIPT",
+    exceptions.OutOfMemoryError: "OOM",
+    exceptions.ReadOnlyError: "READONLY",
+    exceptions.TryAgainError: "TRYAGAIN",
+}
 _WORD = re.compile(r"[A-Z]+(?= |$)")
 # Redis 6.2 wraps what a command inside a script answered: "ERR Error running script … -OOM command not …".
 _WRAPPED = re.compile(r"Error running script .*@user_script: ?\d+: -?(?P<inner>[A-Z]+ .*)", re.DOTALL)
@@ -136,18 +145,14 @@ def _text(value: Any) -> str:
 
 
 def _word(error: RedisError) -> str:
-    """Return the error's first word; redis-py takes it off the text and keeps it as the class, or status_code."""
+    """Return the first word of what the server said."""
     wrapped = _WRAPPED.search(str(error))
     if wrapped:
         return wrapped["inner"].split(" ", 1)[0]
-    code = getattr(error, "status_code", None)
-    if code and code != "ERR":
-        return str(code)
-    if isinstance(error, BusyLoadingError):
-        return "LOADING"
+    for kind, word in _CLASSES.items():
+        if isinstance(error, kind):
+            return word
     if isinstance(error, AuthenticationError):
         return "NOAUTH" if "required" in str(error) else "WRONGPASS"
-    if isinstance(error, ResponseError | InvalidResponse):
-        found = _WORD.match(str(error))
-        return found[0] if found else "ERR"
-    return "ERR"
+    found = _WORD.match(str(error))
+    return found[0] if found else "ERR"
