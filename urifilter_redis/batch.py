@@ -44,13 +44,15 @@ class OpenCall:
         shard: that all belong to.
         positions: of the items in the batch.
         packed: the digests, 16 bytes an item.
-        call_id: the id under which it was sent and may have run; None when it certainly has not run.
+        call_id: the id under which it was sent; a retry keeps it, so that nothing still under way can run beside it.
+        in_doubt: it may have run.
     """
 
     shard: int
     positions: Sequence[int]
     packed: bytes
     call_id: CallId | None = None
+    in_doubt: bool = False
 
 
 class Batch:

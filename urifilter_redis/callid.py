@@ -102,7 +102,7 @@ class CallIds:
         return CallId(call_id.client, call_id.slot, call_id.sequence + 1, self.clock.now())
 
     def release(self, call_id: CallId) -> None:
-        """Give a slot back, its call being resolved: answered, or refused before anything happened."""
+        """Give a slot back, its call being answered."""
         slots = self._slots
         if call_id.client == slots.client:
             with slots.lock:

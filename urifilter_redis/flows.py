@@ -114,11 +114,10 @@ def _window(session: Session, batch: Batch, window: Sequence[OpenCall]) -> Flow[
 
 
 def _request(session: Session, command: str, call: OpenCall) -> Request:
+    build = functools.partial(_call, session, command, call)
     if command == "contains":
-        return Request(functools.partial(_call, session, command, call), call.shard)
-    in_doubt = call.call_id is not None
-    call_id = call.call_id or session.ids.draw()
-    return Request(functools.partial(_call, session, command, call), call.shard, call_id, in_doubt)
+        return Request(build, call.shard)
+    return Request(build, call.shard, call.call_id or session.ids.draw(), call.in_doubt)
 
 
 def _call(session: Session, command: str, call: OpenCall, request: Request) -> Call:
@@ -128,10 +127,10 @@ def _call(session: Session, command: str, call: OpenCall, request: Request) -> C
 
 
 def _take_over(session: Session, batch: Batch, window: Sequence[OpenCall], requests: Sequence[Request]) -> None:
-    """Note the answers; a slot whose call is resolved is free, one in doubt stays with its call."""
+    """Note the answers; the slot of an answered call is free, any other stays with its call."""
     for call, request in zip(window, requests, strict=True):
-        call.call_id = request.call_id if request.in_doubt else None
+        call.call_id, call.in_doubt = request.call_id, request.in_doubt
         if request.answered:
             batch.close(call, request.reply)
-        if request.call_id is not None and not request.in_doubt:
-            session.ids.release(request.call_id)
+            if request.call_id is not None:
+                session.ids.release(request.call_id)

@@ -120,6 +120,22 @@ def test_refusal_after_a_lost_reply_is_answer_lost(make_server):
         assert news.insert("a", retry=caught.value) is True
 
 
+def test_late_duplicate_of_a_refused_call(make_server):
+    """A call is refused, a copy of it runs later, and only then the caller asks again: it is still told "new"."""
+    server = make_server("redis70")
+    create(server)
+    with Proxy(server.port) as proxy, UriFilter.open("news", redis=proxy.url) as news, server.client() as admin:
+        news.insert("the script is loaded now")
+        admin.config_set("maxmemory", "1")
+        proxy.plan = first(Fault.DUPLICATE)
+        with pytest.raises(ServerUnavailable, match="out of memory") as caught:
+            news.insert("a")
+        admin.config_set("maxmemory", "0")
+        proxy.release()
+        assert [reply for _, reply in proxy.late_replies] == [[b":0"]]
+        assert news.insert("a", retry=caught.value) is True
+
+
 def test_nothing_sent_is_not_answer_lost(make_server):
     """A server that cannot be reached has certainly inserted nothing."""
     server = make_server("redis70")
