@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -91,9 +92,10 @@ class Group(click.Group):
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(BROKEN_PIPE)
-        except Interrupted as stopped:
-            say(f"urifilter: stopped by {stopped}")
-            ctx.exit(128 + stopped.number)
+        except (Interrupted, KeyboardInterrupt) as stopped:
+            number = stopped.number if isinstance(stopped, Interrupted) else signal.SIGINT
+            say(f"urifilter: stopped by {signal.Signals(number).name}")
+            ctx.exit(128 + number)
         except (UriFilterError, ValueError, OSError) as error:
             if ctx.ensure_object(Shared).verbose:
                 traceback.print_exc()

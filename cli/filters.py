@@ -75,17 +75,21 @@ def list_(options: Shared) -> None:
       urifilter list --json
     """
     found: list[FilterInfo] = []
+    broken = False
     for name in list_filters(**options.where()):
         try:
             with UriFilter.open(name, **options.where()) as each:
                 found.append(each.info())
         except UriFilterError as error:
             say(f"urifilter: {error}")
+            broken = True
     if options.json:
         print_json([each.to_dict() for each in found])
     else:
         head = ("name", "layout", "retention", "capacity", "inserted", "fill", "error rate now", "memory")
         columns(head, (_row(each) for each in found))
+    if broken:
+        raise click.exceptions.Exit(2)
 
 
 def _row(found: FilterInfo) -> tuple[object, ...]:

@@ -7,8 +7,10 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 
 import click
 import pytest
@@ -212,6 +214,36 @@ def test_redis_cli_line(there, item, more):
     gone = cli.run("lua", "show", "forget", "news", item)[0]
     assert subprocess.run(gone, shell=True, capture_output=True, text=True).stdout == "1\n"
     assert item not in UriFilter.open("news")
+
+
+def test_list_with_a_broken_filter(there):
+    """One filter that lost its meta is told; the others are listed; exit 2."""
+    cli.run("create", "good", "--capacity", "1k")
+    cli.run("create", "lost", "--capacity", "1k")
+    with there.client() as client:
+        client.hset("urifilter:{lost:0}:meta", "k", "x")
+    out, err = cli.run("list", "--json", code=2)
+    assert [each["name"] for each in json.loads(out)] == ["good"]
+    assert "filter 'lost'" in err
+
+
+def test_something_else_listens():
+    """A port where no Redis is: a short message, within its time."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            while True:
+                try:
+                    client, _ = listener.accept()
+                except OSError:
+                    return
+                with client:
+                    client.recv(1000)
+                    client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        _, err = cli.run("list", "--redis", f"redis://127.0.0.1:{listener.getsockname()[1]}/0", code=2)
+    assert len(err.splitlines()) == 1
 
 
 def findings(url, code) -> dict[str, tuple[str, str]]:

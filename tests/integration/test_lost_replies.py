@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import collections
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 from support import crawler
@@ -182,6 +186,31 @@ def test_cancelled_task_leaves_its_call_to_be_asked_again(server):
                 assert await news.insert_many(["a", "b"]) == [1, 1]
 
     asyncio.run(main())
+
+
+def test_interrupted_call_can_be_asked_again(server):
+    """Ctrl-C in the middle of a blocking call: ``unresolved`` has it, and its answers are to be had, once."""
+    create(server)
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    try:
+        with Proxy(server.port) as proxy, UriFilter.open("news", redis=proxy.url) as news:
+            news.insert("the script is loaded now")
+            proxy.plan = first(Fault.HANG)
+
+            def press() -> None:
+                while not proxy.counts[Fault.HANG]:
+                    time.sleep(0.01)
+                os.kill(os.getpid(), signal.SIGUSR1)
+
+            threading.Thread(target=press).start()
+            with pytest.raises(KeyboardInterrupt):
+                news.insert_many(["a", "b"])
+            assert news.insert("c") is True
+            (lost,) = news.unresolved
+            assert news.insert_many(["a", "b"], retry=lost) == [0, 0]
+            assert news.unresolved == []
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def run_crawlers(server, tmp_path, *more):
