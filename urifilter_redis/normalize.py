@@ -22,6 +22,10 @@ TRACKING_PARAMETERS = frozenset({
 # A host with a dot, perhaps a port, then nothing or a path, query or fragment: "www.example.com:8080/a".
 _BARE = re.compile(r"[^\s/?#:@\\]+\.[^\s/?#:@\\]+(:\d{0,5})?([/?#].*)?", re.DOTALL)
 
+# What the standard takes off both ends of a URL, and out of it, before anything else.
+_STRIPPED = "".join(map(chr, range(33)))
+_REMOVED = dict.fromkeys(map(ord, "\t\n\r"))
+
 
 def normalizer(name: str) -> Callable[[object], object] | None:
     """Return a function from an item to the item that stands for all its spellings; None for ``none``.
@@ -46,12 +50,14 @@ def _normalize(item: object, *, sort: bool) -> object:
         text = item.decode() if isinstance(item, bytes) else item
         if not isinstance(text, str):
             return item
-        url = can_ada.parse("https://" + text.strip() if _BARE.fullmatch(text.strip()) else text)
+        bare = text.strip(_STRIPPED).translate(_REMOVED)
+        url = can_ada.parse(f"https://{bare}" if _BARE.fullmatch(bare) else text)
     except (TypeError, UnicodeError, ValueError):  # TypeError: lone surrogates
         return item
     url.hash = ""
     if sort and url.search:
-        url.search = _sorted_query(url.search[1:])
+        query = _sorted_query(url.search[1:])
+        url.search = f"?{query}" if query else ""  # the setter takes off one "?"
     return str(url)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from urifilter_redis.normalize import normalizer
@@ -29,6 +29,7 @@ def test_none_does_nothing():
         ("example.com:443", "https://example.com/"),
         ("example.com?q", "https://example.com/?q"),
         ("1.2.3.4:80", "https://1.2.3.4:80/"),
+        (" \texam\nple.com\x00", "https://example.com/"),
         ("mailto:a@example.com#x", "mailto:a@example.com"),
         ("javascript:alert(1)#x", "javascript:alert(1)"),
         ("http://[::1", "http://[::1"),
@@ -54,6 +55,7 @@ def test_whatwg(item, expected):
         ("http://example.com/?utm_source=x#part", "http://example.com/"),
         ("http://example.com/?a&&=", "http://example.com/?=&a"),
         ("example.com?gclid=1&z&y", "https://example.com/?y&z"),
+        ("http://example.com/??b&?a", "http://example.com/??a&?b"),
         ("http://example.com/?utm_sources=keep", "http://example.com/?utm_sources=keep"),
     ],
 )
@@ -75,12 +77,14 @@ def test_other_json_values_are_left_alone(item):
 
 urls = st.one_of(
     st.text(),
-    st.text(alphabet="abAB.:/?#&=%[]@ \\é0123456789-_").map(lambda text: "http://example.com/" + text),
-    st.text(alphabet="abAB.:/?#&=%@ é019-"),
+    st.text(alphabet="abAB.:/?#&=%[]@ \\é0123456789-_\t\n").map(lambda text: "http://example.com/" + text),
+    st.text(alphabet="abAB.:/?#&=%@ é019-\u3002\xad"),
+    st.text(alphabet="ab.:/?#\\ \t\n@0"),
 )
 
 
 @pytest.mark.parametrize("normalize", [whatwg, sorted_])
+@settings(max_examples=1500)
 @given(urls)
 def test_text_and_its_bytes_are_the_same(normalize, text):
     """A str and its UTF-8 are one item."""
@@ -93,6 +97,7 @@ def test_text_and_its_bytes_are_the_same(normalize, text):
 
 
 @pytest.mark.parametrize("normalize", [whatwg, sorted_])
+@settings(max_examples=1500)
 @given(urls)
 def test_twice_is_once(normalize, text):
     """What is normalised stays as it is."""
