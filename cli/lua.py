@@ -120,7 +120,7 @@ def _address(server: str) -> list[str]:
     """Return redis-cli's options for a server; its password goes into REDISCLI_AUTH and not on the line."""
     parts = urlsplit(server)
     if parts.scheme == "unix":
-        return ["-s", parts.path]
+        return ["-s", parts.path, *(["-n", parts.query.removeprefix("db=")] if parts.query else [])]
     user, _, host = parts.netloc.rpartition("@")
     if user:
         say("urifilter: this server wants a password: set REDISCLI_AUTH")

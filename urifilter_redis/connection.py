@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import redis
 import redis.asyncio
@@ -18,7 +18,7 @@ import redis.retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
 
-from urifilter_redis import embedded
+from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.steps import Arguments, Unanswered, Unsent
 
 if TYPE_CHECKING:
@@ -39,12 +39,13 @@ URL_VARIABLE = "URIFILTER_REDIS_URL"
 def without_password(url: str) -> str:
     """Return an address that may be shown: no password, no query, nothing that could be part of either."""
     parts = urlsplit(url)
+    named = [each for each in (*parse_qs(parts.query).get("db", []), parts.path[1:]) if each.isdigit()]
+    database = named[0] if named else "0"
     if parts.scheme == "unix":
-        return f"unix://{parts.path}"
+        return f"unix://{parts.path}{'' if database == '0' else f'?db={database}'}"
     user = f"{parts.username or ''}:***@" if "@" in parts.netloc else ""
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or "localhost"
-    database = parts.path if parts.path[1:].isdigit() else "/0"
-    return f"{parts.scheme}://{user}{host}:{parts.port or 6379}{database}"
+    return f"{parts.scheme}://{user}{host}:{parts.port or 6379}/{database}"
 
 
 def _from_url(kind: Any, retry: Any, url: str, timeouts: Timeouts) -> tuple[Any, str]:
@@ -64,6 +65,15 @@ def _from_url(kind: Any, retry: Any, url: str, timeouts: Timeouts) -> tuple[Any,
     return client, shown
 
 
+def _acquire() -> EmbeddedServer:
+    try:
+        from urifilter_redis import embedded  # noqa: PLC0415 - needs file locks, which not every platform has
+    except ModuleNotFoundError as error:
+        text = "no server was named, and there is no embedded one for this platform"
+        raise ServerUnavailable(f"{text}: give the address of a Redis (--redis, redis=, {URL_VARIABLE})") from error
+    return embedded.acquire()
+
+
 class Address:
     """Where the server is: what the caller gave, else the environment's, else the embedded server.
 
@@ -79,7 +89,7 @@ class Address:
         self.embedded: EmbeddedServer | None = None
         self.url = given or os.environ.get(URL_VARIABLE) or ""
         if not self.url:
-            self.embedded = embedded.acquire()
+            self.embedded = _acquire()
             self.url = self.embedded.url
 
     def revive(self) -> None:
@@ -96,7 +106,8 @@ class Address:
 def _shown(client: Any) -> str:
     """Describe a client that the caller made."""
     known = {"host": "localhost", "port": 6379, "db": 0} | client.connection_pool.connection_kwargs
-    return f"unix://{known['path']}" if "path" in known else "redis://{host}:{port}/{db}".format(**known)
+    url = "unix://{path}?db={db}" if "path" in known else "redis://{host}:{port}/{db}"
+    return without_password(url.format(**known))
 
 
 class Connector:
