@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from urifilter_redis.errors import BadItem
 
@@ -15,6 +16,8 @@ NESTING_LIMIT = 256
 
 #: What the bytes of an item that is neither str nor bytes begin with.
 JSON_MARK = b"\0json:"
+
+_JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 #: Bad items that a message names; ``indices`` has all.
 _NAMED = 3
@@ -30,12 +33,12 @@ def encode_item(item: object) -> bytes:
         BadItem: NaN, an infinity, a key that is no string, nesting over 256 levels, or no JSON value at all.
     """
     if isinstance(item, str):
-        return item.encode("utf-8", "surrogatepass")
+        return str.encode(item, "utf-8", "surrogatepass")
     if isinstance(item, bytes):
         return item
-    _check(item, 0)
+    _check(item)
     try:
-        text = json.dumps(item, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        text = _dump(item)
     except ValueError as error:  # an integer of more digits than Python prints
         raise BadItem(str(error)) from error
     return JSON_MARK + text.encode()
@@ -48,8 +51,8 @@ def encode_items(items: Sequence[object]) -> list[bytes]:
         BadItem: with the indices of all bad items.
     """
     try:
-        return [item.encode() for item in items]  # type: ignore[attr-defined]  # nearly always all are str
-    except (AttributeError, UnicodeEncodeError, TypeError):
+        return list(map(str.encode, items))  # type: ignore[arg-type]  # nearly always all are str
+    except (TypeError, UnicodeEncodeError):
         return _encode_each(items)
 
 
@@ -71,19 +74,35 @@ def _encode_each(items: Sequence[object]) -> list[bytes]:
     return encoded
 
 
-def _check(value: object, depth: int) -> None:
-    if depth > NESTING_LIMIT:
-        raise BadItem(f"nested deeper than {NESTING_LIMIT} levels")
+def _dump(item: object) -> str:
+    try:
+        return _JSON.encode(item)
+    except RecursionError:  # the caller's stack is nearly full; a new thread's is empty
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(_JSON.encode, item).result()
+
+
+def _check(item: object) -> None:
+    """Raise ``BadItem`` unless it is JSON; with a stack of its own, so that the caller's does not matter."""
+    stack = [(item, 0)]
+    while stack:
+        value, depth = stack.pop()
+        if depth > NESTING_LIMIT:
+            raise BadItem(f"nested deeper than {NESTING_LIMIT} levels")
+        stack.extend((member, depth + 1) for member in _members(value))
+
+
+def _members(value: object) -> Iterable[object]:
     if isinstance(value, dict):
-        for key, each in value.items():
+        for key in value:
             if not isinstance(key, str):
                 raise BadItem(f"the key {key!r:.40} is no string")
-            _check(each, depth + 1)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            _check(each, depth + 1)
-    elif isinstance(value, float):
+        return value.values()
+    if isinstance(value, list | tuple):
+        return value
+    if isinstance(value, float):
         if not math.isfinite(value):
             raise BadItem(f"{value} is not JSON")
     elif value is not None and not isinstance(value, str | int):
         raise BadItem(f"{type(value).__name__} is neither str nor bytes nor JSON")
+    return ()

@@ -19,8 +19,9 @@ TRACKING_PARAMETERS = frozenset({
     "utm_name", "utm_source", "utm_source_platform", "utm_term", "vero_conv", "vero_id", "wbraid", "wickedid", "yclid",
 })  # fmt: skip
 
-# A host with a dot, perhaps a port, then nothing or a path, query or fragment: "www.example.com:8080/a".
-_BARE = re.compile(r"[^\s/?#:@\\]+\.[^\s/?#:@\\]+(:\d{0,5})?([/?#].*)?", re.DOTALL)
+# A host, perhaps a port, then nothing or a path, query or fragment: "www.example.com:8080/a". That the host has a dot
+# is not for the pattern to say: two runs with a dot between them take quadratic time.
+_BARE = re.compile(r"([^\s/?#:@\\]+)(:\d{1,5})?([/?#].*)?", re.DOTALL)
 
 # What the standard takes off both ends of a URL, and out of it, before anything else.
 _STRIPPED = "".join(map(chr, range(33)))
@@ -51,14 +52,21 @@ def _normalize(item: object, *, sort: bool) -> object:
         if not isinstance(text, str):
             return item
         bare = text.strip(_STRIPPED).translate(_REMOVED)
-        url = can_ada.parse(f"https://{bare}" if _BARE.fullmatch(bare) else text)
+        url = can_ada.parse(f"https://{bare}" if _is_bare(bare) else text)
     except (TypeError, UnicodeError, ValueError):  # TypeError: lone surrogates
         return item
     url.hash = ""
     if sort and url.search:
         query = _sorted_query(url.search[1:])
         url.search = f"?{query}" if query else ""  # the setter takes off one "?"
-    return str(url)
+    made = str(url)
+    # "example.com:80 #a" was read as a scheme, and became bare when the fragment took the space along.
+    return _normalize(made, sort=sort) if _is_bare(made) else made
+
+
+def _is_bare(text: str) -> bool:
+    found = _BARE.fullmatch(text)
+    return found is not None and "." in found[1][1:-1]
 
 
 def _sorted_query(query: str) -> str:

@@ -195,7 +195,10 @@ def size(capacity: int, error_rate: float = 1e-4, layout: str = "blocked", shard
         raise ValueError(f"shards are 1 to {SHARDS_LIMIT}, above {ANY_SHARDS} a power of two, and not {shards!r}")
     fewest = _fewest_shards(capacity, error_rate, layout)
     if fewest is None:
-        raise ValueError(f"{SHARDS_LIMIT} shards are too few for {capacity:,} items at {error_rate:g}")
+        raise ValueError(
+            f"{SHARDS_LIMIT} shards are too few for that many items at {error_rate:g}: "
+            "take a lower capacity, a higher error_rate, or several filters"
+        )
     if shards is not None and shards < fewest:
         raise ValueError(f"{shards} shards are too few for {capacity:,} items at {error_rate:g}: {fewest} are needed")
     return _sized(capacity, error_rate, layout, shards or fewest)
@@ -205,18 +208,23 @@ def allocated(length: int) -> int:
     """Return what MEMORY USAGE says of a string of ``length`` bytes, on a server built with jemalloc (most are).
 
     It is jemalloc's size class, of which there are four to each doubling, for the string with its header and a
-    final zero byte; and the value's object and the key.
+    final zero byte; and the value's object and the key. Within 1.2 % from 1 KiB up. A server built with the C
+    library's allocator (the embedded one) has no such classes and may need up to a fifth less.
     """
     wanted = length + (_HEADER if length < _LONG else _LONG_HEADER)
     step = 16 if wanted <= _SMALL_CLASSES else 2 ** ((wanted - 1).bit_length() - 3)
     return -(-wanted // step) * step + _KEY_AND_OBJECT
 
 
-def _allowed(shards: int) -> bool:
+def _allowed(shards: object) -> bool:
+    if isinstance(shards, bool) or not isinstance(shards, int):
+        return False
     return 1 <= shards <= SHARDS_LIMIT and (shards <= ANY_SHARDS or shards & (shards - 1) == 0)
 
 
 def _fewest_shards(capacity: int, error_rate: float, layout: str) -> int | None:
+    if capacity > SHARDS_LIMIT * 8 * SLICE_LIMIT:  # no layout has less than a bit an item
+        return None
     for shards in filter(_allowed, range(1, SHARDS_LIMIT + 1)):
         if _sized(capacity, error_rate, layout, shards).slice_bytes <= SLICE_LIMIT:
             return shards

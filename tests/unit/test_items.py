@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
+import sys
 
 import pytest
 from hypothesis import given
@@ -86,13 +88,38 @@ def test_bad(item, reason):
     assert caught.value.indices == [1, 3]
 
 
-def test_deepest():
+@pytest.mark.parametrize("left", [700, 300, 100])
+def test_deepest(left):
     """The limit itself is allowed, however deep the caller's stack is."""
 
-    def deeper(levels: int) -> bytes:
-        return deeper(levels - 1) if levels else encode_item(nested(NESTING_LIMIT))
+    def deeper() -> bytes:
+        used = len(inspect.stack(0))
+        return fill(sys.getrecursionlimit() - used - left)
 
-    assert deeper(100) == encode_item(nested(NESTING_LIMIT))
+    def fill(levels: int) -> bytes:
+        return fill(levels - 1) if levels > 0 else encode_item(nested(NESTING_LIMIT))
+
+    assert deeper() == b"\0json:" + b"[" * NESTING_LIMIT + b"0" + b"]" * NESTING_LIMIT
+
+
+def test_a_circle_is_too_deep():
+    """A list that holds itself, twice, is refused at once."""
+    circle: list[object] = []
+    circle.extend([circle, circle])
+    with pytest.raises(BadItem, match="nested deeper"):
+        encode_item(circle)
+
+
+def test_what_merely_encodes_is_no_item():
+    """An object with an ``encode`` of its own is no text, alone or in a list."""
+
+    class Message:
+        def encode(self) -> int:
+            return 5
+
+    for encode in (encode_item, lambda item: encode_items([item])):
+        with pytest.raises(BadItem, match="Message is neither"):
+            encode(Message())
 
 
 def test_many_bad():

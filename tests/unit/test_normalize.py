@@ -30,6 +30,8 @@ def test_none_does_nothing():
         ("example.com?q", "https://example.com/?q"),
         ("1.2.3.4:80", "https://1.2.3.4:80/"),
         (" \texam\nple.com\x00", "https://example.com/"),
+        ("com.example.app://open", "com.example.app://open"),
+        ("example.com:80 #part", "https://example.com:80/"),
         ("mailto:a@example.com#x", "mailto:a@example.com"),
         ("javascript:alert(1)#x", "javascript:alert(1)"),
         ("http://[::1", "http://[::1"),
@@ -80,6 +82,9 @@ urls = st.one_of(
     st.text(alphabet="abAB.:/?#&=%[]@ \\é0123456789-_\t\n").map(lambda text: "http://example.com/" + text),
     st.text(alphabet="abAB.:/?#&=%@ é019-\u3002\xad"),
     st.text(alphabet="ab.:/?#\\ \t\n@0"),
+    st.sampled_from(["example.com:", "data:", "a:", "file:", "a.b://"]).flatmap(
+        lambda start: st.text(alphabet="ab.:08/?# \t\n\\&=|C").map(lambda text: start + text)
+    ),
 )
 
 
@@ -103,6 +108,13 @@ def test_twice_is_once(normalize, text):
     """What is normalised stays as it is."""
     once = normalize(text)
     assert normalize(once) == once
+
+
+@pytest.mark.parametrize("end", ["@", ":", "", "/"])
+def test_a_million_dots(end):
+    """Time grows with the length and not with its square (which would be hours here)."""
+    text = "a." * 500_000 + "a" + end
+    assert whatwg(text) in {text, f"https://{text.rstrip(':/')}/"}
 
 
 @given(st.permutations(["a=1", "b=2", "c=3", "utm_source=x", "d"]))
