@@ -2,10 +2,12 @@
 -- Every refusal is decided here, before the first write.
 
 local function read_meta(uid, first_slice)
-  local values = redis.call('HMGET', KEYS[1], 'uid', 'layout', 'k', 'shard', 'shards', 'phase', 'epoch', 'slices')
+  local values = redis.call('HMGET', KEYS[1], 'uid', 'layout', 'k', 'shard', 'shards', 'phase', 'epoch', 'slices',
+    'retention', 'write', 'expire_after', 'inserted', 'limit')
   local meta = {
     uid = values[1], layout = values[2], k = values[3], shard = tonumber(values[4]), shards = tonumber(values[5]),
-    phase = values[6], epoch = values[7], slices = values[8],
+    phase = values[6], epoch = values[7], slices = values[8], retention = values[9], write = values[10],
+    expire_after = values[11], inserted = tonumber(values[12]), limit = tonumber(values[13] or nil),
   }
   if not meta.uid then
     for i = first_slice, #KEYS do
@@ -27,7 +29,7 @@ local function read_meta(uid, first_slice)
   return meta
 end
 
--- The live slices from oldest to newest: {key, units, bytes}.
+-- The live slices from oldest to newest: {key, units, bytes, k}.
 local function live_slices(meta, first_slice)
   if meta.phase == 'restoring' then
     return nil, redis.error_reply('RESTORING the filter is being restored from its archive')
@@ -52,4 +54,21 @@ local function live_slices(meta, first_slice)
     end
   end
   return slices
+end
+
+-- The slices in which an item is looked for, newest first, each with the age of what is found there. A ring with
+-- write=all has everything of the last max_age periods in its max_age-th newest slice, and no ages.
+local function tested_slices(meta, slices, max_age)
+  local oldest = (max_age == 0 or max_age > #slices) and 1 or #slices - max_age + 1
+  if meta.write == 'all' then
+    slices[oldest].age = 1
+    return { slices[oldest] }
+  end
+  local tested = {}
+  for i = #slices, oldest, -1 do
+    local age = #tested + 1
+    slices[i].age = meta.retention == 'rolling' and math.min(age, 2) or age
+    tested[age] = slices[i]
+  end
+  return tested
 end

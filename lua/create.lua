@@ -5,7 +5,8 @@
 -- KEYS[1] meta
 -- KEYS[2] replies
 -- KEYS[3] forgotten
--- KEYS[4] slices: today
+-- KEYS[4] today
+-- KEYS[5…] leftovers: other slices that an earlier filter may have left
 --
 -- ARGV[1] step: make or finish
 -- ARGV[2] uid: of the filter
@@ -27,13 +28,16 @@ if step == 'finish' then
   end
 elseif step == 'make' and bytes and bytes > 0 and #ARGV >= 5 and #ARGV % 2 == 1 then
   if not existing then
-    if redis.call('EXISTS', today_key) == 1 then
-      return redis.error_reply('LOST meta is missing beside ' .. today_key)
+    for i = 4, #KEYS do
+      if redis.call('EXISTS', KEYS[i]) == 1 then
+        return redis.error_reply('LOST meta is missing beside ' .. KEYS[i])
+      end
     end
     redis.call('SETRANGE', today_key, bytes - 1, '\0')
     redis.call('UNLINK', KEYS[2], KEYS[3])
-    local now = redis.call('TIME')
-    redis.call('HSET', meta_key, 'uid', uid, 'created', now[1] * 1000 + math.floor(now[2] / 1000), unpack(ARGV, 4))
+    local time = redis.call('TIME')
+    local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+    redis.call('HSET', meta_key, 'uid', uid, 'created', now, 'opened', now, unpack(ARGV, 4))
   end
 else
   return redis.error_reply('BADARG create takes: make, uid, bytes, field and value in turn; or finish, uid')

@@ -1,10 +1,8 @@
--- drop: remove one shard of a filter. "begin" on shard 0 first, so that a drop that dies half-way is seen; then
--- "delete" on every shard, shard 0 last.
+-- drop: remove one shard of a filter: "begin" first, so that a drop that dies half-way is seen; then "delete" for its
+-- keys, a few at a time because bitmaps are freed at once (1 ms each), and last for meta. Shard 0 goes last.
 --
 -- KEYS[1] meta
--- KEYS[2] replies
--- KEYS[3] forgotten
--- KEYS[4…] slices: all that may exist
+-- KEYS[2…] keys: delete: to be removed, meta among them or not
 --
 -- ARGV[1] step: begin or delete
 -- ARGV[2] uid: of the filter
@@ -23,7 +21,7 @@ if step == 'begin' then
   if not existing then return 0 end
   redis.call('HSET', meta_key, 'phase', 'dropping')
   return 1
-elseif step == 'delete' then
-  return redis.call('UNLINK', unpack(KEYS))
+elseif step == 'delete' and #KEYS > 1 then
+  return redis.call('UNLINK', unpack(KEYS, 2))
 end
 return redis.error_reply('BADARG drop takes: begin or delete, uid')

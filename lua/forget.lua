@@ -20,16 +20,17 @@
 -- @include "_begin.lua"
 -- @include "_$layout.lua"
 -- @include "_has_$layout.lua"
+-- @include "_age.lua"
 
 local FIRST_SLICE = 4
 
 local job, reply = begin(FIRST_SLICE, open_call)
 if not job then return reply end
-local packed, today = job.packed, job.slices[#job.slices]
+local packed, tested = job.packed, job.tested
 local was_there, changed = {}, false
-for i = 1, #packed / 16 do
+for i = 1, job.count do
   was_there[i] = 0
-  if not job.call.changed_nothing and has(today, struct.unpack('<I4I4I4I4', packed, i * 16 - 15)) then
+  if not job.call.changed_nothing and age_in(tested, struct.unpack('<I4I4I4I4', packed, i * 16 - 15)) > 0 then
     was_there[i] = redis.call('ZADD', KEYS[3], 'NX', job.meta.epoch, string.sub(packed, i * 16 - 15, i * 16))
     changed = changed or was_there[i] == 1
   end

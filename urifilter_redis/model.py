@@ -1,19 +1,24 @@
-"""The layouts in plain Python, over a bytearray and without a server.
+"""The layouts, the retentions and the steps of a rotation in plain Python, without a server.
 
-It is what the scripts are compared with byte for byte, and it is written for the reader: this is what
-``insert``, ``contains`` and ``forget`` mean.
+It is what the scripts are compared with, byte for byte and step for step, and it is written for the reader: this is
+what they mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
+from urifilter_redis.archive.manifest import piece_spans
 from urifilter_redis.digest import words
-from urifilter_redis.sizing import slice_bytes
+from urifilter_redis.sizing import bytes_of
 
-__all__ = ["ModelShard", "ModelSlice", "blocked_offsets", "classic_offsets"]
+__all__ = ["ModelShard", "ModelSlice", "Refused", "blocked_offsets", "classic_offsets"]
 
 _GROUPS_A_WORD = 6
+
+#: A counter that has come so far stays.
+_STUCK = 15
 
 
 def classic_offsets(digest: bytes, bits: int, k: int) -> Iterator[int]:
@@ -53,49 +58,198 @@ class ModelSlice:
     """
 
     def __init__(self, layout: str, k: int, units: int) -> None:
-        self.data = bytearray(slice_bytes(layout, k, units))
-        self._offsets = {"blocked": blocked_offsets, "classic": classic_offsets}[layout]
+        self.data = bytearray(bytes_of(layout, k, units))
+        self._counting = layout == "counting"
+        self._offsets = blocked_offsets if layout == "blocked" else classic_offsets
         self._k, self._units = k, units
 
     def has(self, digest: bytes) -> bool:
-        """Whether all k bits of the item are set."""
-        return all(self.data[at >> 3] & 128 >> (at & 7) for at in self._offsets(digest, self._units, self._k))
+        """Whether all k bits, or counters, of the item are set."""
+        return all(self._value(at) for at in self._cells(digest))
 
-    def insert(self, digest: bytes) -> bool:
-        """Set the item's bits; return whether any was not."""
+    def insert(self, digest: bytes, *, again: bool = False) -> bool:
+        """Set the item's bits; return whether any was not. counting: ``again`` counts what seems to be there too."""
         new = not self.has(digest)
-        for at in self._offsets(digest, self._units, self._k):
-            self.data[at >> 3] |= 128 >> (at & 7)
+        if new or (again and self._counting):
+            for at in self._cells(digest):
+                self._change(at, 1)
         return new
 
+    def remove(self, digest: bytes) -> bool:
+        """counting: take the item out; return whether it was there."""
+        there = self.has(digest)
+        if there:
+            for at in self._cells(digest):
+                self._change(at, -1)
+        return there
 
+    def _cells(self, digest: bytes) -> Iterable[int]:
+        """Return the item's offsets, each distinct one once."""
+        return dict.fromkeys(self._offsets(digest, self._units, self._k))
+
+    def _value(self, at: int) -> int:
+        if self._counting:
+            return self.data[at // 2] >> (0 if at % 2 else 4) & 15
+        return self.data[at >> 3] & 128 >> (at & 7)
+
+    def _change(self, at: int, change: int) -> None:
+        if not self._counting:
+            self.data[at >> 3] |= 128 >> (at & 7)
+        elif self._value(at) != _STUCK:
+            self.data[at // 2] += change * (1 if at % 2 else 16)
+
+
+class Refused(Exception):
+    """A step that a script refuses; its text is the error word."""
+
+
+@dataclass
 class ModelShard:
-    """One shard of a filter with retention ``forever``."""
+    """One shard of a filter.
 
-    def __init__(self, layout: str, k: int, units: int) -> None:
-        self.today = ModelSlice(layout, k, units)
-        self.forgotten: set[bytes] = set()
-        self.inserted = 0
+    Attributes:
+        layout, k, units: geometry of every slice.
+        retention, window, write, expire_after: as in ``Settings``; ``window`` is ``slices`` there.
+        limit: growing: items of today.
+        slices: the live ones, from oldest to newest.
+        archive: rolling: the closed slices, by epoch.
+        pieces, late: rolling: how far the next history is built, and whether of the whole old one.
+        oldest: the lowest epoch that a live slice holds items of.
+    """
 
-    def insert(self, digests: Sequence[bytes]) -> list[int]:
+    layout: str
+    k: int
+    units: int
+    retention: str = "forever"
+    window: int = 1
+    write: str = "newest"
+    expire_after: str = "first-seen"
+    limit: int | None = None
+    slices: list[ModelSlice] = field(default_factory=list)
+    forgotten: dict[bytes, int] = field(default_factory=dict)
+    archive: dict[int, bytes] = field(default_factory=dict)
+    epoch: int = 0
+    phase: str = "idle"
+    token: str = ""
+    pieces: int | None = None
+    late: bool = False
+    allocated: bool = False
+    inserted: int = 0
+    oldest: int = 0
+
+    def __post_init__(self) -> None:
+        self.slices = [self._new()]
+
+    def insert(self, digests: Sequence[bytes], max_age: int = 0) -> list[int]:
         """Return the age of each item, 0 being new; afterwards all are seen."""
-        ages = []
-        for digest in digests:
-            new = self.today.insert(digest) or digest in self.forgotten
-            self.forgotten.discard(digest)
-            self.inserted += new
-            ages.append(0 if new else 1)
-        return ages
+        room = None if self.limit is None else self.limit - self.inserted
+        if room is not None and room < len(digests) and sum(not age for age in self.contains(digests)) > room:
+            raise Refused("FULL")
+        return [self._insert(digest, max_age) for digest in digests]
 
-    def contains(self, digests: Sequence[bytes]) -> list[int]:
+    def contains(self, digests: Sequence[bytes], max_age: int = 0) -> list[int]:
         """Return the age of each item, 0 being not seen."""
-        return [int(self.today.has(digest) and digest not in self.forgotten) for digest in digests]
+        return [0 if digest in self.forgotten else self._age(digest, max_age) for digest in digests]
 
     def forget(self, digests: Sequence[bytes]) -> list[int]:
         """Make items new again; return 1 for each that was seen."""
         were_there = []
         for digest in digests:
-            were_there += self.contains([digest])
+            were_there.append(int(self.contains([digest])[0] > 0))
             if were_there[-1]:
-                self.forgotten.add(digest)
+                self.forgotten[digest] = self.epoch
         return were_there
+
+    def remove(self, digests: Sequence[bytes]) -> list[int]:
+        """counting: take items out; return 1 for each that was seen."""
+        removed = [int(d not in self.forgotten and self.slices[-1].remove(d)) for d in digests]
+        self.inserted -= sum(removed)
+        return removed
+
+    def allocate(self, epoch: int) -> None:
+        """Make the next today."""
+        self._fence(epoch, "idle")
+        self.allocated = True
+
+    def turn(self, epoch: int, token: str, limit: int | None = None) -> None:
+        """Close today; the next one takes its place."""
+        self._fence(epoch, "idle")
+        if not self.allocated:
+            raise Refused("BADPHASE")
+        if self.retention == "ring" and len(self.slices) == self.window:
+            del self.slices[0]
+            self.oldest = epoch - len(self.slices) + 1
+        self.slices.append(self._new())
+        self.epoch, self.token, self.inserted, self.allocated = epoch + 1, token, 0, False
+        self.phase = "rotating" if self.retention == "rolling" else "idle"
+        self.pieces, self.late, self.limit = None, False, limit or self.limit
+        self._expire()
+
+    def store(self, epoch: int, token: str) -> None:
+        """Rolling: put the closed slice into the archive."""
+        self._fence(epoch, "rotating", token)
+        if self.pieces is not None:
+            raise Refused("BADPHASE")
+        self.archive[epoch - 1] = bytes(self.slices[-2].data)
+
+    def archived(self, epoch: int, token: str, pieces: int) -> None:
+        """Rolling: the closed slice is in the archive; so many pieces of the next history need not be built."""
+        self._fence(epoch, "rotating", token)
+        if self.pieces is not None:
+            raise Refused("BADPHASE")
+        self.pieces = pieces
+
+    def build(self, epoch: int, token: str, number: int, data: bytes, *, late: bool) -> None:
+        """Rolling: write a piece of the next history."""
+        self._fence(epoch, "rotating", token)
+        if self.pieces != number:
+            raise Refused("BADPHASE")
+        offset, length = list(self.spans())[number]
+        self.slices[-2].data[offset : offset + length] = data
+        self.pieces, self.late = number + 1, self.late or late
+
+    def delete(self, epoch: int, token: str, expired: int) -> None:
+        """Rolling: remove an expired slice from the archive."""
+        self._fence(epoch, "rotating", token)
+        self.archive.pop(expired, None)
+
+    def finish(self, epoch: int, token: str, oldest: int) -> None:
+        """Rolling: what was built is the history."""
+        self._fence(epoch, "rotating", token)
+        if self.pieces != len(list(self.spans())):
+            raise Refused("BADPHASE")
+        self.slices = self.slices[-2:]
+        self.oldest = self.oldest if self.late else oldest
+        self.phase, self.pieces, self.late = "idle", None, False
+        self._expire()
+
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """Return offset and length of each piece of a slice."""
+        return piece_spans(bytes_of(self.layout, self.k, self.units))
+
+    def _new(self) -> ModelSlice:
+        return ModelSlice(self.layout, self.k, self.units)
+
+    def _fence(self, epoch: int, phase: str, token: str | None = None) -> None:
+        if (self.epoch, self.phase) != (epoch, phase) or token not in {None, self.token}:
+            raise Refused("BADPHASE")
+
+    def _expire(self) -> None:
+        self.forgotten = {digest: epoch for digest, epoch in self.forgotten.items() if epoch >= self.oldest}
+
+    def _age(self, digest: bytes, max_age: int = 0) -> int:
+        looked_at = self.slices[::-1][: max_age or None]
+        if self.write == "all":
+            return int(looked_at[-1].has(digest))
+        age = next((age for age, each in enumerate(looked_at, 1) if each.has(digest)), 0)
+        return min(age, 2) if self.retention == "rolling" else age
+
+    def _insert(self, digest: bytes, max_age: int) -> int:
+        again = self.forgotten.pop(digest, None) is not None
+        age = 0 if again else self._age(digest, max_age)
+        wrote = False
+        if age == 0 or self.expire_after == "last-seen":
+            for each in self.slices if self.write == "all" else self.slices[-1:]:
+                wrote = each.insert(digest, again=again)
+        self.inserted += age == 0 or wrote
+        return age

@@ -17,13 +17,26 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from urifilter_redis.sizing import LAYOUTS
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 __all__ = ["COMMANDS", "Script", "load", "variants"]
 
-#: Every command, and whether its script is made for one layout.
-COMMANDS = {"create": False, "insert": True, "contains": True, "forget": True, "drop": False}
+#: Every command, and the layouts that its script is made for; none: it does not depend on the layout.
+COMMANDS: Mapping[str, tuple[str, ...]] = {
+    "create": (),
+    "insert": LAYOUTS,
+    "contains": LAYOUTS,
+    "forget": LAYOUTS,
+    "remove": ("counting",),
+    "turn": (),
+    "build": (),
+    "store": (),
+    "merge": ("blocked", "classic"),
+    "drop": (),
+}
 
 _GROUPS_A_WORD = 6
 _INCLUDE = re.compile(r'^-- @include "(?P<name>[^"]*)"$', re.MULTILINE)
@@ -51,17 +64,19 @@ def load(command: str, layout: str = "", k: int = 0) -> Script:
 
     Args:
         command: one of ``COMMANDS``.
-        layout: ``blocked`` or ``classic``, for the commands that are made for a layout.
-        k: offsets an item; for blocked only (a classic script reads it from ``meta``).
+        layout: for the commands that are made for a layout.
+        k: offsets an item; for blocked only (the other scripts read it from ``meta``).
 
     Raises:
-        ValueError: no such command or layout, or an include that is missing, repeated or nested.
+        ValueError: no such command, none for this layout, or an include that is missing, repeated or nested.
     """
     if command not in COMMANDS:
         raise ValueError(f"no script is called {command!r}; there are {', '.join(COMMANDS)}")
     if not COMMANDS[command]:
         return _script(command, _include(_read(f"{command}.lua"), _read))
-    if layout == "classic":
+    if layout not in COMMANDS[command]:
+        raise ValueError(f"{command} is for layout {' or '.join(COMMANDS[command])} and not {layout!r}")
+    if layout != "blocked":
         k = 0
     variant = f"{layout}-{k}" if k else layout
     words = {"layout": layout, "k": str(k or "")}
@@ -71,10 +86,10 @@ def load(command: str, layout: str = "", k: int = 0) -> Script:
 
 def variants(blocked_k: tuple[int, ...]) -> list[Script]:
     """Return every script there is, with ``blocked`` made for each k of ``blocked_k``."""
-    layouts = [("blocked", k) for k in blocked_k] + [("classic", 0)]
     scripts: list[Script] = []
-    for command, per_layout in COMMANDS.items():
-        scripts += [load(command, *layout) for layout in layouts] if per_layout else [load(command)]
+    for command, layouts in COMMANDS.items():
+        made_for = [(layout, k) for layout in layouts for k in (blocked_k if layout == "blocked" else (0,))]
+        scripts += [load(command, *each) for each in made_for or [("", 0)]]
     return scripts
 
 

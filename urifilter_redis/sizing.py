@@ -19,15 +19,23 @@ __all__ = [
     "Sizing",
     "blocked_bits_per_item",
     "blocked_error_rate",
+    "bytes_of",
+    "cells_an_item",
     "classic_bits",
     "classic_error_rate",
     "classic_k",
     "error_rate_from_fill",
+    "grown",
+    "items_from_fill",
+    "shard_capacity",
     "size",
-    "slice_bytes",
+    "units_within",
 ]
 
-LAYOUTS = ("blocked", "classic")
+LAYOUTS = ("blocked", "classic", "counting")
+
+#: Bits of a cell: what an offset addresses.
+COUNTER_BITS = 4
 
 #: Words a block: what the blocked scripts are made for.
 BLOCKED_K = (8, 12, 16)
@@ -51,6 +59,8 @@ _HEADER, _LONG, _LONG_HEADER = 6, 2**16, 10
 _KEY_AND_OBJECT = 88
 #: Bytes up to which jemalloc's classes are 16 apart.
 _SMALL_CLASSES = 128
+#: Items that a grown slice must hold to be worth making, unless the first one held fewer.
+_FEWEST_GROWN = 1000
 #: Steps of the numeric integral of ``wrongly_skipped``.
 _STEPS = 200
 
@@ -99,35 +109,58 @@ def blocked_bits_per_item(k: int, error_rate: float) -> float:
 
 
 def error_rate_from_fill(layout: str, k: int, fill: float) -> float:
-    """Return the error rate of a bitmap of which the share ``fill`` is set.
+    """Return the error rate of a bitmap of which the share ``fill`` is set (counting: counters over 0).
 
-    classic: p^k. blocked: items a block are -32 ln(1-p), put into the sum of ``blocked_error_rate``; p^k would be
-    several times too low, because some blocks are fuller than others.
+    classic, counting: p^k. blocked: items a block are -32 ln(1-p), put into the sum of ``blocked_error_rate``; p^k
+    would be several times too low, because some blocks are fuller than others.
     """
     if fill >= 1:
         return 1.0
-    if layout == "classic":
+    if layout != "blocked":
         return fill**k
     return _blocked_rate(k, -_WORD_BITS * math.log1p(-fill))
 
 
-def slice_bytes(layout: str, k: int, units: int) -> int:
-    """Return the bytes of a bitmap of ``units`` blocks (blocked) or bits (classic)."""
-    return units * 4 * k if layout == "blocked" else (units + 7) // 8
+def items_from_fill(layout: str, k: int, units: int, fill: float) -> float:
+    """Return how many items make the share ``fill`` of a bitmap: -m/k ln(1-p), with m = 32 k units for blocked.
+
+    Source: S. J. Swamidass, P. Baldi, "Mathematical Correction for Fingerprint Similarity Measures", 2007.
+    """
+    cells = units * _WORD_BITS * k if layout == "blocked" else units
+    return math.inf if fill >= 1 else -cells / k * math.log1p(-fill)
+
+
+def cells_an_item(layout: str, k: int, share: float) -> float:
+    """Return the cells an item with which the error rate is ``share`` for a given k: the inverse of the rate."""
+    if layout == "blocked":
+        return blocked_bits_per_item(k, share)
+    return -k / math.log1p(-(share ** (1 / k)))
+
+
+def bytes_of(layout: str, k: int, units: int) -> int:
+    """Return the bytes of a bitmap of ``units`` blocks (blocked), bits (classic) or counters (counting)."""
+    if layout == "blocked":
+        return units * 4 * k
+    return (units + 7) // 8 if layout == "classic" else (units * COUNTER_BITS + 7) // 8
+
+
+def units_within(layout: str, k: int, size: int) -> int:
+    """Return the most units of a bitmap of at most ``size`` bytes."""
+    return size // (4 * k) if layout == "blocked" else 8 * size // (1 if layout == "classic" else COUNTER_BITS)
 
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """The geometry of a filter.
+    """The geometry of a slice.
 
     Attributes:
-        layout: ``blocked`` or ``classic``.
-        capacity: items over the whole filter.
+        layout: ``blocked``, ``classic`` or ``counting``.
+        capacity: items over all shards.
         error_rate: what was asked for, at capacity.
         shards: how many.
         shard_capacity: items that one shard is sized for.
         k: offsets an item.
-        units: blocks (blocked) or bits (classic) of a shard's bitmap.
+        units: blocks (blocked), bits (classic) or counters (counting) of a shard's bitmap.
     """
 
     layout: str
@@ -141,7 +174,7 @@ class Sizing:
     @property
     def slice_bytes(self) -> int:
         """Bytes of one shard's bitmap."""
-        return slice_bytes(self.layout, self.k, self.units)
+        return bytes_of(self.layout, self.k, self.units)
 
     @property
     def bits_per_item(self) -> float:
@@ -157,8 +190,9 @@ class Sizing:
         """Return the expected error rate with so many items in the filter."""
         if not items:
             return 0.0
-        bits = 8 * self.slice_bytes * self.shards / items
-        return (blocked_error_rate if self.layout == "blocked" else classic_error_rate)(self.k, bits)
+        if self.layout == "blocked":
+            return blocked_error_rate(self.k, 8 * self.slice_bytes * self.shards / items)
+        return classic_error_rate(self.k, self.units * self.shards / items)
 
     @property
     def error_rate_at_capacity(self) -> float:
@@ -173,14 +207,21 @@ class Sizing:
         return step * (inner + self.error_rate_at_capacity / 2)
 
 
-def size(capacity: int, error_rate: float = 1e-4, layout: str = "blocked", shards: int | None = None) -> Sizing:
-    """Return the geometry of a filter.
+def size(
+    capacity: int,
+    error_rate: float = 1e-4,
+    layout: str = "blocked",
+    shards: int | None = None,
+    share: float | None = None,
+) -> Sizing:
+    """Return the geometry of a slice.
 
     Args:
-        capacity: items over the whole filter.
-        error_rate: at capacity.
-        layout: ``blocked`` or ``classic``.
+        capacity: items over all shards.
+        error_rate: at capacity, of the whole filter.
+        layout: ``blocked``, ``classic`` or ``counting``.
         shards: 1 to 4096, above 64 a power of two; None: the fewest whose bitmaps are within ``SLICE_LIMIT``.
+        share: what this slice may add to the error rate; None: all of it.
 
     Raises:
         ValueError: that cannot be had; the message says what can.
@@ -193,15 +234,40 @@ def size(capacity: int, error_rate: float = 1e-4, layout: str = "blocked", shard
         raise ValueError(f"error_rate is from {ERROR_RATES[0]:g} to {ERROR_RATES[1]:g} and not {error_rate!r}")
     if shards is not None and not _allowed(shards):
         raise ValueError(f"shards are 1 to {SHARDS_LIMIT}, above {ANY_SHARDS} a power of two, and not {shards!r}")
-    fewest = _fewest_shards(capacity, error_rate, layout)
+    rate = error_rate if share is None else share
+    fewest = _fewest_shards(capacity, rate, layout)
     if fewest is None:
         raise ValueError(
-            f"{SHARDS_LIMIT} shards are too few for that many items at {error_rate:g}: "
+            f"{SHARDS_LIMIT} shards are too few for that many items at {rate:.3g}: "
             "take a lower capacity, a higher error_rate, or several filters"
         )
     if shards is not None and shards < fewest:
-        raise ValueError(f"{shards} shards are too few for {capacity:,} items at {error_rate:g}: {fewest} are needed")
-    return _sized(capacity, error_rate, layout, shards or fewest)
+        raise ValueError(f"{shards} shards are too few for {capacity:,} items at {rate:.3g}: {fewest} are needed")
+    return _sized(capacity, rate, layout, shards or fewest)
+
+
+def grown(first: Sizing, index: int, share: float) -> Sizing | None:
+    """Return the geometry of a later slice: 2^index times the items of the first, or what fits; None if nothing does.
+
+    Args:
+        first: the geometry of slice 0; layout, k and shards stay.
+        index: of the slice, from 0.
+        share: what it may add to the error rate.
+    """
+    layout, k = first.layout, first.k
+    cells, unit = cells_an_item(layout, k, share), _WORD_BITS * k if layout == "blocked" else 1
+    capacity = first.shard_capacity * 2**index
+    if index == 0:
+        return first
+    if capacity * cells / unit < units_within(layout, k, SLICE_LIMIT):
+        floor = 0 if layout == "blocked" else classic_bits(capacity, share)
+        units = max(math.ceil(capacity * cells / unit), floor)
+    else:
+        units = units_within(layout, k, SLICE_LIMIT)
+        capacity = int(units * unit / cells)
+    if capacity < min(first.shard_capacity, _FEWEST_GROWN) or bytes_of(layout, k, units) > SLICE_LIMIT:
+        return None
+    return Sizing(layout, capacity * first.shards, share, first.shards, capacity, k, units)
 
 
 def allocated(length: int) -> int:
@@ -214,6 +280,12 @@ def allocated(length: int) -> int:
     wanted = length + (_HEADER if length < _LONG else _LONG_HEADER)
     step = 16 if wanted <= _SMALL_CLASSES else 2 ** ((wanted - 1).bit_length() - 3)
     return -(-wanted // step) * step + _KEY_AND_OBJECT
+
+
+def shard_capacity(capacity: int, shards: int) -> int:
+    """Return the items that one of so many shards is sized for: the mean and three standard deviations."""
+    mean = capacity / shards
+    return capacity if shards == 1 else math.ceil(mean + 3 * math.sqrt(mean))
 
 
 def _allowed(shards: object) -> bool:
@@ -232,15 +304,14 @@ def _fewest_shards(capacity: int, error_rate: float, layout: str) -> int | None:
 
 
 def _sized(capacity: int, error_rate: float, layout: str, shards: int) -> Sizing:
-    mean = capacity / shards
-    shard_capacity = capacity if shards == 1 else math.ceil(mean + 3 * math.sqrt(mean))
-    if layout == "classic":
-        units = classic_bits(shard_capacity, error_rate)
-        k = classic_k(units, shard_capacity, error_rate)
-        return Sizing(layout, capacity, error_rate, shards, shard_capacity, k, units)
+    items = shard_capacity(capacity, shards)
+    if layout != "blocked":
+        units = classic_bits(items, error_rate)
+        k = classic_k(units, items, error_rate)
+        return Sizing(layout, capacity, error_rate, shards, items, k, units)
     k, bits = _blocked_k(error_rate)
-    blocks = math.ceil(shard_capacity * bits / (_WORD_BITS * k))
-    return Sizing(layout, capacity, error_rate, shards, shard_capacity, k, blocks)
+    blocks = math.ceil(items * bits / (_WORD_BITS * k))
+    return Sizing(layout, capacity, error_rate, shards, items, k, blocks)
 
 
 @cache

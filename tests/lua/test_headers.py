@@ -8,12 +8,16 @@ import pytest
 
 from urifilter_redis import calls, replies, scripts
 from urifilter_redis.callid import CallIds
-from urifilter_redis.config import Config, Settings, View
+from urifilter_redis.config import Config, Settings
 from urifilter_redis.keys import FilterKeys
+from urifilter_redis.state import ShardState, View
 
 CONFIG = Config.new(Settings(capacity=1000, shards=2))
+COUNTING = Config.new(Settings(capacity=1000, layout="counting"))
 META = dict(zip(*[iter(CONFIG.to_meta(0, "idle"))] * 2, strict=True))
 VIEW = View.from_meta(META, "news")
+STATE = ShardState.from_meta(META | {"uid": CONFIG.uid, "created": "1", "token": "0123456789abcdef"}, "news")
+NEW = VIEW.slices[0]
 KEYS = FilterKeys("urifilter", "news").shard(0)
 DIGEST = bytes(range(16))
 CALL_ID = CallIds().draw()
@@ -36,21 +40,50 @@ CALLS = [
     ("contains", calls.items("contains", CONFIG, KEYS, VIEW, "-", DIGEST)),
     ("forget", calls.items("forget", CONFIG, KEYS, VIEW, str(CALL_ID), DIGEST)),
     ("create", calls.create("make", CONFIG, KEYS, CONFIG.to_meta(0, "idle"))),
-    ("drop", calls.drop("delete", CONFIG.uid, KEYS, ["today"])),
+    ("remove", calls.items("remove", COUNTING, KEYS, VIEW, str(CALL_ID), DIGEST)),
+    ("turn", calls.turn("allocate", KEYS, STATE, STATE.token, NEW, 7, ["history_1", "today"])),
+    ("build", calls.build("piece", KEYS, STATE, number=3, oldest=2, offset=8, data=b"data", late=True)),
+    ("store", calls.store("write", KEYS, STATE, 5, "3", b"data")),
+    ("merge", calls.merge("piece", CONFIG, KEYS, VIEW, 1, 8, b"data")),
+    ("drop", calls.drop("delete", CONFIG.uid, KEYS, [KEYS.slice("today"), KEYS.meta])),
 ]
 
-KEY_NAMES = {"meta": ["meta"], "replies": ["replies"], "forgotten": ["forgotten"], "slices": ["today"]}
+KEY_NAMES = {
+    "slices": {"turn": ["history_1", "today"]},
+    "next": ["today_next"],
+    "archived": ["slice:5"],
+    "merging 1": ["merging_1"],
+    "merging 2": ["merging_2"],
+    "leftovers": ["history", "history_1"],
+    "keys": ["today", "meta"],
+}
 
 ARGUMENTS = {
-    "uid": lambda v: v == CONFIG.uid,
+    "uid": lambda v: v in {CONFIG.uid, COUNTING.uid},
     "call id": lambda v: v in {"-", str(CALL_ID)},
     "max_age": lambda v: v == 0,
     "encoding": lambda v: v in {"bin", "hex"},
     "items": lambda v: v in {DIGEST, DIGEST.hex()},
-    "step": lambda v: v in {"make", "delete"},
+    "step": lambda v: v in {"make", "delete", "allocate", "piece", "write"},
     "bytes": lambda v: v == CONFIG.bytes,
+    "epoch": lambda v: v == STATE.epoch,
+    "token": lambda v: v == STATE.token,
+    "units": lambda v: v == NEW.units,
+    "limit": lambda v: v == 7,
+    "number": lambda v: v in {3, 8},
+    "oldest": lambda v: v == 2,
+    "offset": lambda v: v == 8,
+    "data": lambda v: v == b"data",
+    "late": lambda v: v == 1,
+    "field": lambda v: v == "3",
+    "slice": lambda v: v == 1,
     "fields": lambda v: v in CONFIG.to_meta(0, "idle"),
 }
+
+
+def key_names(command: str, name: str) -> list[str]:
+    found = KEY_NAMES.get(name, ["today"] if name == "slices" else [name])
+    return found.get(command, ["today"]) if isinstance(found, dict) else found
 
 
 @pytest.mark.parametrize(("command", "call"), CALLS)
@@ -58,8 +91,7 @@ def test_keys_are_those_of_the_header(command, call):
     """Each key stands where the header says, and the last line takes all that follow."""
     names = declared(command, "KEYS")
     sent = [key.removeprefix(KEYS.base) for key in call.keys]
-    expected = [suffix for name, _ in names for suffix in KEY_NAMES[name]]
-    assert sent == expected
+    assert sent == [suffix for name, _ in names for suffix in key_names(command, name)]
 
 
 @pytest.mark.parametrize(("command", "call"), CALLS)
@@ -76,7 +108,7 @@ def test_arguments_are_those_of_the_header(command, call):
 @pytest.mark.parametrize("command", scripts.COMMANDS)
 def test_error_words_are_those_of_the_header(command):
     """The header lists every error word of the composed script, and no other; Python knows each."""
-    source = scripts.load(command, "classic").source
+    source = scripts.load(command, next(iter(scripts.COMMANDS[command]), ""), 12).source
     used = set(re.findall(r"error_reply\(\s*(?:string\.format\(\s*)?'([A-Z]+)", source))
     listed = re.search(r"^-- Errors: (.*)$", header(command), re.MULTILINE)
     assert listed is not None
@@ -94,5 +126,7 @@ def test_header_begins_with_the_purpose(command):
 def test_the_key_schema_stands_in_insert():
     """Every key of a shard is drawn in insert's header."""
     drawn = header("insert")
-    for key in (KEYS.meta, KEYS.replies, KEYS.forgotten, KEYS.slice("today"), "urifilter:filters"):
+    slices = map(KEYS.slice, ("today", "history", "history_1"))
+    keys = (KEYS.meta, KEYS.replies, KEYS.forgotten, KEYS.next, KEYS.archived(7), KEYS.merging[0], "urifilter:filters")
+    for key in (*keys, *slices):
         assert f"--   {key} " in drawn

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from urifilter_redis import calls
-from urifilter_redis.config import Config, View
+from urifilter_redis.config import Config
 from urifilter_redis.digest import hasher
 from urifilter_redis.keys import FilterKeys
 from urifilter_redis.replies import to_mapping
-from urifilter_redis.sizing import slice_bytes
+from urifilter_redis.sizing import bytes_of
+from urifilter_redis.state import ShardState, View
 
 KEYS = FilterKeys("urifilter", "model").shard(0)
 
@@ -16,9 +17,10 @@ def md5(data: bytes) -> bytes:
     return hasher("md5", "")([data])[0]
 
 
-def geometry(layout: str, k: int, units: int) -> Config:
-    size = slice_bytes(layout, k, units)
-    return Config("0123456789abcdef", layout, "forever", 1000, 1e-4, 1, k, units, size, "none", "md5", "")
+def geometry(layout: str, k: int, units: int, **more) -> Config:
+    known = {"uid": "0123456789abcdef", "retention": "forever", "capacity": 1000, "error_rate": 1e-4, "shards": 1}
+    plain = {"normalize": "none", "hash": "md5", "seed": ""}
+    return Config(layout=layout, k=k, units=units, bytes=bytes_of(layout, k, units), **known | plain | more)
 
 
 class Shard:
@@ -26,7 +28,7 @@ class Shard:
         self.client, self.config = client, config
         client.flushall()
         self.call(calls.create("make", config, KEYS, config.to_meta(0, "idle")))
-        self.view = View.from_meta(self.meta(), "model")
+        self.refresh()
 
     def call(self, call: calls.Call):
         script = call.script
@@ -34,11 +36,18 @@ class Shard:
             self.client.script_load(script.source)
         return self.client.execute_command(*call.command())
 
-    def ask(self, command: str, digests, call_id: str = "-"):
-        return self.call(calls.items(command, self.config, KEYS, self.view, call_id, digests))
+    def ask(self, command: str, digests, call_id: str = "-", max_age: int = 0):
+        return self.call(calls.items(command, self.config, KEYS, self.view, call_id, digests, max_age))
+
+    def state(self) -> ShardState:
+        return ShardState.from_meta(self.meta(), "model")
 
     def today(self) -> bytes:
         return self.client.getrange(KEYS.slice("today"), 0, -1)
+
+    def refresh(self) -> None:
+        """Learn the live slices."""
+        self.view = View.from_meta(self.meta(), "model")
 
     def meta(self) -> dict[str, str]:
         return to_mapping(self.client.hgetall(KEYS.meta))

@@ -1,0 +1,9 @@
+-- The refusal if a live slice is missing or has another length than meta says.
+local function check_slices(slices)
+  local base = string.sub(KEYS[1], 1, -1 - #'meta')
+  for name, _, bytes in string.gmatch(slices, '(%S+):(%d+):(%d+)') do
+    if redis.call('STRLEN', base .. name) ~= tonumber(bytes) then
+      return redis.error_reply('LOST ' .. base .. name .. ' is missing or has another length')
+    end
+  end
+end

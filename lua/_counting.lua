@@ -1,0 +1,39 @@
+-- Layout counting: the offsets of classic, each distinct one once, over counters of 4 bits that stick at 15.
+-- Sums stay under 2^53, so a double holds them exactly; "add, never multiply".
+
+local STUCK = 15
+local call = redis.call
+
+-- The distinct offsets of an item; nil as soon as a counter of them is 0, unless every is true.
+local function counters(slice, every, d0, d1, d2, d3)
+  local m = slice.units
+  local x, y = (d0 + 4294967296 * (d1 % 1048576)) % m, (d2 + 4294967296 * (d3 % 1048576)) % m
+  local offsets, values, listed = {}, {}, {}
+  for i = 1, slice.k do
+    if not listed[x] then
+      listed[x] = true
+      local value = call('BITFIELD', slice.key, 'GET', 'u4', '#' .. x)[1]
+      if value == 0 and not every then
+        return nil
+      end
+      offsets[#offsets + 1], values[#values + 1] = x, value
+    end
+    x = (x + y) % m
+    y = (y + i) % m
+  end
+  return offsets, values
+end
+
+local function set_counters(slice, offsets, values, change)
+  local arguments = { 'BITFIELD', slice.key }
+  for i, offset in ipairs(offsets) do
+    if values[i] ~= STUCK then
+      local n = #arguments
+      arguments[n + 1], arguments[n + 2], arguments[n + 3], arguments[n + 4] = 'SET', 'u4', '#' .. offset,
+        values[i] + change
+    end
+  end
+  if #arguments > 2 then
+    call(unpack(arguments))
+  end
+end

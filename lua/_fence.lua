@@ -1,0 +1,20 @@
+-- What fences the steps of a rotation: they run in one epoch, one phase and, once today has turned, for one token.
+
+-- Returns the refusal, or nil and the values of meta that the steps need.
+local function fence(uid, epoch, phase, token)
+  local values = redis.call('HMGET', KEYS[1], 'uid', 'epoch', 'phase', 'token', 'pieces', 'slices')
+  local meta = {
+    uid = values[1], epoch = values[2], phase = values[3], token = values[4], pieces = tonumber(values[5] or nil),
+    slices = values[6],
+  }
+  if not meta.uid or meta.phase == 'dropping' then
+    return redis.error_reply('NOFILTER there is no filter here')
+  elseif meta.uid ~= uid then
+    return redis.error_reply('MISMATCH the filter was dropped and created anew')
+  elseif meta.phase == 'restoring' then
+    return redis.error_reply('RESTORING the filter is being restored from its archive')
+  elseif meta.epoch ~= epoch or meta.phase ~= phase or (token and meta.token ~= token) then
+    return redis.error_reply('BADPHASE the shard is in epoch ' .. meta.epoch .. ', ' .. meta.phase)
+  end
+  return nil, meta
+end

@@ -1,0 +1,68 @@
+-- merge: union: OR bitmaps of another filter, of the same geometry, hash and seed, into the live slices of this one.
+-- OR may be done again, so a union that died half-way is just begun anew.
+--
+-- KEYS[1] meta
+-- KEYS[2] forgotten
+-- KEYS[3] merging 1: a string that exists only while this runs
+-- KEYS[4] merging 2: likewise
+-- KEYS[5…] slices: the live ones, from oldest to newest
+--
+-- ARGV[1] uid: of the filter
+-- ARGV[2] step: forget (items that only the other filter has forgotten, so that they stay new), piece or count
+-- ARGV[3] slice: piece, count: which of the live ones, the oldest being 1; else 0
+-- ARGV[4] number: piece: its offset in bytes; count: items to add; else 0
+-- ARGV[5] data: forget: digests of 16 bytes; piece: its bytes; else empty
+--
+-- Reply: piece: how many bits were not set before; forget: how many items were added; count: items of the slice.
+-- Errors: NOFILTER, MISMATCH, LOST, STALE, RESTORING, BADARG
+
+-- @include "_filter.lua"
+-- @include "_$layout.lua"
+-- @include "_has_$layout.lua"
+-- @include "_age.lua"
+
+local FIRST_SLICE = 5
+
+local forgotten_key, merging_1, merging_2 = KEYS[2], KEYS[3], KEYS[4]
+local uid, step, which, number, data = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local meta, refusal = read_meta(uid, FIRST_SLICE)
+if not meta then return refusal end
+local slices
+slices, refusal = live_slices(meta, FIRST_SLICE)
+if not slices then return refusal end
+local slice = slices[which]
+
+if step == 'forget' then
+  local tested, added = tested_slices(meta, slices, 0), 0
+  for at = 1, #data - 15, 16 do
+    if age_in(tested, struct.unpack('<I4I4I4I4', data, at)) == 0 then
+      added = added + redis.call('ZADD', forgotten_key, 'NX', meta.epoch, string.sub(data, at, at + 15))
+    end
+  end
+  return added
+elseif step == 'piece' and slice and number + #data <= slice.bytes then
+  redis.call('SET', merging_1, redis.call('GETRANGE', slice.key, number, number + #data - 1))
+  redis.call('SET', merging_2, data)
+  local before = redis.call('BITCOUNT', merging_1)
+  redis.call('BITOP', 'OR', merging_1, merging_1, merging_2)
+  local added = redis.call('BITCOUNT', merging_1) - before
+  if added > 0 then
+    redis.call('SETRANGE', slice.key, number, redis.call('GET', merging_1))
+  end
+  redis.call('DEL', merging_1, merging_2)
+  return added
+elseif step == 'count' and slice == slices[#slices] then
+  return redis.call('HINCRBY', KEYS[1], 'inserted', number)
+elseif step == 'count' and slice then
+  local at, total = 0, 0
+  local closed = string.gsub(redis.call('HGET', KEYS[1], 'closed') or '', '(%S+:)(%d+)', function(head, count)
+    at = at + 1
+    if at == which then
+      total = count + number
+      return head .. total
+    end
+  end)
+  redis.call('HSET', KEYS[1], 'closed', closed)
+  return total
+end
+return redis.error_reply('BADARG merge takes forget, piece within a slice, and count')

@@ -1,0 +1,34 @@
+-- store: rolling with Redis itself as archive: write a closed slice, compressed, beside the filter; or delete it once
+-- it has expired.
+--
+-- KEYS[1] meta
+-- KEYS[2] archived: hash: piece number -> compressed piece, and the manifest
+--
+-- ARGV[1] step: write or delete
+-- ARGV[2] uid: of the filter
+-- ARGV[3] epoch: that the shard is in
+-- ARGV[4] token: of this rotation
+-- ARGV[5] field: write: a piece's number, or manifest; else empty
+-- ARGV[6] data: write: its bytes; else empty
+--
+-- Reply: 1.
+-- Errors: NOFILTER, MISMATCH, RESTORING, BADPHASE, BADARG
+
+-- @include "_fence.lua"
+
+local archived_key = KEYS[2]
+local step, uid, epoch, token, field, data = unpack(ARGV)
+local refusal, meta = fence(uid, epoch, 'rotating', token)
+if refusal then return refusal end
+
+if step == 'write' then
+  if meta.pieces then
+    return redis.error_reply('BADPHASE the closed slice is in the archive already')
+  end
+  redis.call('HSET', archived_key, field, data)
+elseif step == 'delete' then
+  redis.call('UNLINK', archived_key)
+else
+  return redis.error_reply('BADARG store takes the steps write and delete')
+end
+return 1

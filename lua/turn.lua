@@ -1,0 +1,77 @@
+-- turn: take one shard to its next epoch: today is closed, and an empty bitmap becomes today. ring and growing are
+-- then done; rolling is in phase rotating until its next history is built. Fenced by epoch: of many that turn an
+-- epoch one does, and the token tells it so if its reply was lost.
+--
+-- KEYS[1] meta
+-- KEYS[2] forgotten
+-- KEYS[3] next: the bitmap that becomes today, as step allocate made it
+-- KEYS[4…] slices: the live ones under their names after the turn, from oldest to newest
+--
+-- ARGV[1] step: allocate (makes the next bitmap) or turn
+-- ARGV[2] uid: of the filter
+-- ARGV[3] epoch: that the shard is in
+-- ARGV[4] token: of this rotation
+-- ARGV[5] units: of the next bitmap
+-- ARGV[6] bytes: of the next bitmap
+-- ARGV[7] limit: growing: items that the next bitmap is for; else 0
+--
+-- Reply: 1.
+-- Errors: NOFILTER, MISMATCH, LOST, RESTORING, BADPHASE, BADARG
+
+-- @include "_fence.lua"
+-- @include "_check_slices.lua"
+-- @include "_expire.lua"
+
+local meta_key, next_key = KEYS[1], KEYS[3]
+local step, uid, epoch, token, units, bytes, limit = unpack(ARGV)
+local refusal, meta = fence(uid, epoch, 'idle')
+if refusal then return refusal end
+local allocated = redis.call('STRLEN', next_key) == tonumber(bytes)
+
+if step == 'allocate' then
+  if not allocated then
+    redis.call('UNLINK', next_key)
+    redis.call('SETRANGE', next_key, bytes - 1, '\0')
+  end
+  return 1
+elseif step ~= 'turn' then
+  return redis.error_reply('BADARG turn takes the steps allocate and turn')
+elseif not allocated then
+  return redis.error_reply('BADPHASE the next bitmap is not allocated')
+end
+refusal = check_slices(meta.slices)
+if refusal then return refusal end
+
+-- Each slice gets one older; a ring that has its window loses the oldest, under whose name comes the next.
+local base = string.sub(meta_key, 1, -1 - #'meta')
+local more = redis.call('HMGET', meta_key, 'retention', 'window', 'inserted', 'opened', 'closed', 'oldest')
+local retention, window, inserted, opened, closed, oldest = unpack(more)
+local moves, entries = {}, {}
+for name, geometry in string.gmatch(meta.slices, '(%S+)(:%d+:%d+)') do
+  local number = string.match(name, '^history_(%d+)$')
+  local to = name == 'today' and 'history_1' or number and 'history_' .. number + 1 or name
+  moves[#moves + 1], entries[#entries + 1] = { base .. name, base .. to }, to .. geometry
+end
+if retention == 'ring' and #moves == tonumber(window) then
+  table.remove(moves, 1)
+  table.remove(entries, 1)
+  oldest = epoch - #moves + 1
+end
+moves[#moves + 1], entries[#entries + 1] = { next_key, base .. 'today' }, table.concat({ 'today', units, bytes }, ':')
+for i, move in ipairs(moves) do
+  if #KEYS ~= 3 + #moves or KEYS[3 + i] ~= move[2] then
+    return redis.error_reply('BADPHASE the live slices are ' .. meta.slices)
+  end
+end
+
+for _, move in ipairs(moves) do
+  if move[1] ~= move[2] then redis.call('RENAME', move[1], move[2]) end
+end
+local time = redis.call('TIME')
+local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+redis.call('HDEL', meta_key, 'pieces', 'late')
+redis.call('HSET', meta_key, 'epoch', epoch + 1, 'phase', retention == 'rolling' and 'rotating' or 'idle', 'token', token,
+  'slices', table.concat(entries, ' '), 'inserted', 0, 'opened', now)
+if limit ~= '0' then redis.call('HSET', meta_key, 'limit', limit) end
+expire(table.concat({ closed or '', table.concat({ epoch, opened, now, inserted }, ':') }, ' '), tonumber(oldest))
+return 1
