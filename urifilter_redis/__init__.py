@@ -22,7 +22,8 @@ from urifilter_redis.errors import (
     UriFilterError,
 )
 from urifilter_redis.exchange import Timeouts
-from urifilter_redis.info import FilterInfo
+from urifilter_redis.info import FilterInfo, SliceInfo
+from urifilter_redis.rotation import Rotation
 
 __all__ = [
     "AnswerLost",
@@ -36,8 +37,10 @@ __all__ = [
     "FilterInfo",
     "FilterNotFound",
     "Restoring",
+    "Rotation",
     "RotationConflict",
     "ServerUnavailable",
+    "SliceInfo",
     "SliceLost",
     "Timeouts",
     "UriFilter",

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from urifilter_redis import flows, lifecycle
+from urifilter_redis import flows, lifecycle, rotation
 from urifilter_redis.config import Config, Settings
 from urifilter_redis.connection import Address, AsyncConnector
 from urifilter_redis.errors import AnswerLost, UriFilterError
@@ -17,12 +17,15 @@ from urifilter_redis.info import FilterInfo, info, inserted
 from urifilter_redis.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.session import Session
 from urifilter_redis.steps import Flow, Pause
+from urifilter_redis.union import union
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
     import redis.asyncio as redis_asyncio
+
+    from urifilter_redis.rotation import Rotation
 
 __all__ = ["AsyncUriFilter"]
 
@@ -69,6 +72,11 @@ class AsyncUriFilter:
         error_rate: float = 1e-4,
         layout: str = "blocked",
         retention: str = "forever",
+        slices: int | None = None,
+        period: str | int | None = None,
+        write: str | None = None,
+        expire_after: str | None = None,
+        period_capacity: int | None = None,
         shards: int | None = None,
         normalize: str = "none",
         hash: str = "mmh3",  # noqa: A002 - the setting's name
@@ -78,7 +86,21 @@ class AsyncUriFilter:
         timeouts: Timeouts | None = None,
     ) -> Self:
         """Make a filter, or open it if it is there with the same settings; see ``UriFilter.create``."""
-        settings = Settings(capacity, error_rate, layout, retention, shards, normalize, hash, seed)
+        settings = Settings(
+            capacity=capacity,
+            error_rate=error_rate,
+            layout=layout,
+            retention=retention,
+            slices=slices,
+            period=period,
+            write=write,
+            expire_after=expire_after,
+            period_capacity=period_capacity,
+            shards=shards,
+            normalize=normalize,
+            hash=hash,
+            seed=seed,
+        )
         flow = functools.partial(lifecycle.create, settings=settings)
         return await cls._begin(name, redis, prefix, timeouts, flow)
 
@@ -134,33 +156,53 @@ class AsyncUriFilter:
         return self._session.config
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """What ``create`` takes to make another filter with the same geometry, hash and seed."""
+        return self._session.config.settings
+
+    @property
+    def on_progress(self) -> Callable[[int, int], object]:
+        """Called with (done, total) as a rotation or union goes on; for a progress bar."""
+        return self._session.report
+
+    @on_progress.setter
+    def on_progress(self, report: Callable[[int, int], object]) -> None:
+        self._session.report = report
+
+    @property
     def unresolved(self) -> list[AnswerLost]:
         """Calls that were cancelled before all answers were there; pass one as ``retry=`` to get them."""
         return flows.unresolved(self._session)
 
-    async def insert(self, uri: object, *, retry: UriFilterError | None = None) -> bool:
+    async def insert(self, uri: object, *, max_age: int | None = None, retry: UriFilterError | None = None) -> bool:
         """Insert an item; see ``UriFilter.insert``."""
-        return (await self.insert_many([uri], retry=retry))[0] == 0
+        return (await self.insert_many([uri], max_age=max_age, retry=retry))[0] == 0
 
-    async def insert_many(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[int]:
+    async def insert_many(
+        self, uris: Iterable[object], *, max_age: int | None = None, retry: UriFilterError | None = None
+    ) -> list[int]:
         """Insert items; see ``UriFilter.insert_many``."""
-        return await self._run(flows.answer(self._session, "insert", flows.listed(uris), retry))
+        return await self._run(flows.answer(self._session, "insert", flows.listed(uris), retry, max_age))
 
-    async def unique(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[Any]:
+    async def unique(
+        self, uris: Iterable[object], *, max_age: int | None = None, retry: UriFilterError | None = None
+    ) -> list[Any]:
         """Insert items, return the new ones; see ``UriFilter.unique``."""
         items = flows.listed(uris)
-        return flows.selected(items, await self.insert_many(items, retry=retry))
+        return flows.selected(items, await self.insert_many(items, max_age=max_age, retry=retry))
 
-    async def __call__(self, uris: Iterable[object]) -> list[Any]:
+    async def __call__(self, uris: Iterable[object], *, max_age: int | None = None) -> list[Any]:
         """Do as ``unique``."""
-        return await self.unique(uris)
+        return await self.unique(uris, max_age=max_age)
 
-    async def iter_unique(self, uris: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
+    async def iter_unique(
+        self, uris: Iterable[T] | AsyncIterable[T], *, max_age: int | None = None
+    ) -> AsyncIterator[T]:
         """Yield the new items of a stream, which may be asynchronous; see ``UriFilter.iter_unique``."""
         async for window in _windows(uris):
             failed: UriFilterError | None = None
             try:
-                new = await self.unique(window)
+                new = await self.unique(window, max_age=max_age)
             except UriFilterError as error:
                 failed, new = error, flows.selected(window, error.answers or [])
             left = iter(new)
@@ -173,25 +215,54 @@ class AsyncUriFilter:
             if failed is not None:
                 raise failed
 
-    async def contains(self, uri: object) -> bool:
+    async def contains(self, uri: object, *, max_age: int | None = None) -> bool:
         """Whether an item was seen; see ``UriFilter.contains``."""
-        return (await self.contains_many([uri]))[0] > 0
+        return (await self.contains_many([uri], max_age=max_age))[0] > 0
 
-    async def contains_many(self, uris: Iterable[object]) -> list[int]:
+    async def contains_many(self, uris: Iterable[object], *, max_age: int | None = None) -> list[int]:
         """Return the age of each item; see ``UriFilter.contains_many``."""
-        return await self._run(flows.answer(self._session, "contains", flows.listed(uris)))
+        return await self._run(flows.answer(self._session, "contains", flows.listed(uris), max_age=max_age))
 
     async def forget(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[bool]:
         """Make items new again; see ``UriFilter.forget``."""
         answers = await self._run(flows.answer(self._session, "forget", flows.listed(uris), retry))
         return [answer == 1 for answer in answers]
 
+    async def remove(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[bool]:
+        """Take items out again, layout counting only; see ``UriFilter.remove``."""
+        answers = await self._run(flows.answer(self._session, "remove", flows.listed(uris), retry))
+        return [answer == 1 for answer in answers]
+
+    async def rotate(self, expected_epoch: int | None = None) -> Rotation:
+        """Rotate a ring or rolling filter once; see ``UriFilter.rotate``."""
+        return await self._run(rotation.rotate(self._session, expected_epoch))
+
+    async def due(self) -> int | None:
+        """Return the epoch that ``rotate_due`` would reach; see ``UriFilter.due``."""
+        return await self._run(rotation.due(self._session))
+
+    async def epoch(self) -> int:
+        """Return how often the filter was rotated."""
+        return await self._run(rotation.epoch(self._session))
+
+    async def next_rotation(self) -> float:
+        """Return when a rotation is due; see ``UriFilter.next_rotation``."""
+        return await self._run(rotation.next_rotation(self._session))
+
+    async def rotate_due(self) -> Rotation | None:
+        """Rotate if it is due; see ``UriFilter.rotate_due``."""
+        return await self._run(rotation.rotate_due(self._session))
+
+    async def union(self, *sources: str) -> int:
+        """Insert all that other filters have seen; see ``UriFilter.union``."""
+        return await self._run(union(self._session, sources))
+
     async def info(self) -> FilterInfo:
         """Return configuration and state; see ``UriFilter.info``."""
         return await self._run(info(self._session))
 
     async def inserted(self) -> int:
-        """Return how many items were answered "new" so far; see ``UriFilter.inserted``."""
+        """Return how many items were answered "new" and have not expired; see ``UriFilter.inserted``."""
         return await self._run(inserted(self._session))
 
     async def drop(self) -> None:

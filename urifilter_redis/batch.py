@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from urifilter_redis.calls import ITEMS_A_CALL
 from urifilter_redis.digest import shards_of
 from urifilter_redis.items import encode_items
 from urifilter_redis.normalize import normalizer
@@ -59,34 +58,40 @@ class Batch:
     """The items of one call, their answers so far, and the calls that are still open.
 
     Attributes:
-        command: ``insert``, ``contains`` or ``forget``.
+        command: ``insert``, ``contains``, ``forget`` or ``remove``.
         items: as the caller gave them.
         answers: one an item; None where there is none yet.
         open: what has no answer yet.
         client: whose call ids are in ``open``.
+        max_age: ring: how many of the newest slices are looked at; 0 for all.
     """
 
-    __slots__ = ("_packed", "answers", "client", "command", "items", "open")
+    __slots__ = ("_packed", "answers", "client", "command", "items", "max_age", "open")
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all of it is what a batch is
         self,
         command: str,
         items: Sequence[object],
         digester: Callable[[Sequence[object]], list[bytes]],
+        *,
         shards: int,
+        cut: Callable[[int], int],
         client: str,
+        max_age: int = 0,
     ) -> None:
+        """Make digests and cut them into calls: ``cut`` says how many items a call to a shard may have."""
         digests = digester(items)
         self.command = command
         self.items = items
         self.client = client
+        self.max_age = max_age
         self.answers: list[int | None] = [None] * len(items)
-        self.open = _one_shard(digests) if shards == 1 else _many_shards(digests, shards)
+        self.open = _one_shard(digests, cut(0)) if shards == 1 else _many_shards(digests, shards, cut)
         self._packed = b"".join(digests)
 
-    def is_of(self, command: str, items: Sequence[object], digester: Callable[..., list[bytes]]) -> bool:
-        """Whether this batch is of that command and those items."""
-        return command == self.command and b"".join(digester(items)) == self._packed
+    def is_of(self, command: str, items: Sequence[object], digester: Callable[..., list[bytes]], max_age: int) -> bool:
+        """Whether this batch is of that command, those items and that age."""
+        return (command, max_age) == (self.command, self.max_age) and b"".join(digester(items)) == self._packed
 
     def close(self, call: OpenCall, answers: Sequence[int]) -> None:
         """Take over the answers of a call."""
@@ -98,23 +103,22 @@ class Batch:
         self.open.remove(call)
 
 
-def _one_shard(digests: list[bytes]) -> list[OpenCall]:
-    starts = range(0, len(digests), ITEMS_A_CALL)
+def _one_shard(digests: list[bytes], size: int) -> list[OpenCall]:
+    starts = range(0, len(digests), size)
     return [
-        OpenCall(
-            0, range(start, min(start + ITEMS_A_CALL, len(digests))), b"".join(digests[start : start + ITEMS_A_CALL])
-        )
+        OpenCall(0, range(start, min(start + size, len(digests))), b"".join(digests[start : start + size]))
         for start in starts
     ]
 
 
-def _many_shards(digests: list[bytes], shards: int) -> list[OpenCall]:
+def _many_shards(digests: list[bytes], shards: int, cut: Callable[[int], int]) -> list[OpenCall]:
     positions: defaultdict[int, list[int]] = defaultdict(list)
     for position, shard in enumerate(shards_of(digests, shards)):
         positions[shard].append(position)
     calls = []
     for shard, all_of_it in sorted(positions.items()):
-        for start in range(0, len(all_of_it), ITEMS_A_CALL):
-            some = all_of_it[start : start + ITEMS_A_CALL]
+        size = cut(shard)
+        for start in range(0, len(all_of_it), size):
+            some = all_of_it[start : start + size]
             calls.append(OpenCall(shard, some, b"".join([digests[position] for position in some])))
     return calls

@@ -6,19 +6,36 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from urifilter_redis import scripts
+from urifilter_redis.sizing import shard_capacity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from urifilter_redis.config import Config, View
+    from urifilter_redis.config import Config
     from urifilter_redis.keys import ShardKeys
     from urifilter_redis.scripts import Script
+    from urifilter_redis.state import ShardState, Slice, View
     from urifilter_redis.steps import Arguments
 
-__all__ = ["ITEMS_A_CALL", "NO_CALL_ID", "Call", "create", "drop", "items"]
+__all__ = [
+    "ITEMS_A_CALL",
+    "NO_CALL_ID",
+    "Call",
+    "build",
+    "create",
+    "drop",
+    "items",
+    "items_a_call",
+    "merge",
+    "store",
+    "turn",
+]
 
 #: Items in one call, so that none holds the server for long (500 take 1 to 8 ms).
 ITEMS_A_CALL = 500
+
+#: Items times live slices in one call; 500 items against 30 slices take 16 ms.
+SLICES_AND_ITEMS = 2000
 
 #: The call id of calls that are not recorded.
 NO_CALL_ID = "-"
@@ -44,31 +61,85 @@ def items(  # noqa: PLR0913, PLR0917 - the header of the scripts has as many
     view: View,
     call_id: str,
     digests: Sequence[bytes] | bytes,
+    max_age: int = 0,
 ) -> Call:
-    """Build ``insert``, ``contains`` or ``forget``.
+    """Build ``insert``, ``contains``, ``forget`` or ``remove``.
 
     Args:
-        command: one of the three.
+        command: one of the four.
         config: of the filter.
         keys: of the shard that all items belong to.
         view: the shard's live slices.
         call_id: or ``NO_CALL_ID``; ``contains`` takes no other.
         digests: 16 bytes an item, packed in one (sent as they are) or as a sequence (sent as hex).
+        max_age: ring: look only at so many of the newest slices; 0 for all.
     """
     script = scripts.load(command, config.layout, config.k)
     replies = () if command == "contains" else (keys.replies,)
-    slices = (keys.slice(each.name) for each in view.slices)
     encoded = ("bin", digests) if isinstance(digests, bytes) else ("hex", *(d.hex() for d in digests))
-    return Call(script, (keys.meta, *replies, keys.forgotten, *slices), (config.uid, call_id, 0, *encoded))
+    all_keys = (keys.meta, *replies, keys.forgotten, *_live(keys, view))
+    return Call(script, all_keys, (config.uid, call_id, max_age, *encoded))
+
+
+def items_a_call(config: Config, live: int) -> int:
+    """Return how many items a call may have on a filter with so many live slices."""
+    if config.retention == "growing":  # what does not fit into an empty slice fits into none
+        return max(1, min(ITEMS_A_CALL, SLICES_AND_ITEMS // live, shard_capacity(config.capacity, config.shards)))
+    slices = config.slices or 1 if config.retention == "ring" else live
+    return max(1, min(ITEMS_A_CALL, SLICES_AND_ITEMS // slices))
 
 
 def create(step: str, config: Config, keys: ShardKeys, fields: Sequence[str] = ()) -> Call:
     """Build ``create``: step ``make`` with the fields of ``meta``, or ``finish``."""
-    all_keys = (keys.meta, keys.replies, keys.forgotten, keys.slice("today"))
+    slices = (keys.slice(name) for name in ("today", "history", "history_1"))
+    all_keys = (keys.meta, keys.replies, keys.forgotten, *slices)
     return Call(scripts.load("create"), all_keys, (step, config.uid, config.bytes, *fields))
 
 
-def drop(step: str, uid: str, keys: ShardKeys, slices: Sequence[str]) -> Call:
-    """Build ``drop``: step ``begin`` or ``delete``; ``slices`` are all names that may exist."""
-    all_keys = (keys.meta, keys.replies, keys.forgotten, *(keys.slice(name) for name in slices))
-    return Call(scripts.load("drop"), all_keys, (step, uid))
+def turn(  # noqa: PLR0913, PLR0917 - likewise
+    step: str, keys: ShardKeys, state: ShardState, token: str, new: Slice, limit: int, names: Sequence[str]
+) -> Call:
+    """Build ``turn``: step ``allocate``, or ``turn`` with the live slices' names after it, oldest first."""
+    all_keys = (keys.meta, keys.forgotten, keys.next, *(keys.slice(name) for name in names))
+    return Call(scripts.load("turn"), all_keys, (step, state.uid, state.epoch, token, new.units, new.size, limit))
+
+
+def build(  # noqa: PLR0913 - likewise
+    step: str,
+    keys: ShardKeys,
+    state: ShardState,
+    *,
+    number: int,
+    oldest: int = 0,
+    offset: int = 0,
+    data: bytes = b"",
+    late: bool = False,
+) -> Call:
+    """Build ``build``: step ``archived``, ``piece`` or ``finish``."""
+    all_keys = (keys.meta, keys.forgotten, keys.slice("history"), keys.slice("history_1"))
+    fence = (step, state.uid, state.epoch, state.token)
+    return Call(scripts.load("build"), all_keys, (*fence, number, oldest, offset, data, int(late)))
+
+
+def store(step: str, keys: ShardKeys, state: ShardState, epoch: int, field: str = "", data: bytes = b"") -> Call:  # noqa: PLR0913, PLR0917 - likewise
+    """Build ``store``: step ``write`` a field of the archived slice ``epoch``, or ``delete`` it."""
+    arguments = (step, state.uid, state.epoch, state.token, field, data)
+    return Call(scripts.load("store"), (keys.meta, keys.archived(epoch)), arguments)
+
+
+def merge(  # noqa: PLR0913, PLR0917 - likewise
+    step: str, config: Config, keys: ShardKeys, view: View, number: int = 0, at: int = 0, data: bytes = b""
+) -> Call:
+    """Build ``merge``: step ``forget``, ``piece`` or ``count``; ``number`` is which live slice, the oldest being 1."""
+    script = scripts.load("merge", config.layout, config.k)
+    all_keys = (keys.meta, keys.forgotten, *keys.merging, *_live(keys, view))
+    return Call(script, all_keys, (config.uid, step, number, at, data))
+
+
+def drop(step: str, uid: str, keys: ShardKeys, doomed: Sequence[str] = ()) -> Call:
+    """Build ``drop``: step ``begin``, or ``delete`` for some keys of a shard."""
+    return Call(scripts.load("drop"), (keys.meta, *doomed), (step, uid))
+
+
+def _live(keys: ShardKeys, view: View) -> tuple[str, ...]:
+    return tuple(keys.slice(each.name) for each in view.slices)

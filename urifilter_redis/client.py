@@ -9,8 +9,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from urifilter_redis import flows, lifecycle
-from urifilter_redis.config import Config, Settings, View
+from urifilter_redis import flows, lifecycle, rotation
+from urifilter_redis.config import Config, Settings
 from urifilter_redis.connection import Address, Connector
 from urifilter_redis.errors import AnswerLost, UriFilterError
 from urifilter_redis.exchange import Timeouts
@@ -18,12 +18,16 @@ from urifilter_redis.info import FilterInfo, info, inserted
 from urifilter_redis.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.session import Session
 from urifilter_redis.steps import Flow, Pause
+from urifilter_redis.union import union
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
     import redis as redis_py
+
+    from urifilter_redis.rotation import Rotation
+    from urifilter_redis.state import View
 
 __all__ = ["UriFilter", "drop_filter", "list_filters"]
 
@@ -79,6 +83,11 @@ class UriFilter:
         error_rate: float = 1e-4,
         layout: str = "blocked",
         retention: str = "forever",
+        slices: int | None = None,
+        period: str | int | None = None,
+        write: str | None = None,
+        expire_after: str | None = None,
+        period_capacity: int | None = None,
         shards: int | None = None,
         normalize: str = "none",
         hash: str = "mmh3",  # noqa: A002 - the setting's name
@@ -91,10 +100,16 @@ class UriFilter:
 
         Args:
             name: 1 to 64 of ``A-Z a-z 0-9 . _ -``.
-            capacity: items over the whole filter.
-            error_rate: the probability, at capacity, that an item not seen is taken for seen.
-            layout: ``blocked`` (fast) or ``classic`` (smallest).
-            retention: ``forever``.
+            capacity: items of the whole window (growing: of the first slice).
+            error_rate: the probability, at capacity, that an item not seen is taken for seen, over all slices.
+            layout: ``blocked`` (fast), ``classic`` (smallest) or ``counting`` (items can be removed; forever only).
+            retention: ``forever``, ``growing``, ``ring`` or ``rolling``.
+            slices: ring and rolling: the window in periods; what was seen expires that many rotations later.
+            period: ring and rolling: time between rotations: ``45s``, ``10m``, ``6h``, ``1d``, ``2w``, or seconds.
+            write: ring: ``newest`` (None means that; the slices are written once, and all are looked at) or ``all``
+                (all are written, and one is looked at).
+            expire_after: ring and rolling: ``first-seen`` (None means that) or ``last-seen``.
+            period_capacity: ring with write newest: items that one period may bring; None: 2 capacity / slices.
             shards: 1 to 4096, above 64 a power of two; None: the fewest that keep bitmaps under 16 MiB.
             normalize: ``none``, ``whatwg`` or ``sorted``.
             hash: ``mmh3``, ``md5`` or ``blake2b`` (keyed: for hostile input).
@@ -109,7 +124,21 @@ class UriFilter:
             SliceLost: parts of the filter are missing.
             ServerUnavailable: the server is away, or refuses.
         """
-        settings = Settings(capacity, error_rate, layout, retention, shards, normalize, hash, seed)
+        settings = Settings(
+            capacity=capacity,
+            error_rate=error_rate,
+            layout=layout,
+            retention=retention,
+            slices=slices,
+            period=period,
+            write=write,
+            expire_after=expire_after,
+            period_capacity=period_capacity,
+            shards=shards,
+            normalize=normalize,
+            hash=hash,
+            seed=seed,
+        )
         flow = functools.partial(lifecycle.create, settings=settings)
         return cls._begin(name, redis, prefix, timeouts, flow)
 
@@ -166,49 +195,72 @@ class UriFilter:
         """The settings and geometry that were fixed at creation."""
         return self._session.config
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What ``create`` takes to make another filter with the same geometry, hash and seed."""
+        return self._session.config.settings
+
     def view(self, shard: int) -> View:
         """Return the live slices of a shard, as far as this client knows."""
         return self._session.view(shard)
+
+    @property
+    def on_progress(self) -> Callable[[int, int], object]:
+        """Called with (done, total) as a rotation or union goes on; for a progress bar."""
+        return self._session.report
+
+    @on_progress.setter
+    def on_progress(self, report: Callable[[int, int], object]) -> None:
+        self._session.report = report
 
     @property
     def unresolved(self) -> list[AnswerLost]:
         """Calls that were interrupted before all answers were there; pass one as ``retry=`` to get them."""
         return flows.unresolved(self._session)
 
-    def insert(self, uri: object, *, retry: UriFilterError | None = None) -> bool:
-        """Insert an item; True: it is new, and nobody else was or will be told so.
+    def insert(self, uri: object, *, max_age: int | None = None, retry: UriFilterError | None = None) -> bool:
+        """Insert an item; True: it is new, and nobody else was or will be told so. Arguments as ``insert_many``.
 
         Raises:
             BadItem: it cannot be filtered.
             AnswerLost: ask again with ``retry=``.
             UriFilterError: any other of the tree in ``errors``.
         """
-        return self.insert_many([uri], retry=retry)[0] == 0
+        return self.insert_many([uri], max_age=max_age, retry=retry)[0] == 0
 
-    def insert_many(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[int]:
-        """Insert items; return the age of each: 0 for new, 1 for seen. An item given twice is new once.
+    def insert_many(
+        self, uris: Iterable[object], *, max_age: int | None = None, retry: UriFilterError | None = None
+    ) -> list[int]:
+        """Insert items; return the age of each. An item given twice is new once.
+
+        0 is new; n was seen, in the n-th newest slice (rolling: 1 in today, 2 before; ring with write all: 1).
 
         Args:
             uris: any number; all are checked before any is sent.
+            max_age: ring: what was seen only in slices older than this counts as new; None: any age is seen.
             retry: what this method raised for the same items; only what has no answer yet is asked again.
 
         Raises:
             BadItem: with all bad indices; nothing was inserted.
+            ValueError: ``max_age`` is not for this filter.
+            FilterFull: growing: no further slice can be made.
             AnswerLost: retries ran out; ``answers`` has what did arrive, ``retry=`` asks for the rest.
             UriFilterError: likewise with ``answers``.
         """
-        return self._run(flows.answer(self._session, "insert", flows.listed(uris), retry))
+        return self._run(flows.answer(self._session, "insert", flows.listed(uris), retry, max_age))
 
-    def unique(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[Any]:
-        """Insert items; return those that are new, in their order. Raises as ``insert_many``."""
+    def unique(
+        self, uris: Iterable[object], *, max_age: int | None = None, retry: UriFilterError | None = None
+    ) -> list[Any]:
+        """Insert items; return those that are new, in their order. Arguments and errors as ``insert_many``."""
         items = flows.listed(uris)
-        return flows.selected(items, self.insert_many(items, retry=retry))
+        return flows.selected(items, self.insert_many(items, max_age=max_age, retry=retry))
 
-    def __call__(self, uris: Iterable[object]) -> list[Any]:
+    def __call__(self, uris: Iterable[object], *, max_age: int | None = None) -> list[Any]:
         """Do as ``unique``."""
-        return self.unique(uris)
+        return self.unique(uris, max_age=max_age)
 
-    def iter_unique(self, uris: Iterable[T]) -> Iterator[T]:
+    def iter_unique(self, uris: Iterable[T], *, max_age: int | None = None) -> Iterator[T]:
         """Yield those of a stream of any length that are new, in their order; memory is bounded.
 
         Items are inserted in windows of some thousand. When the loop over this ends early, what was inserted and
@@ -219,7 +271,7 @@ class UriFilter:
         while window := list(itertools.islice(stream, flows.WINDOW)):
             failed: UriFilterError | None = None
             try:
-                new = self.unique(window)
+                new = self.unique(window, max_age=max_age)
             except UriFilterError as error:
                 failed, new = error, flows.selected(window, error.answers or [])
             left = iter(new)
@@ -231,18 +283,23 @@ class UriFilter:
             if failed is not None:
                 raise failed
 
-    def contains(self, uri: object) -> bool:
-        """Whether an item was seen; raises as ``contains_many``."""
-        return self.contains_many([uri])[0] > 0
+    def contains(self, uri: object, *, max_age: int | None = None) -> bool:
+        """Whether an item was seen; arguments and errors as ``contains_many``."""
+        return self.contains_many([uri], max_age=max_age)[0] > 0
 
-    def contains_many(self, uris: Iterable[object]) -> list[int]:
-        """Return the age of each item without inserting: 0 for not seen, 1 for seen.
+    def contains_many(self, uris: Iterable[object], *, max_age: int | None = None) -> list[int]:
+        """Return the age of each item without inserting: 0 for not seen, else as ``insert_many``.
+
+        Args:
+            uris: any number.
+            max_age: ring: look only at so many of the newest slices; None: at all.
 
         Raises:
             BadItem: with all bad indices.
+            ValueError: ``max_age`` is not for this filter.
             UriFilterError: any other of the tree in ``errors``.
         """
-        return self._run(flows.answer(self._session, "contains", flows.listed(uris)))
+        return self._run(flows.answer(self._session, "contains", flows.listed(uris), max_age=max_age))
 
     def __contains__(self, uri: Hashable) -> bool:
         return self.contains(uri)
@@ -252,12 +309,68 @@ class UriFilter:
         answers = self._run(flows.answer(self._session, "forget", flows.listed(uris), retry))
         return [answer == 1 for answer in answers]
 
+    def remove(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[bool]:
+        """Take items out again, layout counting only; return whether each was there. Raises as ``insert_many``.
+
+        Remove only what you know was inserted. What was not is noticed but for the error rate; the rest hides other
+        items. When you do not know, use ``forget``.
+
+        Raises:
+            ValueError: the layout is another.
+        """
+        answers = self._run(flows.answer(self._session, "remove", flows.listed(uris), retry))
+        return [answer == 1 for answer in answers]
+
+    def rotate(self, expected_epoch: int | None = None) -> Rotation:
+        """Rotate a ring or rolling filter once, and finish a rotation that somebody has left.
+
+        Args:
+            expected_epoch: rotate only if the filter is in this epoch, so that of many who do so one does;
+                None: rotate in any case.
+
+        Raises:
+            RotationConflict: it is not, or not any more, in ``expected_epoch``.
+            UriFilterError: the retention does not rotate by time; any other of the tree in ``errors``.
+        """
+        return self._run(rotation.rotate(self._session, expected_epoch))
+
+    def due(self) -> int | None:
+        """Return the epoch that ``rotate_due`` would reach; None if nothing is due. Errors as ``rotate``."""
+        return self._run(rotation.due(self._session))
+
+    def epoch(self) -> int:
+        """Return how often the filter was rotated."""
+        return self._run(rotation.epoch(self._session))
+
+    def next_rotation(self) -> float:
+        """Return when a rotation is due, in seconds since 1970, server time. Errors as ``rotate``."""
+        return self._run(rotation.next_rotation(self._session))
+
+    def rotate_due(self) -> Rotation | None:
+        """Rotate if a period is over or a rotation was left unfinished; None if not. Errors as ``rotate``."""
+        return self._run(rotation.rotate_due(self._session))
+
+    def union(self, *sources: str) -> int:
+        """Insert all that other filters on this server, of equal geometry, hash and seed, have seen.
+
+        Args:
+            sources: their names; ``create(name, **news.settings)`` makes such a filter.
+
+        Returns:
+            About how many items that were.
+
+        Raises:
+            FilterNotFound: there is no such filter.
+            ConfigMismatch: one is of other geometry, hash or seed; each difference is named.
+        """
+        return self._run(union(self._session, sources))
+
     def info(self) -> FilterInfo:
         """Return configuration and state; counts all bits, so it costs the server some ms for every 16 MiB."""
         return self._run(info(self._session))
 
     def inserted(self) -> int:
-        """Return how many items were answered "new" so far; cheap, unlike ``info``."""
+        """Return how many items were answered "new" and have not expired; cheap, unlike ``info``."""
         return self._run(inserted(self._session))
 
     def drop(self) -> None:

@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, Field, asdict, dataclass, fields
 from typing import Any
 
 from urifilter_redis.digest import HASHES, new_seed
 from urifilter_redis.errors import ConfigMismatch, SliceLost, UriFilterError
 from urifilter_redis.normalize import NORMALIZATIONS
-from urifilter_redis.sizing import size
+from urifilter_redis.retention import EXPIRE_AFTER, RETENTIONS, SLICES, TIMED, WRITES, period_of, size_first
+from urifilter_redis.state import Slice
 
-__all__ = ["FORMAT", "RETENTIONS", "Config", "Settings", "Slice", "View"]
+__all__ = ["FORMAT", "Config", "Settings"]
 
 #: The version of ``meta`` and of the layouts; what is newer is refused.
 FORMAT = 1
 
-RETENTIONS = ("forever",)
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What the creator of a filter asks for.
 
     Attributes:
-        capacity: items over the whole filter.
-        error_rate: the probability that an item not seen is taken for seen, at capacity.
-        layout: ``blocked`` or ``classic``.
-        retention: ``forever``.
+        capacity: items of the whole window (growing: of the first slice).
+        error_rate: the probability that an item not seen is taken for seen, at capacity, over all slices.
+        layout: ``blocked``, ``classic`` or ``counting`` (retention ``forever`` only).
+        retention: ``forever``, ``growing``, ``ring`` or ``rolling``.
+        slices: ring and rolling: the window in periods, 2 to 1000.
+        period: ring and rolling: how long a slice is written to: ``45s``, ``10m``, ``6h``, ``1d``, ``2w``, or seconds.
+        write: ring: ``newest`` or ``all``; None: newest.
+        expire_after: ring and rolling: ``first-seen`` or ``last-seen``; None: first-seen.
+        period_capacity: ring with write newest: items that one period may bring; None: 2 capacity / slices, and
+            with last-seen capacity.
         shards: how many, or None for the fewest that keep slices within their limit.
         normalize: ``none``, ``whatwg`` or ``sorted``.
         hash: ``mmh3``, ``md5`` or ``blake2b``.
@@ -41,63 +46,69 @@ class Settings:
     error_rate: float = 1e-4
     layout: str = "blocked"
     retention: str = "forever"
+    slices: int | None = None
+    period: str | int | None = None
+    write: str | None = None
+    expire_after: str | None = None
+    period_capacity: int | None = None
     shards: int | None = None
     normalize: str = "none"
     hash: str = "mmh3"
     seed: int | str | None = None
 
     def __post_init__(self) -> None:
-        for name, allowed in (("retention", RETENTIONS), ("normalize", NORMALIZATIONS), ("hash", HASHES)):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} is one of {', '.join(allowed)} and not {getattr(self, name)!r}")
-        size(self.capacity, self.error_rate, self.layout, self.shards)
+        _among("retention", self.retention, RETENTIONS)
+        _among("normalize", self.normalize, NORMALIZATIONS)
+        _among("hash", self.hash, HASHES)
+        self._check_time()
+        if self.layout == "counting" and self.retention != "forever":
+            raise ValueError("layout counting is for retention forever only")
+        size_first(self)
         new_seed(self.hash, self.seed)
 
+    def _check_time(self) -> None:
+        """Check what belongs to a retention, and fill in its defaults."""
+        timed, ring = self.retention in TIMED, self.retention == "ring"
+        for name, taken in (("slices", timed), ("period", timed), ("expire_after", timed), ("write", ring)):
+            if not taken and getattr(self, name) is not None:
+                raise ValueError(f"{name} is not for retention {self.retention}")
+        if timed:
+            if self.slices is None or self.period is None:
+                raise ValueError(
+                    f"retention {self.retention} needs slices (how many) and period (45s, 10m, 6h, 1d, 2w)"
+                )
+            if isinstance(self.slices, bool) or not isinstance(self.slices, int) or not _within(self.slices, SLICES):
+                raise ValueError(f"slices are {SLICES[0]} to {SLICES[1]} and not {self.slices!r}")
+            self._fill("period", period_of(self.period))
+            self._fill("expire_after", self.expire_after or "first-seen")
+            _among("expire_after", self.expire_after, EXPIRE_AFTER)
+        if ring:
+            self._fill("write", self.write or "newest")
+            _among("write", self.write, WRITES)
+        if self.period_capacity is not None and self.write != "newest":
+            raise ValueError("period_capacity is for retention ring with write newest")
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """One live slice of a shard, as ``meta`` lists it.
-
-    Attributes:
-        name: ``today`` …, the end of its key.
-        units: blocks (blocked) or bits (classic).
-        size: bytes.
-    """
-
-    name: str
-    units: int
-    size: int
-
-    def __str__(self) -> str:
-        return f"{self.name}:{self.units}:{self.size}"
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What a client knows of a shard that changes: the live slices, from oldest to newest."""
-
-    slices: tuple[Slice, ...]
-
-    @classmethod
-    def from_meta(cls, meta: dict[str, str], name: str) -> View:
-        """Read the live slices from a shard's ``meta``; ``name`` is for errors.
-
-        Raises:
-            SliceLost: they are missing or unreadable.
-        """
-        try:
-            entries = [entry.split(":") for entry in meta["slices"].split()]
-            return cls(tuple(Slice(slice_, int(units), int(size)) for slice_, units, size in entries))
-        except (KeyError, ValueError) as error:
-            raise SliceLost(f"{name}: meta is damaged: {error!r}") from error
+    def _fill(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
 
 
-@dataclass(frozen=True, slots=True)
+def _among(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} is one of {', '.join(allowed)} and not {value!r}")
+
+
+def _within(value: int, limits: tuple[int, int]) -> bool:
+    return limits[0] <= value <= limits[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """A filter's settings and geometry as they stand in ``meta``; the attributes are the fields' names.
 
-    ``k``, ``units`` and ``bytes`` are the offsets an item, and the blocks or bits and the bytes of a shard's first
-    slice. ``seed`` is text: decimal for mmh3, empty for md5, 32 hex digits for blake2b.
+    (But for ``slices``, which is called ``window`` there: ``slices`` are the live ones.) None is what the retention
+    does not have. ``k``, ``units`` and ``bytes`` are the offsets an item, and the units and bytes of a shard's first
+    slice. ``seed`` is text: decimal for mmh3, empty for md5, 32 hex digits for blake2b. ``archive`` is where the
+    closed slices of rolling go: ``redis``, beside the filter.
     """
 
     uid: str
@@ -112,24 +123,25 @@ class Config:
     normalize: str
     hash: str
     seed: str
+    slices: int | None = None
+    period: str | None = None
+    write: str | None = None
+    expire_after: str | None = None
+    period_capacity: int | None = None
+    archive: str | None = None
 
     @classmethod
     def new(cls, settings: Settings) -> Config:
         """Decide what ``settings`` leave open: geometry, seed and uid."""
-        sizing = size(settings.capacity, settings.error_rate, settings.layout, settings.shards)
+        sizing = size_first(settings)
+        asked = asdict(settings) | {"shards": sizing.shards, "seed": new_seed(settings.hash, settings.seed)}
         return cls(
             uid=secrets.token_hex(8),
-            layout=settings.layout,
-            retention=settings.retention,
-            capacity=settings.capacity,
-            error_rate=settings.error_rate,
-            shards=sizing.shards,
             k=sizing.k,
             units=sizing.units,
             bytes=sizing.slice_bytes,
-            normalize=settings.normalize,
-            hash=settings.hash,
-            seed=new_seed(settings.hash, settings.seed),
+            archive="redis" if settings.retention == "rolling" else None,
+            **asked,
         )
 
     @classmethod
@@ -143,17 +155,28 @@ class Config:
         try:
             if int(meta["format"]) > FORMAT:
                 raise UriFilterError(f"{name}: made by a newer version of urifilter-redis: upgrade this one")
-            values = {f.name: _READ[str(f.type)](meta[f.name]) for f in fields(cls)}
-        except (KeyError, ValueError) as error:
+            values = {
+                f.name: _read(str(f.type), meta[_IN_META.get(f.name, f.name)]) for f in fields(cls) if _has(meta, f)
+            }
+            return cls(**values)
+        except (KeyError, TypeError, ValueError) as error:
             raise SliceLost(f"{name}: meta is damaged: {error!r}") from error
-        return cls(**values)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What ``create`` takes to make a filter with the same geometry, hash and seed."""
+        names = {each.name for each in fields(Settings)}
+        return {name: value for name, value in asdict(self).items() if name in names}
 
     def to_meta(self, shard: int, phase: str) -> list[str]:
         """Return field and value in turn, for the script ``create``."""
-        today = Slice("today", self.units, self.bytes)
-        values: dict[str, Any] = {"format": FORMAT, **asdict(self)}
+        values: dict[str, Any] = {"format": FORMAT}
+        values |= {_IN_META.get(name, name): value for name, value in asdict(self).items() if value is not None}
         del values["uid"]
-        values |= {"shard": shard, "phase": phase, "epoch": 0, "slices": today, "inserted": 0}
+        today = Slice("today", self.units, self.bytes)
+        values |= {"shard": shard, "phase": phase, "epoch": 0, "oldest": 0, "slices": today, "inserted": 0}
+        if self.retention == "growing":
+            values["limit"] = size_first(self).shard_capacity
         return [text for name, value in values.items() for text in (name, _write(value))]
 
     def check(self, settings: Settings, name: str) -> None:
@@ -163,11 +186,10 @@ class Config:
             ConfigMismatch: with each setting that differs.
         """
         asked = asdict(settings)
-        if settings.shards is None:
-            del asked["shards"]
-        if settings.seed is None:
-            del asked["seed"]
-        else:
+        for open_ in ("shards", "seed"):
+            if asked[open_] is None:
+                del asked[open_]
+        if "seed" in asked:
             asked["seed"] = new_seed(settings.hash, settings.seed)
         differences = {s: (v, getattr(self, s)) for s, v in asked.items() if getattr(self, s) != v}
         if differences:
@@ -175,7 +197,19 @@ class Config:
             raise ConfigMismatch(f"{name}: the filter exists with other settings: {each}", differences)
 
 
+#: Fields whose name in ``meta`` is another.
+_IN_META = {"slices": "window"}
+
 _READ = {"str": str, "int": int, "float": float}
+
+
+def _has(meta: dict[str, str], field: Field[Any]) -> bool:
+    """Whether a field is to be read; what filters of older versions do not have has a default."""
+    return field.default is MISSING or _IN_META.get(field.name, field.name) in meta
+
+
+def _read(type_: str, text: str) -> Any:
+    return _READ[type_.removesuffix(" | None")](text)
 
 
 def _write(value: object) -> str:

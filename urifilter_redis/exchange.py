@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.errors import AnswerLost, ServerUnavailable, UriFilterError
+from urifilter_redis.errors import AnswerLost, FilterFull, ServerUnavailable, UriFilterError
 from urifilter_redis.replies import Verdict, error_of, judge, late_at
 from urifilter_redis.steps import Arguments, Flow, Pause, Send
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from urifilter_redis.calls import Call
     from urifilter_redis.session import Session
 
-__all__ = ["Request", "Timeouts", "ask", "exchange"]
+__all__ = ["Request", "Timeouts", "ask", "ask_shard", "exchange"]
 
 #: Seconds; the first pause before the same is sent again, doubled each time up to the longest.
 FIRST_PAUSE = 0.02
@@ -49,6 +49,7 @@ class Request:
         call_id: of a writing call; None for what may be repeated freely.
         in_doubt: it may have run without our knowing, or may still run.
         answered: ``reply`` is the answer.
+        full: not run, because today has no room for it; asked again under the same call id it will be.
         error: why it is not answered.
     """
 
@@ -57,6 +58,7 @@ class Request:
     call_id: CallId | None = None
     in_doubt: bool = False
     answered: bool = False
+    full: bool = False
     reply: Any = None
     error: UriFilterError | None = field(default=None, repr=False)
 
@@ -68,7 +70,7 @@ class Request:
     @property
     def settled(self) -> bool:
         """Whether there is nothing more to send."""
-        return self.answered or self.error is not None
+        return self.answered or self.full or self.error is not None
 
     def command(self) -> Arguments:
         """Return the command as it is to be sent now."""
@@ -84,7 +86,7 @@ class Request:
 def exchange(session: Session, requests: Sequence[Request]) -> Flow[None]:
     """Send requests in one pipeline, and what must be sent again in the next, until all is settled.
 
-    Afterwards each request is ``answered`` or has an ``error``; one that is ``in_doubt`` may still run.
+    Afterwards each request is ``answered``, or ``full``, or has an ``error``; one that is ``in_doubt`` may still run.
     """
     give_up = time.monotonic() + session.timeouts.total
     pauses = _pauses()
@@ -108,9 +110,23 @@ def ask(session: Session, *made: Call | Arguments) -> Flow[list[Any]]:
     Raises:
         UriFilterError: the first that was not answered.
     """
-    requests = [Request.of(each) for each in made]
+    return (yield from _answers(session, [Request.of(each) for each in made]))
+
+
+def ask_shard(session: Session, shard: int, *builders: Callable[[], Call]) -> Flow[list[Any]]:
+    """Do as ``ask`` with calls that name a shard's live slices: they are built anew when those have changed."""
+
+    def request(build: Callable[[], Call]) -> Request:
+        return Request(lambda _: build(), shard)
+
+    return (yield from _answers(session, [request(build) for build in builders]))
+
+
+def _answers(session: Session, requests: Sequence[Request]) -> Flow[list[Any]]:
     yield from exchange(session, requests)
     for request in requests:
+        if request.full:
+            raise FilterFull(f"{session.where}: today has no room for these items")
         if request.error is not None:
             raise request.error
     return [request.reply for request in requests]
@@ -122,6 +138,8 @@ def _settle(session: Session, request: Request, outcome: Any) -> Verdict:
         request.answered, request.in_doubt, request.reply = True, False, outcome
     elif verdict is Verdict.IN_DOUBT:
         request.in_doubt = request.call_id is not None
+    elif verdict is Verdict.FULL:
+        request.full = True
     elif verdict is Verdict.RENEW:
         _renew(session, request, outcome)
     elif verdict is Verdict.REFUSED:

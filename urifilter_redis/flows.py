@@ -9,12 +9,14 @@ from urifilter_redis import calls
 from urifilter_redis.batch import Batch
 from urifilter_redis.errors import AnswerLost, UriFilterError
 from urifilter_redis.exchange import Request, exchange
+from urifilter_redis.rotation import grow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from urifilter_redis.batch import OpenCall
     from urifilter_redis.calls import Call
+    from urifilter_redis.config import Config
     from urifilter_redis.session import Session
     from urifilter_redis.steps import Flow
 
@@ -57,33 +59,57 @@ def unresolved(session: Session) -> list[AnswerLost]:
 
 
 def answer(
-    session: Session, command: str, items: Sequence[object], retry: UriFilterError | None = None
+    session: Session,
+    command: str,
+    items: Sequence[object],
+    retry: UriFilterError | None = None,
+    max_age: int | None = None,
 ) -> Flow[list[int]]:
     """Get the answers of a command for items, in the items' order.
 
     Args:
         session: of the filter.
-        command: ``insert``, ``contains`` or ``forget``.
+        command: ``insert``, ``contains``, ``forget`` or ``remove``.
         items: any number.
         retry: what an earlier call with these items raised; only what has no answer yet is asked.
+        max_age: ring: look only at so many of the newest slices; None for all.
 
     Raises:
         BadItem: nothing was sent.
-        ValueError: ``retry`` is not of this call.
+        ValueError: ``retry`` is not of this call, or ``max_age`` or the command not for this filter.
         UriFilterError: with the answers that did arrive; AnswerLost if others may have been lost.
     """
-    batch = _resume(session, command, items, retry)
+    _check(session.config, command, max_age)
+    batch = _resume(session, command, items, retry, max_age or 0)
     while batch.open:
         yield from _window(session, batch, batch.open[:CALLS_IN_FLIGHT])
     return cast("list[int]", batch.answers)
 
 
-def _resume(session: Session, command: str, items: Sequence[object], retry: UriFilterError | None) -> Batch:
+def _check(config: Config, command: str, max_age: int | None) -> None:
+    if command == "remove" and config.layout != "counting":
+        raise ValueError(f"remove is for layout counting, and this filter is {config.layout}: use forget")
+    if max_age is not None:
+        if config.slices is None or config.retention != "ring":
+            raise ValueError(f"max_age is for retention ring and not {config.retention}")
+        if isinstance(max_age, bool) or not isinstance(max_age, int) or not 1 <= max_age <= config.slices:
+            raise ValueError(f"max_age is 1 to {config.slices}, the filter's slices, and not {max_age!r}")
+
+
+def _resume(
+    session: Session, command: str, items: Sequence[object], retry: UriFilterError | None, max_age: int
+) -> Batch:
     """Return a new batch, or the one that ``retry`` is about."""
     if retry is None:
-        return Batch(command, items, session.digester, session.config.shards, session.ids.client)
+        config = session.config
+
+        def cut(shard: int) -> int:
+            return calls.items_a_call(config, len(session.view(shard).slices))
+
+        client = session.ids.client
+        return Batch(command, items, session.digester, shards=config.shards, cut=cut, client=client, max_age=max_age)
     batch = retry.batch
-    if batch is None or not batch.is_of(command, items, session.digester):
+    if batch is None or not batch.is_of(command, items, session.digester, max_age):
         raise ValueError(f"retry= takes what {command} raised for these same items, not {retry!r}")
     if batch.client != session.ids.client:
         raise ValueError("retry= takes what this very filter object raised, in this very process")
@@ -93,8 +119,11 @@ def _resume(session: Session, command: str, items: Sequence[object], retry: UriF
 
 
 def _window(session: Session, batch: Batch, window: Sequence[OpenCall]) -> Flow[None]:
-    """Send some calls of a batch; take over what was answered; raise if anything was not."""
-    requests = [_request(session, batch.command, call) for call in window]
+    """Send some calls of a batch; take over what was answered; raise if anything was not.
+
+    What a growing filter has no room for stays open, and its next slice is made.
+    """
+    requests = [_request(session, batch, call) for call in window]
     try:
         yield from exchange(session, requests)
     except BaseException:  # cancelled, Ctrl-C: what is on its way may run
@@ -107,23 +136,30 @@ def _window(session: Session, batch: Batch, window: Sequence[OpenCall]) -> Flow[
         raise
     _take_over(session, batch, window, requests)
     errors = [request.error for request in requests if request.error is not None]
+    full = {call.shard: call for call, request in zip(window, requests, strict=True) if request.full}
+    try:
+        for shard, call in full.items():
+            yield from grow(session, shard, len(call.positions))
+    except UriFilterError as failed:
+        doubtful = any(call.in_doubt for call in full.values())
+        errors.append(AnswerLost(f"a reply was lost, and then: {failed}") if doubtful else failed)
     if errors:
         error = next((e for e in errors if isinstance(e, AnswerLost)), errors[0])
         error.batch = batch
         raise error
 
 
-def _request(session: Session, command: str, call: OpenCall) -> Request:
-    build = functools.partial(_call, session, command, call)
-    if command == "contains":
+def _request(session: Session, batch: Batch, call: OpenCall) -> Request:
+    build = functools.partial(_call, session, batch, call)
+    if batch.command == "contains":
         return Request(build, call.shard)
     return Request(build, call.shard, call.call_id or session.ids.draw(), call.in_doubt)
 
 
-def _call(session: Session, command: str, call: OpenCall, request: Request) -> Call:
+def _call(session: Session, batch: Batch, call: OpenCall, request: Request) -> Call:
     call_id = calls.NO_CALL_ID if request.call_id is None else str(request.call_id)
     keys, view = session.keys.shard(call.shard), session.view(call.shard)
-    return calls.items(command, session.config, keys, view, call_id, call.packed)
+    return calls.items(batch.command, session.config, keys, view, call_id, call.packed, batch.max_age)
 
 
 def _take_over(session: Session, batch: Batch, window: Sequence[OpenCall], requests: Sequence[Request]) -> None:

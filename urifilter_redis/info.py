@@ -3,29 +3,54 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.config import Config, Slice, View
-from urifilter_redis.errors import FilterNotFound
 from urifilter_redis.exchange import ask
+from urifilter_redis.fill import fill_of
 from urifilter_redis.replies import to_mapping
-from urifilter_redis.sizing import error_rate_from_fill, size
+from urifilter_redis.retention import TIMED, growing_slice, live_slices, size_first, slice_share
+from urifilter_redis.rotation import next_due, read_states
+from urifilter_redis.sizing import Sizing, error_rate_from_fill
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
-    from urifilter_redis.keys import ShardKeys
+    from urifilter_redis.config import Config
     from urifilter_redis.session import Session
-    from urifilter_redis.steps import Arguments, Flow
+    from urifilter_redis.state import ShardState, Slice
+    from urifilter_redis.steps import Flow
 
-__all__ = ["FilterInfo", "info", "inserted"]
+__all__ = ["FilterInfo", "SliceInfo", "info", "inserted"]
 
-#: Bytes whose bits are counted in one command (BITCOUNT takes a fraction of a millisecond for as many).
-BYTES_A_COUNT = 1 << 20
 
-#: Commands in one pipeline.
-COMMANDS_A_PIPELINE = 32
+@dataclass(frozen=True, slots=True)
+class SliceInfo:
+    """One live slice, over all shards; the attributes are the keys of its JSON.
+
+    Attributes:
+        name: the end of its key: ``today``, ``history_1`` …
+        opened: server time in seconds since 1970 at which its first shard was made (rolling's history: its oldest).
+        closed: when its last shard was closed; None for today.
+        inserted: items.
+        capacity: items that it is made for.
+        fill: share of the bits that are set (counting: of the counters over 0).
+        error_share: what it may add to the filter's error rate.
+        error_rate_now: the probability that an item not seen is taken for seen here, inverted from the fill.
+        over_capacity: it holds more than it is made for.
+        size: bytes.
+    """
+
+    name: str
+    opened: float
+    closed: float | None
+    inserted: int
+    capacity: int
+    fill: float
+    error_share: float
+    error_rate_now: float
+    over_capacity: bool
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +60,35 @@ class FilterInfo:
     Attributes:
         name: of the filter.
         uid: its random 16 hex digits.
-        layout: ``blocked`` or ``classic``.
-        retention: ``forever``.
-        capacity: items over the whole filter.
+        layout: ``blocked``, ``classic`` or ``counting``.
+        retention: ``forever``, ``growing``, ``ring`` or ``rolling``.
+        capacity: items of the whole window (growing: of the first slice).
         error_rate: what was asked for.
         shards: how many.
         k: offsets an item.
-        slice_bytes: of one shard's bitmap.
+        slice_bytes: of one shard's first bitmap.
         normalize: of items.
         hash: of items.
         seed: of the hash, as text.
+        slices: ring and rolling: the window, in periods.
+        period: ring and rolling: how long a slice is written to.
+        write: ring: ``newest`` or ``all``.
+        expire_after: ring and rolling: ``first-seen`` or ``last-seen``.
+        period_capacity: ring: what was asked for, if anything.
+        archive: rolling: where its closed slices are.
         created: server time in seconds since 1970.
         phase: ``idle`` when nothing is under way.
-        inserted: items answered "new" so far, forgotten and inserted anew counted anew.
+        epoch: how often it was rotated; shards may be an epoch behind while a rotation runs.
+        next_rotation: ring and rolling: when one is due, server time in seconds since 1970.
+        inserted: items answered "new" that have not expired; forgotten and inserted anew counted anew.
         forgotten: items that count as new once more.
-        fill: share of the bits that are set.
+        fill: share of the bits that are set (counting: of the counters over 0).
         error_rate_now: the probability that an item not seen is taken for seen, inverted from the fill.
-        error_rate_at_capacity: the same at capacity.
-        over_capacity: more was inserted than it was made for.
+        error_rate_at_capacity: the same at capacity (growing: whatever it grows to).
+        over_capacity: it holds more than it was made for, or a slice does.
         memory: bytes that the server has allocated for all keys of the filter.
+        archived: bytes of it for compressed closed slices.
+        live_slices: from newest to oldest.
     """
 
     name: str
@@ -68,8 +103,16 @@ class FilterInfo:
     normalize: str
     hash: str
     seed: str
+    slices: int | None
+    period: str | None
+    write: str | None
+    expire_after: str | None
+    period_capacity: int | None
+    archive: str | None
     created: float
     phase: str
+    epoch: int
+    next_rotation: float | None
     inserted: int
     forgotten: int
     fill: float
@@ -77,18 +120,35 @@ class FilterInfo:
     error_rate_at_capacity: float
     over_capacity: bool
     memory: int
+    archived: int
+    live_slices: tuple[SliceInfo, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the attributes as a dictionary for JSON."""
-        return asdict(self)
+        return asdict(self) | {"live_slices": [asdict(each) for each in self.live_slices]}
+
+
+@dataclass(slots=True)
+class _Part:
+    """A live slice of one shard."""
+
+    slice: Slice
+    opened: int
+    closed: int | None
+    inserted: int
+    capacity: int
+    share: float
+    fill: float = 0.0
+    rate: float = 0.0
 
 
 @dataclass(slots=True)
 class _Shard:
-    meta: dict[str, str]
+    state: ShardState
     forgotten: int
     memory: int
-    bits_set: int = 0
+    archived: int
+    parts: list[_Part] = field(default_factory=list)  # newest first
 
 
 def info(session: Session) -> Flow[FilterInfo]:
@@ -98,61 +158,122 @@ def info(session: Session) -> Flow[FilterInfo]:
         FilterNotFound: the filter, or a shard of it, is gone.
     """
     config = session.config
+    (reply,) = yield from ask(session, session.read_meta(0))
+    created = int(to_mapping(reply).get("created", 0)) / 1000
     shards = []
     for number in range(config.shards):
-        shard = yield from _shard(session, session.keys.shard(number))
+        shard = yield from _shard(session, number)
         shards.append(shard)
-    fills = [shard.bits_set / (8 * config.bytes) for shard in shards]
-    inserted = sum(int(shard.meta["inserted"]) for shard in shards)
-    sizing = size(config.capacity, config.error_rate, config.layout, config.shards)
-    rates = [error_rate_from_fill(config.layout, config.k, fill) for fill in fills]
+    states = [shard.state for shard in shards]
+    live = tuple(_slice_info(config, parts) for parts in _by_age(shards))
+    rates = [_together(config, [part.rate for part in shard.parts]) for shard in shards]
+    fills = [part.fill for shard in shards for part in shard.parts]
+    total = sum(state.inserted_in_all for state in states)
     return FilterInfo(
         name=session.keys.name,
-        **_settings(config),
+        **{name: value for name, value in asdict(config).items() if name not in {"units", "bytes"}},
         slice_bytes=config.bytes,
-        created=int(shards[0].meta["created"]) / 1000,
-        phase=shards[0].meta["phase"],
-        inserted=inserted,
+        created=created,
+        phase=next((state.phase for state in states if state.phase != "idle"), "idle"),
+        epoch=max(state.epoch for state in states),
+        next_rotation=next_due(config.period or "", states) if config.retention in TIMED else None,
+        inserted=total,
         forgotten=sum(shard.forgotten for shard in shards),
         fill=math.fsum(fills) / len(fills),
         error_rate_now=math.fsum(rates) / len(rates),
-        error_rate_at_capacity=sizing.error_rate_at_capacity,
-        over_capacity=inserted > config.capacity,
+        error_rate_at_capacity=_at_capacity(config),
+        over_capacity=(config.retention != "growing" and total > config.capacity) or any(e.over_capacity for e in live),
         memory=sum(shard.memory for shard in shards),
+        archived=sum(shard.archived for shard in shards),
+        live_slices=live,
     )
 
 
 def inserted(session: Session) -> Flow[int]:
-    """Count the items answered "new" so far, without counting bits."""
-    shards = [session.keys.shard(number) for number in range(session.config.shards)]
-    counts = yield from ask(session, *(("HGET", keys.meta, "inserted") for keys in shards))
-    return sum(int(count or 0) for count in counts)
+    """Count the items answered "new" that have not expired, without counting bits."""
+    states = yield from read_states(session)
+    return sum(state.inserted_in_all for state in states)
 
 
-def _settings(config: Config) -> dict[str, Any]:
-    return {name: value for name, value in asdict(config).items() if name not in {"units", "bytes"}}
+def _shard(session: Session, number: int) -> Flow[_Shard]:
+    """Read a shard; anew if it rotates meanwhile."""
+    keys, config = session.keys.shard(number), session.config
+    while True:
+        (state,) = yield from read_states(session, [number])
+        archived = range(max(0, state.epoch - (config.slices or 0)), state.epoch + 1) if config.archive else ()
+        own = [keys.meta, keys.replies, keys.forgotten, keys.next, *(keys.slice(e.name) for e in state.view.slices)]
+        usage = [("MEMORY", "USAGE", key, "SAMPLES", 0) for key in [*own, *map(keys.archived, archived)]]
+        forgotten, *memory = yield from ask(session, ("ZCARD", keys.forgotten), *usage)
+        asleep = sum(each or 0 for each in memory[len(own) :])
+        shard = _Shard(state, forgotten, sum(each or 0 for each in memory), asleep, _parts(config, state))
+        for part in shard.parts:
+            part.fill = yield from fill_of(session, keys.slice(part.slice.name), part.slice)
+            part.rate = error_rate_from_fill(config.layout, config.k, part.fill)
+        (again,) = yield from read_states(session, [number])
+        if again.view == state.view and again.epoch == state.epoch:
+            return shard
 
 
-def _shard(session: Session, keys: ShardKeys) -> Flow[_Shard]:
-    (reply,) = yield from ask(session, ("HGETALL", keys.meta))
-    meta = to_mapping(reply)
-    if meta.get("uid") != session.config.uid:
-        raise FilterNotFound(f"{session.where}: it was dropped, or lost {keys.meta}")
-    slices = View.from_meta(meta, session.where).slices
-    all_keys = [keys.meta, keys.replies, keys.forgotten, *(keys.slice(each.name) for each in slices)]
-    usage = (("MEMORY", "USAGE", key) for key in all_keys)
-    forgotten, *memory = yield from ask(session, ("ZCARD", keys.forgotten), *usage)
-    shard = _Shard(meta, forgotten, sum(bytes_ or 0 for bytes_ in memory))
-    for pieces in _count_commands(keys, slices):
-        shard.bits_set += sum((yield from ask(session, *pieces)))
-    return shard
+def _parts(config: Config, state: ShardState) -> list[_Part]:
+    """Return the live slices of a shard, newest first, with what ``meta`` says of each."""
+    parts: list[_Part] = []
+    for age, slice_ in enumerate(reversed(state.view.slices)):
+        opened, closed, count = _times(state, age, slice_.name)
+        if config.write == "all" and parts:  # each holds what those after it hold too
+            count += parts[-1].inserted
+        index = state.epoch - age
+        capacity = _sizing(config, index).shard_capacity
+        parts.append(_Part(slice_, opened, closed, count, capacity, slice_share(config, index)))
+    return parts
 
 
-def _count_commands(keys: ShardKeys, slices: tuple[Slice, ...]) -> Iterator[list[Arguments]]:
-    commands: list[Arguments] = [
-        ("BITCOUNT", keys.slice(each.name), start, min(start + BYTES_A_COUNT, each.size) - 1)
-        for each in slices
-        for start in range(0, each.size, BYTES_A_COUNT)
-    ]
-    for start in range(0, len(commands), COMMANDS_A_PIPELINE):
-        yield commands[start : start + COMMANDS_A_PIPELINE]
+def _times(state: ShardState, age: int, name: str) -> tuple[int, int | None, int]:
+    """Return when a live slice was opened and closed, and its items; ``age`` counts from 0, today."""
+    if age == 0:
+        return state.opened, None, state.inserted
+    if name == "history":  # rolling: all that is older than the slices before it
+        merged = state.closed[: len(state.closed) - age + 1]
+        return merged[0].opened, merged[-1].closed, sum(each.inserted for each in merged)
+    closed = state.closed[-age]
+    return closed.opened, closed.closed, closed.inserted
+
+
+def _sizing(config: Config, index: int) -> Sizing:
+    grown = growing_slice(config, index) if config.retention == "growing" else None
+    return grown or size_first(config)
+
+
+def _by_age(shards: Sequence[_Shard]) -> list[list[_Part]]:
+    most = max(len(shard.parts) for shard in shards)
+    return [[shard.parts[age] for shard in shards if age < len(shard.parts)] for age in range(most)]
+
+
+def _slice_info(config: Config, parts: Sequence[_Part]) -> SliceInfo:
+    ends = [part.closed for part in parts]
+    held = sum(part.inserted for part in parts)
+    capacity = size_first(config).capacity if config.retention != "growing" else sum(part.capacity for part in parts)
+    return SliceInfo(
+        name=parts[0].slice.name,
+        opened=min(part.opened for part in parts) / 1000,
+        closed=None if None in ends else max(end for end in ends if end is not None) / 1000,
+        inserted=held,
+        capacity=capacity,
+        fill=math.fsum(part.fill for part in parts) / len(parts),
+        error_share=math.fsum(part.share for part in parts) / len(parts),
+        error_rate_now=math.fsum(part.rate for part in parts) / len(parts),
+        over_capacity=held > capacity,
+        size=sum(part.slice.size for part in parts),
+    )
+
+
+def _together(config: Config, rates: Sequence[float]) -> float:
+    """Return the error rate of slices that are all looked at (newest first), or of the one that is."""
+    if config.write == "all":
+        return rates[-1]
+    return -math.expm1(math.fsum(math.log1p(-min(rate, 1 - 1e-15)) for rate in rates))
+
+
+def _at_capacity(config: Config) -> float:
+    if config.retention == "growing":
+        return config.error_rate
+    return size_first(config).error_rate_at_capacity * (1 if config.write == "all" else live_slices(config))

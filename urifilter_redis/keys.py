@@ -57,6 +57,20 @@ class ShardKeys:
         """Sorted set: digests that count as new once more, scored by epoch."""
         return self.base + "forgotten"
 
+    @property
+    def next(self) -> str:
+        """The bitmap that will be today; never read before it is."""
+        return self.slice("today_next")
+
+    @property
+    def merging(self) -> tuple[str, str]:
+        """Two strings that exist while the script ``merge`` runs."""
+        return self.base + "merging_1", self.base + "merging_2"
+
+    def archived(self, epoch: int) -> str:
+        """Hash: a closed slice, compressed, when the archive is Redis itself."""
+        return f"{self.base}slice:{epoch}"
+
     def slice(self, name: str) -> str:
         """Return the key of the bitmap called ``name`` (``today``, ``history_1`` …)."""
         return self.base + name

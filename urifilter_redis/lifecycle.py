@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from urifilter_redis import calls
 from urifilter_redis.config import Config, Settings
@@ -12,19 +12,21 @@ from urifilter_redis.exchange import ask
 from urifilter_redis.replies import to_mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Sequence
 
-    from urifilter_redis.keys import FilterKeys
+    from urifilter_redis.keys import ShardKeys
     from urifilter_redis.session import Session
     from urifilter_redis.steps import Flow
 
 __all__ = ["create", "drop", "names", "open_"]
 
-#: Shards made or dropped in one pipeline; making one takes the server up to 8 ms.
+T = TypeVar("T")
+
+#: Shards made in one pipeline; making one takes the server up to 8 ms.
 SHARDS_A_PIPELINE = 16
 
-#: Every slice that a shard may have, for drop.
-SLICE_NAMES = ("today",)
+#: Keys deleted in one call; each may be a bitmap, which takes the server 1 ms to free.
+KEYS_A_CALL = 8
 
 
 def create(session: Session, settings: Settings) -> Flow[Config]:
@@ -80,14 +82,16 @@ def drop(session: Session) -> Flow[bool]:
     keys = session.keys
     (reply,) = yield from ask(session, session.read_meta(0))
     meta = to_mapping(reply)
+    left: dict[int, list[str]] = {}
     if meta:
-        uid, shards = meta["uid"], set(range(int(meta["shards"])))
-        yield from ask(session, calls.drop("begin", uid, keys.shard(0), SLICE_NAMES))
+        shards = list(range(int(meta["shards"])))
+        yield from ask(session, calls.drop("begin", meta["uid"], keys.shard(0)))
     else:
-        uid, shards = "", (yield from _shards_left(session))
+        left = yield from _left(session)
+        shards = sorted(left)
     # Before shard 0 is gone, so that the name of a filter that is created anew meanwhile stays.
     yield from ask(session, ("SREM", keys.filters, keys.name))
-    removed = yield from _delete(session, uid, sorted(shards, reverse=True))
+    removed = yield from _delete(session, meta, shards[::-1], left)
     return bool(meta) or removed > 0
 
 
@@ -115,7 +119,7 @@ def _complete(session: Session, meta: dict[str, str]) -> Flow[None]:
     if meta["phase"] != "creating":
         return
     config, keys = session.config, session.keys
-    for some in _pieces(range(1, config.shards)):
+    for some in _pieces(range(1, config.shards), SHARDS_A_PIPELINE):
         made = (calls.create("make", config, keys.shard(n), config.to_meta(n, "idle")) for n in some)
         replies = yield from ask(session, *made)
         for shard, reply in zip(some, replies, strict=True):
@@ -125,41 +129,55 @@ def _complete(session: Session, meta: dict[str, str]) -> Flow[None]:
     yield from ask(session, calls.create("finish", config, keys.shard(0)))
 
 
-def _delete(session: Session, uid: str, shards: Iterable[int]) -> Flow[int]:
-    """Delete shards; shard 0 only if it still is the filter ``uid``, others whatever filter they were left by."""
+def _delete(session: Session, first: dict[str, str], shards: Sequence[int], left: dict[int, list[str]]) -> Flow[int]:
+    """Delete shards; shard 0 only if it still is the filter of ``first``, others whatever filter they were left by.
+
+    ``left``: the keys that were found of each shard; where there are none, ``meta`` says which there are.
+    """
     removed = 0
-    for some in _pieces(shards):
-        keys = [session.keys.shard(shard) for shard in some]
-        found = yield from ask(session, *(("HGET", each.meta, "uid") for each in keys))
-        uids = [each.decode() if isinstance(each, bytes) else str(each or "") for each in found]
-        if uid and some[-1] == 0:
-            uids[-1] = uid
-        made = (calls.drop("delete", each, key, SLICE_NAMES) for each, key in zip(uids, keys, strict=True))
-        removed += sum((yield from ask(session, *made)))
+    for some in _pieces(shards, SHARDS_A_PIPELINE):
+        replies = yield from ask(session, *(session.read_meta(shard) for shard in some))
+        metas = [
+            first if first and shard == 0 else to_mapping(reply) for shard, reply in zip(some, replies, strict=True)
+        ]
+        begun, deleted = [], []
+        for shard, meta in zip(some, metas, strict=True):
+            keys, uid = session.keys.shard(shard), meta.get("uid", "")
+            begun += [calls.drop("begin", uid, keys)] if uid else []
+            doomed = left.get(shard) or _keys_of(keys, meta or first)
+            last = [keys.replies, keys.forgotten, keys.meta]
+            in_order = [key for key in doomed if key not in last] + last
+            deleted += [calls.drop("delete", uid, keys, each) for each in _pieces(in_order, KEYS_A_CALL)]
+        yield from ask(session, *begun)
+        removed += sum((yield from ask(session, *deleted)))
     return removed
 
 
-def _shards_left(session: Session) -> Flow[set[int]]:
-    """Find the shards of a filter whose ``meta`` is gone, by looking through all keys."""
-    pattern = _pattern(session.keys)
-    found: set[int] = set()
+def _keys_of(keys: ShardKeys, meta: dict[str, str]) -> list[str]:
+    """Return the keys that a shard with this ``meta`` may have, those of a rotation under way too."""
+    epoch, window = int(meta.get("epoch", 0)), int(meta.get("window", 0))
+    live = max(window if meta.get("retention") == "ring" else 0, len(meta.get("slices", "").split()) + 1)
+    names = ["today", "history", *(f"history_{n}" for n in range(1, live))]
+    archived = range(max(0, epoch - window - 1), epoch + 2) if meta.get("retention") == "rolling" else ()
+    return [keys.next, *keys.merging, *map(keys.slice, names), *map(keys.archived, archived)]
+
+
+def _left(session: Session) -> Flow[dict[int, list[str]]]:
+    """Find what is left of a filter whose ``meta`` is gone, by looking through all keys: the keys of each shard."""
+    before, after = session.keys.shard(0).base.split("0}:")[0], "}:"
+    form = re.compile(re.escape(before) + r"(\d+)" + re.escape(after) + ".*", re.DOTALL)
+    found: dict[int, list[str]] = {}
     cursor: bytes | str | int = 0
     while True:
-        ((cursor, keys),) = yield from ask(session, ("SCAN", cursor, "MATCH", pattern[0], "COUNT", 1000))
+        ((cursor, keys),) = yield from ask(session, ("SCAN", cursor, "MATCH", f"{before}*", "COUNT", 1000))
         for key in keys:
-            match = pattern[1].fullmatch(key.decode() if isinstance(key, bytes) else str(key))
-            if match:
-                found.add(int(match[1]))
+            text = key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key)
+            if match := form.fullmatch(text):
+                found.setdefault(int(match[1]), []).append(text)
         if int(cursor) == 0:
             return found
 
 
-def _pattern(keys: FilterKeys) -> tuple[str, re.Pattern[str]]:
-    before, after = keys.shard(0).base.split("0}:")[0], "}:"
-    return f"{before}*", re.compile(re.escape(before) + r"(\d+)" + re.escape(after) + ".*", re.DOTALL)
-
-
-def _pieces(shards: Iterable[int]) -> Iterator[list[int]]:
-    listed = list(shards)
-    for start in range(0, len(listed), SHARDS_A_PIPELINE):
-        yield listed[start : start + SHARDS_A_PIPELINE]
+def _pieces(listed: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(listed), size):
+        yield listed[start : start + size]

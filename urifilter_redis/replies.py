@@ -12,7 +12,6 @@ from redis.exceptions import AuthenticationError, RedisError
 
 from urifilter_redis.errors import (
     ConfigMismatch,
-    FilterFull,
     FilterNotFound,
     Restoring,
     RotationConflict,
@@ -33,6 +32,7 @@ class Verdict(Enum):
     IN_DOUBT = auto()  # may have run; the same again, under the same call id, after a pause
     LOAD_SCRIPT = auto()  # not run; the server does not have the script
     REFRESH = auto()  # not run; the list of slices is out of date
+    FULL = auto()  # not run; the next slice must be made first
     RENEW = auto()  # not run, and will not under this call id
     REFUSED = auto()  # not run; asking again would not help
 
@@ -41,7 +41,6 @@ class Verdict(Enum):
 SCRIPT_ERRORS: Mapping[str, type[UriFilterError]] = {
     "BADARG": UriFilterError,
     "BADPHASE": RotationConflict,
-    "FULL": FilterFull,
     "LOST": SliceLost,
     "MISMATCH": ConfigMismatch,
     "NOFILTER": FilterNotFound,
@@ -53,6 +52,7 @@ SCRIPT_ERRORS: Mapping[str, type[UriFilterError]] = {
 _AGAIN = {
     "NOSCRIPT": Verdict.LOAD_SCRIPT,
     "STALE": Verdict.REFRESH,
+    "FULL": Verdict.FULL,
     "LATECALL": Verdict.RENEW,
     "BUSY": Verdict.WAIT,
     "CLUSTERDOWN": Verdict.WAIT,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.batch import Batch, Digester
 from urifilter_redis.callid import CallIds
-from urifilter_redis.config import Config, View
+from urifilter_redis.config import Config
 from urifilter_redis.digest import hasher
 from urifilter_redis.exchange import Timeouts
 from urifilter_redis.replies import to_mapping
+from urifilter_redis.state import View
 
 if TYPE_CHECKING:
     from urifilter_redis.keys import FilterKeys
@@ -33,6 +35,7 @@ class Session:
         where: what errors name: the filter and server, or the server alone.
         timeouts: how long to wait.
         ids: the call ids of this client.
+        report: called with (done, total) as long work goes on.
         unresolved: batches whose caller went away (task cancelled, Ctrl-C) before all answers were there.
     """
 
@@ -41,6 +44,7 @@ class Session:
     timeouts: Timeouts = field(default_factory=Timeouts)
     ids: CallIds = field(default_factory=CallIds)
     where: str = ""
+    report: Callable[[int, int], object] = lambda *_: None
     unresolved: deque[Batch] = field(default_factory=lambda: deque(maxlen=UNRESOLVED_KEPT))
     _config: Config | None = None
     _digester: Digester | None = None

@@ -18,10 +18,10 @@ from urifilter_redis import AnswerLost, Timeouts, UriFilter, calls, flows
 def do_without_call_ids() -> None:
     """Send every call with call id "-"; all else, retries too, stays as it is."""
 
-    def call(session, command, opened, request):
+    def call(session, batch, opened, request):
         request.call_id = None
         keys, view = session.keys.shard(opened.shard), session.view(opened.shard)
-        return calls.items(command, session.config, keys, view, calls.NO_CALL_ID, opened.packed)
+        return calls.items(batch.command, session.config, keys, view, calls.NO_CALL_ID, opened.packed)
 
     flows._call = call
 

@@ -1,0 +1,123 @@
+"""What happens to a filter over time: periods, how many items a slice is made for, and its share of the error rate.
+
+The shares add up to the filter's error rate: ring ε/N (write newest; with write all one slice is tested, so ε),
+rolling ε/2, growing 6ε/(π²(i+1)²) for slice i, whose sum over all i is ε (the Basel problem; P. S. Almeida et al.,
+"Scalable Bloom Filters", 2007, use a geometric series in its place, which falls faster).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+from urifilter_redis.sizing import Sizing, grown, size
+
+if TYPE_CHECKING:
+    from urifilter_redis.config import Config, Settings
+
+__all__ = [
+    "EXPIRE_AFTER",
+    "GROWN_LIMIT",
+    "RETENTIONS",
+    "SLICES",
+    "TIMED",
+    "WRITES",
+    "growing_share",
+    "growing_slice",
+    "live_slices",
+    "period_of",
+    "seconds_of",
+    "size_first",
+    "slice_capacity",
+    "slice_share",
+]
+
+RETENTIONS = ("forever", "growing", "ring", "rolling")
+
+#: Those that rotate because time has passed.
+TIMED = ("ring", "rolling")
+
+#: Which slices of a ring an item is written to.
+WRITES = ("newest", "all")
+
+EXPIRE_AFTER = ("first-seen", "last-seen")
+
+#: Slices of a window.
+SLICES = (2, 1000)
+
+#: Slices of a growing filter; each one more is one more to look at for every new item.
+GROWN_LIMIT = 100
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_LONGEST = 100 * 366 * 86_400
+
+
+def period_of(value: str | int) -> str:
+    """Return a period as text with the largest unit that divides it: ``24h`` and 86400 are ``1d``.
+
+    Raises:
+        ValueError: it is neither whole seconds from 1 up nor a number with one of ``s m h d w``.
+    """
+    found = re.fullmatch(r"(\d{1,12})([smhdw]?)", str(value).strip()) if not isinstance(value, bool) else None
+    seconds = int(found[1]) * _UNITS[found[2] or "s"] if found else 0
+    if not 1 <= seconds <= _LONGEST:
+        raise ValueError(f"a period is 45s, 10m, 6h, 1d or 2w, from 1s to 100 years, and not {value!r}")
+    unit = next(unit for unit in reversed(_UNITS) if seconds % _UNITS[unit] == 0)
+    return f"{seconds // _UNITS[unit]}{unit}"
+
+
+def seconds_of(period: str) -> int:
+    """Return the seconds of a period as ``period_of`` returns it."""
+    return int(period[:-1]) * _UNITS[period[-1]]
+
+
+def growing_share(error_rate: float, index: int) -> float:
+    """Return what slice ``index`` (from 0) of a growing filter may add to the error rate."""
+    return 6 * error_rate / (math.pi * (index + 1)) ** 2
+
+
+def slice_share(settings: Settings | Config, index: int = 0) -> float:
+    """Return what a slice may add to the error rate; ``index`` counts the slices of a growing filter from 0."""
+    if settings.retention == "growing":
+        return growing_share(settings.error_rate, index)
+    if settings.retention == "rolling":
+        return settings.error_rate / 2
+    if settings.retention == "ring" and settings.write == "newest":
+        return settings.error_rate / (settings.slices or 1)
+    return settings.error_rate
+
+
+def slice_capacity(settings: Settings | Config) -> int:
+    """Return how many items, over all shards, a slice is made for (growing: the first one)."""
+    if settings.retention != "ring" or settings.write == "all":
+        return settings.capacity
+    if settings.period_capacity is not None:
+        return settings.period_capacity
+    if settings.expire_after == "last-seen":
+        return settings.capacity
+    return min(settings.capacity, -(-2 * settings.capacity // (settings.slices or 1)))
+
+
+def size_first(settings: Settings | Config) -> Sizing:
+    """Return the geometry of the slices; of a growing filter that of the first.
+
+    Raises:
+        ValueError: that cannot be had; the message says what can.
+    """
+    return size(slice_capacity(settings), settings.error_rate, settings.layout, settings.shards, slice_share(settings))
+
+
+def growing_slice(config: Config, index: int) -> Sizing | None:
+    """Return the geometry of slice ``index`` (from 0) of a growing filter; None if there can be no such slice.
+
+    Each is twice the one before, until a bitmap reaches its limit; then all are of that size.
+    """
+    if index >= GROWN_LIMIT:
+        return None
+    return grown(size_first(config), index, growing_share(config.error_rate, index))
+
+
+def live_slices(settings: Settings | Config) -> int:
+    """Return how many slices are live once the window is full (growing: at first)."""
+    return {"ring": settings.slices or 1, "rolling": 2}.get(settings.retention, 1)
