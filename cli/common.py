@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import re
@@ -24,6 +25,7 @@ __all__ = [
     "Shared",
     "columns",
     "count",
+    "moment",
     "pass_shared",
     "print_json",
     "say",
@@ -110,6 +112,11 @@ def count(text: str) -> int:
     if not found or number != int(number):
         raise click.BadParameter(f"{text!r} is no number of items such as 1000, 10k, 100M or 1e8")
     return int(number)
+
+
+def moment(seconds: float) -> str:
+    """Return a time as text, UTC."""
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def say(text: str) -> None:

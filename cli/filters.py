@@ -2,66 +2,61 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import sys
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from urifilter_redis import FilterInfo, UriFilter, UriFilterError, drop_filter, list_filters
-from urifilter_redis.config import RETENTIONS
-from urifilter_redis.digest import HASHES
-from urifilter_redis.normalize import NORMALIZATIONS
-from urifilter_redis.sizing import LAYOUTS
+from urifilter_redis import FilterInfo, SliceInfo, UriFilter, UriFilterError, drop_filter, list_filters
 
-from .common import Shared, columns, count, pass_shared, print_json, say, shared, size_text
+from .common import Shared, columns, moment, pass_shared, print_json, say, shared, size_text
+from .settings import identity_options, layout_option, size_options, time_options
 
 __all__ = ["create", "drop", "info", "list_"]
 
 
 @click.command()
 @click.argument("name")
-@click.option("--capacity", type=count, metavar="COUNT", required=True, help="Items over the whole filter: 10M, 1e8.")
-@click.option("--error-rate", type=float, default=1e-4, show_default=True, help="Wrongly seen, at capacity.")
-@click.option(
-    "--layout",
-    type=click.Choice(LAYOUTS),
-    default="blocked",
-    show_default=True,
-    help="blocked: fast; classic: smallest.",
-)
-@click.option(
-    "--retention", type=click.Choice(RETENTIONS), default="forever", show_default=True, help="What happens over time."
-)
-@click.option("--shards", type=int, help="Independent parts; by default the fewest that fit.")
-@click.option(
-    "--normalize",
-    type=click.Choice(NORMALIZATIONS),
-    default="none",
-    show_default=True,
-    help="Which spellings are one item.",
-)
-@click.option(
-    "--hash", type=click.Choice(HASHES), default="mmh3", show_default=True, help="blake2b: for hostile input."
-)
-@click.option("--seed", help="Of the hash; random by default.")
+@size_options(required=False)
+@layout_option
+@time_options
+@identity_options
+@click.option("--like", metavar="NAME", help="Take all settings, the seed too, from this filter: for union.")
 @shared
 @pass_shared
-def create(options: Shared, /, name: str, **settings: Any) -> None:
+@click.pass_context
+def create(context: click.Context, options: Shared, /, name: str, like: str | None, **settings: Any) -> None:
     """Make a filter; if it is there with these settings, do nothing.
 
     \b
     Example:
       urifilter create news --capacity 100M --error-rate 1e-4
-    """  # fmt: skip
+    """
+    if like is not None:
+        given = [key for key in settings if context.get_parameter_source(key) is not ParameterSource.DEFAULT]
+        if given:
+            raise click.UsageError(f"--like takes all settings from {like}: leave out --{given[0].replace('_', '-')}")
+        with UriFilter.open(like, **options.where()) as other:
+            settings = other.settings
+    elif settings["capacity"] is None:
+        raise click.UsageError("--capacity is missing: how many items, such as 10M or 1e8")
     with UriFilter.create(name, **options.where(), **settings) as made:
         found = made.info()
     if options.json:
         print_json(found.to_dict())
     else:
-        size = size_text(found.shards * found.slice_bytes)
-        shards = "" if found.shards == 1 else f" in {found.shards} shards"
-        click.echo(f"{name}: {found.capacity:,} items at {found.error_rate:g}, {found.layout}, {size}{shards}")
+        click.echo(f"{name}: {_described(found)}")
+
+
+def _described(found: FilterInfo) -> str:
+    time = f", {found.retention}" if found.retention != "forever" else ""
+    if found.period:
+        time += f" over {found.slices} periods of {found.period}"
+    size = size_text(found.shards * found.slice_bytes)
+    shards = "" if found.shards == 1 else f" in {found.shards} shards"
+    each = " a slice" if found.retention != "forever" else ""
+    return f"{found.capacity:,} items at {found.error_rate:g}, {found.layout}{time}, {size}{each}{shards}"
 
 
 @click.command(name="list")
@@ -86,16 +81,22 @@ def list_(options: Shared) -> None:
     if options.json:
         print_json([each.to_dict() for each in found])
     else:
-        head = ("name", "layout", "retention", "capacity", "inserted", "fill", "error rate now", "memory")
+        head = ("name", "layout", "retention", "slices", "capacity", "inserted", "fill", "error rate now", "memory",
+                "next rotation")  # fmt: skip
         columns(head, (_row(each) for each in found))
     if broken:
         raise click.exceptions.Exit(2)
 
 
 def _row(found: FilterInfo) -> tuple[object, ...]:
-    inserted = f"{found.inserted:,} (over capacity)" if found.over_capacity else found.inserted
-    fill, memory = f"{found.fill:.1%}", size_text(found.memory)
-    return found.name, found.layout, found.retention, found.capacity, inserted, fill, found.error_rate_now, memory
+    over = " (over capacity)" if found.over_capacity else ""
+    live = len(found.live_slices)
+    slices = f"{live} of {found.slices}" if found.retention == "ring" else str(live)
+    due = "" if found.next_rotation is None else moment(found.next_rotation)
+    return (
+        found.name, found.layout, found.retention, slices, found.capacity, f"{found.inserted:,}{over}",
+        f"{found.fill:.1%}", found.error_rate_now, size_text(found.memory), due,
+    )  # fmt: skip
 
 
 @click.command()
@@ -103,7 +104,7 @@ def _row(found: FilterInfo) -> tuple[object, ...]:
 @shared
 @pass_shared
 def info(options: Shared, name: str) -> None:
-    """Show a filter's configuration and state.
+    """Show a filter's configuration and state, and each live slice, newest first.
 
     \b
     Example:
@@ -114,15 +115,31 @@ def info(options: Shared, name: str) -> None:
     if options.json:
         print_json(found.to_dict())
         return
-    values = found.to_dict() | {
-        "created": dt.datetime.fromtimestamp(found.created, dt.UTC).isoformat(" ", "seconds"),
+    values = {key: value for key, value in found.to_dict().items() if value is not None and key != "live_slices"} | {
+        "created": moment(found.created),
         "fill": f"{found.fill:.2%}",
         "memory": f"{found.memory:,} bytes",
+        "archived": f"{found.archived:,} bytes",
         "over_capacity": "yes: more items are wrongly seen than was asked for" if found.over_capacity else "no",
     }
+    if found.next_rotation is not None:
+        values["next_rotation"] = moment(found.next_rotation)
     for key, value in values.items():
         text = f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else value
         click.echo(f"{key.replace('_', ' '):24}{text}".rstrip())
+    click.echo()
+    head = ("slice", "opened", "closed", "inserted", "capacity", "fill", "error share", "error now", "")
+    columns(head, (_slice(each) for each in found.live_slices))
+
+
+def _slice(each: SliceInfo) -> tuple[object, ...]:
+    closed = "" if each.closed is None else moment(each.closed)
+    over = "< over capacity" if each.over_capacity else ""
+    fill = f"{each.fill:.1%}"
+    return (
+        each.name, moment(each.opened), closed, each.inserted, each.capacity, fill, each.error_share,
+        each.error_rate_now, over,
+    )  # fmt: skip
 
 
 @click.command()

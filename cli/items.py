@@ -1,4 +1,4 @@
-"""``add``, ``check``, ``dedupe``, ``forget``: lines of files as items."""
+"""``add``, ``check``, ``dedupe``, ``forget``, ``remove``: lines of files as items."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import click
 from urifilter_redis import AnswerLost, FilterNotFound, UriFilter, UriFilterError
 
 from .common import Shared, pass_shared, print_json, say, shared
-from .lines import total_size, windows_of
+from .lines import Window, total_size, windows_of
 from .output import Output
 from .progress import progress
 from .signals import Interrupted, Signals
 
-__all__ = ["add", "check", "dedupe", "forget"]
+__all__ = ["add", "check", "dedupe", "forget", "remove"]
 
-#: The filter that is made when none is named and it is not there.
+#: The filter that is made when none is named and it is not there; its capacity is that of its first slice.
 DEFAULT_FILTER = "default"
-DEFAULT_CAPACITY = 10_000_000
+DEFAULT_SETTINGS: dict[str, Any] = {"capacity": 10_000_000, "retention": "growing"}
 
 #: How often the answers of a call are asked for again when its retries ran out.
 ASK_AGAIN = 2
@@ -66,10 +66,17 @@ def lines_command(command: F) -> F:
     return command
 
 
+def max_age_option(command: F) -> F:
+    """Add ``--max-age``."""
+    text = "Ring: what was seen only in slices older than the so many newest counts as new."
+    return click.option("--max-age", type=int, metavar="SLICES", help=text)(command)
+
+
 @click.command()
 @lines_command
+@max_age_option
 @pass_shared
-def add(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool) -> None:
+def add(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool, max_age: int | None) -> None:
     """Insert the lines of files, or of stdin.
 
     \b
@@ -79,7 +86,7 @@ def add(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool) -> N
     summary = Summary(name)
     with _open(options, name) as news, Signals() as signals:
         for _, items in _windows(files, summary, signals, quiet=quiet):
-            summary.count(_persist(news.insert_many, items))
+            summary.count(_persist(news.insert_many, items, max_age=max_age))
         _finish(options, summary, _added(summary), news, quiet=quiet)
 
 
@@ -103,9 +110,30 @@ def forget(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool) -
 
 @click.command()
 @lines_command
+@pass_shared
+def remove(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool) -> None:
+    """Take the lines of files, or of stdin, out again: layout counting only, and only what you know was inserted.
+
+    \b
+    Example:
+      urifilter remove --filter queue done.txt
+    """
+    summary = Summary(name)
+    with _open(options, name, make=False) as news, Signals() as signals:
+        for _, items in _windows(files, summary, signals, quiet=quiet):
+            summary.count([int(was_there) for was_there in _persist(news.remove, items)])
+        text = f"{summary.lines:,} lines: {summary.seen:,} removed, {summary.new:,} were not there"
+        _finish(options, summary, text, None, quiet=quiet)
+
+
+@click.command()
+@lines_command
+@max_age_option
 @click.option("--new", "only_new", is_flag=True, help="Print only the lines that are not in the filter.")
 @pass_shared
-def check(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool, only_new: bool) -> None:
+def check(  # its options
+    options: Shared, name: str, files: tuple[str, ...], *, quiet: bool, only_new: bool, max_age: int | None
+) -> None:
     """Print "seen" or "new" and a tab before each line, without inserting.
 
     Exits with 0 if any line was seen (--new: new), with 1 if none was, with 2 on errors.
@@ -118,7 +146,7 @@ def check(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool, on
     output = Output()
     with _open(options, name, make=False) as news, Signals() as signals:
         for lines, items in _windows(files, summary, signals, quiet=quiet or sys.stdout.isatty()):
-            ages = news.contains_many(items)
+            ages = news.contains_many(items, max_age=max_age)
             pairs = zip(lines, ages, strict=True)
             output.add((line if only_new else _marked(line, age), b"") for line, age in pairs if not (only_new and age))
             with signals.allowed():
@@ -132,9 +160,12 @@ def check(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool, on
 
 @click.command()
 @lines_command
+@max_age_option
 @click.option("--temporary", is_flag=True, help="Use a filter of its own that is dropped at the end.")
 @pass_shared
-def dedupe(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool, temporary: bool) -> None:
+def dedupe(  # its options
+    options: Shared, name: str, files: tuple[str, ...], *, quiet: bool, temporary: bool, max_age: int | None
+) -> None:
     """Print the lines of files, or of stdin, that have not been seen before, in their order.
 
     What was printed is remembered: a second run over the same file prints nothing.
@@ -151,7 +182,7 @@ def dedupe(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool, t
         signals, output = stack.enter_context(Signals()), Output()
         try:
             for lines, items in _windows(files, summary, signals, quiet=quiet or sys.stdout.isatty()):
-                _print_new(news, signals, output, lines, items, summary)
+                _print_new(news, signals, output, (lines, items), summary, max_age)
             with signals.allowed():
                 output.finish()
         except (OSError, Interrupted):
@@ -161,12 +192,13 @@ def dedupe(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool, t
 
 
 def _print_new(
-    news: UriFilter, signals: Signals, output: Output, lines: list[bytes], items: list[bytes], summary: Summary
+    news: UriFilter, signals: Signals, output: Output, window: Window, summary: Summary, max_age: int | None
 ) -> None:
     """Insert a window and print its new lines."""
+    lines, items = window
     failed: UriFilterError | None = None
     try:
-        ages: list[int | None] = [*_persist(news.insert_many, items)]
+        ages: list[int | None] = [*_persist(news.insert_many, items, max_age=max_age)]
     except UriFilterError as error:
         failed, ages = error, error.answers or []
     output.add((line, item) for line, item, age in zip(lines, items, ages, strict=False) if age == 0)
@@ -191,15 +223,15 @@ def _take_back(news: UriFilter, items: list[bytes], *, quiet: bool) -> None:
         say(f"stopped: {len(items):,} new lines that may not have been read are new again (filter {news.name})")
 
 
-def _persist(method: Callable[..., list[T]], items: list[bytes]) -> list[T]:
+def _persist(method: Callable[..., list[T]], items: list[bytes], **more: Any) -> list[T]:
     """Call a writing method; when its answer is lost, ask for it some more."""
     error: AnswerLost | None = None
     for _ in range(ASK_AGAIN):
         try:
-            return method(items, retry=error)
+            return method(items, retry=error, **more)
         except AnswerLost as lost:
             error = lost
-    return method(items, retry=error)
+    return method(items, retry=error, **more)
 
 
 def _open(options: Shared, name: str, *, make: bool | None = None) -> UriFilter:
@@ -209,7 +241,7 @@ def _open(options: Shared, name: str, *, make: bool | None = None) -> UriFilter:
         return UriFilter.open(name, **options.where())
     except FilterNotFound as error:
         if make:
-            return UriFilter.create(name, capacity=DEFAULT_CAPACITY, **options.where())
+            return UriFilter.create(name, **DEFAULT_SETTINGS, **options.where())
         text = f"{error}: urifilter create {name} --capacity 10M"
         raise FilterNotFound(text) from error
 
@@ -241,7 +273,7 @@ def _finish(
     elif not quiet:
         say(json.dumps(asdict(summary)) if options.json else text)
     if news is not None and not quiet:
-        inserted = news.inserted()
+        inserted = 0 if news.config.retention == "growing" else news.inserted()
         if inserted > news.config.capacity:
             text = f"filter {summary.filter} is over its capacity: {inserted:,} of {news.config.capacity:,}"
             say(f"urifilter: {text}; it goes on working, with more items wrongly seen")

@@ -20,7 +20,7 @@ from .common import Group, Shared, columns, pass_shared, print_json, say, shared
 
 __all__ = ["lua"]
 
-ABOUT_ITEMS = tuple(command for command, per_layout in COMMANDS.items() if per_layout)
+ABOUT_ITEMS = ("insert", "contains", "forget", "remove")
 
 
 @click.group(cls=Group)
@@ -76,13 +76,13 @@ def load_(options: Shared) -> None:
 @click.argument("command", type=click.Choice(list(COMMANDS)))
 @click.argument("name", required=False)
 @click.argument("item", required=False)
-@click.option("--layout", type=click.Choice(LAYOUTS), default="blocked", show_default=True)
+@click.option("--layout", type=click.Choice(LAYOUTS), help="By default the first that there is the script for.")
 @click.option(
     "--k", type=click.Choice([str(k) for k in BLOCKED_K]), default="12", show_default=True, help="Of layout blocked."
 )
 @shared
 @pass_shared
-def show(options: Shared, command: str, name: str | None, item: str | None, layout: str, k: str) -> None:
+def show(options: Shared, command: str, name: str | None, item: str | None, layout: str | None, k: str) -> None:
     """Print the source of a script, or the redis-cli line that calls it for an item of a filter.
 
     With NAME the source is the one that this filter uses.
@@ -92,6 +92,7 @@ def show(options: Shared, command: str, name: str | None, item: str | None, layo
       urifilter lua show insert news https://www.baidu.com/
     """  # fmt: skip
     if name is None:
+        layout = layout or next(iter(COMMANDS[command]), "")
         click.echo(load(command, layout, int(k)).source, nl=False)
         return
     with UriFilter.open(name, **options.where()) as opened:

@@ -9,9 +9,10 @@ from urifilter_redis._version import __version__
 from .common import Group, shared
 from .doctor import doctor
 from .filters import create, drop, info, list_
-from .items import add, check, dedupe, forget
+from .items import add, check, dedupe, forget, remove
 from .lua import lua
 from .plan import digest, plan
+from .rotation import rotate, union
 
 __all__ = ["main"]
 
@@ -30,5 +31,7 @@ def main() -> None:
     """
 
 
-for command in (create, list_, info, drop, add, check, dedupe, forget, plan, digest, lua, doctor):
+for command in (
+    create, list_, info, drop, rotate, union, add, check, dedupe, forget, remove, plan, digest, lua, doctor,
+):  # fmt: skip
     main.add_command(command)

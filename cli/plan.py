@@ -8,12 +8,15 @@ import click
 
 from urifilter_redis import UriFilter
 from urifilter_redis.batch import Digester
+from urifilter_redis.config import Settings
 from urifilter_redis.digest import HASHES, hasher, new_seed, shard_of
 from urifilter_redis.normalize import NORMALIZATIONS
-from urifilter_redis.sizing import LAYOUTS, Sizing, size
+from urifilter_redis.retention import live_slices, size_first
+from urifilter_redis.sizing import LAYOUTS
 
-from .common import Shared, columns, count, pass_shared, print_json, shared, size_text
+from .common import Shared, columns, pass_shared, print_json, shared, size_text
 from .lines import windows_of
+from .settings import size_options, time_options
 
 __all__ = ["digest", "plan"]
 
@@ -22,40 +25,73 @@ SHOWN = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 
 
 @click.command()
-@click.option("--capacity", type=count, metavar="COUNT", required=True, help="Items over the whole filter: 10M, 1e8.")
-@click.option("--error-rate", type=float, default=1e-4, show_default=True, help="Wrongly seen, at capacity.")
-@click.option("--shards", type=int, help="Independent parts; by default the fewest that fit.")
+@size_options(required=True)
+@time_options
 @shared
 @pass_shared
-def plan(options: Shared, capacity: int, error_rate: float, shards: int | None) -> None:
+def plan(options: Shared, /, capacity: int, error_rate: float, **time: Any) -> None:
     """Show what a filter would cost, for every layout and several error rates.
 
-    "Wrongly skipped" is how many new pages are taken for seen on the way from empty to capacity.
+    "Wrongly skipped" is how many new pages are taken for seen on the way from empty to capacity; with a retention
+    that expires, of a window's new pages at most. "Memory" is for all live slices.
 
     \b
     Example:
       urifilter plan --capacity 100M --error-rate 1e-4
     """
-    rates = sorted({*SHOWN, error_rate}, reverse=True)
-    sizings = [size(capacity, rate, layout, shards) for layout in LAYOUTS for rate in rates]
+    layouts = LAYOUTS if time["retention"] == "forever" else LAYOUTS[:-1]
+    plans = [
+        Plan(Settings(capacity=capacity, error_rate=rate, layout=layout, **time))
+        for layout in layouts
+        for rate in sorted({*SHOWN, error_rate}, reverse=True)
+    ]
     if options.json:
-        print_json([_values(each) for each in sizings])
+        print_json([each.values() for each in plans])
         return
     head = ("layout", "error rate", "k", "bits an item", "memory", "shards", "wrongly skipped", "")
-    columns(head, (_row(each, error_rate) for each in sizings))
+    columns(head, (each.row(error_rate) for each in plans))
 
 
-def _row(sizing: Sizing, asked: float) -> tuple[object, ...]:
-    mark = "<" if sizing.error_rate == asked else ""
-    skipped = f"{sizing.wrongly_skipped:,.0f}" if sizing.wrongly_skipped >= 10 else f"{sizing.wrongly_skipped:.2g}"  # noqa: PLR2004
-    rate, bits = f"{sizing.error_rate:g}", f"{sizing.bits_per_item:.1f}"
-    return sizing.layout, rate, sizing.k, bits, size_text(sizing.memory), sizing.shards, skipped, mark
+class Plan:
+    """What one filter would cost."""
 
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.sizing = size_first(settings)
+        self.slices = live_slices(settings)
+        forever = settings.retention == "forever"
+        self.skipped = self.sizing.wrongly_skipped if forever else settings.capacity * settings.error_rate
+        self.bits = 8 * self.sizing.slice_bytes * self.sizing.shards * self.slices / settings.capacity
 
-def _values(sizing: Sizing) -> dict[str, Any]:
-    names = ("layout", "capacity", "error_rate", "k", "bits_per_item", "memory", "shards", "slice_bytes",
-             "shard_capacity", "error_rate_at_capacity", "wrongly_skipped")  # fmt: skip
-    return {name: getattr(sizing, name) for name in names}
+    def row(self, asked: float) -> tuple[object, ...]:
+        """Return the cells of the table."""
+        sizing, rate = self.sizing, self.settings.error_rate
+        mark = "<" if rate == asked else ""
+        skipped = f"{self.skipped:,.0f}" if self.skipped >= 10 else f"{self.skipped:.2g}"  # noqa: PLR2004
+        memory = size_text(self.slices * sizing.memory)
+        return sizing.layout, f"{rate:g}", sizing.k, f"{self.bits:.1f}", memory, sizing.shards, skipped, mark
+
+    def values(self) -> dict[str, Any]:
+        """Return what ``--json`` prints."""
+        sizing, settings = self.sizing, self.settings
+        return {
+            "layout": sizing.layout,
+            "retention": settings.retention,
+            "capacity": settings.capacity,
+            "error_rate": settings.error_rate,
+            "k": sizing.k,
+            "bits_per_item": self.bits,
+            "memory": self.slices * sizing.memory,
+            "live_slices": self.slices,
+            "shards": sizing.shards,
+            "slice_bytes": sizing.slice_bytes,
+            "slice_capacity": sizing.capacity,
+            "shard_capacity": sizing.shard_capacity,
+            "error_rate_at_capacity": self.slices * sizing.error_rate_at_capacity
+            if settings.write != "all"
+            else sizing.error_rate_at_capacity,
+            "wrongly_skipped": self.skipped,
+        }
 
 
 @click.command()

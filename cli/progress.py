@@ -5,8 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-__all__ = ["progress"]
+if TYPE_CHECKING:
+    from urifilter_redis import UriFilter
+
+__all__ = ["progress", "steps"]
 
 
 @contextmanager
@@ -22,3 +26,18 @@ def progress(total: int | None, *, quiet: bool) -> Iterator[Callable[[int], None
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task("", total=total)
         yield lambda size: shown.advance(task, size)
+
+
+@contextmanager
+def steps(opened: UriFilter, label: str, *, quiet: bool = False) -> Iterator[None]:
+    """Show how far a filter's long work has come."""
+    if quiet or not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console  # noqa: PLC0415 - takes a while to load
+    from rich.progress import Progress  # noqa: PLC0415
+
+    with Progress(console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(label, total=None)
+        opened.on_progress = lambda done, total: shown.update(task, completed=done, total=total)
+        yield

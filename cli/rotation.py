@@ -1,0 +1,109 @@
+"""``rotate`` and ``union``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from urifilter_redis import Rotation, UriFilter, UriFilterError, list_filters
+from urifilter_redis.retention import TIMED
+
+from .common import Shared, moment, pass_shared, print_json, say, shared
+from .progress import steps
+
+__all__ = ["rotate", "union"]
+
+#: What ``rotate --due`` exits with when nothing was due.
+NOTHING_DUE = 3
+
+
+@click.command()
+@click.argument("names", nargs=-1)
+@click.option("--due", is_flag=True, help="Only what is due; without NAMES look at every filter. For cron.")
+@click.option("--epoch", type=int, help="Only if the filter is in this epoch: of many who say so one rotates.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+@shared
+@pass_shared
+def rotate(
+    options: Shared, names: tuple[str, ...], *, due: bool, epoch: int | None, dry_run: bool, quiet: bool
+) -> None:
+    """Close today's slice of ring and rolling filters, begin the next, and let the oldest expire.
+
+    Finishes a rotation that somebody has left, too. With --due exits with 0 if anything was rotated, with 3 if nothing
+    was due, with 2 on errors. A rotation that comes late happens once, however many periods were missed.
+
+    \b
+    Example:
+      urifilter rotate --due
+    """
+    if not names and not due:
+        raise click.UsageError("which filters? Name them, or say --due for all that are due")
+    if due and epoch is not None:
+        raise click.UsageError("--due knows the epoch itself: leave out --epoch")
+    rows: list[dict[str, Any]] = []
+    failed = False
+    for name in names or list_filters(**options.where()):
+        try:
+            rows += _one(options, name, due=due, epoch=epoch, dry_run=dry_run, named=bool(names), quiet=quiet)
+        except UriFilterError as error:
+            say(f"urifilter: {error}")
+            failed = True
+    if options.json:
+        print_json(rows)
+    elif not quiet:
+        for row in rows:
+            did = "would rotate" if dry_run else "rotated"
+            click.echo(f"{row['filter']}: {did} to epoch {row['epoch']}")
+    if failed:
+        raise click.exceptions.Exit(2)
+    if due and not rows:
+        raise click.exceptions.Exit(NOTHING_DUE)
+
+
+def _one(  # a filter's options
+    options: Shared, name: str, *, due: bool, epoch: int | None, dry_run: bool, named: bool, quiet: bool
+) -> list[dict[str, Any]]:
+    """Rotate one filter; return its row, or none if nothing was due."""
+    with UriFilter.open(name, **options.where()) as opened:
+        if not named and opened.config.retention not in TIMED:
+            return []
+        with steps(opened, name, quiet=quiet):
+            if dry_run:
+                target = opened.due() if due else opened.epoch() + 1
+                done = None if target is None else Rotation(target)
+            else:
+                done = opened.rotate_due() if due else opened.rotate(epoch)
+        if done is None:
+            if named and not quiet and not options.json:
+                say(f"{name}: not due before {moment(opened.next_rotation())}")
+            return []
+    for problem in done.problems:
+        say(f"urifilter: {problem}; what it held expires late, not early")
+    return [{"filter": name, **asdict(done)}]
+
+
+@click.command()
+@click.argument("target")
+@click.argument("sources", nargs=-1, required=True)
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+@shared
+@pass_shared
+def union(options: Shared, target: str, sources: tuple[str, ...], *, quiet: bool) -> None:
+    """Insert into TARGET all that the SOURCES have seen; they must be of equal geometry, hash and seed.
+
+    `create --like` makes such filters.
+
+    \b
+    Example:
+      urifilter union all monday tuesday
+    """
+    with UriFilter.open(target, **options.where()) as opened:
+        with steps(opened, target, quiet=quiet):
+            added = opened.union(*sources)
+        if options.json:
+            print_json({"filter": target, "sources": list(sources), "added": added})
+        elif not quiet:
+            click.echo(f"{target}: about {added:,} items added from {', '.join(sources)}")
