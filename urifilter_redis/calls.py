@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from urifilter_redis.config import Config
     from urifilter_redis.keys import ShardKeys
     from urifilter_redis.scripts import Script
-    from urifilter_redis.state import ShardState, Slice, View
+    from urifilter_redis.state import ShardState, View
     from urifilter_redis.steps import Arguments
+    from urifilter_redis.turning import Turn
 
 __all__ = [
     "ITEMS_A_CALL",
@@ -96,12 +97,11 @@ def create(step: str, config: Config, keys: ShardKeys, fields: Sequence[str] = (
     return Call(scripts.load("create"), all_keys, (step, config.uid, config.bytes, *fields))
 
 
-def turn(  # noqa: PLR0913, PLR0917 - likewise
-    step: str, keys: ShardKeys, state: ShardState, token: str, new: Slice, limit: int, names: Sequence[str]
-) -> Call:
+def turn(step: str, keys: ShardKeys, wanted: Turn, names: Sequence[str]) -> Call:
     """Build ``turn``: step ``allocate``, or ``turn`` with the live slices' names after it, oldest first."""
     all_keys = (keys.meta, keys.forgotten, keys.next, *(keys.slice(name) for name in names))
-    return Call(scripts.load("turn"), all_keys, (step, state.uid, state.epoch, token, new.units, new.size, limit))
+    fence = (step, wanted.state.uid, wanted.state.epoch, wanted.token)
+    return Call(scripts.load("turn"), all_keys, (*fence, wanted.new.units, wanted.new.size, wanted.limit))
 
 
 def build(  # noqa: PLR0913 - likewise

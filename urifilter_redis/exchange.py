@@ -48,6 +48,7 @@ class Request:
         shard: which shard's live slices it depends on, or None.
         call_id: of a writing call; None for what may be repeated freely.
         in_doubt: it may have run without our knowing, or may still run.
+        reply_lost: it was sent again because a reply was lost, so an earlier attempt may have run.
         answered: ``reply`` is the answer.
         full: not run, because today has no room for it; asked again under the same call id it will be.
         error: why it is not answered.
@@ -57,6 +58,7 @@ class Request:
     shard: int | None = None
     call_id: CallId | None = None
     in_doubt: bool = False
+    reply_lost: bool = False
     answered: bool = False
     full: bool = False
     reply: Any = None
@@ -137,7 +139,7 @@ def _settle(session: Session, request: Request, outcome: Any) -> Verdict:
     if verdict is Verdict.ANSWERED:
         request.answered, request.in_doubt, request.reply = True, False, outcome
     elif verdict is Verdict.IN_DOUBT:
-        request.in_doubt = request.call_id is not None
+        request.in_doubt, request.reply_lost = request.call_id is not None, True
     elif verdict is Verdict.FULL:
         request.full = True
     elif verdict is Verdict.RENEW:

@@ -9,7 +9,7 @@ from urifilter_redis import calls
 from urifilter_redis.batch import Batch
 from urifilter_redis.errors import AnswerLost, UriFilterError
 from urifilter_redis.exchange import Request, exchange
-from urifilter_redis.rotation import grow
+from urifilter_redis.turning import grow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -10,8 +10,9 @@ from urifilter_redis.exchange import ask
 from urifilter_redis.fill import fill_of
 from urifilter_redis.replies import to_mapping
 from urifilter_redis.retention import TIMED, growing_slice, live_slices, size_first, slice_share
-from urifilter_redis.rotation import next_due, read_states
+from urifilter_redis.rotation import next_due
 from urifilter_redis.sizing import Sizing, error_rate_from_fill
+from urifilter_redis.turning import read_states
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

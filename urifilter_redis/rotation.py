@@ -1,4 +1,4 @@
-"""The flows that turn slices: rotation because time has passed, and growth because today is full.
+"""The flows that rotate ring and rolling filters, because time has passed.
 
 Nothing here is trusted to finish: each step is a script that is fenced by epoch, phase and token, ``next_step`` says
 from ``meta`` alone what is to be done, and whoever comes next goes on where the last one stopped.
@@ -6,71 +6,30 @@ from ``meta`` alone what is to be done, and whoever comes next goes on where the
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import secrets
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from urifilter_redis import calls
-from urifilter_redis.archive import archive_of
-from urifilter_redis.archive.manifest import Manifest, pack, piece_spans, unpack
-from urifilter_redis.errors import (
-    ArchiveCorrupt,
-    FilterFull,
-    FilterNotFound,
-    RotationConflict,
-    SliceLost,
-    UriFilterError,
-)
-from urifilter_redis.exchange import ask
-from urifilter_redis.replies import to_mapping
-from urifilter_redis.retention import TIMED, growing_slice, seconds_of
-from urifilter_redis.state import ShardState, Slice
+from urifilter_redis.errors import RotationConflict, UriFilterError
+from urifilter_redis.exchange import Request, ask, exchange
+from urifilter_redis.history import build, finish, store
+from urifilter_redis.retention import TIMED, seconds_of
+from urifilter_redis.turning import Step, Turn, next_step, read_states, turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from urifilter_redis.archive import Archive
     from urifilter_redis.session import Session
+    from urifilter_redis.state import ShardState
     from urifilter_redis.steps import Flow
 
-__all__ = [
-    "Rotation",
-    "Step",
-    "due",
-    "epoch",
-    "grow",
-    "names_after",
-    "next_due",
-    "next_rotation",
-    "next_step",
-    "read_states",
-    "rotate",
-    "rotate_due",
-]
+__all__ = ["Rotation", "due", "epoch", "next_due", "next_rotation", "rotate", "rotate_due"]
 
 log = logging.getLogger("urifilter_redis")
 
-#: Shards whose ``meta`` is read in one pipeline.
-SHARDS_A_PIPELINE = 64
-
-#: Pieces of a closed slice that are read in one pipeline.
-PIECES_A_PIPELINE = 8
-
 #: How often in a row another process may come first before something must be wrong.
 CONFLICTS = 100
-
-
-class Step(Enum):
-    """What is to be done next to a shard."""
-
-    DONE = auto()
-    TURN = auto()  # allocate the next bitmap and turn
-    STORE = auto()  # rolling: put the closed slice into the archive
-    BUILD = auto()  # rolling: write the pieces of the next history
-    FINISH = auto()  # rolling: it becomes the history
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,24 +45,6 @@ class Rotation:
     epoch: int
     shards: int = 0
     problems: tuple[str, ...] = ()
-
-
-def next_step(state: ShardState, target: int) -> Step:
-    """Say what brings a shard nearer to the epoch ``target``."""
-    if state.phase == "rotating":
-        if state.pieces is None:
-            return Step.STORE
-        return Step.BUILD if state.pieces < _pieces(state) else Step.FINISH
-    return Step.TURN if state.epoch < target else Step.DONE
-
-
-def names_after(state: ShardState, retention: str, window: int | None) -> list[str]:
-    """Return the names of the live slices after the next turn, oldest first."""
-    live = len(state.view.slices)
-    if retention == "rolling":
-        return ["history", "history_1", "today"][-(live + 1) :]
-    closed = min(live, window - 1) if retention == "ring" and window else live
-    return [f"history_{n}" for n in range(closed, 0, -1)] + ["today"]
 
 
 def rotate(session: Session, expected_epoch: int | None = None) -> Flow[Rotation]:
@@ -178,47 +119,8 @@ def rotate_due(session: Session) -> Flow[Rotation | None]:
     target = yield from due(session)
     if target is None:
         return None
-    return (yield from _bring_all(session, target, secrets.token_hex(8)))
-
-
-def grow(session: Session, shard: int, items: int | None = None) -> Flow[None]:
-    """Make the next slice of a growing shard, unless today has room for ``items``; None: in any case.
-
-    Raises:
-        FilterFull: no further slice can be made.
-    """
-    (state,) = yield from read_states(session, [shard])
-    if items is None or (state.limit is not None and state.limit - state.inserted < items):
-        sizing = growing_slice(session.config, state.epoch + 1)
-        if sizing is None:
-            text = f"{len(state.view.slices)} slices are all that there can be: make a filter of a larger capacity"
-            raise FilterFull(f"{session.where}: {text}")
-        new = Slice("today", sizing.units, sizing.slice_bytes)
-        try:
-            yield from _turn(session, shard, state, secrets.token_hex(8), new, sizing.shard_capacity)
-        except RotationConflict:
-            log.debug("%s: somebody else made the next slice", session.where)
-    yield from read_states(session, [shard])
-
-
-def read_states(session: Session, shards: Sequence[int] | None = None) -> Flow[list[ShardState]]:
-    """Read ``meta`` of shards, of all by default; the session learns their live slices.
-
-    Raises:
-        FilterNotFound: the filter, or one of these shards, is gone.
-    """
-    numbers = range(session.config.shards) if shards is None else shards
-    states = []
-    for start in range(0, len(numbers), SHARDS_A_PIPELINE):
-        some = numbers[start : start + SHARDS_A_PIPELINE]
-        replies = yield from ask(session, *(session.read_meta(shard) for shard in some))
-        for shard, reply in zip(some, replies, strict=True):
-            meta = to_mapping(reply)
-            if meta.get("uid") != session.config.uid or meta.get("phase") == "dropping":
-                raise FilterNotFound(f"{session.where}: it was dropped, or lost {session.keys.shard(shard).meta}")
-            session.learn_view(shard, reply)
-            states.append(ShardState.from_meta(meta, session.where))
-    return states
+    done = yield from _bring_all(session, target, secrets.token_hex(8))
+    return done if done.shards else None  # somebody else came first
 
 
 def _check_timed(session: Session) -> None:
@@ -251,21 +153,32 @@ def _bring_all(session: Session, target: int, token: str, *, won: bool = False) 
 
 def _win(session: Session, target: int, token: str) -> Flow[bool]:
     """Turn shard 0 to ``target``; False if somebody else has: a rotation by hand is one more than those of others."""
-    tried = False
+    doubtful = False
     while True:
+        yield from _bring(session, 0, target - 1, token="")
         (state,) = yield from read_states(session, [0])
         if state.token == token:
             return True
         if state.epoch >= target:
-            return tried and state.epoch > target  # if it was ours, a third has turned since: never twice
-        try:
-            if state.phase == "rotating" or state.epoch < target - 1:
-                yield from _bring(session, 0, target - 1, token="")
-            else:
-                tried = True
-                yield from _turn(session, 0, state, token, _same(session), 0)
-        except RotationConflict:
-            continue
+            return doubtful and state.epoch > target  # perhaps ours, and a third has turned since: never twice
+        if state.phase == "idle":
+            request = yield from _try_turn(session, state, token)
+            if request.answered:
+                return True
+            doubtful = doubtful or request.reply_lost
+
+
+def _try_turn(session: Session, state: ShardState, token: str) -> Flow[Request]:
+    """Turn shard 0 if nobody else does."""
+    wanted = Turn.again(session, 0, state, token)
+    requests = [Request.of(wanted.call(session, step)) for step in ("allocate", "turn")]
+    for request in requests:
+        yield from exchange(session, [request])
+        if isinstance(request.error, RotationConflict):
+            break
+        if request.error is not None:
+            raise request.error
+    return requests[-1]
 
 
 def _bring(session: Session, shard: int, target: int, token: str) -> Flow[tuple[bool, list[str]]]:
@@ -279,130 +192,15 @@ def _bring(session: Session, shard: int, target: int, token: str) -> Flow[tuple[
             return did, problems
         try:
             if step is Step.TURN:
-                yield from _turn(session, shard, state, token, _same(session), 0)
+                yield from turn(session, Turn.again(session, shard, state, token))
             elif step is Step.STORE:
-                yield from _store(session, shard, state)
+                yield from store(session, shard, state)
             elif step is Step.BUILD:
-                problems += yield from _build(session, shard, state)
+                problems += yield from build(session, shard, state)
             else:
-                yield from _finish(session, shard, state)
+                yield from finish(session, shard, state)
             did, conflicts = True, 0
         except RotationConflict:
             conflicts += 1
             if conflicts > CONFLICTS:
                 raise
-
-
-def _same(session: Session) -> Slice:
-    """Return the next today of a ring or rolling filter: all its slices are of one size."""
-    return Slice("today", session.config.units, session.config.bytes)
-
-
-def _turn(session: Session, shard: int, state: ShardState, token: str, new: Slice, limit: int) -> Flow[None]:  # noqa: PLR0913, PLR0917 - the header of the script has more
-    keys, config = session.keys.shard(shard), session.config
-    names = names_after(state, config.retention, config.slices)
-    # One after the other: the allocation takes the server some ms, and others may be served between.
-    for step in ("allocate", "turn"):
-        yield from ask(session, calls.turn(step, keys, state, token, new, limit, names))
-
-
-def _store(session: Session, shard: int, state: ShardState) -> Flow[None]:
-    """Put the slice that was closed into the archive, read it back, and only then say that it is there."""
-    archive, closed = archive_of(session), state.epoch - 1
-    sums = yield from _write_slice(session, archive, shard, state)
-    manifest = Manifest.of_closed(session.config, session.keys.name, shard, state, sums)
-    yield from archive.write_manifest(session, shard, state, manifest)
-    found, _ = yield from _sound(session, archive, shard, [closed])
-    if not found:
-        raise ArchiveCorrupt(f"{session.where}: slice {closed} of shard {shard} was not stored as it was written")
-    for number, (_, length) in enumerate(piece_spans(session.config.bytes)):
-        (packed,) = yield from archive.pieces(session, shard, [closed], number)
-        unpack(packed, length, sums[number])
-    # With no other closed slice in the window, the next history is this one.
-    nothing_to_build = _pieces(state) if not _others(session, state) else 0
-    call = calls.build("archived", session.keys.shard(shard), state, number=nothing_to_build)
-    yield from ask(session, call)
-
-
-def _write_slice(session: Session, archive: Archive, shard: int, state: ShardState) -> Flow[list[str]]:
-    """Write the pieces of history_1; return their SHA-256."""
-    sums: list[str] = []
-    key, spans = session.keys.shard(shard).slice("history_1"), list(piece_spans(session.config.bytes))
-    for start in range(0, len(spans), PIECES_A_PIPELINE):
-        some = spans[start : start + PIECES_A_PIPELINE]
-        pieces = yield from ask(session, *(("GETRANGE", key, at, at + length - 1) for at, length in some))
-        for (_, length), piece in zip(some, pieces, strict=True):
-            if len(piece) != length:
-                yield from _check_still(session, shard, state, key)
-            yield from archive.write_piece(session, shard, state, len(sums), pack(piece))
-            sums.append(hashlib.sha256(piece).hexdigest())
-    return sums
-
-
-def _check_still(session: Session, shard: int, state: ShardState, key: str) -> Flow[None]:
-    """Tell a bitmap that somebody else has moved from one that is lost."""
-    (now,) = yield from read_states(session, [shard])
-    if now == state:
-        raise SliceLost(f"{session.where}: {key} is missing or has another length")
-    raise RotationConflict(f"{session.where}: somebody else has moved {key}")
-
-
-def _build(session: Session, shard: int, state: ShardState) -> Flow[list[str]]:
-    """Write the rest of the next history; return what was wrong with the archive."""
-    archive, keys = archive_of(session), session.keys.shard(shard)
-    manifests, problems = yield from _sound(session, archive, shard, _others(session, state))
-    late = bool(problems)
-    for number, (offset, length) in list(enumerate(piece_spans(session.config.bytes)))[state.pieces or 0 :]:
-        span = (offset, offset + length - 1)
-        (piece,) = yield from ask(session, ("GETRANGE", keys.slice("history_1"), *span))
-        merged = int.from_bytes(piece, "little")
-        packed = yield from archive.pieces(session, shard, list(manifests), number)
-        try:
-            for manifest, each in zip(manifests.values(), packed, strict=True):
-                merged |= int.from_bytes(unpack(each, length, manifest.pieces[number]), "little")
-        except ArchiveCorrupt as error:
-            problems.append(f"{session.where}: shard {shard}: {error}")
-            late = True
-        if late:  # the old history has all that the archive has lost, and what has expired too: late, never early
-            (old,) = yield from ask(session, ("GETRANGE", keys.slice("history"), *span))
-            merged |= int.from_bytes(old, "little")
-        data = merged.to_bytes(length, "little")
-        yield from ask(session, calls.build("piece", keys, state, number=number, offset=offset, data=data, late=late))
-    return problems
-
-
-def _finish(session: Session, shard: int, state: ShardState) -> Flow[None]:
-    keys, window = session.keys.shard(shard), session.config.slices or 0
-    expired = state.epoch - window
-    if expired >= 0:
-        yield from archive_of(session).delete(session, shard, state, expired)
-    oldest = max(0, expired + 1)
-    yield from ask(session, calls.build("finish", keys, state, number=_pieces(state), oldest=oldest))
-
-
-def _sound(
-    session: Session, archive: Archive, shard: int, epochs: Sequence[int]
-) -> Flow[tuple[dict[int, Manifest], list[str]]]:
-    """Read the manifests of slices; return those that are right, and what is wrong with the others."""
-    manifests, problems = {}, []
-    found = yield from archive.manifests(session, shard, epochs)
-    for epoch, manifest in zip(epochs, found, strict=True):
-        if manifest is None:
-            problems.append(f"{session.where}: shard {shard}: slice {epoch} is missing from the archive")
-            continue
-        try:
-            manifest.check(session.config, shard, epoch)
-            manifests[epoch] = manifest
-        except ArchiveCorrupt as error:
-            problems.append(f"{session.where}: {error}")
-    return manifests, problems
-
-
-def _others(session: Session, state: ShardState) -> list[int]:
-    """Return the epochs of the closed slices that the next history holds beside the one just closed."""
-    window = session.config.slices or 0
-    return list(range(max(0, state.epoch - window + 1), state.epoch - 1))
-
-
-def _pieces(state: ShardState) -> int:
-    return len(list(piece_spans(state.view.slices[-1].size)))

@@ -17,9 +17,9 @@ from urifilter_redis.exchange import ask, ask_shard
 from urifilter_redis.fill import fill_of
 from urifilter_redis.keys import FilterKeys
 from urifilter_redis.lifecycle import open_
-from urifilter_redis.rotation import grow, read_states
 from urifilter_redis.session import Session
 from urifilter_redis.sizing import items_from_fill
+from urifilter_redis.turning import grow, read_states
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,6 +11,7 @@ from urifilter_redis.callid import CallIds
 from urifilter_redis.config import Config, Settings
 from urifilter_redis.keys import FilterKeys
 from urifilter_redis.state import ShardState, View
+from urifilter_redis.turning import Turn
 
 CONFIG = Config.new(Settings(capacity=1000, shards=2))
 COUNTING = Config.new(Settings(capacity=1000, layout="counting"))
@@ -41,7 +42,7 @@ CALLS = [
     ("forget", calls.items("forget", CONFIG, KEYS, VIEW, str(CALL_ID), DIGEST)),
     ("create", calls.create("make", CONFIG, KEYS, CONFIG.to_meta(0, "idle"))),
     ("remove", calls.items("remove", COUNTING, KEYS, VIEW, str(CALL_ID), DIGEST)),
-    ("turn", calls.turn("allocate", KEYS, STATE, STATE.token, NEW, 7, ["history_1", "today"])),
+    ("turn", calls.turn("allocate", KEYS, Turn(0, STATE, STATE.token, NEW, 7), ["history_1", "today"])),
     ("build", calls.build("piece", KEYS, STATE, number=3, oldest=2, offset=8, data=b"data", late=True)),
     ("store", calls.store("write", KEYS, STATE, 5, "3", b"data")),
     ("merge", calls.merge("piece", CONFIG, KEYS, VIEW, 1, 8, b"data")),

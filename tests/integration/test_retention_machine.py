@@ -1,0 +1,247 @@
+"""Every retention against a model that remembers exact items with their epochs.
+
+Inserts, forgets, rotations, lost replies, several rotators, crashes between any two steps and late commands of the
+dead come in any order. The flows are the real ones; they run against the model of the scripts first, then against
+each server.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+from collections.abc import Callable
+from typing import ClassVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from redis.exceptions import ConnectionError as ConnectionBroken
+from support import servers
+from support.model_server import ModelServer
+from support.oracle import Oracle
+
+from urifilter_redis import RotationConflict, Timeouts, flows, lifecycle, rotation
+from urifilter_redis.archive import manifest
+from urifilter_redis.config import Settings
+from urifilter_redis.connection import Address, Connector
+from urifilter_redis.keys import FilterKeys
+from urifilter_redis.replies import to_mapping
+from urifilter_redis.session import Session
+from urifilter_redis.steps import Send, Unanswered
+
+RETENTIONS = {
+    "growing": {"retention": "growing", "capacity": 6},
+    "ring newest": {"retention": "ring", "slices": 3},
+    "ring newest last-seen": {"retention": "ring", "slices": 3, "expire_after": "last-seen"},
+    "ring all": {"retention": "ring", "slices": 3, "write": "all"},
+    "ring all last-seen": {"retention": "ring", "slices": 2, "write": "all", "expire_after": "last-seen"},
+    "rolling": {"retention": "rolling", "slices": 4},
+    "rolling last-seen": {"retention": "rolling", "slices": 3, "expire_after": "last-seen"},
+    "rolling of two": {"retention": "rolling", "slices": 2},
+}
+items = st.lists(st.integers(0, 25), min_size=1, max_size=8)
+#: For each pipeline that is sent: whether it runs, and whether its replies arrive.
+faults = st.lists(st.sampled_from(["fine", "fine", "lost", "unsent"]), max_size=3)
+
+
+class Machine(RuleBasedStateMachine):
+    """Clients and rotators of one shard."""
+
+    options: ClassVar[dict] = {}
+    connect: Callable  # returns a fresh server's ``send``
+
+    @initialize()
+    def create(self):
+        self.send = self.connect()
+        timed = {} if self.options["retention"] == "growing" else {"period": "1d"}
+        made = Settings(**{"capacity": 100, "error_rate": 1e-9} | timed | self.options)
+        self.session = self.new_session()
+        self.drive(lifecycle.create(self.session, made))
+        self.oracle = Oracle(made.retention, made.slices, made.write, made.expire_after)
+        self.rotators = []
+        self.late = []
+        self.started = self.finished = 0
+        self.look()
+
+    def new_session(self):
+        return Session(FilterKeys("urifilter", "machine"), "nowhere", Timeouts(total=60))
+
+    def drive(self, flow, faults=()):
+        """Run a flow; of its first pipelines some are lost before or after they ran."""
+        left, outcome = list(faults), None
+        try:
+            step = next(flow)
+            while True:
+                outcome = None
+                if isinstance(step, Send):
+                    fault = left.pop(0) if left else "fine"
+                    broken = [Unanswered(ConnectionBroken("lost"))] * len(step.commands)
+                    outcome = broken if fault == "unsent" else self.send(step.commands)
+                    outcome = broken if fault == "lost" else outcome
+                step = flow.send(outcome)
+        except StopIteration as stop:
+            return stop.value
+        finally:
+            self.look()
+
+    def look(self):
+        """Tell the oracle how far the filter is."""
+        if hasattr(self, "oracle"):
+            (reply,) = self.send([("HGETALL", "urifilter:{machine:0}:meta")])
+            meta = to_mapping(reply)
+            oldest = int(meta["oldest"])
+            self.state = meta
+            for epoch in range(self.oracle.epoch + 1, int(meta["epoch"])):
+                self.oracle.turned(epoch, self.oracle.oldest)
+            self.oracle.turned(int(meta["epoch"]), oldest)
+
+    @rule(some=items, faults=faults, max_age=st.integers(0, 3))
+    def insert(self, some, faults, max_age):
+        max_age = min(max_age, self.options["slices"]) if self.options["retention"] == "ring" else 0
+        if self.options["retention"] == "growing":
+            self.insert_growing(some, faults)
+            return
+        answers = self.drive(flows.answer(self.session, "insert", some, None, max_age or None), faults)
+        assert answers == [self.oracle.insert(item, max_age) for item in some]
+
+    def insert_growing(self, some, faults):
+        """A growing filter may turn between the script calls of an insert; they may then run in another order."""
+        before = {item: self.oracle.age(item) for item in some}
+        answers = self.drive(flows.answer(self.session, "insert", some), faults)
+        told = collections.Counter(item for item, answer in zip(some, answers, strict=True) if answer == 0)
+        assert told == {item: 1 for item, age in before.items() if age == 0}
+        for item in some:  # exact ages are checked by contains, once it is known where each item went
+            if before[item] == 0:
+                (age,) = self.drive(flows.answer(self.session, "contains", [item]))
+                assert age >= 1
+                self.oracle.written.setdefault(item, set()).add(self.oracle.epoch - age + 1)
+                self.oracle.forgotten.discard(item)
+
+    @rule(some=items, max_age=st.integers(0, 3))
+    def contains(self, some, max_age):
+        max_age = min(max_age, self.options["slices"]) if self.options["retention"] == "ring" else 0
+        answers = self.drive(flows.answer(self.session, "contains", some, max_age=max_age or None))
+        assert answers == [self.oracle.age(item, max_age) for item in some]
+
+    @rule(some=items, faults=faults)
+    def forget(self, some, faults):
+        answers = self.drive(flows.answer(self.session, "forget", some), faults)
+        assert answers == [self.oracle.forget(item) for item in some]
+
+    @precondition(lambda self: self.options["retention"] != "growing" and len(self.rotators) < 3)
+    @rule()
+    def start_rotator(self):
+        flow = rotation.rotate(self._opened(self.new_session()))
+        self.rotators.append((flow, next(flow)))
+        self.started += 1
+
+    def _opened(self, session):
+        self.drive(lifecycle.open_(session))
+        return session
+
+    @precondition(lambda self: self.rotators)
+    @rule(
+        which=st.integers(0, 2),
+        steps=st.integers(1, 40),
+        fate=st.sampled_from(["go on", "go on", "go on", "lose a reply", "die", "die, commands late"]),
+    )
+    def step_rotator(self, which, steps, fate):
+        which %= len(self.rotators)
+        flow, step = self.rotators.pop(which)
+        try:
+            for _ in range(steps):
+                step = flow.send(self.send(step.commands) if isinstance(step, Send) else None)
+                self.look()
+            if fate == "lose a reply" and isinstance(step, Send):
+                self.send(step.commands)
+                self.look()
+                step = flow.send([Unanswered(ConnectionBroken("lost"))] * len(step.commands))
+        except StopIteration:
+            self.finished += 1
+            return
+        if fate.startswith("die"):
+            flow.close()
+            if fate.endswith("late") and isinstance(step, Send):
+                self.late.append(step.commands)
+        else:
+            self.rotators.insert(which, (flow, step))
+
+    @precondition(lambda self: self.late)
+    @rule()
+    def deliver_late_commands(self):
+        self.send(self.late.pop(0))
+        self.look()
+
+    @precondition(lambda self: self.options["retention"] != "growing")
+    @rule()
+    def resume(self):
+        """Whoever comes next with the epoch that was wanted brings the shard there."""
+        epoch = int(self.state["epoch"])
+        if self.state["phase"] == "rotating":
+            self.drive(rotation.rotate(self._opened(self.new_session()), expected_epoch=epoch - 1))
+        else:
+            with pytest.raises(RotationConflict):
+                self.drive(rotation.rotate(self._opened(self.new_session()), expected_epoch=epoch - 1))
+        self.look()
+        assert self.state["phase"] == "idle"
+        first = max(0, epoch - self.options["slices"] + 1)
+        assert self.oracle.oldest == first
+
+    @invariant()
+    def each_rotation_happens_once(self):
+        if hasattr(self, "started") and self.options["retention"] != "growing":
+            assert self.finished <= self.oracle.epoch <= self.started
+
+    def teardown(self):
+        for flow, _ in getattr(self, "rotators", ()):
+            flow.close()
+
+
+def run(connect, options, examples, steps):
+    run_state_machine_as_test(
+        type("Machine", (Machine,), {"options": options, "connect": staticmethod(connect)}),
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes many minutes
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+@pytest.fixture(autouse=True)
+def _small_pieces(monkeypatch):
+    """Bitmaps of some pieces, though they are small."""
+    monkeypatch.setattr(manifest, "PIECE", 200)
+
+
+@pytest.mark.parametrize("name", RETENTIONS)
+def test_in_the_model(name):
+    """The state machine itself is right."""
+    run(lambda: ModelServer().send, RETENTIONS[name], 150, 60)
+
+
+@pytest.mark.parametrize("kind", servers.KINDS)
+@pytest.mark.parametrize("name", RETENTIONS)
+def test_on_a_server(name, kind, _shared):  # noqa: PT019 - its value is wanted
+    """The scripts do what the model does."""
+    if kind not in _shared:
+        _shared[kind] = servers.Server(kind)
+    server = _shared[kind]
+    with contextlib.closing(Connector(Address(server.url), Timeouts())) as connector:
+
+        def connect():
+            with server.client() as client:
+                client.flushall()
+            return connector.send
+
+        run(connect, RETENTIONS[name], 40, 60)

@@ -1,0 +1,180 @@
+"""A server that runs the model in place of the scripts: what flows send is answered by ``urifilter_redis.model``.
+
+It knows the commands that flows about items, growth and rotation send, and nothing else; ``send`` is a connector's.
+"""
+
+from __future__ import annotations
+
+import time
+
+from redis.exceptions import ResponseError
+
+from urifilter_redis import scripts
+from urifilter_redis.model import ModelShard, Refused
+from urifilter_redis.sizing import BLOCKED_K
+
+NAMES = {script.sha1: script.name.split(":")[0] for script in scripts.variants(BLOCKED_K)}
+
+
+class _Shard:
+    """The model of a shard and what its ``meta`` has beside."""
+
+    def __init__(self, meta: dict[str, str]) -> None:
+        self.meta = meta
+        self.closed: list[tuple[int, int]] = []
+        self.stored: dict[str, dict[str, bytes]] = {}
+        self.replies: dict[tuple[str, str], tuple] = {}
+        self.model = ModelShard(
+            meta["layout"],
+            int(meta["k"]),
+            int(meta["units"]),
+            meta["retention"],
+            int(meta.get("window", 1)),
+            meta.get("write", "newest"),
+            meta.get("expire_after", "first-seen"),
+            int(meta["limit"]) if "limit" in meta else None,
+        )
+
+    def names(self) -> list[str]:
+        model, live = self.model, len(self.model.slices)
+        if model.retention == "rolling":
+            closed = ["history", "history_1"] if live == 3 else [self._closed_name()]
+            return [*closed[: live - 1], "today"]
+        return [*(f"history_{n}" for n in range(live - 1, 0, -1)), "today"]
+
+    def _closed_name(self) -> str:
+        return "history_1" if self.model.phase == "rotating" else "history"
+
+    def to_meta(self) -> dict[str, str]:
+        model = self.model
+        geometry = ":".join(self.meta["slices"].split(":")[1:])
+        closed = [f"{epoch}:0:0:{count}" for epoch, count in self.closed if epoch >= model.oldest]
+        changing = {
+            "epoch": model.epoch,
+            "phase": model.phase,
+            "token": model.token,
+            "inserted": model.inserted,
+            "oldest": model.oldest,
+            "opened": 0,
+            "created": 0,
+            "closed": " ".join(closed),
+            "slices": " ".join(f"{name}:{geometry}" for name in self.names()),
+            "late": int(model.late),
+        }
+        changing |= {} if model.pieces is None else {"pieces": model.pieces}
+        changing |= {} if model.limit is None else {"limit": model.limit}
+        return self.meta | {name: str(value) for name, value in changing.items()}
+
+
+class ModelServer:
+    """Answers pipelines; one filter."""
+
+    def __init__(self) -> None:
+        self.shards: dict[str, _Shard] = {}
+
+    def send(self, commands) -> list:
+        return [self._answer(*command) for command in commands]
+
+    def _answer(self, command, *arguments):
+        if command == "EVALSHA":
+            sha1, count, *rest = arguments
+            try:
+                return getattr(self, f"_{NAMES[sha1]}")(rest[:count], *rest[count:])
+            except Refused as refusal:
+                return ResponseError(f"{refusal} says the model")
+        return getattr(self, f"_{command.lower()}")(*arguments)
+
+    def _time(self):
+        return [int(time.time()), 0]
+
+    def _sadd(self, *_):
+        return 1
+
+    def _hgetall(self, key):
+        shard = self._of(key)
+        return [text for pair in shard.to_meta().items() for text in pair] if shard else []
+
+    def _exists(self, key):
+        return int(self._of(key) is not None)
+
+    def _getrange(self, key, first, last):
+        shard, name = self._of(key), key.rsplit(":", 1)[1]
+        return (
+            bytes(shard.model.slices[shard.names().index(name)].data[first : last + 1])
+            if name in shard.names()
+            else b""
+        )
+
+    def _hget(self, key, field):
+        shard = self._of(key)
+        return shard.stored.get(key, {}).get(field)
+
+    def _create(self, keys, step, uid, size, *fields):
+        if step == "make" and keys[0] not in self.shards:
+            self.shards[keys[0]] = _Shard(dict(zip(fields[::2], fields[1::2], strict=True)) | {"uid": uid})
+        return self._hgetall(keys[0])
+
+    def _insert(self, keys, uid, call_id, max_age, encoding, packed):
+        return self._recorded(keys, 3, call_id, packed, lambda model, some: model.insert(some, max_age))
+
+    def _forget(self, keys, uid, call_id, max_age, encoding, packed):
+        return self._recorded(keys, 3, call_id, packed, lambda model, some: model.forget(some))
+
+    def _contains(self, keys, uid, call_id, max_age, encoding, packed):
+        self._check_live(keys[2:])
+        return self._of(keys[0]).model.contains(_digests(packed), max_age)
+
+    def _recorded(self, keys, first_slice, call_id, packed, act):
+        shard = self._of(keys[0])
+        client, slot, sequence, _ = call_id.split("/")
+        recorded = shard.replies.get((client, slot), (0,))
+        if recorded[0] > int(sequence):
+            raise Refused("OLDCALL")
+        if recorded[0] < int(sequence):
+            self._check_live(keys[first_slice:])
+            shard.replies[client, slot] = recorded = (int(sequence), packed, act(shard.model, _digests(packed)))
+        assert recorded[1] == packed
+        return recorded[2]
+
+    def _check_live(self, keys):
+        shard = self._of(keys[0])
+        if [key.rsplit(":", 1)[1] for key in keys] != shard.names():
+            raise Refused("STALE")
+
+    def _turn(self, keys, step, uid, epoch, token, units, size, limit):
+        shard = self._of(keys[0])
+        if step == "allocate":
+            shard.model.allocate(epoch)
+            return 1
+        inserted = shard.model.inserted
+        shard.model.turn(epoch, token, limit or None)
+        shard.closed.append((epoch, inserted))
+        shard.stored = {key: fields for key, fields in shard.stored.items() if fields}
+        return 1
+
+    def _store(self, keys, step, uid, epoch, token, field, data):
+        shard, number = self._of(keys[0]), int(keys[1].rsplit(":", 1)[1])
+        if step == "delete":
+            shard.model.delete(epoch, token, number)
+            shard.stored.pop(keys[1], None)
+        else:
+            shard.model.store(epoch, token)
+            shard.stored.setdefault(keys[1], {})[field] = data
+        return 1
+
+    def _build(self, keys, step, uid, epoch, token, number, oldest, offset, data, late):
+        model = self._of(keys[0]).model
+        if step == "archived":
+            model.archived(epoch, token, number)
+        elif step == "piece":
+            model.build(epoch, token, number, data, late=bool(late))
+        else:
+            model.finish(epoch, token, oldest)
+        return 1
+
+    def _of(self, key) -> _Shard | None:
+        return self.shards.get(key.split("}:")[0] + "}:meta")
+
+
+def _digests(packed: bytes) -> list[bytes]:
+    return [packed[at : at + 16] for at in range(0, len(packed), 16)]

@@ -1,0 +1,149 @@
+"""One turn of one shard: today is closed, and an empty bitmap becomes today.
+
+Rings and rolling filters turn because time has passed (``rotation``), growing ones because today is full.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from urifilter_redis import calls
+from urifilter_redis.archive.manifest import piece_spans
+from urifilter_redis.errors import FilterFull, FilterNotFound, RotationConflict
+from urifilter_redis.exchange import ask
+from urifilter_redis.replies import to_mapping
+from urifilter_redis.retention import growing_slice
+from urifilter_redis.state import ShardState, Slice
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from urifilter_redis.calls import Call
+    from urifilter_redis.session import Session
+    from urifilter_redis.steps import Flow
+
+__all__ = ["Step", "Turn", "grow", "names_after", "next_step", "piece_count", "read_states", "turn"]
+
+log = logging.getLogger("urifilter_redis")
+
+#: Shards whose ``meta`` is read in one pipeline.
+SHARDS_A_PIPELINE = 64
+
+
+class Step(Enum):
+    """What is to be done next to a shard."""
+
+    DONE = auto()
+    TURN = auto()  # allocate the next bitmap and turn
+    STORE = auto()  # rolling: put the closed slice into the archive
+    BUILD = auto()  # rolling: write the pieces of the next history
+    FINISH = auto()  # rolling: it becomes the history
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn that is wanted.
+
+    Attributes:
+        shard: which.
+        state: as it was last seen; the turn is fenced by its epoch.
+        token: tells this turn from those of others.
+        new: the geometry of the next today.
+        limit: growing: items that it is for; else 0.
+    """
+
+    shard: int
+    state: ShardState
+    token: str
+    new: Slice
+    limit: int = 0
+
+    @classmethod
+    def again(cls, session: Session, shard: int, state: ShardState, token: str) -> Turn:
+        """Return a turn to a bitmap of the same size: all slices of rings and rolling filters are."""
+        return cls(shard, state, token, Slice("today", session.config.units, session.config.bytes))
+
+    def call(self, session: Session, step: str) -> Call:
+        """Build the call of a step: ``allocate`` or ``turn``."""
+        config, keys = session.config, session.keys.shard(self.shard)
+        names = names_after(self.state, config.retention, config.slices)
+        return calls.turn(step, keys, self, names)
+
+
+def next_step(state: ShardState, target: int) -> Step:
+    """Say what brings a shard nearer to the epoch ``target``."""
+    if state.phase == "rotating":
+        if state.pieces is None:
+            return Step.STORE
+        return Step.BUILD if state.pieces < piece_count(state) else Step.FINISH
+    return Step.TURN if state.epoch < target else Step.DONE
+
+
+def names_after(state: ShardState, retention: str, window: int | None) -> list[str]:
+    """Return the names of the live slices after the next turn, oldest first."""
+    live = len(state.view.slices)
+    if retention == "rolling":
+        return ["history", "history_1", "today"][-(live + 1) :]
+    closed = min(live, window - 1) if retention == "ring" and window else live
+    return [f"history_{n}" for n in range(closed, 0, -1)] + ["today"]
+
+
+def piece_count(state: ShardState) -> int:
+    """Return in how many pieces a bitmap of a rolling shard is archived and built."""
+    return len(list(piece_spans(state.view.slices[-1].size)))
+
+
+def turn(session: Session, wanted: Turn) -> Flow[None]:
+    """Turn a shard.
+
+    Raises:
+        RotationConflict: somebody else has.
+        SliceLost: a live bitmap is missing.
+    """
+    # One after the other: the allocation takes the server some ms, and others may be served between.
+    for step in ("allocate", "turn"):
+        yield from ask(session, wanted.call(session, step))
+
+
+def grow(session: Session, shard: int, items: int | None = None) -> Flow[None]:
+    """Make the next slice of a growing shard, unless today has room for ``items``; None: in any case.
+
+    Raises:
+        FilterFull: no further slice can be made.
+    """
+    (state,) = yield from read_states(session, [shard])
+    if items is None or (state.limit is not None and state.limit - state.inserted < items):
+        sizing = growing_slice(session.config, state.epoch + 1)
+        if sizing is None:
+            text = f"{len(state.view.slices)} slices are all that there can be: make a filter of a larger capacity"
+            raise FilterFull(f"{session.where}: {text}")
+        new = Slice("today", sizing.units, sizing.slice_bytes)
+        try:
+            yield from turn(session, Turn(shard, state, secrets.token_hex(8), new, sizing.shard_capacity))
+        except RotationConflict:
+            log.debug("%s: somebody else made the next slice", session.where)
+    yield from read_states(session, [shard])
+
+
+def read_states(session: Session, shards: Sequence[int] | None = None) -> Flow[list[ShardState]]:
+    """Read ``meta`` of shards, of all by default; the session learns their live slices.
+
+    Raises:
+        FilterNotFound: the filter, or one of these shards, is gone.
+    """
+    numbers = range(session.config.shards) if shards is None else shards
+    states = []
+    for start in range(0, len(numbers), SHARDS_A_PIPELINE):
+        some = numbers[start : start + SHARDS_A_PIPELINE]
+        replies = yield from ask(session, *(session.read_meta(shard) for shard in some))
+        for shard, reply in zip(some, replies, strict=True):
+            meta = to_mapping(reply)
+            if meta.get("uid") != session.config.uid or meta.get("phase") == "dropping":
+                raise FilterNotFound(f"{session.where}: it was dropped, or lost {session.keys.shard(shard).meta}")
+            session.learn_view(shard, reply)
+            states.append(ShardState.from_meta(meta, session.where))
+    return states
