@@ -273,8 +273,10 @@ def _finish(
     elif not quiet:
         say(json.dumps(asdict(summary)) if options.json else text)
     if news is not None and not quiet:
-        inserted = 0 if news.config.retention == "growing" else news.inserted()
-        if inserted > news.config.capacity:
+        config = news.config
+        countable = config.retention != "growing" and config.expire_after != "last-seen"
+        inserted = news.inserted() if countable else 0
+        if inserted > config.capacity:
             text = f"filter {summary.filter} is over its capacity: {inserted:,} of {news.config.capacity:,}"
             say(f"urifilter: {text}; it goes on working, with more items wrongly seen")
     if summary.bad:

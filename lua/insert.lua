@@ -77,7 +77,7 @@ for i = 1, job.count do
   local again = any_forgotten and redis.call('ZREM', KEYS[3], string.sub(packed, i * 16 - 15, i * 16)) == 1
   local wrote, age = false
   if one_slice then -- test and insert in one step
-    wrote = insert(today, d0, d1, d2, d3, again)
+    wrote = insert(today, d0, d1, d2, d3)
     age = (wrote or again) and 0 or 1
   else
     age = again and 0 or age_in(tested, d0, d1, d2, d3)

@@ -8,13 +8,15 @@
 -- KEYS[5…] slices: the live ones, from oldest to newest
 --
 -- ARGV[1] uid: of the filter
--- ARGV[2] step: forget (items that only the other filter has forgotten, so that they stay new), piece or count
+-- ARGV[2] step: forget (items that the other filter has forgotten, so that they stay new unless seen here), piece or
+--   count
 -- ARGV[3] slice: piece, count: which of the live ones, the oldest being 1; else 0
 -- ARGV[4] number: piece: its offset in bytes; count: items to add; else 0
 -- ARGV[5] data: forget: digests of 16 bytes; piece: its bytes; else empty
+-- ARGV[6] epoch: that the shard is in; in another, or while it rotates, the slices are not those that were meant
 --
 -- Reply: piece: how many bits were not set before; forget: how many items were added; count: items of the slice.
--- Errors: NOFILTER, MISMATCH, LOST, STALE, RESTORING, BADARG
+-- Errors: NOFILTER, MISMATCH, LOST, STALE, RESTORING, BADPHASE, BADARG
 
 -- @include "_filter.lua"
 -- @include "_$layout.lua"
@@ -30,13 +32,17 @@ if not meta then return refusal end
 local slices
 slices, refusal = live_slices(meta, FIRST_SLICE)
 if not slices then return refusal end
+if meta.epoch ~= ARGV[6] or meta.phase == 'rotating' then
+  return redis.error_reply('BADPHASE the shard is in epoch ' .. meta.epoch .. ', ' .. meta.phase)
+end
 local slice = slices[which]
 
 if step == 'forget' then
   local tested, added = tested_slices(meta, slices, 0), 0
   for at = 1, #data - 15, 16 do
-    if age_in(tested, struct.unpack('<I4I4I4I4', data, at)) == 0 then
-      added = added + redis.call('ZADD', forgotten_key, 'NX', meta.epoch, string.sub(data, at, at + 15))
+    local digest = string.sub(data, at, at + 15)
+    if age_in(tested, struct.unpack('<I4I4I4I4', digest)) == 0 or redis.call('ZSCORE', forgotten_key, digest) then
+      added = added + redis.call('ZADD', forgotten_key, meta.epoch, digest)
     end
   end
   return added

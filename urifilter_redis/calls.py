@@ -128,12 +128,12 @@ def store(step: str, keys: ShardKeys, state: ShardState, epoch: int, field: str 
 
 
 def merge(  # noqa: PLR0913, PLR0917 - likewise
-    step: str, config: Config, keys: ShardKeys, view: View, number: int = 0, at: int = 0, data: bytes = b""
+    step: str, config: Config, keys: ShardKeys, state: ShardState, number: int = 0, at: int = 0, data: bytes = b""
 ) -> Call:
     """Build ``merge``: step ``forget``, ``piece`` or ``count``; ``number`` is which live slice, the oldest being 1."""
     script = scripts.load("merge", config.layout, config.k)
-    all_keys = (keys.meta, keys.forgotten, *keys.merging, *_live(keys, view))
-    return Call(script, all_keys, (config.uid, step, number, at, data))
+    all_keys = (keys.meta, keys.forgotten, *keys.merging, *_live(keys, state.view))
+    return Call(script, all_keys, (config.uid, step, number, at, data, state.epoch))
 
 
 def drop(step: str, uid: str, keys: ShardKeys, doomed: Sequence[str] = ()) -> Call:

@@ -11,7 +11,7 @@ from urifilter_redis.fill import fill_of
 from urifilter_redis.replies import to_mapping
 from urifilter_redis.retention import TIMED, growing_slice, live_slices, size_first, slice_share
 from urifilter_redis.rotation import next_due
-from urifilter_redis.sizing import Sizing, error_rate_from_fill
+from urifilter_redis.sizing import Sizing, error_rate_from_fill, items_from_fill
 from urifilter_redis.turning import read_states
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ class FilterInfo:
         phase: ``idle`` when nothing is under way.
         epoch: how often it was rotated; shards may be an epoch behind while a rotation runs.
         next_rotation: ring and rolling: when one is due, server time in seconds since 1970.
-        inserted: items answered "new" that have not expired; forgotten and inserted anew counted anew.
+        inserted: items answered "new" that have not expired; forgotten and inserted anew counted anew, and with
+            last-seen once for each period in which they were seen.
         forgotten: items that count as new once more.
         fill: share of the bits that are set (counting: of the counters over 0).
         error_rate_now: the probability that an item not seen is taken for seen, inverted from the fill.
@@ -183,7 +184,8 @@ def info(session: Session) -> Flow[FilterInfo]:
         fill=math.fsum(fills) / len(fills),
         error_rate_now=math.fsum(rates) / len(rates),
         error_rate_at_capacity=_at_capacity(config),
-        over_capacity=(config.retention != "growing" and total > config.capacity) or any(e.over_capacity for e in live),
+        over_capacity=any(each.over_capacity for each in live)
+        or (not _counted_often(config) and total > config.capacity),
         memory=sum(shard.memory for shard in shards),
         archived=sum(shard.archived for shard in shards),
         live_slices=live,
@@ -251,7 +253,7 @@ def _by_age(shards: Sequence[_Shard]) -> list[list[_Part]]:
 
 def _slice_info(config: Config, parts: Sequence[_Part]) -> SliceInfo:
     ends = [part.closed for part in parts]
-    held = sum(part.inserted for part in parts)
+    held = sum(_held(config, part) for part in parts)
     capacity = size_first(config).capacity if config.retention != "growing" else sum(part.capacity for part in parts)
     return SliceInfo(
         name=parts[0].slice.name,
@@ -265,6 +267,18 @@ def _slice_info(config: Config, parts: Sequence[_Part]) -> SliceInfo:
         over_capacity=held > capacity,
         size=sum(part.slice.size for part in parts),
     )
+
+
+def _counted_often(config: Config) -> bool:
+    """Whether the counts of slices do not add up to items: growing has no capacity to compare with, either."""
+    return config.retention == "growing" or config.expire_after == "last-seen"
+
+
+def _held(config: Config, part: _Part) -> int:
+    """Return the items of a slice; of a merged history with last-seen, from its fill."""
+    if part.slice.name == "history" and config.expire_after == "last-seen":
+        return min(part.inserted, round(items_from_fill(config.layout, config.k, part.slice.units, part.fill)))
+    return part.inserted
 
 
 def _together(config: Config, rates: Sequence[float]) -> float:

@@ -67,10 +67,10 @@ class ModelSlice:
         """Whether all k bits, or counters, of the item are set."""
         return all(self._value(at) for at in self._cells(digest))
 
-    def insert(self, digest: bytes, *, again: bool = False) -> bool:
-        """Set the item's bits; return whether any was not. counting: ``again`` counts what seems to be there too."""
+    def insert(self, digest: bytes) -> bool:
+        """Set the item's bits, or count it; return whether it was not there."""
         new = not self.has(digest)
-        if new or (again and self._counting):
+        if new:
             for at in self._cells(digest):
                 self._change(at, 1)
         return new
@@ -250,6 +250,6 @@ class ModelShard:
         wrote = False
         if age == 0 or self.expire_after == "last-seen":
             for each in self.slices if self.write == "all" else self.slices[-1:]:
-                wrote = each.insert(digest, again=again)
+                wrote = each.insert(digest)
         self.inserted += age == 0 or wrote
         return age

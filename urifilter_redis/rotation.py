@@ -15,16 +15,16 @@ from urifilter_redis.errors import RotationConflict, UriFilterError
 from urifilter_redis.exchange import Request, ask, exchange
 from urifilter_redis.history import build, finish, store
 from urifilter_redis.retention import TIMED, seconds_of
-from urifilter_redis.turning import Step, Turn, next_step, read_states, turn
+from urifilter_redis.turning import Step, Turn, next_step, read_states
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from urifilter_redis.session import Session
     from urifilter_redis.state import ShardState
     from urifilter_redis.steps import Flow
 
-__all__ = ["Rotation", "due", "epoch", "next_due", "next_rotation", "rotate", "rotate_due"]
+__all__ = ["Rotation", "due", "epoch", "finish_rotation", "next_due", "next_rotation", "rotate", "rotate_due"]
 
 log = logging.getLogger("urifilter_redis")
 
@@ -37,8 +37,8 @@ class Rotation:
     """What a rotation did.
 
     Attributes:
-        epoch: of every shard now, or later.
-        shards: how many have turned or been finished by this process.
+        epoch: how often the filter has been rotated now; shards may be behind.
+        shards: how many this process has turned, or brought to the end of a turn that somebody had left.
         problems: slices of the archive that are missing or corrupt. What they held expires late, never early.
     """
 
@@ -48,45 +48,44 @@ class Rotation:
 
 
 def rotate(session: Session, expected_epoch: int | None = None) -> Flow[Rotation]:
-    """Rotate every shard once; first finish a rotation that somebody has left.
+    """Turn every shard once, after finishing what a rotator that died may have left.
+
+    No shard turns twice in one rotation: one that is behind stays so until the next that is due; what it holds
+    expires late, never early.
 
     Args:
         session: of the filter.
-        expected_epoch: rotate only from this epoch, and not if anybody else has done so; None: in any case.
+        expected_epoch: turn only shards that are not past this epoch; None: all, also if others rotate meanwhile.
 
     Raises:
         RotationConflict: the filter is not, or not any more, in that epoch.
         UriFilterError: the retention does not rotate by time.
     """
     _check_timed(session)
-    states = yield from read_states(session)
-    token = secrets.token_hex(8)
     if expected_epoch is not None:
-        _check_expected(session, states, expected_epoch)
-        return (yield from _bring_all(session, expected_epoch + 1, token))
-    target = max(each.epoch for each in states) + 1
-    while not (yield from _win(session, target, token)):
-        target += 1
-    return (yield from _bring_all(session, target, token, won=True))
+        _check_expected(session, (yield from read_states(session)), expected_epoch)
+    return (yield from _turn_all(session, dict.fromkeys(range(session.config.shards), expected_epoch)))
 
 
 def due(session: Session) -> Flow[int | None]:
     """Return the epoch that a rotation is due to reach; None if none is due.
 
-    One is when a shard is behind the others, or when the last that turned has done so a period ago: then nothing
-    expires early, however late some shards turned.
+    Raises:
+        UriFilterError: the retention does not rotate by time.
+    """
+    planned = yield from _planned(session)
+    return max(last for last in planned.values()) + 1 if planned else None
+
+
+def rotate_due(session: Session) -> Flow[Rotation | None]:
+    """Rotate if it is due, once however many periods were missed; None if it is not.
 
     Raises:
         UriFilterError: the retention does not rotate by time.
     """
-    _check_timed(session)
-    states = yield from read_states(session)
-    ((seconds, microseconds),) = yield from ask(session, ("TIME",))
-    top = max(state.epoch for state in states)
-    if any(next_step(state, top) is not Step.DONE for state in states):
-        return top
-    now = int(seconds) + int(microseconds) / 1e6
-    return top + 1 if now >= next_due(session.config.period or "", states) else None
+    planned = yield from _planned(session)
+    done = yield from _turn_all(session, planned)
+    return done if done.shards else None  # somebody else may have come first
 
 
 def epoch(session: Session) -> Flow[int]:
@@ -106,21 +105,31 @@ def next_rotation(session: Session) -> Flow[float]:
 
 
 def next_due(period: str, states: Sequence[ShardState]) -> float:
-    """Return when the next rotation is due, in seconds since 1970, server time."""
-    return max(state.opened for state in states) / 1000 + seconds_of(period)
+    """Return when the next rotation is due, in seconds since 1970, server time.
 
-
-def rotate_due(session: Session) -> Flow[Rotation | None]:
-    """Rotate if it is due, once however many periods were missed; None if it is not.
-
-    Raises:
-        UriFilterError: the retention does not rotate by time.
+    That is a period after the last shard has turned, so that nothing expires early however late some turned; but a
+    shard that is behind the others is due a period after it has turned itself.
     """
-    target = yield from due(session)
-    if target is None:
-        return None
-    done = yield from _bring_all(session, target, secrets.token_hex(8))
-    return done if done.shards else None  # somebody else came first
+    top = max(state.epoch for state in states)
+    behind = [state.opened for state in states if state.epoch < top]
+    opened = min(behind) if behind else max(state.opened for state in states)
+    return opened / 1000 + seconds_of(period)
+
+
+def _planned(session: Session) -> Flow[dict[int, int]]:
+    """Return what is due: which shards, and the epoch that each is to leave, or has left and not finished."""
+    _check_timed(session)
+    states = yield from read_states(session)
+    ((seconds, microseconds),) = yield from ask(session, ("TIME",))
+    now = int(seconds) + int(microseconds) / 1e6
+    top = max(state.epoch for state in states)
+    period = session.config.period or ""
+    unfinished = {shard: state.epoch - 1 for shard, state in enumerate(states) if next_step(state) is not Step.NONE}
+    behind = {shard: state for shard, state in enumerate(states) if state.epoch < top and shard not in unfinished}
+    overdue = {shard: state.epoch for shard, state in behind.items() if now >= next_due(period, [state])}
+    if unfinished or behind:
+        return unfinished | overdue
+    return dict.fromkeys(range(len(states)), top) if now >= next_due(period, states) else {}
 
 
 def _check_timed(session: Session) -> None:
@@ -131,69 +140,74 @@ def _check_timed(session: Session) -> None:
 
 
 def _check_expected(session: Session, states: Sequence[ShardState], expected: int) -> None:
-    epochs = {state.epoch for state in states}
-    unfinished = any(next_step(state, expected + 1) is not Step.DONE for state in states)
-    if not epochs <= {expected, expected + 1} or not unfinished:
-        text = f"it is in epoch {max(epochs)} and not in {expected}"
+    top = max(state.epoch for state in states)
+    unfinished = any(state.epoch <= expected or next_step(state) is not Step.NONE for state in states)
+    if top not in {expected, expected + 1} or not unfinished:
+        text = f"it is in epoch {top} and not in {expected}"
         raise RotationConflict(f"{session.where}: {text}: somebody else has rotated, or nobody yet")
 
 
-def _bring_all(session: Session, target: int, token: str, *, won: bool = False) -> Flow[Rotation]:
-    """Bring every shard to the epoch ``target``, one after the other; ``won``: shard 0 has turned already."""
-    shards, problems = 0, []
-    for shard in range(session.config.shards):
-        did, found = yield from _bring(session, shard, target, token)
-        shards += did or (won and shard == 0)
+def _turn_all(session: Session, planned: Mapping[int, int | None]) -> Flow[Rotation]:
+    """Turn shards, one after the other; for each the last epoch that is to be left, or None for any."""
+    top, turned, token = 0, 0, secrets.token_hex(8)
+    problems: list[str] = []
+    for done, (shard, last) in enumerate(planned.items(), 1):
+        reached, did, found = yield from _turn_shard(session, shard, token, last)
+        top, turned = max(top, reached), turned + did
         problems += found
-        session.report(shard + 1, session.config.shards)
+        session.report(done, len(planned))
     for problem in problems:
         log.warning("%s", problem)
-    return Rotation(target, shards, tuple(problems))
+    return Rotation(top, turned, tuple(problems))
 
 
-def _win(session: Session, target: int, token: str) -> Flow[bool]:
-    """Turn shard 0 to ``target``; False if somebody else has: a rotation by hand is one more than those of others."""
-    doubtful = False
+def _turn_shard(session: Session, shard: int, token: str, last: int | None) -> Flow[tuple[int, bool, list[str]]]:
+    """Turn a shard once, unless it is past ``last``; return its epoch, whether anything was done, and problems."""
+    did, turned = False, False
+    problems: list[str] = []
     while True:
-        yield from _bring(session, 0, target - 1, token="")
-        (state,) = yield from read_states(session, [0])
-        if state.token == token:
-            return True
-        if state.epoch >= target:
-            return doubtful and state.epoch > target  # perhaps ours, and a third has turned since: never twice
-        if state.phase == "idle":
-            request = yield from _try_turn(session, state, token)
-            if request.answered:
-                return True
-            doubtful = doubtful or request.reply_lost
+        (state,) = yield from read_states(session, [shard])
+        if next_step(state) is not Step.NONE:
+            finished, found = yield from finish_rotation(session, shard)
+            did, problems = did or finished, problems + found
+        elif turned or (last is not None and state.epoch > last):
+            return state.epoch, did, problems
+        else:
+            turned = yield from _try_turn(session, shard, state, token)
+            did = did or turned
 
 
-def _try_turn(session: Session, state: ShardState, token: str) -> Flow[Request]:
-    """Turn shard 0 if nobody else does."""
-    wanted = Turn.again(session, 0, state, token)
-    requests = [Request.of(wanted.call(session, step)) for step in ("allocate", "turn")]
-    for request in requests:
+def _try_turn(session: Session, shard: int, state: ShardState, token: str) -> Flow[bool]:
+    """Turn a shard from the epoch it was seen in; False if somebody else has."""
+    wanted = Turn.again(session, shard, state, token)
+    for step in ("allocate", "turn"):
+        # One after the other: the allocation takes the server some ms, and others may be served between.
+        request = Request.of(wanted.call(session, step))
         yield from exchange(session, [request])
         if isinstance(request.error, RotationConflict):
-            break
+            return (yield from _was_ours(session, shard, state, token)) if request.reply_lost else False
         if request.error is not None:
             raise request.error
-    return requests[-1]
+    return True
 
 
-def _bring(session: Session, shard: int, target: int, token: str) -> Flow[tuple[bool, list[str]]]:
-    """Do to a shard what ``next_step`` says until it is in the epoch ``target``; return whether, and problems."""
+def _was_ours(session: Session, shard: int, before: ShardState, token: str) -> Flow[bool]:
+    """Say whether a turn whose reply was lost has happened; if that cannot be known any more, yes: never twice."""
+    (now,) = yield from read_states(session, [shard])
+    return now.token == token or now.epoch > before.epoch + 1
+
+
+def finish_rotation(session: Session, shard: int) -> Flow[tuple[bool, list[str]]]:
+    """Do what is left of a shard's rotation; return whether there was anything, and problems of the archive."""
     did, conflicts = False, 0
     problems: list[str] = []
     while True:
         (state,) = yield from read_states(session, [shard])
-        step = next_step(state, target)
-        if step is Step.DONE:
-            return did, problems
+        step = next_step(state)
         try:
-            if step is Step.TURN:
-                yield from turn(session, Turn.again(session, shard, state, token))
-            elif step is Step.STORE:
+            if step is Step.NONE:
+                return did, problems
+            if step is Step.STORE:
                 yield from store(session, shard, state)
             elif step is Step.BUILD:
                 problems += yield from build(session, shard, state)

@@ -254,19 +254,18 @@ def grown(first: Sizing, index: int, share: float) -> Sizing | None:
         index: of the slice, from 0.
         share: what it may add to the error rate.
     """
-    layout, k = first.layout, first.k
-    cells, unit = cells_an_item(layout, k, share), _WORD_BITS * k if layout == "blocked" else 1
-    capacity = first.shard_capacity * 2**index
     if index == 0:
         return first
-    if capacity * cells / unit < units_within(layout, k, SLICE_LIMIT):
-        floor = 0 if layout == "blocked" else classic_bits(capacity, share)
-        units = max(math.ceil(capacity * cells / unit), floor)
-    else:
-        units = units_within(layout, k, SLICE_LIMIT)
-        capacity = int(units * unit / cells)
-    if capacity < min(first.shard_capacity, _FEWEST_GROWN) or bytes_of(layout, k, units) > SLICE_LIMIT:
+    layout, k = first.layout, first.k
+    cells, unit = cells_an_item(layout, k, share), _WORD_BITS * k if layout == "blocked" else 1
+    most = units_within(layout, k, SLICE_LIMIT)
+    capacity = min(first.shard_capacity * 2**index, int(most * unit / cells))
+    if layout != "blocked":  # the floor of double hashing, see classic_bits
+        capacity = min(capacity, int(share * most**2 / 20))
+    if capacity < min(first.shard_capacity, _FEWEST_GROWN):
         return None
+    floor = 0 if layout == "blocked" else math.ceil(math.sqrt(20 * capacity / share))
+    units = min(most, max(math.ceil(capacity * cells / unit), floor))
     return Sizing(layout, capacity * first.shards, share, first.shards, capacity, k, units)
 
 

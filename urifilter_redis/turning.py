@@ -35,10 +35,9 @@ SHARDS_A_PIPELINE = 64
 
 
 class Step(Enum):
-    """What is to be done next to a shard."""
+    """What is left to be done of a shard's last turn."""
 
-    DONE = auto()
-    TURN = auto()  # allocate the next bitmap and turn
+    NONE = auto()
     STORE = auto()  # rolling: put the closed slice into the archive
     BUILD = auto()  # rolling: write the pieces of the next history
     FINISH = auto()  # rolling: it becomes the history
@@ -74,13 +73,13 @@ class Turn:
         return calls.turn(step, keys, self, names)
 
 
-def next_step(state: ShardState, target: int) -> Step:
-    """Say what brings a shard nearer to the epoch ``target``."""
-    if state.phase == "rotating":
-        if state.pieces is None:
-            return Step.STORE
-        return Step.BUILD if state.pieces < piece_count(state) else Step.FINISH
-    return Step.TURN if state.epoch < target else Step.DONE
+def next_step(state: ShardState) -> Step:
+    """Say what is left to be done of a shard's last turn, from its ``meta`` alone."""
+    if state.phase != "rotating":
+        return Step.NONE
+    if state.pieces is None:
+        return Step.STORE
+    return Step.BUILD if state.pieces < piece_count(state) else Step.FINISH
 
 
 def names_after(state: ShardState, retention: str, window: int | None) -> list[str]:

@@ -1,22 +1,24 @@
 """The flow of a union: what other filters have seen, a filter has seen too.
 
-Bits are only added, so a union may run while items are inserted, and one that died half-way is begun anew. The
-source's slices are read from newest to oldest: what turns meanwhile becomes older, and is come across again. Nothing
-expires earlier than in the source.
+Bits are only added, so a union may run while items are inserted, and one that died half-way, or during which a shard
+of either filter has turned, is begun anew. Into a ring each slice goes where it expires no earlier than in the source,
+or at the earliest as if it were inserted now; into the others that expire all goes as if it were inserted now.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from urifilter_redis import calls
 from urifilter_redis.archive.manifest import piece_spans
-from urifilter_redis.errors import ConfigMismatch, SliceLost, UriFilterError
+from urifilter_redis.errors import ConfigMismatch, RotationConflict, SliceLost, UriFilterError
 from urifilter_redis.exchange import ask, ask_shard
 from urifilter_redis.fill import fill_of
 from urifilter_redis.keys import FilterKeys
 from urifilter_redis.lifecycle import open_
+from urifilter_redis.rotation import finish_rotation
 from urifilter_redis.session import Session
 from urifilter_redis.sizing import items_from_fill
 from urifilter_redis.turning import grow, read_states
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from urifilter_redis.calls import Call
-    from urifilter_redis.state import Slice
+    from urifilter_redis.config import Config
+    from urifilter_redis.state import ShardState, Slice
     from urifilter_redis.steps import Flow
 
 __all__ = ["union"]
@@ -69,8 +72,7 @@ def union(session: Session, sources: Sequence[str]) -> Flow[int]:
 def _check(session: Session, source: Session) -> None:
     ours, theirs = session.config, source.config
     names = [name for name in _SAME if getattr(ours, name) != getattr(theirs, name)]
-    growing = "growing" in {ours.retention, theirs.retention}
-    if (ours.k, ours.units) != (theirs.k, theirs.units) or (growing and ours.retention != theirs.retention):
+    if (ours.k, ours.units) != (theirs.k, theirs.units) or _slices_differ(ours, theirs):
         names += [name for name in _GEOMETRY if getattr(ours, name) != getattr(theirs, name)]
     if names:
         differences = {name: (getattr(ours, name), getattr(theirs, name)) for name in names}
@@ -79,74 +81,114 @@ def _check(session: Session, source: Session) -> None:
         raise ConfigMismatch(f"{source.where}: {text}", differences)
 
 
+def _slices_differ(ours: Config, theirs: Config) -> bool:
+    """Whether one grows and the other does not, or grows to slices of other sizes."""
+    growth = [(c.retention, c.capacity, c.error_rate) if c.retention == "growing" else () for c in (ours, theirs)]
+    return growth[0] != growth[1]
+
+
 def _merge_shard(session: Session, source: Session, shard: int) -> Flow[float]:
-    yield from _keep_forgotten(session, source, shard)
-    added, age = 0.0, 0
+    """Merge a shard; begin anew if either filter turns meanwhile, because OR may be done again."""
+    added = 0.0
     while True:
         (theirs,) = yield from read_states(source, [shard])
-        live = theirs.view.slices[::-1]  # newest first
-        if age >= len(live):
-            break
         if session.config.retention == "growing":
-            yield from _grow_to(session, shard, len(live))
+            yield from _grow_to(session, shard, len(theirs.view.slices))
+        yield from finish_rotation(session, shard)
         (ours,) = yield from read_states(session, [shard])
-        for number in _places(session, len(ours.view.slices), len(live), age):
-            added += yield from _merge_slice(session, source, shard, live[age], number)
-        age += 1
-    yield from _insert_forgotten(session, source, shard)
+        try:
+            added += yield from _merge_states(session, source, _Pair(shard, ours, theirs))
+        except RotationConflict:
+            continue
+        (again,) = yield from read_states(source, [shard])
+        if (again.epoch, again.phase, again.view) == (theirs.epoch, theirs.phase, theirs.view):
+            return added
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A shard of both filters, as they were when a merge of it began."""
+
+    shard: int
+    ours: ShardState
+    theirs: ShardState
+
+
+def _merge_states(session: Session, source: Session, pair: _Pair) -> Flow[float]:
+    added = 0.0
+    yield from _keep_forgotten(session, source, pair)
+    for age, slice_ in enumerate(reversed(pair.theirs.view.slices)):
+        places = _places(session.config, source.config, pair, age)
+        for number in places:
+            bits = yield from _merge_slice(session, source, pair, slice_, number)
+            if number == places[-1]:  # write=all: each slice has it, and it is counted in today
+                added += yield from _count(session, pair, number, bits)
+    yield from _insert_forgotten(session, source, pair.shard)
     return added
 
 
-def _places(session: Session, ours: int, theirs: int, age: int) -> list[int]:
+def _places(ours: Config, theirs: Config, pair: _Pair, age: int) -> list[int]:
     """Return which of our live slices (the oldest being 1) take the source's slice of an age (from 0)."""
-    config = session.config
-    if config.retention == "growing":  # slices of one index are of one size
-        return [theirs - age]
-    if config.write == "all":  # as if inserted now
-        return list(range(1, ours + 1))
-    if config.retention == "ring":
-        return [ours - min(age, ours - 1)]
-    return [ours]
+    live = len(pair.ours.view.slices)
+    if ours.retention == "growing":  # slices of one index are of one size
+        return [len(pair.theirs.view.slices) - age]
+    if ours.write == "all":  # as if inserted now
+        return list(range(1, live + 1))
+    if ours.retention == theirs.retention == "ring" and theirs.write == "newest":
+        opened = _opened(pair.theirs)[-1 - age]
+        # the oldest that was opened no earlier, and so does not expire earlier; else today
+        return [next((n for n, each in enumerate(_opened(pair.ours), 1) if each >= opened), live)]
+    return [live]
+
+
+def _opened(state: ShardState) -> list[int]:
+    """Return when each live slice of a ring was opened, oldest first."""
+    return [each.opened for each in state.closed] + [state.opened]
 
 
 def _grow_to(session: Session, shard: int, slices: int) -> Flow[None]:
-    while len(session.view(shard).slices) < slices:
+    while True:
+        (state,) = yield from read_states(session, [shard])
+        if len(state.view.slices) >= slices:
+            return
         yield from grow(session, shard)
 
 
-def _merge_slice(session: Session, source: Session, shard: int, theirs: Slice, number: int) -> Flow[float]:
-    """OR a bitmap of the source into our live slice ``number``; return about how many items that added."""
-    key, bits = source.keys.shard(shard).slice(theirs.name), 0
+def _merge_slice(session: Session, source: Session, pair: _Pair, theirs: Slice, number: int) -> Flow[int]:
+    """OR a bitmap of the source into our live slice ``number``; return how many bits that added."""
+    key, bits = source.keys.shard(pair.shard).slice(theirs.name), 0
     for offset, length in piece_spans(theirs.size):
         (piece,) = yield from ask(session, ("GETRANGE", key, offset, offset + length - 1))
         if len(piece) != length:
-            yield from _check_still(source, shard, theirs)
-            break  # it has turned meanwhile, and is come across again
+            yield from _raise_unless_moved(source, pair, key)
         if piece.count(0) < length:
-            (added,) = yield from _call(session, shard, "piece", number, offset, piece)
-            bits += added
-    config, ours = session.config, session.view(shard).slices[number - 1]
-    after = yield from fill_of(session, session.keys.shard(shard).slice(ours.name), ours)
+            bits += yield from _call(session, pair, "piece", number, offset, piece)
+    return bits
+
+
+def _count(session: Session, pair: _Pair, number: int, bits: int) -> Flow[float]:
+    """Add to a slice's count about how many items have set so many bits more, and return it."""
+    config, ours = session.config, pair.ours.view.slices[number - 1]
+    after = yield from fill_of(session, session.keys.shard(pair.shard).slice(ours.name), ours)
+    if not bits or after >= 1:
+        return 0.0
     before = max(0.0, after - bits / (8 * ours.size))
-    inverted = [items_from_fill(config.layout, config.k, ours.units, fill) for fill in (after, before)]
-    items = max(0.0, inverted[0] - inverted[1]) if after < 1 else 0.0
-    yield from _call(session, shard, "count", number, round(items))
-    return items
+    with_, without = (items_from_fill(config.layout, config.k, ours.units, fill) for fill in (after, before))
+    yield from _call(session, pair, "count", number, round(with_ - without))
+    return with_ - without
 
 
-def _check_still(source: Session, shard: int, slice_: Slice) -> Flow[None]:
-    (state,) = yield from read_states(source, [shard])
-    if slice_ in state.view.slices:
-        key = source.keys.shard(shard).slice(slice_.name)
-        (size,) = yield from ask(source, ("STRLEN", key))
-        if size != slice_.size:
-            raise SliceLost(f"{source.where}: {key} has {size} bytes and should have {slice_.size}")
+def _raise_unless_moved(source: Session, pair: _Pair, key: str) -> Flow[None]:
+    (now,) = yield from read_states(source, [pair.shard])
+    if (now.epoch, now.phase) == (pair.theirs.epoch, pair.theirs.phase):
+        raise SliceLost(f"{source.where}: {key} is missing or has another length")
+    raise RotationConflict(f"{source.where}: it has turned meanwhile")
 
 
-def _keep_forgotten(session: Session, source: Session, shard: int) -> Flow[None]:
-    """Keep new what only the source has forgotten."""
-    for digests in (yield from _forgotten(source, shard)):
-        yield from _call(session, shard, "forget", data=digests)
+def _keep_forgotten(session: Session, source: Session, pair: _Pair) -> Flow[None]:
+    """Keep new what the source has forgotten, and we have not seen or have forgotten too."""
+    for digests in (yield from _forgotten(source, pair.shard)):
+        yield from _call(session, pair, "forget", data=digests)
 
 
 def _insert_forgotten(session: Session, source: Session, shard: int) -> Flow[None]:
@@ -172,9 +214,9 @@ def _items(command: str, session: Session, shard: int, digests: bytes) -> Call:
     return calls.items(command, session.config, keys, view, calls.NO_CALL_ID, digests)
 
 
-def _call(session: Session, shard: int, step: str, number: int = 0, at: int = 0, data: bytes = b"") -> Flow[list[Any]]:  # noqa: PLR0913, PLR0917 - the header of the script has as many
-    def build() -> Call:
-        keys, view = session.keys.shard(shard), session.view(shard)
-        return calls.merge(step, session.config, keys, view, number, at, data)
-
-    return (yield from ask_shard(session, shard, build))
+def _call(  # noqa: PLR0913, PLR0917 - the header of the script has as many
+    session: Session, pair: _Pair, step: str, number: int = 0, at: int = 0, data: bytes = b""
+) -> Flow[int]:
+    keys = session.keys.shard(pair.shard)
+    (reply,) = yield from ask(session, calls.merge(step, session.config, keys, pair.ours, number, at, data))
+    return int(reply)

@@ -45,7 +45,7 @@ CALLS = [
     ("turn", calls.turn("allocate", KEYS, Turn(0, STATE, STATE.token, NEW, 7), ["history_1", "today"])),
     ("build", calls.build("piece", KEYS, STATE, number=3, oldest=2, offset=8, data=b"data", late=True)),
     ("store", calls.store("write", KEYS, STATE, 5, "3", b"data")),
-    ("merge", calls.merge("piece", CONFIG, KEYS, VIEW, 1, 8, b"data")),
+    ("merge", calls.merge("piece", CONFIG, KEYS, STATE, 1, 8, b"data")),
     ("drop", calls.drop("delete", CONFIG.uid, KEYS, [KEYS.slice("today"), KEYS.meta])),
 ]
 
