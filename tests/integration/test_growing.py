@@ -1,0 +1,139 @@
+"""Growing: the next slice is made by whoever notices, once, and the error rate stays under what was asked for."""
+
+from __future__ import annotations
+
+import collections
+import subprocess
+import sys
+
+import pytest
+from support import crawler
+from support.proxy import Proxy, at_random
+
+from urifilter_redis import FilterFull, UriFilter, retention, sizing
+from urifilter_redis.config import Config, Settings
+from urifilter_redis.sizing import SLICE_LIMIT, cells_an_item
+
+
+@pytest.mark.parametrize("layout", ["blocked", "classic"])
+def test_error_rate_at_twenty_times_the_first_capacity(layout, valkey):
+    """200,000 items in a filter for 10,000: no false negative, and false positives under the asked 1 in 1,000."""
+    settings = {"capacity": 10_000, "error_rate": 1e-3, "retention": "growing", "layout": layout}
+    with UriFilter.create("news", redis=valkey.url, shards=2, seed=1, **settings) as news:
+        told = sum(age == 0 for age in news.insert_many(range(200_000)))
+        assert 200_000 * (1 - 1e-3) < told <= 200_000
+        assert 0 not in news.contains_many(range(200_000))
+        found = sum(age > 0 for age in news.contains_many(range(10**6, 10**6 + 300_000)))
+        assert found / 300_000 < 1e-3
+        info = news.info()
+        assert info.error_rate_now < info.error_rate_at_capacity == 1e-3
+        assert len(info.live_slices) == 5
+        assert not info.over_capacity
+        assert [each.name for each in info.live_slices] == ["today", *(f"history_{n}" for n in range(1, 5))]
+        assert all(each.inserted <= each.capacity for each in info.live_slices)
+
+
+def test_each_shard_grows_at_its_own_pace(server):
+    """One shard full, the others not: it alone has a second slice."""
+    with UriFilter.create(
+        "news", redis=server.url, capacity=800, error_rate=1e-6, shards=4, retention="growing"
+    ) as news:
+        count = 0
+        while news.epoch() == 0:
+            count += 10
+            news.insert_many(range(count - 10, count))
+        epochs = [len(news.view(shard).slices) for shard in range(4)]
+        with server.client() as admin:
+            meta = [admin.hgetall(f"urifilter:{{news:{shard}}}:meta") for shard in range(4)]
+        assert {int(each[b"epoch"]) for each in meta} == {0, 1}
+        assert epochs == [int(each[b"epoch"]) + 1 for each in meta]
+        assert 0 not in UriFilter.open("news", redis=server.url).contains_many(range(count))
+
+
+def test_ages(redis70):
+    """The slice in which an item is, counted from the newest."""
+    with UriFilter.create("news", redis=redis70.url, capacity=10, error_rate=1e-8, retention="growing") as news:
+        news.insert_many(range(10))
+        news.insert_many(range(10, 30))
+        news.insert_many(range(30, 40))
+        assert news.contains_many([0, 9, 10, 29, 30, 39]) == [3, 3, 2, 2, 1, 1]
+
+
+def test_many_notice_at_once(server, tmp_path):
+    """6 processes' inserts through a bad network make it grow again and again: new exactly once, one slice a turn."""
+    settings = {"capacity": 50, "error_rate": 1e-8, "retention": "growing", "shards": 3}
+    UriFilter.create("news", redis=server.url, **settings).close()
+    out = tmp_path / "new"
+    with Proxy(server.port, at_random(5, 0.1), late_after=30) as proxy:
+        arguments = [sys.executable, crawler.__file__, proxy.url, "news", "3000"]
+        running = [subprocess.Popen([*arguments, str(seed), "100", "2", "1", str(out)]) for seed in range(3)]
+        assert [each.wait(120) for each in running] == [0] * 3
+    told = collections.Counter(out.read_text().split())
+    assert len(told) == 3000
+    assert set(told.values()) == {1}
+    with UriFilter.open("news", redis=server.url) as news:
+        info = news.info()
+        assert not info.over_capacity
+        for each in info.live_slices[1:]:  # nobody made a slice before the one before it was full
+            assert each.inserted > 0.5 * each.capacity
+
+
+def test_full_when_no_slice_can_be_made(redis70, monkeypatch):
+    """FilterFull says what to do; nothing of the call that did not fit is inserted, and what fits still is."""
+    monkeypatch.setattr(retention, "GROWN_LIMIT", 2)
+    with UriFilter.create("news", redis=redis70.url, capacity=10, error_rate=1e-8, retention="growing") as news:
+        news.insert_many(range(10))
+        news.insert_many(range(10, 28))
+        with pytest.raises(FilterFull, match="make a filter of a larger capacity") as caught:
+            news.insert_many(range(100, 105))
+        assert caught.value.answers == [None] * 5
+        assert news.contains_many(range(100, 105)) == [0] * 5
+        assert news.insert_many([200, 201]) == [0, 0]
+        assert news.insert_many([0, 15, 200]) == [2, 1, 1]
+        with pytest.raises(FilterFull):
+            news.insert(300)
+
+
+def test_seen_items_make_nothing_grow(server):
+    """A full filter that is only asked about what it has seen stays as it is."""
+    with UriFilter.create("news", redis=server.url, capacity=100, error_rate=1e-8, retention="growing") as news:
+        news.insert_many(range(100))
+        for _ in range(5):
+            assert 0 not in news.insert_many(range(100))
+        assert news.epoch() == 0
+
+
+@pytest.mark.parametrize("layout", ["blocked", "classic"])
+@pytest.mark.parametrize("rate", [1e-2, 1e-4, 1e-8])
+@pytest.mark.parametrize("capacity", [1, 1000, 10**6, 10**8])
+def test_slices(capacity, rate, layout):
+    """Each is twice the one before until the limit, within its share; the shares stay under the error rate."""
+    config = Config.new(Settings(capacity=capacity, error_rate=rate, layout=layout, retention="growing"))
+    made = [retention.growing_slice(config, index) for index in range(retention.GROWN_LIMIT)]
+    assert None not in made[:30]
+    assert sum(each.error_rate for each in made if each) < rate
+    total = 0.0
+    for index, each in enumerate(made):
+        if each is None:
+            continue
+        assert each.k == config.k
+        assert each.slice_bytes <= SLICE_LIMIT
+        assert each.error_rate_at(each.shard_capacity * each.shards) <= each.error_rate * 1.02
+        total += each.error_rate_at(each.shard_capacity * each.shards)
+        if index and each.slice_bytes < SLICE_LIMIT // 2:
+            assert each.shard_capacity == 2 * made[index - 1].shard_capacity
+    assert total < rate
+    assert retention.growing_slice(config, retention.GROWN_LIMIT) is None
+
+
+def test_shares_add_up():
+    """Basel: 6/π² times the sum of 1/i² is 1."""
+    assert sum(retention.growing_share(1e-4, i) for i in range(100_000)) == pytest.approx(1e-4, rel=1e-4)
+
+
+@pytest.mark.parametrize("k", [8, 12, 16])
+def test_cells_are_the_inverse_of_the_rate(k):
+    """The bits an item that give a share, for both layouts."""
+    for share in (1e-2, 1e-5):
+        assert sizing.blocked_error_rate(k, cells_an_item("blocked", k, share)) == pytest.approx(share, rel=1e-6)
+        assert sizing.classic_error_rate(k, cells_an_item("classic", k, share)) == pytest.approx(share, rel=1e-6)

@@ -1,0 +1,258 @@
+"""Union: what several filters have seen, one has seen."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+
+import pytest
+from support import cli
+
+from urifilter_redis import ConfigMismatch, FilterNotFound, SliceLost, UriFilter, rotation
+from urifilter_redis.steps import Send
+
+PRECISE = {"capacity": 20_000, "error_rate": 1e-8}
+TIMED = [
+    {"retention": "ring", "slices": 3, "period": "1d"},
+    {"retention": "ring", "slices": 3, "period": "1d", "write": "all"},
+    {"retention": "rolling", "slices": 3, "period": "1d"},
+]
+
+
+def pair(server, **settings):
+    target = UriFilter.create("all", redis=server.url, **PRECISE | settings)
+    return target, UriFilter.create("monday", redis=server.url, **target.settings)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("layout", ["blocked", "classic"])
+def test_forever(server, layout, shards):
+    """All that either has seen, and nothing else; the source stays as it is; again adds nothing."""
+    target, source = pair(server, layout=layout, shards=shards)
+    target.insert_many(range(1000))
+    source.insert_many(range(500, 3000))
+    assert target.union("monday") == pytest.approx(2000, rel=0.02)
+    assert 0 not in target.contains_many(range(3000))
+    assert set(target.contains_many(range(3000, 8000))) == {0}
+    assert source.contains_many([0, 500]) == [0, 1]
+    assert target.inserted() == pytest.approx(3000, rel=0.02)
+    assert target.union("monday") == 0
+
+
+def test_several_sources(redis70):
+    """Each is merged; all are looked at before the first is."""
+    target, source = pair(redis70)
+    tuesday = UriFilter.create("tuesday", redis=redis70.url, **target.settings)
+    source.insert("a")
+    tuesday.insert("b")
+    with pytest.raises(FilterNotFound):
+        target.union("monday", "nope")
+    assert target.contains_many(["a", "b"]) == [0, 0]
+    assert target.union("monday", "tuesday") == 2
+    assert target.contains_many(["a", "b"]) == [1, 1]
+    with pytest.raises(ValueError, match="cannot be merged into itself"):
+        target.union("monday", "all")
+
+
+def test_forgotten_items(server):
+    """Seen in either is seen; what only one has forgotten, and the other never saw, stays new."""
+    target, source = pair(server, shards=2)
+    target.insert_many(["both", "target forgot", "target saw, source forgot", "both forgot"])
+    source.insert_many(["both", "target forgot", "source forgot", "target saw, source forgot", "both forgot"])
+    target.forget(["target forgot", "both forgot"])
+    source.forget(["source forgot", "target saw, source forgot", "both forgot"])
+    target.union("monday")
+    items = ["both", "target forgot", "source forgot", "target saw, source forgot", "both forgot"]
+    assert target.contains_many(items) == [1, 1, 0, 1, 0]
+    assert target.unique(items) == ["source forgot", "both forgot"]
+
+
+def test_forgotten_in_both_long_ago(server):
+    """What both have forgotten does not come back when the older entry of the two expires."""
+    target, source = pair(server, retention="ring", slices=3, period="1d")
+    target.insert("a")
+    target.forget(["a"])
+    source.insert("a")
+    source.forget(["a"])
+    target.rotate()
+    target.rotate()
+    target.union("monday")
+    for _ in range(4):
+        assert target.contains("a") is False
+        target.rotate()
+
+
+@pytest.mark.parametrize("settings", TIMED, ids=lambda s: f"{s['retention']}-{s.get('write', '')}".rstrip("-"))
+def test_nothing_expires_early(server, settings):
+    """What the source had stays for as long as if it had been inserted at the union, or as it would in the source."""
+    target, source = pair(server, shards=2, **settings)
+    target.rotate()
+    for day in range(3):
+        source.insert_many([f"{day}-{i}" for i in range(50)])
+        if day < 2:
+            source.rotate()
+    items = [f"{day}-{i}" for day in range(3) for i in range(50)]
+    target.insert_many(["x", "y"])
+    target.union("monday")
+    assert 0 not in target.contains_many([*items, "x", "y"])
+    for left in (2, 1):  # rotations that the newest day has in both
+        source.rotate()
+        target.rotate()
+        alive = [item for item in items if source.contains(item)]
+        assert len(alive) == 50 * left
+        assert 0 not in target.contains_many(alive)
+    for _ in range(3):
+        target.rotate()
+    assert set(target.contains_many(items)) == {0}
+    assert not target.info().over_capacity
+
+
+def test_counts_of_a_ring_that_writes_all(redis70):
+    """Each item counts once, though every slice has it."""
+    target, source = pair(redis70, retention="ring", slices=4, period="1d", write="all")
+    for _ in range(3):
+        target.rotate()
+    source.insert_many(range(1000))
+    assert target.union("monday") == pytest.approx(1000, rel=0.02)
+    info = target.info()
+    assert info.inserted == pytest.approx(1000, rel=0.02)
+    assert not info.over_capacity
+
+
+def test_growing(server):
+    """Slices of one size meet; the target grows as far as the source has; ages are those of the slices."""
+    settings = {"retention": "growing", "capacity": 100, "shards": 2}
+    target, source = pair(server, **settings)
+    target.insert_many(range(10))
+    source.insert_many(range(1000, 2000))
+    assert target.union("monday") == pytest.approx(1000, rel=0.05)
+    assert 0 not in target.contains_many([*range(10), *range(1000, 2000)])
+    assert set(target.contains_many(range(5000, 9000))) == {0}
+    assert len(target.info().live_slices) == len(source.info().live_slices)
+    assert target.insert_many(range(3000, 3500)) == [0] * 500
+
+
+def drive(news, flow, step=None, pipelines=math.inf):
+    """Run a flow, from a step on; return what it returns, or it and its next step after so many pipelines."""
+    step = step or next(flow)
+    try:
+        while pipelines > 0:
+            step = flow.send(news._connector.send(step.commands) if isinstance(step, Send) else None)
+            pipelines -= 1
+    except StopIteration as stop:
+        return stop.value
+    return flow, step
+
+
+@pytest.mark.parametrize("settings", TIMED, ids=lambda s: f"{s['retention']}-{s.get('write', '')}".rstrip("-"))
+@pytest.mark.parametrize("who", ["source", "target"])
+def test_slices_that_turn_meanwhile(redis70, settings, who):
+    """A rotation of either filter between any two steps of a union: everything arrives, whole, and stays."""
+    from urifilter_redis.union import union
+
+    for pipelines in range(4, 40, 2):
+        target, source = pair(redis70, capacity=60_000, **settings)
+        for filter_ in (target, source):
+            filter_.rotate()
+            filter_.rotate()
+            filter_.insert_many([f"{filter_.name}-{i}" for i in range(100)])
+        started = drive(target, union(target._session, ["monday"]), pipelines=pipelines)
+        {"source": source, "target": target}[who].rotate()
+        if isinstance(started, tuple):
+            drive(target, *started)
+        assert 0 not in target.contains_many([f"monday-{i}" for i in range(100)]), pipelines
+        assert 0 not in target.contains_many([f"all-{i}" for i in range(100)]), pipelines
+        target.drop()
+        source.drop()
+
+
+def test_a_rotation_that_somebody_left(redis70):
+    """The union finishes it first."""
+    target, source = pair(redis70, retention="rolling", slices=3, period="1d")
+    source.insert("a")
+    for pipelines in range(2, 9):
+        if target.info().phase == "idle":
+            drive(target, rotation.rotate(target._session, target.epoch()), pipelines=pipelines)[0].close()
+    assert target.info().phase == "rotating"
+    target.union("monday")
+    assert target.info().phase == "idle"
+    assert "a" in target
+
+
+def test_inserts_go_on(valkey):
+    """While a union runs, others insert: nothing is told twice or lost."""
+    target, source = pair(valkey, capacity=300_000)
+    source.insert_many(range(50_000))
+    told = []
+
+    def insert() -> None:
+        with UriFilter.open("all", redis=valkey.url) as other:
+            told.extend(item for start in range(0, 50_000, 500) for item in other.unique(range(start, start + 500)))
+
+    thread = threading.Thread(target=insert)
+    thread.start()
+    target.union("monday")
+    thread.join()
+    assert len(told) == len(set(told))
+    assert 0 not in target.contains_many(range(50_000))
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"capacity": 30_000}, {"capacity"}),
+        ({"error_rate": 1e-3}, {"error_rate"}),
+        ({"layout": "classic"}, {"layout"}),
+        ({"shards": 2}, {"shards"}),
+        ({"seed": 5}, {"seed"}),
+        ({"hash": "md5", "seed": None}, {"hash", "seed"}),
+        ({"normalize": "whatwg"}, {"normalize"}),
+        ({"retention": "growing"}, {"retention"}),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_merged(redis70, other, named):
+    """Other geometry, hash or seed: refused, with the option's name and both values."""
+    target, _ = pair(redis70)
+    UriFilter.create("other", redis=redis70.url, **target.settings | {"shards": None} | other).close()
+    with pytest.raises(ConfigMismatch, match=min(named)) as caught:
+        target.union("other")
+    assert named <= set(caught.value.differences)
+
+
+def test_growing_filters_of_other_capacity(redis70):
+    """Their first slices may be of one size, the later ones are not."""
+    target, _ = pair(redis70, retention="growing", capacity=1000, error_rate=1e-4)
+    UriFilter.create("other", redis=redis70.url, **target.settings | {"capacity": 1001}).close()
+    with pytest.raises(ConfigMismatch, match="capacity is 1001 and not 1000"):
+        target.union("other")
+
+
+def test_lost_source(redis70):
+    """A bitmap of the source that is gone."""
+    target, _ = pair(redis70)
+    with redis70.client() as admin:
+        admin.delete("urifilter:{monday:0}:today")
+    with pytest.raises(SliceLost, match="monday"):
+        target.union("monday")
+
+
+def test_command_line(redis70):
+    """``create --like`` and ``union``; what is refused and why."""
+    where = ("--redis", redis70.url)
+    cli.run("create", "monday", "--capacity", "10k", "--normalize", "whatwg", *where)
+    cli.run("create", "all", "--like", "monday", *where)
+    cli.run("add", "--filter", "monday", *where, given=b"http://a.example\nhttp://b.example\n")
+    assert cli.run("union", "all", "monday", *where)[0] == b"all: about 2 items added from monday\n"
+    assert json.loads(cli.run("union", "all", "monday", "--json", *where)[0])["added"] == 0
+    assert cli.run("union", "-q", "all", "monday", *where) == (b"", "")
+    cli.run("create", "other", "--capacity", "20k", *where)
+    _, err = cli.run("union", "all", "other", *where, code=2)
+    assert "capacity is 20000 and not 10000" in err
+    assert "create --like" in err
+    _, err = cli.run("create", "x", "--like", "monday", "--capacity", "5k", *where, code=2)
+    assert "leave out --capacity" in err
+    assert "--capacity is missing" in cli.run("create", "x", *where, code=2)[1]
+    assert "no such filter" in cli.run("create", "x", "--like", "nope", *where, code=2)[1]
+    cli.run("union", "all", *where, code=2)
