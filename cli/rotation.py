@@ -71,11 +71,11 @@ def _one(  # a filter's options
         if not named and opened.config.retention not in TIMED:
             return []
         with steps(opened, name, quiet=quiet):
-            if dry_run:
-                target = opened.due() if due else opened.epoch() + 1
+            if due and dry_run:
+                target = opened.due()
                 done = None if target is None else Rotation(target)
             else:
-                done = opened.rotate_due() if due else opened.rotate(epoch)
+                done = opened.rotate_due() if due else opened.rotate(epoch, dry_run=dry_run)
         if done is None:
             if named and not quiet and not options.json:
                 say(f"{name}: not due before {moment(opened.next_rotation())}")

@@ -4,22 +4,27 @@
 local STUCK = 15
 local call = redis.call
 
--- The distinct offsets of an item; nil as soon as a counter of them is 0, unless every is true.
+-- The distinct offsets of an item and their counters; nil if one is 0, unless every is true.
 local function counters(slice, every, d0, d1, d2, d3)
   local m = slice.units
   local x, y = (d0 + 4294967296 * (d1 % 1048576)) % m, (d2 + 4294967296 * (d3 % 1048576)) % m
-  local offsets, values, listed = {}, {}, {}
+  if not every and call('BITFIELD_RO', slice.key, 'GET', 'u4', 4 * x)[1] == 0 then -- most new items end here
+    return nil
+  end
+  local offsets, listed, arguments, n = {}, {}, { 'BITFIELD_RO', slice.key }, 2
   for i = 1, slice.k do
     if not listed[x] then
       listed[x] = true
-      local value = call('BITFIELD', slice.key, 'GET', 'u4', '#' .. x)[1]
-      if value == 0 and not every then
-        return nil
-      end
-      offsets[#offsets + 1], values[#values + 1] = x, value
+      offsets[#offsets + 1] = x
+      arguments[n + 1], arguments[n + 2], arguments[n + 3] = 'GET', 'u4', 4 * x
+      n = n + 3
     end
     x = (x + y) % m
     y = (y + i) % m
+  end
+  local values = call(unpack(arguments))
+  for i = 1, every and 0 or #values do
+    if values[i] == 0 then return nil end
   end
   return offsets, values
 end
@@ -29,8 +34,7 @@ local function set_counters(slice, offsets, values, change)
   for i, offset in ipairs(offsets) do
     if values[i] ~= STUCK then
       local n = #arguments
-      arguments[n + 1], arguments[n + 2], arguments[n + 3], arguments[n + 4] = 'SET', 'u4', '#' .. offset,
-        values[i] + change
+      arguments[n + 1], arguments[n + 2], arguments[n + 3], arguments[n + 4] = 'SET', 'u4', 4 * offset, values[i] + change
     end
   end
   if #arguments > 2 then

@@ -3,9 +3,8 @@
 -- that the old history has too, so answers stay what they are.
 --
 -- KEYS[1] meta
--- KEYS[2] forgotten
--- KEYS[3] history
--- KEYS[4] history_1
+-- KEYS[2] history
+-- KEYS[3] history_1
 --
 -- ARGV[1] step: archived (the closed slice is in the archive), piece or finish
 -- ARGV[2] uid: of the filter
@@ -22,9 +21,9 @@
 
 -- @include "_fence.lua"
 -- @include "_check_slices.lua"
--- @include "_expire.lua"
+-- @include "_set_oldest.lua"
 
-local meta_key, history_key, closed_key = KEYS[1], KEYS[3], KEYS[4]
+local meta_key, history_key, closed_key = KEYS[1], KEYS[2], KEYS[3]
 local step, uid, epoch, token, number, oldest, offset, data, late = unpack(ARGV)
 local refusal, meta = fence(uid, epoch, 'rotating', token)
 if refusal then return refusal end
@@ -51,7 +50,7 @@ elseif step == 'finish' then
   redis.call('HDEL', meta_key, 'pieces', 'late')
   local geometry = string.match(meta.slices, 'today(:%d+:%d+)')
   redis.call('HSET', meta_key, 'phase', 'idle', 'slices', 'history' .. geometry .. ' today' .. geometry)
-  expire(kept[1], tonumber(kept[2] and kept[3] or oldest))
+  set_oldest(kept[1], tonumber(kept[2] and kept[3] or oldest))
 else
   return redis.error_reply('BADARG build takes the steps archived, piece and finish')
 end

@@ -3,9 +3,8 @@
 -- epoch one does, and the token tells it so if its reply was lost.
 --
 -- KEYS[1] meta
--- KEYS[2] forgotten
--- KEYS[3] next: the bitmap that becomes today, as step allocate made it
--- KEYS[4…] slices: the live ones under their names after the turn, from oldest to newest
+-- KEYS[2] next: the bitmap that becomes today, as step allocate made it
+-- KEYS[3…] slices: the live ones under their names after the turn, from oldest to newest
 --
 -- ARGV[1] step: allocate (makes the next bitmap) or turn
 -- ARGV[2] uid: of the filter
@@ -20,9 +19,9 @@
 
 -- @include "_fence.lua"
 -- @include "_check_slices.lua"
--- @include "_expire.lua"
+-- @include "_set_oldest.lua"
 
-local meta_key, next_key = KEYS[1], KEYS[3]
+local meta_key, next_key = KEYS[1], KEYS[2]
 local step, uid, epoch, token, units, bytes, limit = unpack(ARGV)
 local refusal, meta = fence(uid, epoch, 'idle')
 if refusal then return refusal end
@@ -59,7 +58,7 @@ if retention == 'ring' and #moves == tonumber(window) then
 end
 moves[#moves + 1], entries[#entries + 1] = { next_key, base .. 'today' }, table.concat({ 'today', units, bytes }, ':')
 for i, move in ipairs(moves) do
-  if #KEYS ~= 3 + #moves or KEYS[3 + i] ~= move[2] then
+  if #KEYS ~= 2 + #moves or KEYS[2 + i] ~= move[2] then
     return redis.error_reply('BADPHASE the live slices are ' .. meta.slices)
   end
 end
@@ -73,5 +72,5 @@ redis.call('HDEL', meta_key, 'pieces', 'late')
 redis.call('HSET', meta_key, 'epoch', epoch + 1, 'phase', retention == 'rolling' and 'rotating' or 'idle', 'token', token,
   'slices', table.concat(entries, ' '), 'inserted', 0, 'opened', now)
 if limit ~= '0' then redis.call('HSET', meta_key, 'limit', limit) end
-expire(table.concat({ closed or '', table.concat({ epoch, opened, now, inserted }, ':') }, ' '), tonumber(oldest))
+set_oldest(table.concat({ closed or '', table.concat({ epoch, opened, now, inserted }, ':') }, ' '), tonumber(oldest))
 return 1

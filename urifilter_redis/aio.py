@@ -233,9 +233,9 @@ class AsyncUriFilter:
         answers = await self._run(flows.answer(self._session, "remove", flows.listed(uris), retry))
         return [answer == 1 for answer in answers]
 
-    async def rotate(self, expected_epoch: int | None = None) -> Rotation:
+    async def rotate(self, expected_epoch: int | None = None, *, dry_run: bool = False) -> Rotation:
         """Rotate a ring or rolling filter once; see ``UriFilter.rotate``."""
-        return await self._run(rotation.rotate(self._session, expected_epoch))
+        return await self._run(rotation.rotate(self._session, expected_epoch, dry_run=dry_run))
 
     async def due(self) -> int | None:
         """Return the epoch that ``rotate_due`` would reach; see ``UriFilter.due``."""

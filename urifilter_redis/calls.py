@@ -25,6 +25,7 @@ __all__ = [
     "build",
     "create",
     "drop",
+    "expire",
     "items",
     "items_a_call",
     "merge",
@@ -37,6 +38,15 @@ ITEMS_A_CALL = 500
 
 #: Items times live slices in one call; 500 items against 30 slices take 16 ms.
 SLICES_AND_ITEMS = 2000
+
+#: Microseconds that a call may take on a slow server: to look for an item in one slice takes 1, writing it
+#: ``A_WRITE`` (blocked) or ``AN_OFFSET`` for each of its offsets.
+A_CALL = 5500
+A_WRITE = 2
+AN_OFFSET = {"classic": 0.7, "counting": 1.0}
+
+#: Forgotten digests removed in one call (a few ms).
+EXPIRED_A_CALL = 5000
 
 #: The call id of calls that are not recorded.
 NO_CALL_ID = "-"
@@ -84,10 +94,13 @@ def items(  # noqa: PLR0913, PLR0917 - the header of the scripts has as many
 
 def items_a_call(config: Config, live: int) -> int:
     """Return how many items a call may have on a filter with so many live slices."""
-    if config.retention == "growing":  # what does not fit into an empty slice fits into none
-        return max(1, min(ITEMS_A_CALL, SLICES_AND_ITEMS // live, shard_capacity(config.capacity, config.shards)))
     slices = config.slices or 1 if config.retention == "ring" else live
-    return max(1, min(ITEMS_A_CALL, SLICES_AND_ITEMS // slices))
+    written = slices if config.write == "all" else 1
+    a_write = A_WRITE if config.layout == "blocked" else AN_OFFSET[config.layout] * config.k
+    most = min(ITEMS_A_CALL, SLICES_AND_ITEMS // slices, int(A_CALL / (slices + a_write * written)))
+    if config.retention == "growing":  # what does not fit into an empty slice fits into none
+        most = min(most, shard_capacity(config.capacity, config.shards))
+    return max(1, most)
 
 
 def create(step: str, config: Config, keys: ShardKeys, fields: Sequence[str] = ()) -> Call:
@@ -99,7 +112,7 @@ def create(step: str, config: Config, keys: ShardKeys, fields: Sequence[str] = (
 
 def turn(step: str, keys: ShardKeys, wanted: Turn, names: Sequence[str]) -> Call:
     """Build ``turn``: step ``allocate``, or ``turn`` with the live slices' names after it, oldest first."""
-    all_keys = (keys.meta, keys.forgotten, keys.next, *(keys.slice(name) for name in names))
+    all_keys = (keys.meta, keys.next, *(keys.slice(name) for name in names))
     fence = (step, wanted.state.uid, wanted.state.epoch, wanted.token)
     return Call(scripts.load("turn"), all_keys, (*fence, wanted.new.units, wanted.new.size, wanted.limit))
 
@@ -116,7 +129,7 @@ def build(  # noqa: PLR0913 - likewise
     late: bool = False,
 ) -> Call:
     """Build ``build``: step ``archived``, ``piece`` or ``finish``."""
-    all_keys = (keys.meta, keys.forgotten, keys.slice("history"), keys.slice("history_1"))
+    all_keys = (keys.meta, keys.slice("history"), keys.slice("history_1"))
     fence = (step, state.uid, state.epoch, state.token)
     return Call(scripts.load("build"), all_keys, (*fence, number, oldest, offset, data, int(late)))
 
@@ -125,6 +138,11 @@ def store(step: str, keys: ShardKeys, state: ShardState, epoch: int, field: str 
     """Build ``store``: step ``write`` a field of the archived slice ``epoch``, or ``delete`` it."""
     arguments = (step, state.uid, state.epoch, state.token, field, data)
     return Call(scripts.load("store"), (keys.meta, keys.archived(epoch)), arguments)
+
+
+def expire(uid: str, keys: ShardKeys) -> Call:
+    """Build ``expire``, for ``EXPIRED_A_CALL`` digests at most."""
+    return Call(scripts.load("expire"), (keys.meta, keys.forgotten), (uid, EXPIRED_A_CALL))
 
 
 def merge(  # noqa: PLR0913, PLR0917 - likewise

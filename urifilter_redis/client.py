@@ -321,18 +321,19 @@ class UriFilter:
         answers = self._run(flows.answer(self._session, "remove", flows.listed(uris), retry))
         return [answer == 1 for answer in answers]
 
-    def rotate(self, expected_epoch: int | None = None) -> Rotation:
+    def rotate(self, expected_epoch: int | None = None, *, dry_run: bool = False) -> Rotation:
         """Rotate a ring or rolling filter once, and finish a rotation that somebody has left.
 
         Args:
             expected_epoch: rotate only if the filter is in this epoch, so that of many who do so one does;
                 None: rotate in any case.
+            dry_run: do nothing; return what would be reached.
 
         Raises:
             RotationConflict: it is not, or not any more, in ``expected_epoch``.
             UriFilterError: the retention does not rotate by time; any other of the tree in ``errors``.
         """
-        return self._run(rotation.rotate(self._session, expected_epoch))
+        return self._run(rotation.rotate(self._session, expected_epoch, dry_run=dry_run))
 
     def due(self) -> int | None:
         """Return the epoch that ``rotate_due`` would reach; None if nothing is due. Errors as ``rotate``."""

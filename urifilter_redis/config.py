@@ -27,7 +27,7 @@ class Settings:
         error_rate: the probability that an item not seen is taken for seen, at capacity, over all slices.
         layout: ``blocked``, ``classic`` or ``counting`` (retention ``forever`` only).
         retention: ``forever``, ``growing``, ``ring`` or ``rolling``.
-        slices: ring and rolling: the window in periods, 2 to 1000.
+        slices: ring and rolling: the window in periods, 2 to 1000 (ring: 400).
         period: ring and rolling: how long a slice is written to: ``45s``, ``10m``, ``6h``, ``1d``, ``2w``, or seconds.
         write: ring: ``newest`` or ``all``; None: newest.
         expire_after: ring and rolling: ``first-seen`` or ``last-seen``; None: first-seen.
@@ -77,8 +77,9 @@ class Settings:
                 raise ValueError(
                     f"retention {self.retention} needs slices (how many) and period (45s, 10m, 6h, 1d, 2w)"
                 )
-            if isinstance(self.slices, bool) or not isinstance(self.slices, int) or not _within(self.slices, SLICES):
-                raise ValueError(f"slices are {SLICES[0]} to {SLICES[1]} and not {self.slices!r}")
+            least, most = SLICES[self.retention]
+            if isinstance(self.slices, bool) or not isinstance(self.slices, int) or not least <= self.slices <= most:
+                raise ValueError(f"slices are {least} to {most} for {self.retention}, and not {self.slices!r}")
             self._fill("period", period_of(self.period))
             self._fill("expire_after", self.expire_after or "first-seen")
             _among("expire_after", self.expire_after, EXPIRE_AFTER)
@@ -95,10 +96,6 @@ class Settings:
 def _among(name: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ValueError(f"{name} is one of {', '.join(allowed)} and not {value!r}")
-
-
-def _within(value: int, limits: tuple[int, int]) -> bool:
-    return limits[0] <= value <= limits[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

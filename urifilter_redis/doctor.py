@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.exchange import ask
 from urifilter_redis.replies import to_mapping
+from urifilter_redis.retention import seconds_of
 
 if TYPE_CHECKING:
     from urifilter_redis.info import FilterInfo
     from urifilter_redis.session import Session
     from urifilter_redis.steps import Flow
 
-__all__ = ["Facts", "Finding", "examine", "examine_filter", "gather"]
+__all__ = ["Facts", "Finding", "examine", "examine_filter", "gather", "server_time"]
 
 #: The oldest server whose scripting and commands suffice (HRANDFIELD, script effects replication).
 OLDEST = (6, 2)
@@ -59,6 +60,12 @@ class Facts:
     missing: tuple[str, ...] = ()
 
 
+def server_time(session: Session) -> Flow[float]:
+    """Return the server's time, in seconds since 1970."""
+    ((seconds, microseconds),) = yield from ask(session, ("TIME",))
+    return int(seconds) + int(microseconds) / 1e6
+
+
 def gather(session: Session) -> Flow[Facts]:
     """Ask the server; what it does not tell is left out.
 
@@ -96,14 +103,21 @@ def examine(facts: Facts) -> Iterator[Finding]:
         yield Finding("danger", "cluster", "a node of a Redis Cluster, which is not supported yet")
 
 
-def examine_filter(info: FilterInfo) -> Finding:
-    """Say whether a filter keeps the error rate that was asked for."""
-    subject, held = f"filter {info.name}", f"{info.inserted:,} of {info.capacity:,} items"
+def examine_filter(info: FilterInfo, now: float) -> Finding:
+    """Say whether a filter keeps the error rate that was asked for, and rotates; ``now`` is the server's time, s."""
+    subject = f"filter {info.name}"
+    held = f"{info.inserted:,} items in {len(info.live_slices)} slices"
+    if info.retention != "growing":
+        held = f"{info.inserted:,} of {info.capacity:,} items"
     if info.over_capacity or info.error_rate_now > 1.5 * info.error_rate:
-        text = (
-            f"over its capacity ({held}): {info.error_rate_now:.2g} are wrongly seen, {info.error_rate:g} was asked for"
-        )
-        return Finding("danger", subject, f"{text}; make a larger one")
+        full = ", ".join(f"{each.name} {each.inserted:,}" for each in info.live_slices if each.over_capacity)
+        text = f"over its capacity ({full or held}): {info.error_rate_now:.2g} are wrongly seen"
+        return Finding("danger", subject, f"{text}, {info.error_rate:g} was asked for; make a larger one")
+    if info.phase == "rotating":
+        return Finding("note", subject, f"{held}; a rotation is under way, or was left: urifilter rotate --due")
+    if info.next_rotation is not None and info.period and now > info.next_rotation + seconds_of(info.period):
+        text = "a rotation is overdue by more than a period, so nothing expires: does cron run urifilter rotate --due?"
+        return Finding("note", subject, f"{held}; {text}")
     return Finding("ok", subject, f"{held}, {info.error_rate_now:.2g} wrongly seen")
 
 

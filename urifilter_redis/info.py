@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["FilterInfo", "SliceInfo", "info", "inserted"]
 
 
+#: Fields of a hash whose size MEMORY USAGE looks at: all of an archived slice, and enough of ``replies``.
+FIELDS_A_SAMPLE = 100
+
+
 @dataclass(frozen=True, slots=True)
 class SliceInfo:
     """One live slice, over all shards; the attributes are the keys of its JSON.
@@ -205,7 +209,7 @@ def _shard(session: Session, number: int) -> Flow[_Shard]:
         (state,) = yield from read_states(session, [number])
         archived = range(max(0, state.epoch - (config.slices or 0)), state.epoch + 1) if config.archive else ()
         own = [keys.meta, keys.replies, keys.forgotten, keys.next, *(keys.slice(e.name) for e in state.view.slices)]
-        usage = [("MEMORY", "USAGE", key, "SAMPLES", 0) for key in [*own, *map(keys.archived, archived)]]
+        usage = [("MEMORY", "USAGE", key, "SAMPLES", FIELDS_A_SAMPLE) for key in [*own, *map(keys.archived, archived)]]
         forgotten, *memory = yield from ask(session, ("ZCARD", keys.forgotten), *usage)
         asleep = sum(each or 0 for each in memory[len(own) :])
         shard = _Shard(state, forgotten, sum(each or 0 for each in memory), asleep, _parts(config, state))

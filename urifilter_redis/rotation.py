@@ -11,6 +11,7 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from urifilter_redis import calls
 from urifilter_redis.errors import RotationConflict, UriFilterError
 from urifilter_redis.exchange import Request, ask, exchange
 from urifilter_redis.history import build, finish, store
@@ -47,7 +48,7 @@ class Rotation:
     problems: tuple[str, ...] = ()
 
 
-def rotate(session: Session, expected_epoch: int | None = None) -> Flow[Rotation]:
+def rotate(session: Session, expected_epoch: int | None = None, *, dry_run: bool = False) -> Flow[Rotation]:
     """Turn every shard once, after finishing what a rotator that died may have left.
 
     No shard turns twice in one rotation: one that is behind stays so until the next that is due; what it holds
@@ -56,14 +57,18 @@ def rotate(session: Session, expected_epoch: int | None = None) -> Flow[Rotation
     Args:
         session: of the filter.
         expected_epoch: turn only shards that are not past this epoch; None: all, also if others rotate meanwhile.
+        dry_run: do nothing; return what would be reached.
 
     Raises:
         RotationConflict: the filter is not, or not any more, in that epoch.
         UriFilterError: the retention does not rotate by time.
     """
     _check_timed(session)
+    states = yield from read_states(session)
     if expected_epoch is not None:
-        _check_expected(session, (yield from read_states(session)), expected_epoch)
+        _check_expected(session, states, expected_epoch)
+    if dry_run:
+        return Rotation(1 + (max(state.epoch for state in states) if expected_epoch is None else expected_epoch))
     return (yield from _turn_all(session, dict.fromkeys(range(session.config.shards), expected_epoch)))
 
 
@@ -171,10 +176,18 @@ def _turn_shard(session: Session, shard: int, token: str, last: int | None) -> F
             finished, found = yield from finish_rotation(session, shard)
             did, problems = did or finished, problems + found
         elif turned or (last is not None and state.epoch > last):
+            yield from _expire(session, shard)
             return state.epoch, did, problems
         else:
             turned = yield from _try_turn(session, shard, state, token)
             did = did or turned
+
+
+def _expire(session: Session, shard: int) -> Flow[None]:
+    """Remove what was forgotten before all that the live slices hold."""
+    removed = calls.EXPIRED_A_CALL
+    while removed == calls.EXPIRED_A_CALL:
+        (removed,) = yield from ask(session, calls.expire(session.config.uid, session.keys.shard(shard)))
 
 
 def _try_turn(session: Session, shard: int, state: ShardState, token: str) -> Flow[bool]:

@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "turn": (),
     "build": (),
     "store": (),
+    "expire": (),
     "merge": ("blocked", "classic"),
     "drop": (),
 }

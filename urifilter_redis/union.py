@@ -205,8 +205,16 @@ def _insert_forgotten(session: Session, source: Session, shard: int) -> Flow[Non
 def _forgotten(session: Session, shard: int) -> Flow[list[bytes]]:
     """Return the digests that are forgotten, packed, as many at a time as a call may have."""
     size = calls.items_a_call(session.config, len(session.view(shard).slices))
-    (digests,) = yield from ask(session, ("ZRANGE", session.keys.shard(shard).forgotten, 0, -1))
-    return [b"".join(digests[start : start + size]) for start in range(0, len(digests), size)]
+    found: set[bytes] = set()
+    cursor: bytes | int = 0
+    while True:
+        ((cursor, pairs),) = yield from ask(
+            session, ("ZSCAN", session.keys.shard(shard).forgotten, cursor, "COUNT", 1000)
+        )
+        found |= set(pairs[::2])
+        if int(cursor) == 0:
+            digests = list(found)
+            return [b"".join(digests[start : start + size]) for start in range(0, len(digests), size)]
 
 
 def _items(command: str, session: Session, shard: int, digests: bytes) -> Call:

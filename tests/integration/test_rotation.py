@@ -399,7 +399,7 @@ def test_settings_of_time(redis70):
     for wrong, message in [
         (ring, "retention ring needs slices"),
         (ring | {"slices": 3}, "needs slices"),
-        (ring | {"slices": 1, "period": "1d"}, "slices are 2 to 1000"),
+        (ring | {"slices": 1, "period": "1d"}, "slices are 2 to 400 for ring"),
         (ring | {"slices": 3, "period": "soon"}, "a period is"),
         (ring | {"slices": 3, "period": "1d", "write": "some"}, "write is one of newest, all"),
         (ring | {"slices": 3, "period": "1d", "expire_after": "never"}, "expire_after is one of"),

@@ -45,6 +45,7 @@ CALLS = [
     ("turn", calls.turn("allocate", KEYS, Turn(0, STATE, STATE.token, NEW, 7), ["history_1", "today"])),
     ("build", calls.build("piece", KEYS, STATE, number=3, oldest=2, offset=8, data=b"data", late=True)),
     ("store", calls.store("write", KEYS, STATE, 5, "3", b"data")),
+    ("expire", calls.expire(CONFIG.uid, KEYS)),
     ("merge", calls.merge("piece", CONFIG, KEYS, STATE, 1, 8, b"data")),
     ("drop", calls.drop("delete", CONFIG.uid, KEYS, [KEYS.slice("today"), KEYS.meta])),
 ]
@@ -70,7 +71,7 @@ ARGUMENTS = {
     "epoch": lambda v: v == STATE.epoch,
     "token": lambda v: v == STATE.token,
     "units": lambda v: v == NEW.units,
-    "limit": lambda v: v == 7,
+    "limit": lambda v: v in {7, calls.EXPIRED_A_CALL},
     "number": lambda v: v in {3, 8},
     "oldest": lambda v: v == 2,
     "offset": lambda v: v == 8,

@@ -1,5 +1,6 @@
--- What goes when the live slices hold nothing older than an epoch any more: counts, and what was forgotten before.
-local function expire(closed, oldest)
+-- Note that the live slices hold nothing older than an epoch any more, and drop the counts of what has expired.
+-- (What was forgotten before is new anyway; the script expire removes it, some at a time.)
+local function set_oldest(closed, oldest)
   local kept = {}
   for entry in string.gmatch(closed, '%S+') do
     if tonumber(string.match(entry, '^%d+')) >= oldest then
@@ -7,5 +8,4 @@ local function expire(closed, oldest)
     end
   end
   redis.call('HSET', KEYS[1], 'closed', table.concat(kept, ' '), 'oldest', oldest)
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', oldest - 1)
 end

@@ -1,0 +1,20 @@
+-- expire: remove digests that were forgotten in epochs of which the live slices hold nothing any more. They are new
+-- anyway, so this may be done late, and is done some at a time.
+--
+-- KEYS[1] meta
+-- KEYS[2] forgotten
+--
+-- ARGV[1] uid: of the filter
+-- ARGV[2] limit: how many at most
+--
+-- Reply: how many were removed.
+-- Errors: NOFILTER, MISMATCH, BADARG
+
+local uid, limit = ARGV[1], tonumber(ARGV[2])
+local meta = redis.call('HMGET', KEYS[1], 'uid', 'oldest')
+if not meta[1] then return redis.error_reply('NOFILTER there is no filter here') end
+if meta[1] ~= uid then return redis.error_reply('MISMATCH the filter was dropped and created anew') end
+if not limit or limit < 1 or limit > 5000 then return redis.error_reply('BADARG limit is 1 to 5000') end
+
+local expired = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', '(' .. (meta[2] or 0), 'LIMIT', 0, limit)
+return #expired > 0 and redis.call('ZREM', KEYS[2], unpack(expired)) or 0
