@@ -11,11 +11,11 @@
 -- ARGV[2] step: forget (items that the other filter has forgotten, so that they stay new unless seen here), piece or
 --   count
 -- ARGV[3] slice: piece, count: which of the live ones, the oldest being 1; else 0
--- ARGV[4] number: piece: its offset in bytes; count: items to add; else 0
+-- ARGV[4] number: piece: its offset in bytes; count: items that the slice holds at least; else 0
 -- ARGV[5] data: forget: digests of 16 bytes; piece: its bytes; else empty
 -- ARGV[6] epoch: that the shard is in; in another, or while it rotates, the slices are not those that were meant
 --
--- Reply: piece: how many bits were not set before; forget: how many items were added; count: items of the slice.
+-- Reply: piece: how many bits were not set before; forget: how many items were added; count: 1.
 -- Errors: NOFILTER, MISMATCH, LOST, STALE, RESTORING, BADPHASE, BADARG
 
 -- @include "_filter.lua"
@@ -29,12 +29,12 @@ local forgotten_key, merging_1, merging_2 = KEYS[2], KEYS[3], KEYS[4]
 local uid, step, which, number, data = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local meta, refusal = read_meta(uid, FIRST_SLICE)
 if not meta then return refusal end
-local slices
-slices, refusal = live_slices(meta, FIRST_SLICE)
-if not slices then return refusal end
 if meta.epoch ~= ARGV[6] or meta.phase == 'rotating' then
   return redis.error_reply('BADPHASE the shard is in epoch ' .. meta.epoch .. ', ' .. meta.phase)
 end
+local slices
+slices, refusal = live_slices(meta, FIRST_SLICE)
+if not slices then return refusal end
 local slice = slices[which]
 
 if step == 'forget' then
@@ -58,17 +58,15 @@ elseif step == 'piece' and slice and number + #data <= slice.bytes then
   redis.call('DEL', merging_1, merging_2)
   return added
 elseif step == 'count' and slice == slices[#slices] then
-  return redis.call('HINCRBY', KEYS[1], 'inserted', number)
+  redis.call('HSET', KEYS[1], 'inserted', math.max(meta.inserted, number))
+  return 1
 elseif step == 'count' and slice then
-  local at, total = 0, 0
+  local at = 0
   local closed = string.gsub(redis.call('HGET', KEYS[1], 'closed') or '', '(%S+:)(%d+)', function(head, count)
     at = at + 1
-    if at == which then
-      total = count + number
-      return head .. total
-    end
+    return at == which and head .. math.max(count, number) or nil
   end)
   redis.call('HSET', KEYS[1], 'closed', closed)
-  return total
+  return 1
 end
 return redis.error_reply('BADARG merge takes forget, piece within a slice, and count')

@@ -42,8 +42,8 @@ SLICES_AND_ITEMS = 2000
 #: Microseconds that a call may take on a slow server: to look for an item in one slice takes 1, writing it
 #: ``A_WRITE`` (blocked) or ``AN_OFFSET`` for each of its offsets.
 A_CALL = 5500
-A_WRITE = 2
-AN_OFFSET = {"classic": 0.7, "counting": 1.0}
+A_WRITE = 5
+AN_OFFSET = {"classic": 0.7, "counting": 2.0}
 
 #: Forgotten digests removed in one call (a few ms).
 EXPIRED_A_CALL = 5000

@@ -9,7 +9,16 @@ from typing import Any
 from urifilter_redis.digest import HASHES, new_seed
 from urifilter_redis.errors import ConfigMismatch, SliceLost, UriFilterError
 from urifilter_redis.normalize import NORMALIZATIONS
-from urifilter_redis.retention import EXPIRE_AFTER, RETENTIONS, SLICES, TIMED, WRITES, period_of, size_first
+from urifilter_redis.retention import (
+    EXPIRE_AFTER,
+    RETENTIONS,
+    SLICES,
+    TIMED,
+    WRITES,
+    check_growth,
+    period_of,
+    size_first,
+)
 from urifilter_redis.state import Slice
 
 __all__ = ["FORMAT", "Config", "Settings"]
@@ -63,7 +72,7 @@ class Settings:
         self._check_time()
         if self.layout == "counting" and self.retention != "forever":
             raise ValueError("layout counting is for retention forever only")
-        size_first(self)
+        check_growth(self, size_first(self))
         new_seed(self.hash, self.seed)
 
     def _check_time(self) -> None:
@@ -86,8 +95,15 @@ class Settings:
         if ring:
             self._fill("write", self.write or "newest")
             _among("write", self.write, WRITES)
-        if self.period_capacity is not None and self.write != "newest":
-            raise ValueError("period_capacity is for retention ring with write newest")
+        if self.period_capacity is not None:
+            if self.write != "newest":
+                raise ValueError("period_capacity is for retention ring with write newest")
+            if (
+                isinstance(self.period_capacity, bool)
+                or not isinstance(self.period_capacity, int)
+                or self.period_capacity < 1
+            ):
+                raise ValueError(f"period_capacity is a whole number from 1 up and not {self.period_capacity!r}")
 
     def _fill(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)

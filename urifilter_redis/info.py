@@ -173,7 +173,7 @@ def info(session: Session) -> Flow[FilterInfo]:
     states = [shard.state for shard in shards]
     live = tuple(_slice_info(config, parts) for parts in _by_age(shards))
     rates = [_together(config, [part.rate for part in shard.parts]) for shard in shards]
-    fills = [part.fill for shard in shards for part in shard.parts]
+    parts = [part for shard in shards for part in shard.parts]
     total = sum(state.inserted_in_all for state in states)
     return FilterInfo(
         name=session.keys.name,
@@ -185,7 +185,7 @@ def info(session: Session) -> Flow[FilterInfo]:
         next_rotation=next_due(config.period or "", states) if config.retention in TIMED else None,
         inserted=total,
         forgotten=sum(shard.forgotten for shard in shards),
-        fill=math.fsum(fills) / len(fills),
+        fill=math.fsum(part.fill * part.slice.size for part in parts) / sum(part.slice.size for part in parts),
         error_rate_now=math.fsum(rates) / len(rates),
         error_rate_at_capacity=_at_capacity(config),
         over_capacity=any(each.over_capacity for each in live)

@@ -143,7 +143,7 @@ class ModelShard:
     def insert(self, digests: Sequence[bytes], max_age: int = 0) -> list[int]:
         """Return the age of each item, 0 being new; afterwards all are seen."""
         room = None if self.limit is None else self.limit - self.inserted
-        if room is not None and room < len(digests) and sum(not age for age in self.contains(digests)) > room:
+        if room is not None and self.contains(list(set(digests))).count(0) > room:
             raise Refused("FULL")
         return [self._insert(digest, max_age) for digest in digests]
 

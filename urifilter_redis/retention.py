@@ -23,6 +23,7 @@ __all__ = [
     "SLICES",
     "TIMED",
     "WRITES",
+    "check_growth",
     "growing_share",
     "growing_slice",
     "live_slices",
@@ -48,6 +49,9 @@ SLICES = {"ring": (2, 400), "rolling": (2, 1000)}
 
 #: Slices of a growing filter; each one more is one more to look at for every new item.
 GROWN_LIMIT = 100
+
+#: How many times its first capacity a growing filter must be able to hold.
+LEAST_GROWTH = 20
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LONGEST = 100 * 366 * 86_400
@@ -116,6 +120,24 @@ def growing_slice(config: Config, index: int) -> Sizing | None:
     if index >= GROWN_LIMIT:
         return None
     return grown(size_first(config), index, growing_share(config.error_rate, index))
+
+
+def check_growth(settings: Settings, first: Sizing) -> None:
+    """Check that a growing filter can grow to many times its first capacity.
+
+    The floor of double hashing (see ``sizing.classic_bits``) lets slices of layout classic hold ever fewer items at
+    low error rates, so that all of them together hold no more than a few times the first.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if settings.retention != "growing" or settings.layout == "blocked":
+        return
+    made = (grown(first, index, growing_share(settings.error_rate, index)) for index in range(GROWN_LIMIT))
+    times = sum(each.shard_capacity for each in made if each) / first.shard_capacity
+    if times < LEAST_GROWTH:
+        text = f"at {settings.error_rate:g} it cannot grow to more than {times:.1f} times {settings.capacity:,} items"
+        raise ValueError(f"layout classic: {text}: take layout blocked or a higher error_rate")
 
 
 def live_slices(settings: Settings | Config) -> int:

@@ -65,11 +65,14 @@ def rotate(session: Session, expected_epoch: int | None = None, *, dry_run: bool
     """
     _check_timed(session)
     states = yield from read_states(session)
+    top = max(state.epoch for state in states)
+    token = secrets.token_hex(8)
+    planned: dict[int, int | None] = dict.fromkeys(range(len(states)))
     if expected_epoch is not None:
-        _check_expected(session, states, expected_epoch)
+        token, planned = _of_this_rotation(session, states, expected_epoch)
     if dry_run:
-        return Rotation(1 + (max(state.epoch for state in states) if expected_epoch is None else expected_epoch))
-    return (yield from _turn_all(session, dict.fromkeys(range(session.config.shards), expected_epoch)))
+        return Rotation(1 + (top if expected_epoch is None else expected_epoch))
+    return (yield from _turn_all(session, planned, token))
 
 
 def due(session: Session) -> Flow[int | None]:
@@ -89,7 +92,7 @@ def rotate_due(session: Session) -> Flow[Rotation | None]:
         UriFilterError: the retention does not rotate by time.
     """
     planned = yield from _planned(session)
-    done = yield from _turn_all(session, planned)
+    done = yield from _turn_all(session, planned, secrets.token_hex(8))
     return done if done.shards else None  # somebody else may have come first
 
 
@@ -144,17 +147,28 @@ def _check_timed(session: Session) -> None:
         raise UriFilterError(f"{session.where}: retention {retention} does not rotate: {why}")
 
 
-def _check_expected(session: Session, states: Sequence[ShardState], expected: int) -> None:
+def _of_this_rotation(
+    session: Session, states: Sequence[ShardState], expected: int
+) -> tuple[str, dict[int, int | None]]:
+    """Return the token of the rotation from epoch ``expected``, and the shards that are still to turn in it.
+
+    Those that lead turn first; from then on their token marks every shard that has had its turn.
+    """
     top = max(state.epoch for state in states)
-    unfinished = any(state.epoch <= expected or next_step(state) is not Step.NONE for state in states)
-    if top not in {expected, expected + 1} or not unfinished:
+    begun = top == expected + 1
+    token = next(state.token for state in states if state.epoch == top) if begun else secrets.token_hex(8)
+    left = [n for n, state in enumerate(states) if state.token != token or next_step(state) is not Step.NONE]
+    left = [n for n in left if states[n].epoch <= expected or next_step(states[n]) is not Step.NONE]
+    if top not in {expected, expected + 1} or not left:
         text = f"it is in epoch {top} and not in {expected}"
         raise RotationConflict(f"{session.where}: {text}: somebody else has rotated, or nobody yet")
+    left.sort(key=lambda n: -states[n].epoch)
+    return token, {n: states[n].epoch - (states[n].token == token) for n in left}
 
 
-def _turn_all(session: Session, planned: Mapping[int, int | None]) -> Flow[Rotation]:
+def _turn_all(session: Session, planned: Mapping[int, int | None], token: str) -> Flow[Rotation]:
     """Turn shards, one after the other; for each the last epoch that is to be left, or None for any."""
-    top, turned, token = 0, 0, secrets.token_hex(8)
+    top, turned = 0, 0
     problems: list[str] = []
     for done, (shard, last) in enumerate(planned.items(), 1):
         reached, did, found = yield from _turn_shard(session, shard, token, last)

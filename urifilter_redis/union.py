@@ -135,15 +135,12 @@ def _places(ours: Config, theirs: Config, pair: _Pair, age: int) -> list[int]:
     if ours.write == "all":  # as if inserted now
         return list(range(1, live + 1))
     if ours.retention == theirs.retention == "ring" and theirs.write == "newest":
-        opened = _opened(pair.theirs)[-1 - age]
-        # the oldest that was opened no earlier, and so does not expire earlier; else today
-        return [next((n for n, each in enumerate(_opened(pair.ours), 1) if each >= opened), live)]
+        if age == 0:
+            return [live]
+        closed = pair.theirs.closed[-age].closed
+        # the oldest that was closed no earlier: from then on it stays for a whole window
+        return [next((n for n, each in enumerate(pair.ours.closed, 1) if each.closed >= closed), live)]
     return [live]
-
-
-def _opened(state: ShardState) -> list[int]:
-    """Return when each live slice of a ring was opened, oldest first."""
-    return [each.opened for each in state.closed] + [state.opened]
 
 
 def _grow_to(session: Session, shard: int, slices: int) -> Flow[None]:
@@ -167,14 +164,14 @@ def _merge_slice(session: Session, source: Session, pair: _Pair, theirs: Slice, 
 
 
 def _count(session: Session, pair: _Pair, number: int, bits: int) -> Flow[float]:
-    """Add to a slice's count about how many items have set so many bits more, and return it."""
+    """Let a slice's count be no less than its fill says; return about how many items have set so many bits more."""
     config, ours = session.config, pair.ours.view.slices[number - 1]
     after = yield from fill_of(session, session.keys.shard(pair.shard).slice(ours.name), ours)
-    if not bits or after >= 1:
+    if after >= 1:
         return 0.0
     before = max(0.0, after - bits / (8 * ours.size))
     with_, without = (items_from_fill(config.layout, config.k, ours.units, fill) for fill in (after, before))
-    yield from _call(session, pair, "count", number, round(with_ - without))
+    yield from _call(session, pair, "count", number, round(with_))
     return with_ - without
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import subprocess
 import sys
 import threading
@@ -155,6 +156,26 @@ def test_no_shard_turns_twice_in_one_rotation(variant, server):
         assert {state.epoch for state in news._run(turning.read_states(news._session))} == {2}
 
 
+def test_who_resumes_a_rotation_resumes_it_once(variant, server):
+    """Two that finish what a third has begun, from the same epoch: each shard turns once, also one that was behind."""
+    settings = PRECISE | variant | {"slices": 2}
+    with UriFilter.create("news", redis=server.url, shards=3, **settings) as news, server.client() as admin:
+
+        def epochs():
+            return [int(admin.hget(f"urifilter:{{news:{shard}}}:meta", "epoch")) for shard in range(3)]
+
+        for _ in pipelines_of(news):
+            if epochs()[0] == 1:
+                break
+        assert epochs() == [1, 0, 0]
+        news.insert_many(range(300))
+        news.rotate(expected_epoch=1)
+        assert epochs() == [2, 1, 1]
+        with pytest.raises(RotationConflict):
+            news.rotate(expected_epoch=1)
+        assert 0 not in news.contains_many(range(300))
+
+
 def test_a_lost_reply_of_the_turn(server):
     """The turn ran and its reply was lost: it is taken for what it is, once."""
     with UriFilter.create("news", redis=server.url, retention="ring", slices=3, **PRECISE) as news:
@@ -254,6 +275,24 @@ def keys_of(news) -> set[str]:
     if news.config.retention == "rolling":
         return keys | {"history"} | {f"slice:{e}" for e in range(max(0, epoch - window + 1), epoch)}
     return keys | {f"history_{n}" for n in range(1, min(epoch, window - 1) + 1)}
+
+
+BAD_MANIFESTS = [b'{"format": 1}', b"[" * 100_000, b'{"format": 9}', b"null", b"\xff", b'{"format": "1"}']
+
+
+@pytest.mark.parametrize("bad", [*BAD_MANIFESTS, b'"pieces": 5', b'"pieces": null', b'"pieces": [1, 2]'], ids=repr)
+def test_bad_manifests_do_not_stop_rotations(redis70, bad):
+    """Whatever stands in a manifest's place: the slice is taken for lost, and the rotation comes to its end."""
+    with UriFilter.create("news", redis=redis70.url, **ROLLING) as news, redis70.client() as admin:
+        news.rotate()
+        news.insert("a")
+        news.rotate()
+        key = "urifilter:{news:0}:slice:1"
+        text = admin.hget(key, "manifest")
+        admin.hset(key, "manifest", re.sub(rb'"pieces": \[.*\]', bad, text) if bad.startswith(b'"p') else bad)
+        assert news.rotate().problems
+        assert "a" in news
+        assert news.info().phase == "idle"
 
 
 @pytest.mark.parametrize("harm", ["missing", "corrupt piece", "corrupt manifest", "another filter's"])
@@ -408,6 +447,7 @@ def test_settings_of_time(redis70):
         ({"capacity": 10, "period": "1d"}, "period is not for retention forever"),
         ({"capacity": 10, "retention": "growing", "expire_after": "last-seen"}, "not for retention growing"),
         ({"capacity": 10, "retention": "rolling", "slices": 2, "period": "1d", "write": "all"}, "write is not for"),
+        (ring | {"slices": 3, "period": "1d", "period_capacity": 0}, "period_capacity is a whole number from 1 up"),
         ({"capacity": 10, "retention": "sliding"}, "retention is one of forever, growing, ring, rolling"),
         ({"capacity": 10, "retention": "growing", "layout": "counting"}, "counting is for retention forever"),
     ]:

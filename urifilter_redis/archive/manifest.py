@@ -129,9 +129,13 @@ class Manifest:
             values = json.loads(text)
             if values["format"] > FORMAT:
                 raise ArchiveCorrupt(f"a manifest of the newer format {values['format']}: upgrade urifilter-redis")
-            return cls(**values)
-        except (ValueError, TypeError, KeyError) as error:
+            manifest = cls(**values)
+            wrong = [name for name, type_ in _TYPES.items() if type(getattr(manifest, name)) is not type_]
+            if wrong or not all(type(each) is str for each in manifest.pieces):
+                raise ArchiveCorrupt(f"a manifest has {', '.join(wrong) or 'pieces'} of the wrong type")
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ArchiveCorrupt(f"a manifest cannot be read: {error!r}") from error
+        return manifest
 
     def to_json(self) -> bytes:
         """Write it."""
@@ -151,3 +155,6 @@ class Manifest:
             differs.append("pieces")
         if differs:
             raise ArchiveCorrupt(f"the manifest of slice {epoch}, shard {shard}, has other {', '.join(differs)}")
+
+
+_TYPES = {field.name: {"int": int, "str": str}.get(str(field.type), list) for field in fields(Manifest)}
