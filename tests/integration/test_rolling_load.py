@@ -1,0 +1,81 @@
+"""A rolling filter under load: answers stay right while rotations run one after another; what it holds in memory."""
+
+from __future__ import annotations
+
+import collections
+import math
+import subprocess
+import sys
+
+import pytest
+from support import crawler
+
+from urifilter_redis import UriFilter
+from urifilter_redis.archive.manifest import PIECE
+
+
+@pytest.mark.parametrize("kind", ["redis70", "valkey"])
+def test_inserts_without_pause_while_rotations_run(request, kind, tmp_path):
+    """3 processes insert into a filter for 20 million while it rotates: each item is new once, and stays seen."""
+    server = request.getfixturevalue(kind)
+    settings = {"capacity": 20_000_000, "retention": "rolling", "slices": 30, "period": "1d", "seed": 1}
+    with UriFilter.create("news", redis=server.url, **settings) as news:
+        assert news.config.shards == 4
+        out = tmp_path / "new"
+        arguments = [sys.executable, crawler.__file__, server.url, "news", "60000"]
+        running = [subprocess.Popen([*arguments, str(seed), "500", "1", "1", str(out)]) for seed in range(3)]
+        rotations = 0
+        while any(each.poll() is None for each in running):
+            done = news.rotate()
+            assert done.problems == ()
+            rotations += 1
+        assert [each.wait(60) for each in running] == [0] * 3
+        assert 2 <= rotations < 29, "the window was not to be left"
+        told = collections.Counter(out.read_text().split())
+        uris = [f"https://example.com/{i}" for i in range(60_000)]
+        assert 0 not in news.contains_many(uris)
+        assert set(told.values()) == {1}
+        assert 60_000 * (1 - 1e-4) < len(told) <= 60_000
+
+
+def test_memory(redis70):
+    """Two bitmaps a shard and the compressed closed slices; one bitmap more of one shard while it rotates."""
+    settings = {"capacity": 8_000_000, "retention": "rolling", "slices": 5, "period": "1d", "shards": 2}
+    with UriFilter.create("news", redis=redis70.url, **settings) as news, redis70.client() as admin:
+        empty = admin.info("memory")["used_memory"]
+        one = news.info().memory / 2
+        send, most = news._connector.send, []
+
+        def watched(commands):
+            outcomes = send(commands)
+            bitmaps = admin.keys("urifilter:{*}:today*") + admin.keys("urifilter:{*}:history*")
+            most.append(sum(admin.strlen(key) for key in bitmaps))
+            return outcomes
+
+        for day in range(4):
+            news.insert_many(range(60_000 * day, 60_000 * (day + 1)))
+            news._connector.send = watched
+            news.rotate()
+            news._connector.send = send
+        slice_bytes = news.config.bytes
+        assert max(most) == 5 * slice_bytes  # two of each shard, and one more
+        info = news.info()
+        usage = sum(admin.memory_usage(key, samples=0) for key in admin.keys("urifilter:{*"))
+        assert info.memory == pytest.approx(usage, rel=0.01)
+        grown = admin.info("memory")["used_memory"] - empty
+        assert info.memory == pytest.approx(2 * one + grown, rel=0.05)
+        assert info.memory == pytest.approx(4 * one + info.archived, rel=0.05)
+        assert info.archived < 4 * 2 * 0.2 * slice_bytes
+
+
+def test_what_a_closed_slice_takes(redis70):
+    """The bytes of a slice with a 30th of a window's items, against the entropy of its bits."""
+    settings = {"capacity": 3_000_000, "retention": "rolling", "slices": 30, "period": "1d"}
+    with UriFilter.create("news", redis=redis70.url, **settings) as news, redis70.client() as admin:
+        news.insert_many(range(100_000))
+        fill = news.info().fill
+        news.rotate()
+        entropy = -(fill * math.log2(fill) + (1 - fill) * math.log2(1 - fill)) * news.config.bytes
+        packed = sum(map(len, admin.hvals("urifilter:{news:0}:slice:0")))
+        assert news.config.bytes > PIECE
+        assert entropy < packed < 1.6 * entropy
