@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["build", "finish", "store"]
 
-#: Pieces of a closed slice that are read in one pipeline.
+#: Pieces of a closed slice that are read or written in one pipeline.
 PIECES_A_PIPELINE = 8
 
 
@@ -54,12 +54,12 @@ def _write_slice(session: Session, archive: Archive, shard: int, state: ShardSta
     for start in range(0, len(spans), PIECES_A_PIPELINE):
         some = spans[start : start + PIECES_A_PIPELINE]
         pieces = yield from ask(session, *(("GETRANGE", key, at, at + length - 1) for at, length in some))
-        for (_, length), piece in zip(some, pieces, strict=True):
-            if len(piece) != length:
-                lost = SliceLost(f"{session.where}: {key} is missing or has another length")
-                yield from _raise_unless_moved(session, shard, state, lost)
-            yield from archive.write_piece(session, shard, state, len(sums), pack(piece))
-            sums.append(hashlib.sha256(piece).hexdigest())
+        if [len(piece) for piece in pieces] != [length for _, length in some]:
+            lost = SliceLost(f"{session.where}: {key} is missing or has another length")
+            yield from _raise_unless_moved(session, shard, state, lost)
+        packed = {start + n: pack(piece) for n, piece in enumerate(pieces)}
+        yield from archive.write_pieces(session, shard, state, packed)
+        sums += [hashlib.sha256(piece).hexdigest() for piece in pieces]
     return sums
 
 
@@ -68,9 +68,12 @@ def _verify(session: Session, archive: Archive, shard: int, epoch: int) -> Flow[
     manifests, problems = yield from _sound(session, archive, shard, [epoch])
     if problems:
         raise ArchiveCorrupt(problems[0])
-    for number, (_, length) in enumerate(piece_spans(session.config.bytes)):
-        (packed,) = yield from archive.pieces(session, shard, [epoch], number)
-        unpack(packed, length, manifests[epoch].pieces[number])
+    lengths = [length for _, length in piece_spans(session.config.bytes)]
+    for start in range(0, len(lengths), PIECES_A_PIPELINE):
+        wanted = [(epoch, number) for number in range(start, min(start + PIECES_A_PIPELINE, len(lengths)))]
+        packed = yield from archive.read_pieces(session, shard, wanted)
+        for (_, number), piece in zip(wanted, packed, strict=True):
+            unpack(piece, lengths[number], manifests[epoch].pieces[number])
 
 
 def _raise_unless_moved(session: Session, shard: int, state: ShardState, error: UriFilterError) -> Flow[None]:
@@ -85,24 +88,40 @@ def build(session: Session, shard: int, state: ShardState) -> Flow[list[str]]:
     """Write the rest of the next history; return what was wrong with the archive."""
     archive, keys = archive_of(session), session.keys.shard(shard)
     manifests, problems = yield from _sound(session, archive, shard, _others(session, state))
-    late = bool(problems)
-    for number, (offset, length) in list(enumerate(piece_spans(session.config.bytes)))[state.pieces or 0 :]:
-        span = (offset, offset + length - 1)
-        (piece,) = yield from ask(session, ("GETRANGE", keys.slice("history_1"), *span))
-        merged = int.from_bytes(piece, "little")
-        packed = yield from archive.pieces(session, shard, list(manifests), number)
-        try:
-            for manifest, each in zip(manifests.values(), packed, strict=True):
-                merged |= int.from_bytes(unpack(each, length, manifest.pieces[number]), "little")
-        except ArchiveCorrupt as error:
-            problems.append(f"{session.where}: shard {shard}: {error}")
-            late = True
-        if late:  # the old history has all that the archive has lost, and what has expired too: late, never early
-            (old,) = yield from ask(session, ("GETRANGE", keys.slice("history"), *span))
-            merged |= int.from_bytes(old, "little")
-        data = merged.to_bytes(length, "little")
-        yield from ask(session, calls.build("piece", keys, state, number=number, offset=offset, data=data, late=late))
+    spans = list(piece_spans(session.config.bytes))
+    for start in range(state.pieces or 0, len(spans), PIECES_A_PIPELINE):
+        numbers = range(start, min(start + PIECES_A_PIPELINE, len(spans)))
+        some = [spans[number] for number in numbers]
+        merged = yield from _read(session, keys.slice("history_1"), some)
+        packed = yield from archive.read_pieces(session, shard, [(epoch, n) for n in numbers for epoch in manifests])
+        each = iter(packed)
+        for n, (_, length) in enumerate(some):
+            for epoch, manifest in manifests.items():
+                try:
+                    merged[n] |= _number(unpack(next(each), length, manifest.pieces[numbers[n]]))
+                except ArchiveCorrupt as error:
+                    problems.append(f"{session.where}: shard {shard}, slice {epoch}: {error}")
+        if problems:  # the old history has all that the archive has lost, and what has expired too: late, never early
+            old = yield from _read(session, keys.slice("history"), some)
+            merged = [new | kept for new, kept in zip(merged, old, strict=True)]
+        data = [piece.to_bytes(length, "little") for piece, (_, length) in zip(merged, some, strict=True)]
+        late = bool(problems)
+        made = (
+            calls.build("piece", keys, state, number=number, offset=spans[number][0], data=piece, late=late)
+            for number, piece in zip(numbers, data, strict=True)
+        )
+        yield from ask(session, *made)
     return problems
+
+
+def _read(session: Session, key: str, spans: Sequence[tuple[int, int]]) -> Flow[list[int]]:
+    """Read pieces of a bitmap as numbers, whose OR is theirs."""
+    pieces = yield from ask(session, *(("GETRANGE", key, at, at + length - 1) for at, length in spans))
+    return [_number(piece) for piece in pieces]
+
+
+def _number(piece: bytes) -> int:
+    return int.from_bytes(piece, "little")
 
 
 def finish(session: Session, shard: int, state: ShardState) -> Flow[None]:

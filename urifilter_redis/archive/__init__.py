@@ -8,7 +8,7 @@ from urifilter_redis.archive.in_redis import RedisArchive
 from urifilter_redis.errors import ArchiveMissing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from urifilter_redis.archive.manifest import Manifest
     from urifilter_redis.session import Session
@@ -25,8 +25,8 @@ class Archive(Protocol):
     deletes; ``state`` is the shard's, whose epoch and token fence it.
     """
 
-    def write_piece(self, session: Session, shard: int, state: ShardState, number: int, packed: bytes) -> Flow[None]:
-        """Write a packed piece of the slice that the rotation has closed."""
+    def write_pieces(self, session: Session, shard: int, state: ShardState, pieces: Mapping[int, bytes]) -> Flow[None]:
+        """Write packed pieces, by number, of the slice that the rotation has closed."""
         ...
 
     def write_manifest(self, session: Session, shard: int, state: ShardState, manifest: Manifest) -> Flow[None]:
@@ -37,8 +37,8 @@ class Archive(Protocol):
         """Read manifests; None for each slice that is not there or whose manifest cannot be read."""
         ...
 
-    def pieces(self, session: Session, shard: int, epochs: Sequence[int], number: int) -> Flow[list[bytes]]:
-        """Read the packed piece ``number`` of several slices; empty where there is none."""
+    def read_pieces(self, session: Session, shard: int, wanted: Sequence[tuple[int, int]]) -> Flow[list[bytes]]:
+        """Read packed pieces, each of an epoch and a number; empty where there is none."""
         ...
 
     def delete(self, session: Session, shard: int, state: ShardState, epoch: int) -> Flow[None]:

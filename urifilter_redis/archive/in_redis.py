@@ -10,7 +10,7 @@ from urifilter_redis.errors import ArchiveCorrupt
 from urifilter_redis.exchange import ask
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from urifilter_redis.session import Session
     from urifilter_redis.state import ShardState
@@ -24,34 +24,34 @@ _MANIFEST = "manifest"
 class RedisArchive:
     """The default of rolling; see ``Archive``."""
 
-    def write_piece(self, session: Session, shard: int, state: ShardState, number: int, packed: bytes) -> Flow[None]:
-        """Write a field of the hash."""
-        yield from self._write(session, shard, state, str(number), packed)
+    def write_pieces(self, session: Session, shard: int, state: ShardState, pieces: Mapping[int, bytes]) -> Flow[None]:
+        """Write fields of the hash."""
+        yield from self._write(session, shard, state, {str(number): packed for number, packed in pieces.items()})
 
     def write_manifest(self, session: Session, shard: int, state: ShardState, manifest: Manifest) -> Flow[None]:
         """Write the field of the manifest."""
-        yield from self._write(session, shard, state, _MANIFEST, manifest.to_json())
+        yield from self._write(session, shard, state, {_MANIFEST: manifest.to_json()})
 
     def manifests(self, session: Session, shard: int, epochs: Sequence[int]) -> Flow[list[Manifest | None]]:
         """Read the manifests of several slices."""
-        found = yield from self._read(session, shard, epochs, _MANIFEST)
+        found = yield from self._read(session, shard, [(epoch, _MANIFEST) for epoch in epochs])
         return [_manifest(text) for text in found]
 
-    def pieces(self, session: Session, shard: int, epochs: Sequence[int], number: int) -> Flow[list[bytes]]:
-        """Read a piece of several slices."""
-        return (yield from self._read(session, shard, epochs, str(number)))
+    def read_pieces(self, session: Session, shard: int, wanted: Sequence[tuple[int, int]]) -> Flow[list[bytes]]:
+        """Read fields of hashes."""
+        return (yield from self._read(session, shard, [(epoch, str(number)) for epoch, number in wanted]))
 
     def delete(self, session: Session, shard: int, state: ShardState, epoch: int) -> Flow[None]:
         """Delete the hash."""
         yield from ask(session, calls.store("delete", session.keys.shard(shard), state, epoch))
 
-    def _write(self, session: Session, shard: int, state: ShardState, field: str, data: bytes) -> Flow[None]:
-        call = calls.store("write", session.keys.shard(shard), state, state.epoch - 1, field, data)
-        yield from ask(session, call)
+    def _write(self, session: Session, shard: int, state: ShardState, fields: Mapping[str, bytes]) -> Flow[None]:
+        keys, epoch = session.keys.shard(shard), state.epoch - 1
+        yield from ask(session, *(calls.store("write", keys, state, epoch, *field) for field in fields.items()))
 
-    def _read(self, session: Session, shard: int, epochs: Sequence[int], field: str) -> Flow[list[bytes]]:
+    def _read(self, session: Session, shard: int, wanted: Sequence[tuple[int, str]]) -> Flow[list[bytes]]:
         keys = session.keys.shard(shard)
-        found = yield from ask(session, *(("HGET", keys.archived(epoch), field) for epoch in epochs))
+        found = yield from ask(session, *(("HGET", keys.archived(epoch), field) for epoch, field in wanted))
         return [each or b"" for each in found]
 
 
