@@ -32,9 +32,9 @@ SIDE_BY_SIDE = {
     "counting": {"layout": "counting"},
     "growing": {"retention": "growing"},
     "rolling, 30 slices": {"retention": "rolling", "slices": 30, "period": "1d"},
-    "ring, 7 slices": {"retention": "ring", "slices": 7, "period": "1d"},
+    "ring, 4 slices": {"retention": "ring", "slices": 4, "period": "1d"},
     "ring, 30 slices": {"retention": "ring", "slices": 30, "period": "1d"},
-    "ring, 7 slices, write=all": {"retention": "ring", "slices": 7, "period": "1d", "write": "all"},
+    "ring, 4 slices, write=all": {"retention": "ring", "slices": 4, "period": "1d", "write": "all"},
 }
 
 

@@ -63,7 +63,7 @@ def test_console_blocks(redis70):
             pattern = re.sub(r"\w*…", ".*", re.escape(expected.replace(ADDRESS, redis70.url)))
             assert re.fullmatch(pattern, done.stdout), (command, done.stdout, done.stderr)
             compared += 1
-    assert compared == 7
+    assert compared == 14
 
 
 @pytest.mark.parametrize("number", [0, 1])
