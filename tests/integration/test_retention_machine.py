@@ -28,7 +28,7 @@ from support import servers
 from support.model_server import ModelServer
 from support.oracle import Oracle
 
-from urifilter_redis import RotationConflict, Timeouts, flows, lifecycle, rotation
+from urifilter_redis import RotationConflict, Timeouts, flows, history, lifecycle, rotation
 from urifilter_redis.archive import manifest
 from urifilter_redis.config import Settings
 from urifilter_redis.connection import Address, Connector
@@ -151,7 +151,7 @@ class Machine(RuleBasedStateMachine):
     @rule(
         which=st.integers(0, 2),
         steps=st.integers(1, 40),
-        fate=st.sampled_from(["go on", "go on", "go on", "lose a reply", "die", "die, commands late"]),
+        fate=st.sampled_from([*["go on"] * 3, "lose a reply", "die", "die, half sent", "die, commands late"]),
     )
     def step_rotator(self, which, steps, fate):
         which %= len(self.rotators)
@@ -170,6 +170,9 @@ class Machine(RuleBasedStateMachine):
             return
         if fate.startswith("die"):
             flow.close()
+            if fate.endswith("half sent") and isinstance(step, Send):
+                self.send(step.commands[: len(step.commands) // 2])
+                self.look()
             if fate.endswith("late") and isinstance(step, Send):
                 self.late.append(step.commands)
         else:
@@ -222,7 +225,8 @@ def run(connect, options, examples, steps):
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch):
     """Bitmaps of some pieces, though they are small."""
-    monkeypatch.setattr(manifest, "PIECE", 200)
+    monkeypatch.setattr(manifest, "PIECE", 120)
+    monkeypatch.setattr(history, "PIECES_A_PIPELINE", 2)
 
 
 @pytest.mark.parametrize("name", RETENTIONS)

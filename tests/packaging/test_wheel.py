@@ -22,9 +22,9 @@ def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     for part in ("lua", "cli", "urifilter_redis"):
-        for file in (ROOT / part).iterdir():
-            if file.is_file():
-                target = source / part / file.name
+        for file in (ROOT / part).rglob("*"):
+            if file.is_file() and "__pycache__" not in file.parts:
+                target = source / file.relative_to(ROOT)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(file.read_bytes())
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -50,7 +50,8 @@ def test_every_file_is_inside(wheel):
         ("cli", "urifilter_redis/cli"),
         ("urifilter_redis", "urifilter_redis"),
     ):
-        expected |= {f"{package}/{file.name}" for file in (ROOT / part).iterdir() if file.suffix in {".py", ".lua"}}
+        files = [file for file in (ROOT / part).rglob("*") if file.suffix in {".py", ".lua"}]
+        expected |= {f"{package}/{file.relative_to(ROOT / part)}" for file in files}
     assert expected == inside
 
 
@@ -58,7 +59,7 @@ def test_base_dependencies_are_few():
     """The library alone needs little; servers are extras."""
     requires = metadata.requires("urifilter-redis")
     base = {re.match(r"[\w-]+", line)[0] for line in requires if "extra ==" not in line}
-    assert base == {"can_ada", "click", "mmh3", "pymongo", "redis", "rich"}
+    assert base == {"can_ada", "click", "mmh3", "pymongo", "redis", "rich", "zstandard"}
 
 
 def test_version_is_in_the_changelog():
