@@ -1,0 +1,166 @@
+"""The steps of a rotation, each refused when it is not its turn; a refusal changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from redis.exceptions import ResponseError
+from support.shard import KEYS, Shard, geometry, md5
+
+from urifilter_redis import calls
+from urifilter_redis.state import Slice
+from urifilter_redis.turning import Turn, names_after
+
+TOKEN, OTHER = "a" * 16, "b" * 16
+A, B = md5(b"a"), md5(b"b")
+
+
+@pytest.fixture
+def client(server):
+    with server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def shard(client):
+    """A rolling shard of three slices that has seen A."""
+    config = geometry("blocked", 8, 64, retention="rolling", slices=3, period="1d", expire_after="first-seen")
+    shard = Shard(client, dataclasses.replace(config, archive="redis"))
+    shard.ask("insert", A)
+    return shard
+
+
+def turn(shard, step, *, token=TOKEN, state=None, size=None):
+    state, config = state or shard.state(), shard.config
+    new = Slice("today", config.units, size or config.bytes)
+    return calls.turn(step, KEYS, Turn(0, state, token, new), names_after(state, config.retention, config.slices))
+
+
+def build(shard, step, state=None, **more):
+    return calls.build(step, KEYS, state or shard.state(), **{"number": 0} | more)
+
+
+def refused(shard, call, word="BADPHASE"):
+    before = {key: shard.client.dump(key) for key in shard.client.keys()}
+    with pytest.raises(ResponseError, match=f"^{word} "):
+        shard.call(call)
+    assert before == {key: shard.client.dump(key) for key in shard.client.keys()}
+
+
+def turned(shard):
+    before = shard.state()
+    for step in ("allocate", "turn"):
+        shard.call(turn(shard, step))
+    shard.refresh()
+    return before
+
+
+def test_turn_needs_its_bitmap(shard):
+    """Nothing turns before the next bitmap is allocated in full."""
+    refused(shard, turn(shard, "turn"))
+    shard.client.setrange(KEYS.next, 100, b"\0")
+    refused(shard, turn(shard, "turn"))
+    refused(shard, turn(shard, "sleep"), "BADARG")
+
+
+def test_turn_once(shard):
+    """A second turn from the same epoch, or while the first is unfinished, is refused, whoever's it is."""
+    before = turned(shard)
+    for token in (TOKEN, OTHER):
+        for step in ("allocate", "turn"):
+            refused(shard, turn(shard, step, state=before, token=token))
+            refused(shard, turn(shard, step, token=token))
+    assert shard.state().token == TOKEN
+    assert shard.ask("contains", A + B) == [2, 0]
+
+
+def test_allocating_again_leaves_it(shard):
+    """Allocate is idempotent, and mends a bitmap of a wrong length."""
+    shard.client.set(KEYS.next, b"left over")
+    for _ in range(2):
+        shard.call(turn(shard, "allocate"))
+        assert shard.client.strlen(KEYS.next) == shard.config.bytes
+    assert shard.client.bitcount(KEYS.next) == 0
+
+
+def test_store_and_archived_in_their_order(shard):
+    """Only the rotation under way writes, and only until the slice is said to be in the archive."""
+    refused(shard, calls.store("write", KEYS, shard.state(), 0, "0", b"data"))
+    refused(shard, build(shard, "archived"))
+    before = turned(shard)
+    refused(shard, calls.store("write", KEYS, before, 0, "0", b"data"))
+    refused(shard, calls.store("write", KEYS, dataclasses.replace(shard.state(), token=OTHER), 0, "0", b"data"))
+    shard.call(calls.store("write", KEYS, shard.state(), 0, "0", b"data"))
+    refused(shard, build(shard, "piece", data=b"\0" * 8))
+    refused(shard, build(shard, "finish", number=3))
+    shard.call(build(shard, "archived"))
+    refused(shard, build(shard, "archived"))
+    refused(shard, calls.store("write", KEYS, shard.state(), 0, "0", b"other"))
+    refused(shard, calls.store("forget", KEYS, shard.state(), 0), "BADARG")
+
+
+def test_pieces_in_their_order(shard):
+    """Each piece once, the next one only; nothing is finished before the last."""
+    turned(shard)
+    shard.call(build(shard, "archived"))
+    state = shard.state()
+    half = shard.config.bytes // 2
+    refused(shard, build(shard, "piece", number=1, offset=half, data=b"\xff" * half))
+    shard.call(build(shard, "piece", number=0, data=b"\xff" * half))
+    refused(shard, build(shard, "piece", number=0, data=b"\xff" * half))
+    refused(shard, build(shard, "finish", number=2))
+    refused(shard, build(shard, "piece", number=1, offset=half + 1, data=b"\xff" * half), "BADARG")
+    refused(shard, build(shard, "piece", dataclasses.replace(state, token=OTHER), number=1, offset=half, data=b"x"))
+    shard.call(build(shard, "piece", number=1, offset=half, data=b"\xff" * half))
+    refused(shard, build(shard, "piece", number=2, offset=0, data=b"\xff" * (shard.config.bytes + 1)), "BADARG")
+    shard.call(build(shard, "finish", number=2))
+    shard.refresh()
+    assert [each.name for each in shard.view.slices] == ["history", "today"]
+    assert shard.ask("contains", A + B) == [2, 2]  # all bits of history are set
+    refused(shard, build(shard, "finish", state, number=2))
+    assert shard.state().phase == "idle"
+
+
+@pytest.mark.parametrize("phase", ["restoring", "dropping"])
+def test_no_step_in_other_phases(shard, phase):
+    """While the filter is restored or dropped nothing turns."""
+    turned(shard)
+    state = shard.state()
+    shard.client.hset(KEYS.meta, "phase", phase)
+    word = {"restoring": "RESTORING", "dropping": "NOFILTER"}[phase]
+    refused(shard, turn(shard, "allocate", state=state), word)
+    refused(shard, build(shard, "archived", state), word)
+    refused(shard, calls.store("write", KEYS, state, 0, "0", b"data"), word)
+
+
+def test_another_filter_of_the_name(shard):
+    """Steps of a rotator that has not noticed that the filter was created anew."""
+    state = dataclasses.replace(shard.state(), uid="f" * 16)
+    refused(shard, turn(shard, "allocate", state=state), "MISMATCH")
+    refused(shard, calls.store("delete", KEYS, state, 0), "MISMATCH")
+    refused(shard, calls.expire("f" * 16, KEYS), "MISMATCH")
+    shard.client.delete(KEYS.meta)
+    refused(shard, turn(shard, "allocate", state=state), "NOFILTER")
+    refused(shard, calls.expire("f" * 16, KEYS), "NOFILTER")
+
+
+def test_forgotten_expire_some_at_a_time(shard):
+    """What was forgotten before the oldest epoch goes; the rest stays."""
+    shard.client.zadd(KEYS.forgotten, {b"%16d" % i: i // 4000 for i in range(12_000)})
+    shard.client.hset(KEYS.meta, "oldest", 2)
+    removed = [shard.call(calls.expire(shard.config.uid, KEYS)) for _ in range(3)]
+    assert removed == [5000, 3000, 0]
+    assert shard.client.zcount(KEYS.forgotten, 2, 2) == 4000
+
+
+def test_merge_only_in_its_epoch(shard):
+    """A union whose target has turned, or rotates, is told."""
+    state = shard.state()
+    assert shard.call(calls.merge("piece", shard.config, KEYS, state, 1, 0, b"\1")) == 1
+    assert shard.call(calls.merge("piece", shard.config, KEYS, state, 1, 0, b"\1")) == 0
+    refused(shard, calls.merge("piece", shard.config, KEYS, state, 2, 0, b"\1"), "BADARG")
+    refused(shard, calls.merge("piece", shard.config, KEYS, state, 1, shard.config.bytes, b"\1"), "BADARG")
+    turned(shard)
+    refused(shard, calls.merge("piece", shard.config, KEYS, state, 1, 0, b"\1"))
+    refused(shard, calls.merge("piece", shard.config, KEYS, shard.state(), 1, 0, b"\1"))
