@@ -100,12 +100,7 @@ def forget(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool) -
     Example:
       urifilter forget --filter news crawl-again.txt
     """
-    summary = Summary(name)
-    with _open(options, name, make=False) as news, Signals() as signals:
-        for _, items in _windows(files, summary, signals, quiet=quiet):
-            summary.count([int(was_there) for was_there in _persist(news.forget, items)])
-        text = f"{summary.lines:,} lines: {summary.seen:,} forgotten, {summary.new:,} were not there"
-        _finish(options, summary, text, None, quiet=quiet)
+    _take_out(options, Summary(name), files, "forget", "forgotten", quiet=quiet)
 
 
 @click.command()
@@ -118,11 +113,17 @@ def remove(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool) -
     Example:
       urifilter remove --filter queue done.txt
     """
-    summary = Summary(name)
-    with _open(options, name, make=False) as news, Signals() as signals:
+    _take_out(options, Summary(name), files, "remove", "removed", quiet=quiet)
+
+
+def _take_out(  # what the two differ in
+    options: Shared, summary: Summary, files: tuple[str, ...], method: str, done: str, *, quiet: bool
+) -> None:
+    """Forget or remove lines."""
+    with _open(options, summary.filter, make=False) as news, Signals() as signals:
         for _, items in _windows(files, summary, signals, quiet=quiet):
-            summary.count([int(was_there) for was_there in _persist(news.remove, items)])
-        text = f"{summary.lines:,} lines: {summary.seen:,} removed, {summary.new:,} were not there"
+            summary.count([int(was_there) for was_there in _persist(getattr(news, method), items)])
+        text = f"{summary.lines:,} lines: {summary.seen:,} {done}, {summary.new:,} were not there"
         _finish(options, summary, text, None, quiet=quiet)
 
 
