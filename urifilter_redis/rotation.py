@@ -72,7 +72,10 @@ def rotate(session: Session, expected_epoch: int | None = None, *, dry_run: bool
         token, planned = _of_this_rotation(session, states, expected_epoch)
     if dry_run:
         return Rotation(1 + (top if expected_epoch is None else expected_epoch))
-    return (yield from _turn_all(session, planned, token))
+    done = yield from _turn_all(session, planned, token)
+    if not done.shards:
+        raise RotationConflict(f"{session.where}: somebody else has just rotated it to epoch {done.epoch}")
+    return done
 
 
 def due(session: Session) -> Flow[int | None]:
