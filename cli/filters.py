@@ -63,7 +63,7 @@ def _described(found: FilterInfo) -> str:
 @shared
 @pass_shared
 def list_(options: Shared) -> None:
-    """List the filters.
+    """List the filters: live slices and since when, the one that is fullest for its capacity, the next rotation.
 
     \b
     Example:
@@ -81,8 +81,10 @@ def list_(options: Shared) -> None:
     if options.json:
         print_json([each.to_dict() for each in found])
     else:
-        head = ("name", "layout", "retention", "slices", "capacity", "inserted", "fill", "error rate now", "memory",
-                "next rotation")  # fmt: skip
+        head = (
+            "name", "layout", "retention", "slices", "since", "inserted", "capacity", "fullest slice", "fill",
+            "error rate now", "memory", "next rotation",
+        )  # fmt: skip
         columns(head, (_row(each) for each in found))
     if broken:
         raise click.exceptions.Exit(2)
@@ -92,9 +94,12 @@ def _row(found: FilterInfo) -> tuple[object, ...]:
     over = " (over capacity)" if found.over_capacity else ""
     live = len(found.live_slices)
     slices = f"{live} of {found.slices}" if found.retention == "ring" else str(live)
+    since = moment(min(each.opened for each in found.live_slices))
+    fullest = max(found.live_slices, key=lambda each: each.inserted / each.capacity)
+    share = f"{fullest.name} {fullest.inserted / fullest.capacity:.0%}"
     due = "" if found.next_rotation is None else moment(found.next_rotation)
     return (
-        found.name, found.layout, found.retention, slices, found.capacity, f"{found.inserted:,}{over}",
+        found.name, found.layout, found.retention, slices, since, f"{found.inserted:,}{over}", found.capacity, share,
         f"{found.fill:.1%}", found.error_rate_now, size_text(found.memory), due,
     )  # fmt: skip
 

@@ -116,6 +116,7 @@ def test_info_and_list_show_slices(there):
     assert head.split()[-2:] == ["next", "rotation"]
     assert row.split()[2:6] == ["ring", "2", "of", "3"]
     assert "250 (over capacity)" in row
+    assert "today 200%" in row
     finding = next(f for f in json.loads(cli.run("doctor", "--json", code=1)[0]) if f["subject"] == "filter ring")
     assert finding["level"] == "danger"
     assert "over its capacity (today 200)" in finding["text"]
