@@ -5,6 +5,7 @@
 -- KEYS[1] meta
 -- KEYS[2] history
 -- KEYS[3] history_1
+-- KEYS[4] today
 --
 -- ARGV[1] step: archived (the closed slice is in the archive), piece or finish
 -- ARGV[2] uid: of the filter

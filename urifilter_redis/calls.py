@@ -129,7 +129,7 @@ def build(  # noqa: PLR0913 - likewise
     late: bool = False,
 ) -> Call:
     """Build ``build``: step ``archived``, ``piece`` or ``finish``."""
-    all_keys = (keys.meta, keys.slice("history"), keys.slice("history_1"))
+    all_keys = (keys.meta, *map(keys.slice, ("history", "history_1", "today")))
     fence = (step, state.uid, state.epoch, state.token)
     return Call(scripts.load("build"), all_keys, (*fence, number, oldest, offset, data, int(late)))
 

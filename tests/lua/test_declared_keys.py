@@ -1,0 +1,83 @@
+"""Every key that a script touches is declared in KEYS, as a Redis Cluster and its proxies want it."""
+
+from __future__ import annotations
+
+import pytest
+
+from urifilter_redis import UriFilter, scripts
+
+#: What stands before a script: its calls are checked, and all else is as it is.
+CHECKED = """
+local declared = {}
+for _, key in ipairs(KEYS) do declared[key] = true end
+local server = redis
+local redis = setmetatable({
+  call = function(command, ...)
+    local arguments = { ... }
+    local first, last = 1, 1
+    if command == 'TIME' then last = 0 end
+    if command == 'RENAME' then last = 2 end
+    if command == 'UNLINK' or command == 'DEL' then last = #arguments end
+    if command == 'BITOP' then first, last = 2, #arguments end
+    for i = first, last do
+      if not declared[arguments[i]] then
+        error('undeclared: ' .. command .. ' ' .. tostring(arguments[i]))
+      end
+    end
+    return server.call(command, ...)
+  end,
+}, { __index = server })
+"""
+
+TIMED = {"slices": 3, "period": "1d"}
+FILTERS = {
+    "blocked": {},
+    "classic": {"layout": "classic"},
+    "counting": {"layout": "counting"},
+    "growing": {"retention": "growing"},
+    "ring": {"retention": "ring"} | TIMED,
+    "all": {"retention": "ring", "write": "all"} | TIMED,
+    "rolling": {"retention": "rolling", "expire_after": "last-seen"} | TIMED,
+}
+
+
+@pytest.fixture
+def checked(monkeypatch):
+    """Let every script check its calls."""
+    compose = scripts._script
+    monkeypatch.setattr(scripts, "_script", lambda name, source: compose(name, CHECKED + source))
+    scripts.load.cache_clear()
+    yield
+    scripts.load.cache_clear()
+
+
+def test_the_check_finds_what_is_not_declared(checked, redis70):
+    """A key that is left out is found."""
+    source = scripts._script("x", "return redis.call('GET', 'a')").source
+    with redis70.client() as client:
+        assert client.eval(source, 1, "a") is None
+        with pytest.raises(Exception, match="undeclared: GET a"):
+            client.eval(source, 1, "b")
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_all_scripts(checked, redis70, name):
+    """A filter's whole life, with every script that it uses."""
+    settings = FILTERS[name] | {"capacity": 300, "error_rate": 1e-6, "shards": 2}
+    with UriFilter.create(name, redis=redis70.url, **settings) as news:
+        for day in range(5):
+            assert 0 in news.insert_many(range(100 * day, 100 * day + 150))
+            news.contains_many(range(50))
+            news.forget(range(100 * day, 100 * day + 5))
+            news.insert_many(range(100 * day, 100 * day + 3))
+            if name == "counting":
+                news.remove([100 * day + 20])
+            if "period" in settings:
+                assert news.rotate().problems == ()
+        if name != "counting":
+            with UriFilter.create("other", redis=redis70.url, **news.settings) as other:
+                other.insert_many(range(5000, 5100))
+                other.forget([5000])
+                news.union("other")
+        assert news.info().forgotten > 0
+        news.drop()
