@@ -231,7 +231,14 @@ def test_expected_epoch_rotates_once(news, server):
             news.rotate(expected_epoch=wrong)
 
 
-@pytest.mark.parametrize("settings", [ROLLING, {**ROLLING, "retention": "ring", "slices": 2}], ids=["rolling", "ring"])
+KILLED = {
+    "rolling": ROLLING,
+    "rolling, built in several pipelines": {**ROLLING, "capacity": 500_000},
+    "ring": {**ROLLING, "retention": "ring", "slices": 2},
+}
+
+
+@pytest.mark.parametrize("settings", KILLED.values(), ids=KILLED)
 def test_killed_at_every_step(settings, redis70):
     """SIGKILL before and after each pipeline of a rotation: another process brings it to its end, nothing is lost."""
     reached_the_end = False
