@@ -185,7 +185,7 @@ def _turn_all(session: Session, planned: Mapping[int, int | None], token: str) -
 
 def _turn_shard(session: Session, shard: int, token: str, last: int | None) -> Flow[tuple[int, bool, list[str]]]:
     """Turn a shard once, unless it is past ``last``; return its epoch, whether anything was done, and problems."""
-    did, turned = False, False
+    did, turned, seen = False, False, -1
     problems: list[str] = []
     while True:
         (state,) = yield from read_states(session, [shard])
@@ -195,8 +195,11 @@ def _turn_shard(session: Session, shard: int, token: str, last: int | None) -> F
         elif turned or (last is not None and state.epoch > last):
             yield from _expire(session, shard)
             return state.epoch, did, problems
+        elif state.epoch == seen:
+            text = f"shard {shard} cannot turn from epoch {seen}, {state.phase}, and nobody else does"
+            raise RotationConflict(f"{session.where}: {text}")
         else:
-            turned = yield from _try_turn(session, shard, state, token)
+            turned, seen = (yield from _try_turn(session, shard, state, token)), state.epoch
             did = did or turned
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import re
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from support import rotator
 
 from urifilter_redis import (
+    AsyncUriFilter,
     Rotation,
     RotationConflict,
     SliceLost,
@@ -351,6 +353,15 @@ def test_late_history_keeps_what_was_forgotten(redis70):
         assert news.info().forgotten == 0
 
 
+def test_a_shard_that_cannot_turn(redis70):
+    """In a phase of which this version knows nothing: an error, not an endless loop."""
+    with UriFilter.create("news", redis=redis70.url, retention="ring", slices=3, **PRECISE) as news:
+        with redis70.client() as admin:
+            admin.hset("urifilter:{news:0}:meta", "phase", "sleeping")
+        with pytest.raises(RotationConflict, match="shard 0 cannot turn from epoch 0, sleeping"):
+            news.rotate()
+
+
 def test_lost_slices_stop_a_rotation(news, server):
     """A live bitmap that is gone: SliceLost, and nothing has turned."""
     news.insert_many(range(10))
@@ -468,3 +479,28 @@ def test_settings_of_time(redis70):
 def test_pieces_are_as_the_design_says():
     """256 KiB: BITOP of as many takes a server 1.2 ms."""
     assert manifest.PIECE == 256 * 1024
+
+
+def test_asyncio(redis70):
+    """The same, awaited: rotation by hand and due, growth, union, progress."""
+
+    async def work():
+        told = []
+        async with await AsyncUriFilter.create("news", redis=redis70.url, shards=2, **ROLLING) as news:
+            news.on_progress = lambda done, total: told.append((done, total))
+            await news.insert_many(range(100))
+            assert await news.rotate() == Rotation(1, 2)
+            assert told == [(1, 2), (2, 2)]
+            assert await news.contains_many(range(100)) == [2] * 100
+            assert (await news.epoch(), await news.due(), await news.rotate_due()) == (1, None, None)
+            assert await news.next_rotation() == (await news.info()).next_rotation
+            async with await AsyncUriFilter.create("other", redis=redis70.url, **news.settings) as other:
+                assert await other.union("news") == 100
+                assert 0 not in await other.contains_many(range(100))
+        async with await AsyncUriFilter.create(
+            "grow", redis=redis70.url, retention="growing", capacity=10, error_rate=1e-8
+        ) as grow:
+            assert await grow.insert_many(range(50)) == [0] * 50
+            assert await grow.epoch() == 2
+
+    asyncio.run(work())
