@@ -252,7 +252,7 @@ def test_killed_at_every_step(settings, redis70):
             for when in ("before", "after"):
                 items[epoch] = [f"{epoch}-{i}" for i in range(40)]
                 assert news.insert_many(items[epoch]) == [0] * 40
-                command = [sys.executable, rotator.__file__, redis70.url, "news", str(count), when]
+                command = [sys.executable, rotator.__file__, redis70.url, "news", str(count), when, "rotate"]
                 done = subprocess.run(command, capture_output=True, text=True)
                 assert done.returncode in {-9, 0}, done.stderr
                 reached_the_end = done.returncode == 0

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 import threading
 
 import pytest
-from support import cli
+from support import cli, rotator
 
 from urifilter_redis import ConfigMismatch, FilterNotFound, SliceLost, UriFilter, rotation
 from urifilter_redis.steps import Send
@@ -178,6 +180,33 @@ def test_a_rotation_that_somebody_left(redis70):
     target.union("monday")
     assert target.info().phase == "idle"
     assert "a" in target
+
+
+@pytest.mark.parametrize("settings", [{}, {"retention": "growing", "capacity": 300}, TIMED[2]], ids=str)
+def test_killed_at_every_step(redis70, settings):
+    """SIGKILL before and after each pipeline of a union: begun anew, all is there, and nothing was lost meanwhile."""
+    target, source = pair(redis70, **settings)
+    source.insert_many(range(1000))
+    source.forget([5])
+    target.insert_many(range(2000, 2300))
+    done, count = False, 0
+    while not done:
+        count += 1
+        for when in ("before", "after"):
+            command = [sys.executable, rotator.__file__, redis70.url, "all", str(count), when, "union", "monday"]
+            ended = subprocess.run(command, capture_output=True, text=True)
+            assert ended.returncode in {-9, 0}, ended.stderr
+            done = ended.returncode == 0
+            assert 0 not in target.contains_many(range(2000, 2300))
+            assert target.contains(5) is False
+    assert count > 4
+    target.union("monday")
+    assert target.contains_many([4, 5, 6]).count(0) == 1
+    assert target.contains_many(range(1000)).count(0) == 1
+    assert set(target.contains_many(range(3000, 5000))) == {0}
+    assert target.inserted() == pytest.approx(1300, rel=0.05)
+    with redis70.client() as admin:
+        assert not admin.keys("*merging*")
 
 
 def test_inserts_go_on(valkey):

@@ -1,7 +1,7 @@
-"""A process that rotates a filter and is killed (-9) on the way.
+"""A process that does a filter's long work and is killed (-9) on the way.
 
-``python rotator.py URL FILTER COUNT WHEN``: SIGKILL at the COUNT-th pipeline that it sends, ``before`` it is sent or
-``after`` it was answered. It prints the epoch if it gets that far.
+``python rotator.py URL FILTER COUNT WHEN METHOD ARGUMENT…``: SIGKILL at the COUNT-th pipeline that the method sends,
+``before`` it is sent or ``after`` it was answered. It prints what the method returns if it gets that far.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urifilter_redis import UriFilter
 
 
 def main() -> None:
-    url, name, count, when = sys.argv[1:]
+    url, name, count, when, method, *arguments = sys.argv[1:]
     with UriFilter.open(name, redis=url) as news:
         send, sent = news._connector.send, itertools.count(1)
 
@@ -29,7 +29,7 @@ def main() -> None:
             return outcomes
 
         news._connector.send = counted
-        sys.stdout.write(f"{news.rotate().epoch}\n")
+        sys.stdout.write(f"{getattr(news, method)(*arguments)}\n")
 
 
 if __name__ == "__main__":
