@@ -8,7 +8,8 @@ import click
 
 from urifilter_redis import UriFilter, UriFilterError, list_filters
 from urifilter_redis.client import run
-from urifilter_redis.doctor import Finding, examine, examine_filter, gather, server_time
+from urifilter_redis.doctor import Finding, examine, examine_filter, gather
+from urifilter_redis.exchange import server_time
 
 from .common import Shared, columns, pass_shared, print_json, shared
 
@@ -41,6 +42,6 @@ def _filter(options: Shared, name: str) -> Finding:
     try:
         with UriFilter.open(name, **options.where()) as opened:
             opened.contains("does every slice have its length?")
-            return examine_filter(opened.info(), run(server_time, **options.where()))
+            return examine_filter(opened.info(), run(server_time, **options.where()) / 1000)
     except UriFilterError as error:
         return Finding("danger", f"filter {name}", str(error))

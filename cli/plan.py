@@ -11,7 +11,7 @@ from urifilter_redis.batch import Digester
 from urifilter_redis.config import Settings
 from urifilter_redis.digest import HASHES, hasher, new_seed, shard_of
 from urifilter_redis.normalize import NORMALIZATIONS
-from urifilter_redis.retention import live_slices, size_first
+from urifilter_redis.retention import error_rate_at_capacity, live_slices, size_first
 from urifilter_redis.sizing import LAYOUTS
 
 from .common import Shared, columns, pass_shared, print_json, shared, size_text
@@ -87,9 +87,7 @@ class Plan:
             "slice_bytes": sizing.slice_bytes,
             "slice_capacity": sizing.capacity,
             "shard_capacity": sizing.shard_capacity,
-            "error_rate_at_capacity": self.slices * sizing.error_rate_at_capacity
-            if settings.write != "all"
-            else sizing.error_rate_at_capacity,
+            "error_rate_at_capacity": error_rate_at_capacity(settings),
             "wrongly_skipped": self.skipped,
         }
 

@@ -38,6 +38,7 @@
 -- @include "_has_$layout.lua"
 -- @include "_age.lua"
 -- @include "_insert_$layout.lua"
+-- @include "_room.lua"
 
 local FIRST_SLICE = 4
 
@@ -58,20 +59,8 @@ if job.call.changed_nothing then
   return ages
 end
 
-local room = job.meta.limit and job.meta.limit - job.meta.inserted
-if room and room < job.count then -- only then is it worth counting what is new
-  local counted = {}
-  for i = 1, job.count do
-    local digest = string.sub(packed, i * 16 - 15, i * 16)
-    if not counted[digest] and (age_in(tested, unpack_digest('<I4I4I4I4', digest)) == 0
-      or any_forgotten and redis.call('ZSCORE', KEYS[3], digest)) then
-      room = room - 1
-    end
-    counted[digest] = true
-  end
-  if room < 0 then
-    return redis.error_reply('FULL today is for ' .. job.meta.limit .. ' items: the next slice must be made')
-  end
+if not has_room(job, any_forgotten) then
+  return redis.error_reply('FULL today is for ' .. job.meta.limit .. ' items: the next slice must be made')
 end
 
 local inserted = 0

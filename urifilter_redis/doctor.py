@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from urifilter_redis.session import Session
     from urifilter_redis.steps import Flow
 
-__all__ = ["Facts", "Finding", "examine", "examine_filter", "gather", "server_time"]
+__all__ = ["Facts", "Finding", "examine", "examine_filter", "gather"]
 
 #: The oldest server whose scripting and commands suffice (HRANDFIELD, script effects replication).
 OLDEST = (6, 2)
@@ -58,12 +58,6 @@ class Facts:
     info: dict[str, str]
     settings: dict[str, str] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
-
-
-def server_time(session: Session) -> Flow[float]:
-    """Return the server's time, in seconds since 1970."""
-    ((seconds, microseconds),) = yield from ask(session, ("TIME",))
-    return int(seconds) + int(microseconds) / 1e6
 
 
 def gather(session: Session) -> Flow[Facts]:

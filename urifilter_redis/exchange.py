@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.errors import AnswerLost, FilterFull, ServerUnavailable, UriFilterError
-from urifilter_redis.replies import Verdict, error_of, judge, late_at
+from urifilter_redis.replies import Verdict, error_of, judge, late_at, to_mapping
 from urifilter_redis.steps import Arguments, Flow, Pause, Send
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from urifilter_redis.calls import Call
     from urifilter_redis.session import Session
 
-__all__ = ["Request", "Timeouts", "ask", "ask_shard", "exchange"]
+__all__ = ["Request", "Timeouts", "ask", "ask_shard", "exchange", "server_time"]
 
 #: Seconds; the first pause before the same is sent again, doubled each time up to the longest.
 FIRST_PAUSE = 0.02
@@ -115,6 +115,12 @@ def ask(session: Session, *made: Call | Arguments) -> Flow[list[Any]]:
     return (yield from _answers(session, [Request.of(each) for each in made]))
 
 
+def server_time(session: Session) -> Flow[int]:
+    """Return the server's time, in ms since 1970."""
+    ((seconds, microseconds),) = yield from ask(session, ("TIME",))
+    return int(seconds) * 1000 + int(microseconds) // 1000
+
+
 def ask_shard(session: Session, shard: int, *builders: Callable[[], Call]) -> Flow[list[Any]]:
     """Do as ``ask`` with calls that name a shard's live slices: they are built anew when those have changed."""
 
@@ -189,7 +195,7 @@ def _prepare(session: Session, unsettled: Sequence[tuple[Request, Verdict]]) -> 
         outcomes = yield Send([session.read_meta(shard) for shard in sorted(stale)])
         for shard, outcome in zip(sorted(stale), outcomes, strict=True):
             if judge(outcome) is Verdict.ANSWERED:
-                session.learn_view(shard, outcome)
+                session.learn_view(shard, to_mapping(outcome))
 
 
 def _pauses() -> Iterator[float]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urifilter_redis.exchange import ask
 from urifilter_redis.fill import fill_of
 from urifilter_redis.replies import to_mapping
-from urifilter_redis.retention import TIMED, growing_slice, live_slices, size_first, slice_share
+from urifilter_redis.retention import TIMED, error_rate_at_capacity, growing_slice, size_first, slice_share
 from urifilter_redis.rotation import next_due
 from urifilter_redis.sizing import Sizing, error_rate_from_fill, items_from_fill
 from urifilter_redis.turning import read_states
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from urifilter_redis.steps import Flow
 
 __all__ = ["FilterInfo", "SliceInfo", "info", "inserted"]
-
 
 #: Fields of a hash whose size MEMORY USAGE looks at: all of an archived slice, and enough of ``replies``.
 FIELDS_A_SAMPLE = 100
@@ -187,7 +186,7 @@ def info(session: Session) -> Flow[FilterInfo]:
         forgotten=sum(shard.forgotten for shard in shards),
         fill=math.fsum(part.fill * part.slice.size for part in parts) / sum(part.slice.size for part in parts),
         error_rate_now=math.fsum(rates) / len(rates),
-        error_rate_at_capacity=_at_capacity(config),
+        error_rate_at_capacity=error_rate_at_capacity(config),
         over_capacity=any(each.over_capacity for each in live)
         or (not _counted_often(config) and total > config.capacity),
         memory=sum(shard.memory for shard in shards),
@@ -290,9 +289,3 @@ def _together(config: Config, rates: Sequence[float]) -> float:
     if config.write == "all":
         return rates[-1]
     return -math.expm1(math.fsum(math.log1p(-min(rate, 1 - 1e-15)) for rate in rates))
-
-
-def _at_capacity(config: Config) -> float:
-    if config.retention == "growing":
-        return config.error_rate
-    return size_first(config).error_rate_at_capacity * (1 if config.write == "all" else live_slices(config))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urifilter_redis import calls
 from urifilter_redis.config import Config, Settings
 from urifilter_redis.errors import FilterNotFound, SliceLost
-from urifilter_redis.exchange import ask
+from urifilter_redis.exchange import ask, server_time
 from urifilter_redis.replies import to_mapping
 
 if TYPE_CHECKING:
@@ -105,8 +105,7 @@ def names(session: Session) -> Flow[list[str]]:
 
 
 def _learn_time(session: Session) -> Flow[None]:
-    ((seconds, microseconds),) = yield from ask(session, ("TIME",))
-    session.ids.clock.learn(int(seconds) * 1000 + int(microseconds) // 1000)
+    session.ids.clock.learn((yield from server_time(session)))
 
 
 def _make_shard_0(session: Session, wanted: Config, phase: str) -> Flow[dict[str, str]]:

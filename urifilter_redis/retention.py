@@ -24,6 +24,7 @@ __all__ = [
     "TIMED",
     "WRITES",
     "check_growth",
+    "error_rate_at_capacity",
     "growing_share",
     "growing_slice",
     "live_slices",
@@ -138,6 +139,13 @@ def check_growth(settings: Settings, first: Sizing) -> None:
     if times < LEAST_GROWTH:
         text = f"at {settings.error_rate:g} it cannot grow to more than {times:.1f} times {settings.capacity:,} items"
         raise ValueError(f"layout classic: {text}: take layout blocked or a higher error_rate")
+
+
+def error_rate_at_capacity(settings: Settings | Config) -> float:
+    """Return the expected error rate when every slice holds its capacity (growing: whatever it grows to)."""
+    if settings.retention == "growing":
+        return settings.error_rate
+    return size_first(settings).error_rate_at_capacity * (1 if settings.write == "all" else live_slices(settings))
 
 
 def live_slices(settings: Settings | Config) -> int:

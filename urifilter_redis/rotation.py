@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from urifilter_redis import calls
 from urifilter_redis.errors import RotationConflict, UriFilterError
-from urifilter_redis.exchange import Request, ask, exchange
+from urifilter_redis.exchange import Request, ask, exchange, server_time
 from urifilter_redis.history import build, finish, store
 from urifilter_redis.retention import TIMED, seconds_of
 from urifilter_redis.turning import Step, Turn, next_step, read_states
@@ -131,8 +131,7 @@ def _planned(session: Session) -> Flow[dict[int, int]]:
     """Return what is due: which shards, and the epoch that each is to leave, or has left and not finished."""
     _check_timed(session)
     states = yield from read_states(session)
-    ((seconds, microseconds),) = yield from ask(session, ("TIME",))
-    now = int(seconds) + int(microseconds) / 1e6
+    now = (yield from server_time(session)) / 1000
     top = max(state.epoch for state in states)
     period = session.config.period or ""
     unfinished = {shard: state.epoch - 1 for shard, state in enumerate(states) if next_step(state) is not Step.NONE}

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from urifilter_redis.batch import Batch, Digester
 from urifilter_redis.callid import CallIds
 from urifilter_redis.config import Config
 from urifilter_redis.digest import hasher
 from urifilter_redis.exchange import Timeouts
-from urifilter_redis.replies import to_mapping
 from urifilter_redis.state import View
 
 if TYPE_CHECKING:
@@ -77,9 +76,8 @@ class Session:
         """Return the shard's live slices; until it says otherwise they are shard 0's."""
         return self._views.get(shard, self._first_view)
 
-    def learn_view(self, shard: int, reply: Any) -> None:
-        """Take over the live slices from a reply to ``read_meta``."""
-        meta = to_mapping(reply)
+    def learn_view(self, shard: int, meta: dict[str, str]) -> None:
+        """Take over the live slices that a shard's ``meta`` has."""
         if meta.get("uid") == self.config.uid:
             self._views[shard] = View.from_meta(meta, self.where)
 

@@ -130,6 +130,7 @@ def items_from_fill(layout: str, k: int, units: int, fill: float) -> float:
     return math.inf if fill >= 1 else -cells / k * math.log1p(-fill)
 
 
+@cache
 def cells_an_item(layout: str, k: int, share: float) -> float:
     """Return the cells an item with which the error rate is ``share`` for a given k: the inverse of the rate."""
     if layout == "blocked":

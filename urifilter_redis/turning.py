@@ -143,6 +143,6 @@ def read_states(session: Session, shards: Sequence[int] | None = None) -> Flow[l
             meta = to_mapping(reply)
             if meta.get("uid") != session.config.uid or meta.get("phase") == "dropping":
                 raise FilterNotFound(f"{session.where}: it was dropped, or lost {session.keys.shard(shard).meta}")
-            session.learn_view(shard, reply)
+            session.learn_view(shard, meta)
             states.append(ShardState.from_meta(meta, session.where))
     return states

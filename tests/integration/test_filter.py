@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import inspect
+import itertools
 import json
 import math
 import sys
@@ -14,6 +14,7 @@ import pytest
 import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.pipelines import pipelines
 
 import urifilter_redis
 from urifilter_redis import (
@@ -173,12 +174,9 @@ def test_drop_and_create_anew(news, server):
 def die_after(steps, flow_of, server):
     """Run so many steps of a flow and no more, as a process does that is killed."""
     connector, session = client._connect("news", server.url, "urifilter", None)
-    flow = flow_of(session)
-    with contextlib.suppress(StopIteration):
-        step = next(flow)
-        for _ in range(steps):
-            step = flow.send(connector.send(step.commands))
-    flow.close()
+    running = pipelines(flow_of(session), connector)
+    list(itertools.islice(running, steps))
+    running.close()
     connector.close()
     return session
 

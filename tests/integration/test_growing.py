@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import collections
-import contextlib
+import itertools
 import subprocess
 import sys
 
 import pytest
 from support import crawler
+from support.pipelines import pipelines
 from support.proxy import Proxy, at_random
 
 from urifilter_redis import FilterFull, UriFilter, retention, sizing, turning
 from urifilter_redis.config import Config, Settings
 from urifilter_redis.sizing import SLICE_LIMIT, cells_an_item
-from urifilter_redis.steps import Send
 
 
 @pytest.mark.parametrize("layout", ["blocked", "classic"])
@@ -90,16 +90,13 @@ def test_many_notice_at_once(server, tmp_path):
 
 def test_killed_while_it_grows(server):
     """Whoever grows a shard dies before or after any of its commands: the next insert goes on, one slice is made."""
-    for pipelines in range(1, 6):
+    for count in range(1, 6):
         settings = {"capacity": 10, "error_rate": 1e-8, "retention": "growing"}
         with UriFilter.create("news", redis=server.url, **settings) as news:
             news.insert_many(range(10))
-            flow = turning.grow(news._session, 0, 5)
-            step = next(flow)
-            with contextlib.suppress(StopIteration):
-                for _ in range(pipelines):
-                    step = flow.send(news._connector.send(step.commands) if isinstance(step, Send) else None)
-            flow.close()
+            running = pipelines(turning.grow(news._session, 0, 5), news._connector)
+            list(itertools.islice(running, count))
+            running.close()
             with UriFilter.open("news", redis=server.url) as other:
                 assert other.insert_many(range(5, 20)) == [2] * 5 + [0] * 10
                 assert other.epoch() == 1

@@ -11,6 +11,7 @@ import threading
 
 import pytest
 from support import rotator
+from support.pipelines import pipelines
 
 from urifilter_redis import (
     AsyncUriFilter,
@@ -24,7 +25,7 @@ from urifilter_redis import (
 )
 from urifilter_redis.archive import manifest
 from urifilter_redis.retention import period_of, seconds_of
-from urifilter_redis.steps import Send, Unanswered
+from urifilter_redis.steps import Unanswered
 
 PRECISE = {"capacity": 20_000, "error_rate": 1e-8, "period": "1d"}
 #: Two pieces an archived bitmap.
@@ -108,14 +109,7 @@ def test_never_early_though_shards_turned_at_different_times(server):
 
 def pipelines_of(news):
     """Run a rotation, and yield after each pipeline."""
-    flow = rotation.rotate(news._session)
-    step = next(flow)
-    while True:
-        try:
-            step = flow.send(news._connector.send(step.commands) if isinstance(step, Send) else None)
-        except StopIteration:
-            return
-        yield
+    return pipelines(rotation.rotate(news._session), news._connector)
 
 
 def test_shards_an_epoch_apart(variant, server):
@@ -409,12 +403,12 @@ def test_max_age(server):
 
 def test_drop_while_rotating(variant, server):
     """Dropped in the middle of a rotation: no key is left, and the rotator is told."""
-    for pipelines in range(3, 30, 3):
+    for count in range(3, 30, 3):
         with UriFilter.create("news", redis=server.url, shards=2, **variant, **PRECISE) as news:
             news.insert_many(range(100))
             news.rotate()
             rotating = pipelines_of(news)
-            ended = len(list(itertools.islice(rotating, pipelines))) < pipelines
+            ended = len(list(itertools.islice(rotating, count))) < count
             UriFilter.open("news", redis=server.url).drop()
             with server.client() as admin:
                 assert admin.keys() == []

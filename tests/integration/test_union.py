@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import math
 import subprocess
 import sys
 import threading
 
 import pytest
 from support import cli, rotator
+from support.pipelines import pipelines
 
 from urifilter_redis import ConfigMismatch, FilterNotFound, SliceLost, UriFilter, rotation
-from urifilter_redis.steps import Send
 
 PRECISE = {"capacity": 20_000, "error_rate": 1e-8}
 TIMED = [
@@ -135,36 +135,24 @@ def test_growing(server):
     assert target.insert_many(range(3000, 3500)) == [0] * 500
 
 
-def drive(news, flow, step=None, pipelines=math.inf):
-    """Run a flow, from a step on; return what it returns, or it and its next step after so many pipelines."""
-    step = step or next(flow)
-    try:
-        while pipelines > 0:
-            step = flow.send(news._connector.send(step.commands) if isinstance(step, Send) else None)
-            pipelines -= 1
-    except StopIteration as stop:
-        return stop.value
-    return flow, step
-
-
 @pytest.mark.parametrize("settings", TIMED, ids=lambda s: f"{s['retention']}-{s.get('write', '')}".rstrip("-"))
 @pytest.mark.parametrize("who", ["source", "target"])
 def test_slices_that_turn_meanwhile(redis70, settings, who):
     """A rotation of either filter between any two steps of a union: everything arrives, whole, and stays."""
     from urifilter_redis.union import union
 
-    for pipelines in range(4, 40, 2):
+    for count in range(4, 40, 2):
         target, source = pair(redis70, capacity=60_000, **settings)
         for filter_ in (target, source):
             filter_.rotate()
             filter_.rotate()
             filter_.insert_many([f"{filter_.name}-{i}" for i in range(100)])
-        started = drive(target, union(target._session, ["monday"]), pipelines=pipelines)
+        running = pipelines(union(target._session, ["monday"]), target._connector)
+        list(itertools.islice(running, count))
         {"source": source, "target": target}[who].rotate()
-        if isinstance(started, tuple):
-            drive(target, *started)
-        assert 0 not in target.contains_many([f"monday-{i}" for i in range(100)]), pipelines
-        assert 0 not in target.contains_many([f"all-{i}" for i in range(100)]), pipelines
+        list(running)
+        assert 0 not in target.contains_many([f"monday-{i}" for i in range(100)]), count
+        assert 0 not in target.contains_many([f"all-{i}" for i in range(100)]), count
         target.drop()
         source.drop()
 
@@ -173,9 +161,9 @@ def test_a_rotation_that_somebody_left(redis70):
     """The union finishes it first."""
     target, source = pair(redis70, retention="rolling", slices=3, period="1d")
     source.insert("a")
-    for pipelines in range(2, 9):
-        if target.info().phase == "idle":
-            drive(target, rotation.rotate(target._session, target.epoch()), pipelines=pipelines)[0].close()
+    for _ in pipelines(rotation.rotate(target._session), target._connector):
+        if target.info().phase == "rotating":
+            break
     assert target.info().phase == "rotating"
     target.union("monday")
     assert target.info().phase == "idle"

@@ -1,0 +1,21 @@
+"""Flows that are driven a pipeline at a time, so that a test can stop them, or do something between."""
+
+from __future__ import annotations
+
+from urifilter_redis.steps import Send
+
+
+def pipelines(flow, connector):
+    """Run a flow; yield after each pipeline; return what the flow returns."""
+    try:
+        step = next(flow)
+        while True:
+            if isinstance(step, Send):
+                step = flow.send(connector.send(step.commands))
+                yield
+            else:
+                step = flow.send(None)
+    except StopIteration as stop:
+        return stop.value
+    finally:
+        flow.close()
