@@ -29,7 +29,7 @@ local allocated = redis.call('STRLEN', next_key) == tonumber(bytes)
 
 if step == 'allocate' then
   if not allocated then
-    redis.call('UNLINK', next_key)
+    if redis.call('EXISTS', next_key) == 1 then redis.call('UNLINK', next_key) end
     redis.call('SETRANGE', next_key, bytes - 1, '\0')
   end
   return 1

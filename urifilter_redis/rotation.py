@@ -244,6 +244,8 @@ def finish_rotation(session: Session, shard: int) -> Flow[tuple[bool, list[str]]
             elif step is Step.BUILD:
                 problems += yield from build(session, shard, state)
             else:
+                if state.late and not problems:  # found by a rotator that died, or before a reply was lost
+                    problems.append(f"{session.where}: shard {shard}: slices were missing while its history was built")
                 yield from finish(session, shard, state)
             did, conflicts = True, 0
         except RotationConflict:

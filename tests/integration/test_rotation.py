@@ -17,6 +17,7 @@ from urifilter_redis import (
     AsyncUriFilter,
     Rotation,
     RotationConflict,
+    ServerUnavailable,
     SliceLost,
     UriFilter,
     UriFilterError,
@@ -329,6 +330,36 @@ def test_archive_that_lost_a_slice(server, harm):
         assert news.rotate().problems == ()
         assert set(news.contains_many([f"0-{i}" for i in range(50)] + [f"1-{i}" for i in range(50)])) == {0}
         assert 0 not in news.contains_many([f"2-{i}" for i in range(50)])
+
+
+def test_who_finishes_a_late_history_says_so(redis70):
+    """The rotator that found a slice missing died before it could say so: whoever finishes says it."""
+    with UriFilter.create("news", redis=redis70.url, **ROLLING) as news, redis70.client() as admin:
+        news.rotate()
+        news.rotate()
+        admin.delete("urifilter:{news:0}:slice:1")
+        for _ in pipelines_of(news):
+            if admin.hget("urifilter:{news:0}:meta", "late"):
+                break
+        (problem,) = news.rotate(expected_epoch=2).problems
+        assert "slices were missing while its history was built" in problem
+
+
+@pytest.mark.parametrize("kind", ["redis70", "redis62", "valkey"])
+def test_out_of_memory(make_server, kind):
+    """A server without memory for the next bitmap: refused before anything has turned, and done once there is some."""
+    server = make_server(kind)
+    settings = {"capacity": 4_000_000, "retention": "ring", "slices": 3, "period": "1d", "error_rate": 1e-3}
+    with UriFilter.create("news", redis=server.url, **settings) as news, server.client() as admin:
+        news.insert("a")
+        admin.config_set("maxmemory", admin.info("memory")["used_memory"] - 1000)
+        with pytest.raises(ServerUnavailable, match="OOM"):
+            news.rotate()
+        assert (news.epoch(), news.info().phase) == (0, "idle")
+        assert admin.exists("urifilter:{news:0}:today_next") == 0
+        admin.config_set("maxmemory", 0)
+        assert news.rotate().epoch == 1
+        assert news.contains_many(["a"]) == [2]
 
 
 def test_late_history_keeps_what_was_forgotten(redis70):
