@@ -16,6 +16,8 @@
 -- Reply: meta as it is now, an array of field and value in turn.
 -- Errors: NOFILTER, MISMATCH, LOST, BADARG
 
+-- @include "_now.lua"
+
 local meta_key, today_key = KEYS[1], KEYS[4]
 local step, uid, bytes = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local existing = redis.call('HGET', meta_key, 'uid')
@@ -35,8 +37,7 @@ elseif step == 'make' and bytes and bytes > 0 and #ARGV >= 5 and #ARGV % 2 == 1 
     end
     redis.call('SETRANGE', today_key, bytes - 1, '\0')
     redis.call('UNLINK', KEYS[2], KEYS[3])
-    local time = redis.call('TIME')
-    local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+    local now = now_ms()
     redis.call('HSET', meta_key, 'uid', uid, 'created', now, 'opened', now, unpack(ARGV, 4))
   end
 else

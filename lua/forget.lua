@@ -21,6 +21,8 @@
 -- @include "_$layout.lua"
 -- @include "_has_$layout.lua"
 -- @include "_age.lua"
+-- @include "_now.lua"
+-- @include "_changed.lua"
 
 local FIRST_SLICE = 4
 
@@ -37,6 +39,7 @@ for i = 1, job.count do
 end
 
 if changed then
+  note_change()
   record_call(job.call, was_there)
 elseif not job.call.changed_nothing then
   record_call(job.call)

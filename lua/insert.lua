@@ -5,7 +5,9 @@
 --   urifilter:{news:0}:meta       hash: uid, configuration, epoch, phase, slices ("name:units:bytes …", the live ones,
 --                                 oldest first), inserted (into today), opened (today, ms), closed
 --                                 ("epoch:opened:closed:inserted …", the others of the window), oldest (epoch);
---                                 growing: limit (items of today); rotating: token, pieces, late
+--                                 growing: limit (items of today); rotating: token, pieces, late; with an archive:
+--                                 checkpoint (number), checkpointed and changed (ms), worker, leased; restoring:
+--                                 restorer, restored (ms), before (the phase), arranged
 --   urifilter:{news:0}:replies    hash: client/slot -> the last answer of a writing call
 --   urifilter:{news:0}:forgotten  sorted set: digests that count as new once more, scored by epoch
 --   urifilter:{news:0}:today      newest slice, a bitmap: the only one written to (ring with write=all: all are)

@@ -22,6 +22,8 @@
 -- @include "_$layout.lua"
 -- @include "_has_$layout.lua"
 -- @include "_age.lua"
+-- @include "_now.lua"
+-- @include "_changed.lua"
 
 local FIRST_SLICE = 5
 
@@ -45,6 +47,7 @@ if step == 'forget' then
       added = added + redis.call('ZADD', forgotten_key, meta.epoch, digest)
     end
   end
+  if added > 0 then note_change() end
   return added
 elseif step == 'piece' and slice and number + #data <= slice.bytes then
   redis.call('SET', merging_1, redis.call('GETRANGE', slice.key, number, number + #data - 1))
@@ -53,6 +56,7 @@ elseif step == 'piece' and slice and number + #data <= slice.bytes then
   redis.call('BITOP', 'OR', merging_1, merging_1, merging_2)
   local added = redis.call('BITCOUNT', merging_1) - before
   if added > 0 then
+    note_change()
     redis.call('SETRANGE', slice.key, number, redis.call('GET', merging_1))
   end
   redis.call('DEL', merging_1, merging_2)

@@ -20,6 +20,8 @@
 -- @include "_call.lua"
 -- @include "_begin.lua"
 -- @include "_counting.lua"
+-- @include "_now.lua"
+-- @include "_changed.lua"
 
 local FIRST_SLICE = 4
 
@@ -42,6 +44,7 @@ end
 
 if removed > 0 then
   redis.call('HINCRBY', KEYS[1], 'inserted', -removed)
+  note_change()
   record_call(job.call, was_there)
 elseif not job.call.changed_nothing then
   record_call(job.call)

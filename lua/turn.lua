@@ -20,6 +20,7 @@
 -- @include "_fence.lua"
 -- @include "_check_slices.lua"
 -- @include "_set_oldest.lua"
+-- @include "_now.lua"
 
 local meta_key, next_key = KEYS[1], KEYS[2]
 local step, uid, epoch, token, units, bytes, limit = unpack(ARGV)
@@ -66,8 +67,7 @@ end
 for _, move in ipairs(moves) do
   if move[1] ~= move[2] then redis.call('RENAME', move[1], move[2]) end
 end
-local time = redis.call('TIME')
-local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+local now = now_ms()
 redis.call('HDEL', meta_key, 'pieces', 'late')
 redis.call('HSET', meta_key, 'epoch', epoch + 1, 'phase', retention == 'rolling' and 'rotating' or 'idle', 'token', token,
   'slices', table.concat(entries, ' '), 'inserted', 0, 'opened', now)

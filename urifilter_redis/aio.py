@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import itertools
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis import flows, lifecycle, rotation
+from urifilter_redis.archive.home import named_home
+from urifilter_redis.checkpoint import checkpoint
 from urifilter_redis.config import Config, Settings
 from urifilter_redis.connection import Address, AsyncConnector
 from urifilter_redis.errors import AnswerLost, UriFilterError
@@ -16,7 +19,7 @@ from urifilter_redis.exchange import Timeouts
 from urifilter_redis.info import FilterInfo, info, inserted
 from urifilter_redis.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.session import Session
-from urifilter_redis.steps import Flow, Pause
+from urifilter_redis.steps import Flow, Pause, Send, Step
 from urifilter_redis.union import union
 
 if TYPE_CHECKING:
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
     import redis.asyncio as redis_asyncio
 
+    from urifilter_redis.checkpoint import Written
+    from urifilter_redis.restore import Restored
     from urifilter_redis.rotation import Rotation
 
 __all__ = ["AsyncUriFilter"]
@@ -39,17 +44,24 @@ async def drive(flow: Flow[T], connector: AsyncConnector) -> T:
         step = next(flow)
         while True:
             try:
-                if isinstance(step, Pause):
-                    await asyncio.sleep(step.seconds)
-                    outcome = None
-                else:
-                    outcome = await connector.send(step.commands)
+                outcome = await _perform(step, connector)
             except BaseException as error:  # noqa: BLE001 - the flow must hear of cancellation too
                 step = flow.throw(error)
             else:
                 step = flow.send(outcome)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
+
+
+async def _perform(step: Step, connector: AsyncConnector) -> Any:
+    if isinstance(step, Send):
+        return await connector.send(step.commands)
+    if isinstance(step, Pause):
+        return await asyncio.sleep(step.seconds)
+    if not step.awaited:
+        return await asyncio.to_thread(step.do)
+    outcome = step.do()
+    return await outcome if inspect.isawaitable(outcome) else outcome
 
 
 class AsyncUriFilter:
@@ -81,6 +93,7 @@ class AsyncUriFilter:
         normalize: str = "none",
         hash: str = "mmh3",  # noqa: A002 - the setting's name
         seed: int | str | None = None,
+        archive: str | None = None,
         redis: str | redis_asyncio.Redis | None = None,
         prefix: str = DEFAULT_PREFIX,
         timeouts: Timeouts | None = None,
@@ -102,40 +115,43 @@ class AsyncUriFilter:
             seed=seed,
         )
         flow = functools.partial(lifecycle.create, settings=settings)
-        return await cls._begin(name, redis, prefix, timeouts, flow)
+        return await cls._begin(flow, name, redis, prefix, timeouts, archive)
 
     @classmethod
     async def open(
         cls,
         name: str,
         *,
+        archive: str | None = None,
         redis: str | redis_asyncio.Redis | None = None,
         prefix: str = DEFAULT_PREFIX,
         timeouts: Timeouts | None = None,
     ) -> Self:
         """Open a filter that exists; see ``UriFilter.open``."""
-        return await cls._begin(name, redis, prefix, timeouts, lifecycle.open_)
+        return await cls._begin(lifecycle.open_, name, redis, prefix, timeouts, archive)
 
     @classmethod
-    async def _begin(
+    async def _begin(  # noqa: PLR0913, PLR0917 - where the filter is
         cls,
+        flow: Callable[[Session], Flow[object]],
         name: str,
         redis: str | redis_asyncio.Redis | None,
         prefix: str,
         timeouts: Timeouts | None,
-        flow: Callable[[Session], Flow[object]],
+        archive: str | None,
     ) -> Self:
         keys, timeouts = FilterKeys(prefix, name), timeouts or Timeouts()
+        home = named_home(archive, asynchronous=True)
         # in a thread, because starting the embedded server takes a while
         given = await asyncio.to_thread(Address, redis) if redis is None or isinstance(redis, str) else redis
         connector = AsyncConnector(given, timeouts)
-        session = Session(keys, connector.shown, timeouts)
+        opened = cls(connector, Session(keys, connector.shown, timeouts, home, insists=archive is not None))
         try:
-            await drive(flow(session), connector)
+            await opened._run(flow(opened._session))
         except BaseException:
-            await connector.close()
+            await opened.close()
             raise
-        return cls(connector, session)
+        return opened
 
     async def _run(self, flow: Flow[T]) -> T:
         return await drive(flow, self._connector)
@@ -159,6 +175,11 @@ class AsyncUriFilter:
     def settings(self) -> dict[str, Any]:
         """What ``create`` takes to make another filter with the same geometry, hash and seed."""
         return self._session.config.settings
+
+    @property
+    def restored(self) -> Restored | None:
+        """What opening the filter brought back from its archive; None if nothing."""
+        return self._session.restored
 
     @property
     def on_progress(self) -> Callable[[int, int], object]:
@@ -253,6 +274,10 @@ class AsyncUriFilter:
         """Rotate if it is due; see ``UriFilter.rotate_due``."""
         return await self._run(rotation.rotate_due(self._session))
 
+    async def checkpoint(self, *, full: bool = False) -> Written:
+        """Write back to the archive what has changed; see ``UriFilter.checkpoint``."""
+        return await self._run(checkpoint(self._session, full=full))
+
     async def union(self, *sources: str) -> int:
         """Insert all that other filters have seen; see ``UriFilter.union``."""
         return await self._run(union(self._session, sources))
@@ -265,12 +290,14 @@ class AsyncUriFilter:
         """Return how many items were answered "new" and have not expired; see ``UriFilter.inserted``."""
         return await self._run(inserted(self._session))
 
-    async def drop(self) -> None:
+    async def drop(self, *, keep_archive: bool = False) -> None:
         """Remove the filter; see ``UriFilter.drop``."""
-        await self._run(lifecycle.drop(self._session))
+        await self._run(lifecycle.drop(self._session, keep_archive=keep_archive))
 
     async def close(self) -> None:
         """Close the connections; the filter stays on the server."""
+        if self._session.home is not None:
+            await self._run(self._session.home.close())
         await self._connector.close()
 
     async def __aenter__(self) -> Self:

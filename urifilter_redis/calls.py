@@ -23,12 +23,16 @@ __all__ = [
     "NO_CALL_ID",
     "Call",
     "build",
+    "checkpoint",
     "create",
     "drop",
     "expire",
     "items",
     "items_a_call",
+    "lease",
     "merge",
+    "refill",
+    "restore",
     "store",
     "turn",
 ]
@@ -157,6 +161,39 @@ def merge(  # noqa: PLR0913, PLR0917 - likewise
 def drop(step: str, uid: str, keys: ShardKeys, doomed: Sequence[str] = ()) -> Call:
     """Build ``drop``: step ``begin``, or ``delete`` for some keys of a shard."""
     return Call(scripts.load("drop"), (keys.meta, *doomed), (step, uid))
+
+
+def checkpoint(step: str, uid: str, keys: ShardKeys, number: int, begun: int = 0) -> Call:
+    """Build ``checkpoint``: step ``begin`` with the archive's last number, or ``finish``."""
+    return Call(scripts.load("checkpoint"), (keys.meta,), (step, uid, number, begun))
+
+
+def restore(  # noqa: PLR0913, PLR0917 - likewise
+    step: str, uid: str, keys: ShardKeys, token: str, fields: Sequence[str] = (), moves: Sequence[tuple[str, str]] = ()
+) -> Call:  # fmt: skip
+    """Build ``restore``: step ``begin``, ``arrange`` with (old, new) names of slices, ``finish`` or ``cancel``."""
+    moved = (keys.slice(name) for pair in moves for name in pair)
+    return Call(scripts.load("restore"), (keys.meta, *moved), (step, uid, token, *fields))
+
+
+def refill(  # noqa: PLR0913 - the header of the script has as many
+    step: str,
+    uid: str,
+    keys: ShardKeys,
+    token: str,
+    *,
+    offset: int = 0,
+    slices: Sequence[str] = (),
+    data: Sequence[str | bytes | int] = (),
+) -> Call:
+    """Build ``refill``: step ``allocate`` or ``piece`` of one key, ``remove`` keys, ``replies`` or ``forget``."""
+    all_keys = (keys.meta, keys.replies, keys.forgotten, *keys.merging, *slices)
+    return Call(scripts.load("refill"), all_keys, (step, uid, token, offset, *data))
+
+
+def lease(step: str, uid: str, keys: ShardKeys, token: str, time: int = 0) -> Call:
+    """Build ``lease``: step ``take`` for ``time`` ms, or ``release``."""
+    return Call(scripts.load("lease"), (keys.meta,), (step, uid, token, time))
 
 
 def _live(keys: ShardKeys, view: View) -> tuple[str, ...]:

@@ -6,10 +6,11 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis import flows, lifecycle, rotation
+from urifilter_redis.archive.home import named_home
+from urifilter_redis.checkpoint import checkpoint
 from urifilter_redis.config import Config, Settings
 from urifilter_redis.connection import Address, Connector
 from urifilter_redis.errors import AnswerLost, UriFilterError
@@ -17,7 +18,7 @@ from urifilter_redis.exchange import Timeouts
 from urifilter_redis.info import FilterInfo, info, inserted
 from urifilter_redis.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.session import Session
-from urifilter_redis.steps import Flow, Pause
+from urifilter_redis.steps import Flow, Send, Step, Work
 from urifilter_redis.union import union
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
     import redis as redis_py
 
+    from urifilter_redis.checkpoint import Written
+    from urifilter_redis.restore import Restored
     from urifilter_redis.rotation import Rotation
     from urifilter_redis.state import View
 
@@ -41,11 +44,7 @@ def drive(flow: Flow[T], connector: Connector) -> T:
         step = next(flow)
         while True:
             try:
-                if isinstance(step, Pause):
-                    time.sleep(step.seconds)
-                    outcome = None
-                else:
-                    outcome = connector.send(step.commands)
+                outcome = _perform(step, connector)
             except BaseException as error:  # noqa: BLE001 - the flow must hear of Ctrl-C too
                 step = flow.throw(error)
             else:
@@ -54,13 +53,31 @@ def drive(flow: Flow[T], connector: Connector) -> T:
         return stop.value  # type: ignore[no-any-return]
 
 
+def _perform(step: Step, connector: Connector) -> Any:
+    if isinstance(step, Send):
+        return connector.send(step.commands)
+    return step.do() if isinstance(step, Work) else time.sleep(step.seconds)
+
+
 def _connect(
-    name: str | None, redis: str | redis_py.Redis | None, prefix: str, timeouts: Timeouts | None
+    name: str | None,
+    redis: str | redis_py.Redis | None,
+    prefix: str,
+    timeouts: Timeouts | None,
+    archive: str | None = None,
 ) -> tuple[Connector, Session]:
     keys, timeouts = FilterKeys(prefix, "any" if name is None else name), timeouts or Timeouts()
+    home = named_home(archive)
     given = Address(redis) if redis is None or isinstance(redis, str) else redis
     connector = Connector(given, timeouts)
-    return connector, Session(keys, connector.shown, timeouts, where=connector.shown if name is None else "")
+    where = connector.shown if name is None else ""
+    return connector, Session(keys, connector.shown, timeouts, home, insists=archive is not None, where=where)
+
+
+def _close(session: Session, connector: Connector) -> None:
+    if session.home is not None:
+        drive(session.home.close(), connector)
+    connector.close()
 
 
 class UriFilter:
@@ -92,6 +109,7 @@ class UriFilter:
         normalize: str = "none",
         hash: str = "mmh3",  # noqa: A002 - the setting's name
         seed: int | str | None = None,
+        archive: str | None = None,
         redis: str | redis_py.Redis | None = None,
         prefix: str = DEFAULT_PREFIX,
         timeouts: Timeouts | None = None,
@@ -114,6 +132,8 @@ class UriFilter:
             normalize: ``none``, ``whatwg`` or ``sorted``.
             hash: ``mmh3``, ``md5`` or ``blake2b`` (keyed: for hostile input).
             seed: for mmh3 a 32-bit number, for blake2b 32 hex digits; None: random.
+            archive: where checkpoints and closed slices go, and what is restored from: ``file:///…`` or
+                ``mongodb://…/database``; None: ``URIFILTER_ARCHIVE``, else none (rolling: Redis, for closed slices).
             redis: a URL or a ``redis.Redis``; None: ``URIFILTER_REDIS_URL``, else the embedded server.
             prefix: what all keys begin with.
             timeouts: how long to wait for the server.
@@ -122,6 +142,8 @@ class UriFilter:
             ValueError: a setting is not possible.
             ConfigMismatch: the filter exists with other settings; each is named.
             SliceLost: parts of the filter are missing.
+            Restoring: another process is bringing the filter back from its archive.
+            ArchiveError: the archive is away, damaged, not named, or not the filter's.
             ServerUnavailable: the server is away, or refuses.
         """
         settings = Settings(
@@ -140,42 +162,41 @@ class UriFilter:
             seed=seed,
         )
         flow = functools.partial(lifecycle.create, settings=settings)
-        return cls._begin(name, redis, prefix, timeouts, flow)
+        return cls._begin(flow, name, redis, prefix, timeouts, archive)
 
     @classmethod
     def open(
         cls,
         name: str,
         *,
+        archive: str | None = None,
         redis: str | redis_py.Redis | None = None,
         prefix: str = DEFAULT_PREFIX,
         timeouts: Timeouts | None = None,
     ) -> Self:
-        """Open a filter that exists; the arguments are those of ``create``.
+        """Open a filter that exists in Redis or its archive; the arguments are those of ``create``.
+
+        With its archive it is restored if Redis came back empty, older than the archive, or without some slices.
 
         Raises:
             FilterNotFound: there is none of that name.
             SliceLost: parts of the filter are missing.
+            Restoring: another process is bringing the filter back from its archive.
+            ArchiveError: the archive is away, damaged, or not the filter's.
             ServerUnavailable: the server is away, or refuses.
         """
-        return cls._begin(name, redis, prefix, timeouts, lifecycle.open_)
+        return cls._begin(lifecycle.open_, name, redis, prefix, timeouts, archive)
 
     @classmethod
-    def _begin(
-        cls,
-        name: str,
-        redis: str | redis_py.Redis | None,
-        prefix: str,
-        timeouts: Timeouts | None,
-        flow: Callable[[Session], Flow[object]],
-    ) -> Self:
-        connector, session = _connect(name, redis, prefix, timeouts)
+    def _begin(cls, flow: Callable[[Session], Flow[object]], *where: Any) -> Self:
+        connector, session = _connect(*where)
+        opened = cls(connector, session)
         try:
             drive(flow(session), connector)
         except BaseException:
-            connector.close()
+            opened.close()
             raise
-        return cls(connector, session)
+        return opened
 
     def _run(self, flow: Flow[T]) -> T:
         return drive(flow, self._connector)
@@ -203,6 +224,11 @@ class UriFilter:
     def view(self, shard: int) -> View:
         """Return the live slices of a shard, as far as this client knows."""
         return self._session.view(shard)
+
+    @property
+    def restored(self) -> Restored | None:
+        """What opening the filter brought back from its archive; None if nothing."""
+        return self._session.restored
 
     @property
     def on_progress(self) -> Callable[[int, int], object]:
@@ -351,6 +377,19 @@ class UriFilter:
         """Rotate if a period is over or a rotation was left unfinished; None if not. Errors as ``rotate``."""
         return self._run(rotation.rotate_due(self._session))
 
+    def checkpoint(self, *, full: bool = False) -> Written:
+        """Write back to the archive what has changed since the last checkpoint; inserts go on meanwhile.
+
+        Args:
+            full: write everything, for an archive in which something was damaged.
+
+        Raises:
+            ArchiveMissing: the filter has no archive, or it was not named.
+            ArchiveError: the archive failed; the last checkpoint is there still.
+            UriFilterError: any other of the tree in ``errors``.
+        """
+        return self._run(checkpoint(self._session, full=full))
+
     def union(self, *sources: str) -> int:
         """Insert all that other filters on this server, of equal geometry, hash and seed, have seen.
 
@@ -374,17 +413,18 @@ class UriFilter:
         """Return how many items were answered "new" and have not expired; cheap, unlike ``info``."""
         return self._run(inserted(self._session))
 
-    def drop(self) -> None:
-        """Remove the filter and all that it has seen.
+    def drop(self, *, keep_archive: bool = False) -> None:
+        """Remove the filter and all that it has seen, in its archive too unless ``keep_archive``.
 
         Raises:
             ConfigMismatch: it was dropped and created anew by somebody else.
+            ArchiveMissing: it has an archive, which was not named.
         """
-        self._run(lifecycle.drop(self._session))
+        self._run(lifecycle.drop(self._session, keep_archive=keep_archive))
 
     def close(self) -> None:
         """Close the connections; the filter stays on the server."""
-        self._connector.close()
+        _close(self._session, self._connector)
 
     def __enter__(self) -> Self:
         return self
@@ -395,18 +435,21 @@ class UriFilter:
         self.close()
 
 
-def run(
+def run(  # noqa: PLR0913 - where the filter is
     flow: Callable[[Session], Flow[T]],
     name: str | None = None,
     *,
+    archive: str | None = None,
     redis: str | redis_py.Redis | None = None,
     prefix: str = DEFAULT_PREFIX,
     timeouts: Timeouts | None = None,
 ) -> T:
     """Connect, run one flow, and close; for what needs no open filter."""
-    connector, session = _connect(name, redis, prefix, timeouts)
-    with closing(connector):
+    connector, session = _connect(name, redis, prefix, timeouts, archive)
+    try:
         return drive(flow(session), connector)
+    finally:
+        _close(session, connector)
 
 
 def list_filters(
@@ -420,9 +463,11 @@ def list_filters(
     return run(lifecycle.names, redis=redis, prefix=prefix, timeouts=timeouts)
 
 
-def drop_filter(
+def drop_filter(  # noqa: PLR0913 - likewise
     name: str,
     *,
+    keep_archive: bool = False,
+    archive: str | None = None,
     redis: str | redis_py.Redis | None = None,
     prefix: str = DEFAULT_PREFIX,
     timeouts: Timeouts | None = None,
@@ -430,6 +475,8 @@ def drop_filter(
     """Remove a filter, also one that cannot be opened because parts of it are lost; return whether it was there.
 
     Raises:
+        ArchiveMissing: it has an archive, which was not named; ``keep_archive`` leaves that alone.
         ServerUnavailable: the server is away, or refuses.
     """
-    return run(lifecycle.drop, name, redis=redis, prefix=prefix, timeouts=timeouts)
+    flow = functools.partial(lifecycle.drop, keep_archive=keep_archive)
+    return run(flow, name, archive=archive, redis=redis, prefix=prefix, timeouts=timeouts)

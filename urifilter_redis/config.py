@@ -120,8 +120,9 @@ class Config:
 
     (But for ``slices``, which is called ``window`` there: ``slices`` are the live ones.) None is what the retention
     does not have. ``k``, ``units`` and ``bytes`` are the offsets an item, and the units and bytes of a shard's first
-    slice. ``seed`` is text: decimal for mmh3, empty for md5, 32 hex digits for blake2b. ``archive`` is where the
-    closed slices of rolling go: ``redis``, beside the filter.
+    slice. ``seed`` is text: decimal for mmh3, empty for md5, 32 hex digits for blake2b. ``archive`` is where
+    checkpoints and the closed slices of rolling go: an address without user and password, or ``redis`` (closed slices
+    only, beside the filter).
     """
 
     uid: str
@@ -144,8 +145,8 @@ class Config:
     archive: str | None = None
 
     @classmethod
-    def new(cls, settings: Settings) -> Config:
-        """Decide what ``settings`` leave open: geometry, seed and uid."""
+    def new(cls, settings: Settings, archive: str | None = None) -> Config:
+        """Decide what ``settings`` leave open: geometry, seed and uid; ``archive`` is the address of one elsewhere."""
         sizing = size_first(settings)
         asked = asdict(settings) | {"shards": sizing.shards, "seed": new_seed(settings.hash, settings.seed)}
         return cls(
@@ -153,7 +154,7 @@ class Config:
             k=sizing.k,
             units=sizing.units,
             bytes=sizing.slice_bytes,
-            archive="redis" if settings.retention == "rolling" else None,
+            archive=archive or ("redis" if settings.retention == "rolling" else None),
             **asked,
         )
 

@@ -24,16 +24,14 @@ from redis.exceptions import BusyLoadingError, RedisError
 from redis.retry import Retry
 
 from urifilter_redis.errors import ServerUnavailable
+from urifilter_redis.known import DATA_DIR_VARIABLE, default_data_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
     from typing import Self
 
-__all__ = ["EmbeddedServer", "acquire", "default_data_dir"]
-
-#: The environment's folder for data, socket and locks.
-DATA_DIR_VARIABLE = "URIFILTER_DATA_DIR"
+__all__ = ["EmbeddedServer", "acquire"]
 
 #: Seconds for the server to answer; one that is loading its data answers, and may take as long as it needs.
 START_PATIENCE = 15.0
@@ -50,15 +48,6 @@ SOCKET_PATH_LIMIT = 107
 _PRIVATE = 0o700
 _SUPERVISOR = Path(__file__).with_name("_supervisor.py")
 _OTHERWISE = "or give the address of a Redis or Valkey server (--redis, redis=, URIFILTER_REDIS_URL)"
-
-
-def default_data_dir() -> Path:
-    """Return ``URIFILTER_DATA_DIR``, else the folder where this platform keeps a user's data."""
-    if given := os.environ.get(DATA_DIR_VARIABLE):
-        return Path(given).absolute()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "urifilter"
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "urifilter"
 
 
 def acquire(data_dir: Path | None = None) -> EmbeddedServer:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.errors import AnswerLost, FilterFull, ServerUnavailable, UriFilterError
+from urifilter_redis.errors import AnswerLost, FilterFull, Restoring, ServerUnavailable, UriFilterError
 from urifilter_redis.replies import Verdict, error_of, judge, late_at, to_mapping
 from urifilter_redis.steps import Arguments, Flow, Pause, Send
 
@@ -23,6 +23,8 @@ __all__ = ["Request", "Timeouts", "ask", "ask_shard", "exchange", "server_time"]
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 0.5
 
+_WAITING = {Verdict.WAIT, Verdict.IN_DOUBT, Verdict.RESTORING}
+
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
@@ -32,11 +34,13 @@ class Timeouts:
         connect: for a connection.
         reply: for the next reply on one.
         total: after this long nothing is sent again, and the call fails.
+        restoring: while the filter is being restored; after that ``Restoring`` is raised.
     """
 
     connect: float = 1.0
     reply: float = 1.5
     total: float = 3.0
+    restoring: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -90,17 +94,24 @@ def exchange(session: Session, requests: Sequence[Request]) -> Flow[None]:
 
     Afterwards each request is ``answered``, or ``full``, or has an ``error``; one that is ``in_doubt`` may still run.
     """
-    give_up = time.monotonic() + session.timeouts.total
+    began = time.monotonic()
+    restored = began
     pauses = _pauses()
     waiting, repeated = list(requests), False
     while waiting:
         outcomes = yield Send([request.command() for request in waiting])
         verdicts = [_settle(session, *pair) for pair in zip(waiting, outcomes, strict=True)]
-        if time.monotonic() >= give_up:
-            _give_up(session, waiting, outcomes)
+        now = time.monotonic()
+        if Verdict.RESTORING in verdicts and now < began + session.timeouts.restoring:
+            restored = now  # the patience with everything else begins when that is over
+        else:
+            every = now >= restored + session.timeouts.total
+            for request, outcome, verdict in zip(waiting, outcomes, verdicts, strict=True):
+                if not request.settled and (every or verdict is Verdict.RESTORING):
+                    _give_up(session, request, outcome)
         unsettled = [pair for pair in zip(waiting, verdicts, strict=True) if not pair[0].settled]
         yield from _prepare(session, unsettled)
-        if repeated or any(verdict in {Verdict.WAIT, Verdict.IN_DOUBT} for _, verdict in unsettled):
+        if repeated or any(verdict in _WAITING for _, verdict in unsettled):
             yield Pause(next(pauses))
         repeated = True
         waiting = [request for request, _ in unsettled if not request.settled]
@@ -169,12 +180,12 @@ def _renew(session: Session, request: Request, outcome: Any) -> None:
         request.call_id = session.ids.renew(call_id)
 
 
-def _give_up(session: Session, waiting: Sequence[Request], outcomes: Sequence[Any]) -> None:
-    for request, outcome in zip(waiting, outcomes, strict=True):
-        if not request.settled:
-            kind = AnswerLost if request.in_doubt else ServerUnavailable
-            seconds = f"gave up after {session.timeouts.total:g} s"
-            request.error = kind(f"{error_of(outcome, session.where)}; {seconds}")
+def _give_up(session: Session, request: Request, outcome: Any) -> None:
+    error = error_of(outcome, session.where)
+    if request.in_doubt or not isinstance(error, Restoring):
+        kind = AnswerLost if request.in_doubt else ServerUnavailable
+        error = kind(f"{error}; gave up after {session.timeouts.total:g} s")
+    request.error = error
 
 
 def _prepare(session: Session, unsettled: Sequence[tuple[Request, Verdict]]) -> Flow[None]:

@@ -224,24 +224,16 @@ def _parts(config: Config, state: ShardState) -> list[_Part]:
     """Return the live slices of a shard, newest first, with what ``meta`` says of each."""
     parts: list[_Part] = []
     for age, slice_ in enumerate(reversed(state.view.slices)):
-        opened, closed, count = _times(state, age, slice_.name)
+        times = state.closed_of(slice_.name)
+        opened, closed, count = (
+            (times.opened, times.closed, times.inserted) if times else (state.opened, None, state.inserted)
+        )
         if config.write == "all" and parts:  # each holds what those after it hold too
             count += parts[-1].inserted
         index = state.epoch - age
         capacity = _sizing(config, index).shard_capacity
         parts.append(_Part(slice_, opened, closed, count, capacity, slice_share(config, index)))
     return parts
-
-
-def _times(state: ShardState, age: int, name: str) -> tuple[int, int | None, int]:
-    """Return when a live slice was opened and closed, and its items; ``age`` counts from 0, today."""
-    if age == 0:
-        return state.opened, None, state.inserted
-    if name == "history":  # rolling: all that is older than the slices before it
-        merged = state.closed[: len(state.closed) - age + 1]
-        return merged[0].opened, merged[-1].closed, sum(each.inserted for each in merged)
-    closed = state.closed[-age]
-    return closed.opened, closed.closed, closed.inserted
 
 
 def _sizing(config: Config, index: int) -> Sizing:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING, TypeVar
 
-from urifilter_redis import calls
+from urifilter_redis import calls, known
+from urifilter_redis.archive.register import check_registered, register, registered, unregister
 from urifilter_redis.config import Config, Settings
-from urifilter_redis.errors import FilterNotFound, SliceLost
+from urifilter_redis.errors import ArchiveMissing, ConfigMismatch, FilterNotFound, SliceLost
 from urifilter_redis.exchange import ask, server_time
 from urifilter_redis.replies import to_mapping
+from urifilter_redis.restore import ensure
+from urifilter_redis.steps import Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,56 +36,76 @@ KEYS_A_CALL = 8
 def create(session: Session, settings: Settings) -> Flow[Config]:
     """Make the filter, or open it if it is there with these settings; complete one that is half made.
 
-    The first creator decides, on shard 0: its seed and uid are everybody's.
+    The first creator decides, on shard 0, and with an archive there: its seed and uid are everybody's.
 
     Raises:
         ConfigMismatch: it exists with other settings.
         SliceLost: parts of it are missing, or parts of an earlier one are left.
+        ArchiveError: it needs an archive, which was not named or is not its own, or failed.
     """
     yield from _learn_time(session)
-    keys = session.keys
-    wanted = Config.new(settings)
-    phase = "idle" if wanted.shards == 1 else "creating"
-    yield from ask(session, ("SADD", keys.filters, keys.name))
-    meta = yield from _make_shard_0(session, wanted, phase)
-    if meta["phase"] == "dropping":  # a drop that died half-way: finish it, then begin anew
+    meta = yield from _read_first(session)
+    if meta.get("phase") == "dropping":  # a drop that died half-way: finish it, then begin anew
         yield from drop(session)
-        yield from ask(session, ("SADD", keys.filters, keys.name))
-        meta = yield from _make_shard_0(session, wanted, phase)
-    session.learn(meta).check(settings, session.where)
-    yield from _complete(session, meta)
+        meta = {}
+    if meta:
+        session.learn(meta).check(settings, session.where)
+        _check_archive(session)
+        yield from _attend(session, meta)
+    elif session.home is not None:
+        wanted = Config.new(settings, session.home.shown)
+        config, new = yield from register(session.home, session.keys.name, wanted)
+        config.check(settings, session.where)
+        yield from _bring_back(session, config)
+        session.restored = None if new else session.restored
+    else:
+        yield Work("note", functools.partial(known.check_unknown, session))
+        yield from _make(session, settings)
     return session.config
 
 
 def open_(session: Session) -> Flow[Config]:
-    """Open the filter; complete it if its creator died half-way.
+    """Open the filter; complete it if its creator died half-way; bring it back if its archive has what Redis has not.
 
     Raises:
         FilterNotFound: there is none.
         SliceLost: ``meta`` is missing beside a slice.
+        ArchiveError: the archive that was named is not the filter's, or failed.
     """
     yield from _learn_time(session)
-    keys = session.keys.shard(0)
-    reply, today = yield from ask(session, session.read_meta(0), ("EXISTS", keys.slice("today")))
-    meta = to_mapping(reply)
-    if not meta and today:
-        raise SliceLost(f"{session.where}: meta is missing beside {keys.slice('today')}")
-    if not meta or meta.get("phase") == "dropping":
+    meta = yield from _read_first(session)
+    if meta and meta.get("phase") != "dropping":
+        session.learn(meta)
+        yield from _attend(session, meta)
+        return session.config
+    config = (yield from registered(session.home, session.keys.name)) if session.home else None
+    if config is None:
+        keys = session.keys.shard(0)
+        (today,) = yield from ask(session, ("EXISTS", keys.slice("today")))
+        if today and not meta:
+            raise SliceLost(f"{session.where}: meta is missing beside {keys.slice('today')}")
         raise FilterNotFound(f"{session.where}: there is no such filter: create it first")
-    session.learn(meta)
-    yield from _complete(session, meta)
+    yield from _bring_back(session, config)
     return session.config
 
 
-def drop(session: Session) -> Flow[bool]:
+def drop(session: Session, *, keep_archive: bool = False) -> Flow[bool]:
     """Remove the filter with all its keys, also one that lost some; return whether there was anything.
+
+    Args:
+        session: of the filter.
+        keep_archive: leave what the archive has, from where it can be restored.
 
     Raises:
         ConfigMismatch: it was dropped and created anew meanwhile.
+        ArchiveMissing: it has an archive, which was not named.
     """
     keys = session.keys
-    (reply,) = yield from ask(session, session.read_meta(0))
-    meta = to_mapping(reply)
+    meta = yield from _read_first(session)
+    archived = False
+    if not keep_archive:
+        archived = yield from _drop_archive(session, meta)
+    yield Work("note", functools.partial(known.forget, session))
     left: dict[int, list[str]] = {}
     if meta:
         shards = list(range(int(meta["shards"])))
@@ -92,7 +116,7 @@ def drop(session: Session) -> Flow[bool]:
     # Before shard 0 is gone, so that the name of a filter that is created anew meanwhile stays.
     yield from ask(session, ("SREM", keys.filters, keys.name))
     removed = yield from _delete(session, meta, shards[::-1], left)
-    return bool(meta) or removed > 0
+    return bool(meta) or archived or removed > 0
 
 
 def names(session: Session) -> Flow[list[str]]:
@@ -106,6 +130,63 @@ def names(session: Session) -> Flow[list[str]]:
 
 def _learn_time(session: Session) -> Flow[None]:
     session.ids.clock.learn((yield from server_time(session)))
+
+
+def _read_first(session: Session) -> Flow[dict[str, str]]:
+    (reply,) = yield from ask(session, session.read_meta(0))
+    return to_mapping(reply)
+
+
+def _make(session: Session, settings: Settings) -> Flow[None]:
+    """Make the filter without an archive."""
+    wanted = Config.new(settings)
+    yield from ask(session, ("SADD", session.keys.filters, session.keys.name))
+    meta = yield from _make_shard_0(session, wanted, "idle" if wanted.shards == 1 else "creating")
+    session.learn(meta).check(settings, session.where)
+    yield from _complete(session, meta)
+
+
+def _check_archive(session: Session) -> None:
+    """Check that a filter that is there has an archive if one was asked for."""
+    if session.config.archive in {None, "redis"} and session.home is not None and session.insists:
+        differences: dict[str, tuple[object, object]] = {"archive": (session.home.shown, session.config.archive)}
+        text = f"archive is {session.config.archive!r} and not {session.home.shown!r}"
+        advice = "make another with --like and unite them"
+        raise ConfigMismatch(f"{session.where}: the filter exists with other settings: {text} ({advice})", differences)
+
+
+def _attend(session: Session, meta: dict[str, str]) -> Flow[None]:
+    """See to it that a filter that is there is whole."""
+    if session.config.archive in {None, "redis"}:
+        yield from _complete(session, meta)
+        return
+    yield Work("note", functools.partial(known.remember, session))
+    if session.home is not None:
+        yield from check_registered(session)
+        yield from ensure(session)
+
+
+def _bring_back(session: Session, config: Config) -> Flow[None]:
+    """Make the filter as its archive knows it, with all that is kept there."""
+    fields = config.to_meta(0, "restoring")
+    session.learn(dict(zip(fields[::2], fields[1::2], strict=True)) | {"uid": config.uid})
+    yield from ask(session, ("SADD", session.keys.filters, session.keys.name))
+    yield Work("note", functools.partial(known.remember, session))
+    yield from ensure(session)
+
+
+def _drop_archive(session: Session, meta: dict[str, str]) -> Flow[bool]:
+    """Remove what the archive has of the filter; return whether there was anything."""
+    home, needed = session.home, meta.get("archive", "redis")
+    if home is None:
+        if needed != "redis":
+            text = f"it has the archive {needed}, from where it would come back: name it, or keep it (--keep-archive)"
+            raise ArchiveMissing(f"{session.where}: {text}")
+        return False
+    config = yield from registered(home, session.keys.name)
+    if config is not None and meta and meta.get("uid") != config.uid:  # another filter of this name
+        return False
+    return (yield from unregister(home, session.keys.name))
 
 
 def _make_shard_0(session: Session, wanted: Config, phase: str) -> Flow[dict[str, str]]:

@@ -33,6 +33,7 @@ class Verdict(Enum):
     LOAD_SCRIPT = auto()  # not run; the server does not have the script
     REFRESH = auto()  # not run; the list of slices is out of date
     FULL = auto()  # not run; the next slice must be made first
+    RESTORING = auto()  # not run; the same again once the filter is there, if the caller wants to wait
     RENEW = auto()  # not run, and will not under this call id
     REFUSED = auto()  # not run; asking again would not help
 
@@ -54,6 +55,7 @@ _AGAIN = {
     "STALE": Verdict.REFRESH,
     "FULL": Verdict.FULL,
     "LATECALL": Verdict.RENEW,
+    "RESTORING": Verdict.RESTORING,
     "BUSY": Verdict.WAIT,
     "CLUSTERDOWN": Verdict.WAIT,
     "LOADING": Verdict.WAIT,

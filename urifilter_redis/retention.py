@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 from urifilter_redis.sizing import Sizing, grown, size
+from urifilter_redis.state import Slice
 
 if TYPE_CHECKING:
     from urifilter_redis.config import Config, Settings
@@ -33,6 +34,7 @@ __all__ = [
     "size_first",
     "slice_capacity",
     "slice_share",
+    "slices_at",
 ]
 
 RETENTIONS = ("forever", "growing", "ring", "rolling")
@@ -151,3 +153,28 @@ def error_rate_at_capacity(settings: Settings | Config) -> float:
 def live_slices(settings: Settings | Config) -> int:
     """Return how many slices are live once the window is full (growing: at first)."""
     return {"ring": settings.slices or 1, "rolling": 2}.get(settings.retention, 1)
+
+
+def slices_at(config: Config, epoch: int, *, rotating: bool = False) -> list[Slice]:
+    """Return the live slices, oldest first, that a shard has once it has turned so often; empty if it cannot have.
+
+    Args:
+        config: of the filter.
+        epoch: of the shard.
+        rotating: rolling: whether the next history is still to be built.
+    """
+    if config.retention == "rolling":
+        names = ["history"] * (epoch > rotating) + ["history_1"] * (rotating and epoch > 0) + ["today"]
+        return [Slice(name, config.units, config.bytes) for name in names]
+    if config.retention == "growing":
+        sizes = [growing_slice(config, index) for index in range(min(epoch, GROWN_LIMIT) + 1)]
+        made = [Slice(_name(epoch - n), each.units, each.slice_bytes) for n, each in enumerate(sizes) if each]
+        return made if len(made) == epoch + 1 else []
+    if config.retention == "forever":
+        return [Slice("today", config.units, config.bytes)] if not epoch else []
+    live = min(epoch + 1, config.slices or 1)
+    return [Slice(_name(age), config.units, config.bytes) for age in range(live - 1, -1, -1)]
+
+
+def _name(age: int) -> str:
+    return f"history_{age}" if age else "today"

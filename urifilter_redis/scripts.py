@@ -37,6 +37,10 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "expire": (),
     "merge": ("blocked", "classic"),
     "drop": (),
+    "checkpoint": (),
+    "restore": (),
+    "refill": (),
+    "lease": (),
 }
 
 _GROUPS_A_WORD = 6

@@ -15,7 +15,9 @@ from urifilter_redis.exchange import Timeouts
 from urifilter_redis.state import View
 
 if TYPE_CHECKING:
+    from urifilter_redis.archive.home import Home
     from urifilter_redis.keys import FilterKeys
+    from urifilter_redis.restore import Restored
     from urifilter_redis.steps import Arguments
 
 __all__ = ["Session"]
@@ -31,19 +33,25 @@ class Session:
     Attributes:
         keys: of the filter.
         server: the server's address without its password.
+        home: of the archive that the caller named, if any.
+        insists: it was named in the call, and not by the environment.
         where: what errors name: the filter and server, or the server alone.
         timeouts: how long to wait.
         ids: the call ids of this client.
         report: called with (done, total) as long work goes on.
+        restored: what opening the filter brought back from the archive, if anything.
         unresolved: batches whose caller went away (task cancelled, Ctrl-C) before all answers were there.
     """
 
     keys: FilterKeys
     server: str
     timeouts: Timeouts = field(default_factory=Timeouts)
+    home: Home | None = None
+    insists: bool = False
     ids: CallIds = field(default_factory=CallIds)
     where: str = ""
     report: Callable[[int, int], object] = lambda *_: None
+    restored: Restored | None = None
     unresolved: deque[Batch] = field(default_factory=lambda: deque(maxlen=UNRESOLVED_KEPT))
     _config: Config | None = None
     _digester: Digester | None = None

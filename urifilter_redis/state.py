@@ -81,6 +81,9 @@ class ShardState:
         limit: growing: items that today is for.
         closed: the closed slices of the window, oldest first.
         oldest: the lowest epoch that a live slice holds items of.
+        changed: goes up with all that changes slices or what is forgotten, but for insertions; server time, ms.
+        checkpoint: number of the last checkpoint that was begun; checkpointed: when the last that was finished was
+            begun, server time, ms; 0 for none.
         view: the live slices.
     """
 
@@ -95,6 +98,9 @@ class ShardState:
     limit: int | None
     closed: tuple[Closed, ...]
     oldest: int
+    changed: int
+    checkpoint: int
+    checkpointed: int
     view: View
 
     @classmethod
@@ -118,6 +124,9 @@ class ShardState:
                 limit=int(meta["limit"]) if "limit" in meta else None,
                 closed=tuple(closed),
                 oldest=int(meta.get("oldest", 0)),
+                changed=int(meta.get("changed", 0)),
+                checkpoint=int(meta.get("checkpoint", 0)),
+                checkpointed=int(meta.get("checkpointed", 0)),
                 view=View.from_meta(meta, name),
             )
         except (KeyError, ValueError, TypeError) as error:
@@ -127,3 +136,18 @@ class ShardState:
     def inserted_in_all(self) -> int:
         """Items over all slices of the window."""
         return self.inserted + sum(each.inserted for each in self.closed)
+
+    def epoch_of(self, name: str) -> int:
+        """Return the epoch in which a live slice was today; of rolling's history, which is of many, the shard's."""
+        _, _, number = name.partition("history_")
+        return self.epoch - int(number or 0)
+
+    def closed_of(self, name: str) -> Closed | None:
+        """Return when a live slice was opened and closed, and its items; None for today."""
+        if name == "today":
+            return None
+        if name != "history":
+            return self.closed[-int(name.removeprefix("history_"))]
+        rotating = any(each.name == "history_1" for each in self.view.slices)  # rolling: all that is older
+        merged = self.closed[: len(self.closed) - rotating]
+        return Closed(self.epoch, merged[0].opened, merged[-1].closed, sum(each.inserted for each in merged))

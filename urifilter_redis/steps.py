@@ -6,14 +6,14 @@ drives flows with blocking calls, ``aio.py`` with awaited ones; whatever is deci
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from redis.exceptions import RedisError
 
-__all__ = ["Arguments", "Flow", "Pause", "Send", "Step", "Unanswered", "Unsent"]
+__all__ = ["Arguments", "Flow", "Pause", "Send", "Step", "Unanswered", "Unsent", "Work"]
 
 #: One command with its arguments, as redis-py packs it.
 Arguments: TypeAlias = tuple[str | bytes | int | float, ...]
@@ -37,6 +37,21 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """Do what is neither: read a file, ask another server. What it returns comes back, what it raises is raised.
+
+    Attributes:
+        name: what it is, for who looks on.
+        do: asyncio's shell calls it in a thread, unless it returns an awaitable.
+        awaited: with asyncio it returns an awaitable.
+    """
+
+    name: str
+    do: Callable[[], Any]
+    awaited: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Unsent:
     """There was no connection: the server has certainly not seen the command."""
 
@@ -50,7 +65,7 @@ class Unanswered:
     error: RedisError | OSError
 
 
-Step: TypeAlias = Send | Pause
+Step: TypeAlias = Send | Pause | Work
 
 T = TypeVar("T")
 Flow: TypeAlias = Generator[Step, Any, T]

@@ -29,13 +29,13 @@ from support.model_server import ModelServer
 from support.oracle import Oracle
 
 from urifilter_redis import RotationConflict, Timeouts, flows, history, lifecycle, rotation
-from urifilter_redis.archive import manifest
+from urifilter_redis.archive import in_redis, manifest
 from urifilter_redis.config import Settings
 from urifilter_redis.connection import Address, Connector
 from urifilter_redis.keys import FilterKeys
 from urifilter_redis.replies import to_mapping
 from urifilter_redis.session import Session
-from urifilter_redis.steps import Send, Unanswered
+from urifilter_redis.steps import Send, Unanswered, Work
 
 RETENTIONS = {
     "growing": {"retention": "growing", "capacity": 6},
@@ -86,11 +86,16 @@ class Machine(RuleBasedStateMachine):
                     broken = [Unanswered(ConnectionBroken("lost"))] * len(step.commands)
                     outcome = broken if fault == "unsent" else self.send(step.commands)
                     outcome = broken if fault == "lost" else outcome
-                step = flow.send(outcome)
+                step = flow.send(step.do() if isinstance(step, Work) else outcome)
         except StopIteration as stop:
             return stop.value
         finally:
             self.look()
+
+    def perform(self, step):
+        if isinstance(step, Work):
+            return step.do()
+        return self.send(step.commands) if isinstance(step, Send) else None
 
     def look(self):
         """Tell the oracle how far the filter is."""
@@ -158,7 +163,7 @@ class Machine(RuleBasedStateMachine):
         flow, step = self.rotators.pop(which)
         try:
             for _ in range(steps):
-                step = flow.send(self.send(step.commands) if isinstance(step, Send) else None)
+                step = flow.send(self.perform(step))
                 self.look()
             if fate == "lose a reply" and isinstance(step, Send):
                 self.send(step.commands)
@@ -226,7 +231,8 @@ def run(connect, options, examples, steps):
 def _small_pieces(monkeypatch):
     """Bitmaps of some pieces, though they are small."""
     monkeypatch.setattr(manifest, "PIECE", 120)
-    monkeypatch.setattr(history, "PIECES_A_PIPELINE", 2)
+    monkeypatch.setattr(history, "PIECES_AT_ONCE", 2)
+    monkeypatch.setattr(in_redis, "PIECES_AT_ONCE", 2)
 
 
 @pytest.mark.parametrize("name", RETENTIONS)

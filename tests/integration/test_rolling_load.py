@@ -78,4 +78,4 @@ def test_what_a_closed_slice_takes(redis70):
         entropy = -(fill * math.log2(fill) + (1 - fill) * math.log2(1 - fill)) * news.config.bytes
         packed = sum(map(len, admin.hvals("urifilter:{news:0}:slice:0")))
         assert news.config.bytes > PIECE
-        assert entropy < packed < 1.6 * entropy
+        assert packed < 0.85 * entropy  # bits of blocked are not independent: whole blocks are empty

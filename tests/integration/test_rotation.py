@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import re
+import json
 import subprocess
 import sys
 import threading
@@ -24,7 +24,7 @@ from urifilter_redis import (
     rotation,
     turning,
 )
-from urifilter_redis.archive import manifest
+from urifilter_redis.archive import documents, manifest
 from urifilter_redis.retention import period_of, seconds_of
 from urifilter_redis.steps import Unanswered
 
@@ -284,16 +284,19 @@ def keys_of(news) -> set[str]:
 BAD_MANIFESTS = [b'{"format": 1}', b"[" * 100_000, b'{"format": 9}', b"null", b"\xff", b'{"format": "1"}']
 
 
-@pytest.mark.parametrize("bad", [*BAD_MANIFESTS, b'"pieces": 5', b'"pieces": null', b'"pieces": [1, 2]'], ids=repr)
+@pytest.mark.parametrize("bad", [*BAD_MANIFESTS, 5, None, [1, 2], [{"length": 1, "packed": 2}]], ids=repr)
 def test_bad_manifests_do_not_stop_rotations(redis70, bad):
-    """Whatever stands in a manifest's place: the slice is taken for lost, and the rotation comes to its end."""
+    """Whatever stands in the place of a manifest, or of its pieces: the slice is taken for lost, and the rotation comes to its end."""
     with UriFilter.create("news", redis=redis70.url, **ROLLING) as news, redis70.client() as admin:
         news.rotate()
         news.insert("a")
         news.rotate()
         key = "urifilter:{news:0}:slice:1"
-        text = admin.hget(key, "manifest")
-        admin.hset(key, "manifest", re.sub(rb'"pieces": \[.*\]', bad, text) if bad.startswith(b'"p') else bad)
+        if not isinstance(bad, bytes):  # with the right SHA-256
+            values = json.loads(admin.hget(key, "manifest"))["document"]
+            values["content"]["pieces"] = bad
+            bad = json.dumps({"sha256": documents._sha256(values), "document": values}).encode()
+        admin.hset(key, "manifest", bad)
         assert news.rotate().problems
         assert "a" in news
         assert news.info().phase == "idle"

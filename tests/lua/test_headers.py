@@ -47,11 +47,18 @@ CALLS = [
     ("store", calls.store("write", KEYS, STATE, 5, "3", b"data")),
     ("expire", calls.expire(CONFIG.uid, KEYS)),
     ("merge", calls.merge("piece", CONFIG, KEYS, STATE, 1, 8, b"data")),
+    ("checkpoint", calls.checkpoint("finish", CONFIG.uid, KEYS, 3, 9)),
+    ("restore", calls.restore("arrange", CONFIG.uid, KEYS, STATE.token, ["phase", "idle"], [("today", "history_1")])),
+    (
+        "refill",
+        calls.refill("piece", CONFIG.uid, KEYS, STATE.token, offset=8, slices=[KEYS.slice("today")], data=[b"data"]),
+    ),
+    ("lease", calls.lease("take", CONFIG.uid, KEYS, STATE.token, 1000)),
     ("drop", calls.drop("delete", CONFIG.uid, KEYS, [KEYS.slice("today"), KEYS.meta])),
 ]
 
 KEY_NAMES = {
-    "slices": {"turn": ["history_1", "today"]},
+    "slices": {"turn": ["history_1", "today"], "restore": ["today", "history_1"]},
     "next": ["today_next"],
     "archived": ["slice:5"],
     "merging 1": ["merging_1"],
@@ -66,7 +73,7 @@ ARGUMENTS = {
     "max_age": lambda v: v == 0,
     "encoding": lambda v: v in {"bin", "hex"},
     "items": lambda v: v in {DIGEST, DIGEST.hex()},
-    "step": lambda v: v in {"make", "delete", "allocate", "piece", "write"},
+    "step": lambda v: v in {"make", "delete", "allocate", "piece", "write", "finish", "arrange", "take"},
     "bytes": lambda v: v == CONFIG.bytes,
     "epoch": lambda v: v == STATE.epoch,
     "token": lambda v: v == STATE.token,
@@ -80,6 +87,8 @@ ARGUMENTS = {
     "field": lambda v: v == "3",
     "slice": lambda v: v == 1,
     "fields": lambda v: v in CONFIG.to_meta(0, "idle"),
+    "begun": lambda v: v == 9,
+    "time": lambda v: v == 1000,
 }
 
 

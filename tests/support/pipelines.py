@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urifilter_redis.steps import Send
+from urifilter_redis.steps import Send, Work
 
 
 def pipelines(flow, connector):
@@ -14,7 +14,7 @@ def pipelines(flow, connector):
                 step = flow.send(connector.send(step.commands))
                 yield
             else:
-                step = flow.send(None)
+                step = flow.send(step.do() if isinstance(step, Work) else None)
     except StopIteration as stop:
         return stop.value
     finally:

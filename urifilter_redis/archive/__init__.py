@@ -4,41 +4,70 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from urifilter_redis.archive.in_home import HomeArchive
 from urifilter_redis.archive.in_redis import RedisArchive
-from urifilter_redis.errors import ArchiveMissing
+from urifilter_redis.archive.register import home_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from urifilter_redis.archive.manifest import Manifest
+    from urifilter_redis.archive.manifest import Content, Manifest
     from urifilter_redis.session import Session
     from urifilter_redis.state import ShardState
     from urifilter_redis.steps import Flow
 
-__all__ = ["Archive", "archive_of"]
+__all__ = ["Archive", "SliceWriter", "archive_of"]
+
+
+class SliceWriter(Protocol):
+    """A closed slice on its way into the archive; the methods are flows."""
+
+    def write(self, pieces: Sequence[bytes]) -> Flow[None]:
+        """Append pieces of the bitmap."""
+        ...
+
+    def finish(self) -> Flow[Content]:
+        """Make them durable, read them back, and return what they are.
+
+        Raises:
+            ArchiveCorrupt: they were not read back as they were written.
+        """
+        ...
+
+    def publish(self, manifest: Manifest) -> Flow[None]:
+        """Make the slice be there.
+
+        Raises:
+            RotationConflict: somebody else has archived this slice meanwhile.
+        """
+        ...
+
+    def abandon(self) -> Flow[None]:
+        """Remove what was written and not published."""
+        ...
 
 
 class Archive(Protocol):
     """A home for closed slices; all methods are flows.
 
-    A slice is written in pieces, then its manifest, which makes it be there. Only a rotation under way writes and
-    deletes; ``state`` is the shard's, whose epoch and token fence it.
+    Only a rotation under way writes and deletes; ``state`` is the shard's, whose epoch and token fence it.
     """
 
-    def write_pieces(self, session: Session, shard: int, state: ShardState, pieces: Mapping[int, bytes]) -> Flow[None]:
-        """Write packed pieces, by number, of the slice that the rotation has closed."""
-        ...
-
-    def write_manifest(self, session: Session, shard: int, state: ShardState, manifest: Manifest) -> Flow[None]:
-        """Write the manifest, after all pieces."""
+    def writer(self, session: Session, shard: int, state: ShardState) -> Flow[SliceWriter]:
+        """Begin to archive the slice that the rotation has closed; into what is there already it is merged."""
         ...
 
     def manifests(self, session: Session, shard: int, epochs: Sequence[int]) -> Flow[list[Manifest | None]]:
         """Read manifests; None for each slice that is not there or whose manifest cannot be read."""
         ...
 
-    def read_pieces(self, session: Session, shard: int, wanted: Sequence[tuple[int, int]]) -> Flow[list[bytes]]:
-        """Read packed pieces, each of an epoch and a number; empty where there is none."""
+    def read(self, session: Session, shard: int, manifest: Manifest, first: int, last: int) -> Flow[list[bytes]]:
+        """Read pieces from number ``first`` to before ``last``, checked.
+
+        Raises:
+            ArchiveMissing: one is not there.
+            ArchiveCorrupt: one is not what it must be.
+        """
         ...
 
     def delete(self, session: Session, shard: int, state: ShardState, epoch: int) -> Flow[None]:
@@ -50,8 +79,6 @@ def archive_of(session: Session) -> Archive:
     """Return the archive that the filter needs.
 
     Raises:
-        ArchiveMissing: this version does not know it.
+        ArchiveMissing: the caller has not named it.
     """
-    if session.config.archive == "redis":
-        return RedisArchive()
-    raise ArchiveMissing(f"{session.where}: needs the archive {session.config.archive!r}, which is not known here")
+    return RedisArchive() if session.config.archive == "redis" else HomeArchive(home_of(session))

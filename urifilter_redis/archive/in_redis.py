@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from urifilter_redis import calls
-from urifilter_redis.archive.manifest import Manifest
+from urifilter_redis.archive import documents
+from urifilter_redis.archive.contents import PIECES_AT_ONCE, pack_all
+from urifilter_redis.archive.manifest import Content, Manifest, Piece
 from urifilter_redis.errors import ArchiveCorrupt
 from urifilter_redis.exchange import ask
+from urifilter_redis.steps import Work
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,39 +28,74 @@ _MANIFEST = "manifest"
 class RedisArchive:
     """The default of rolling; see ``Archive``."""
 
-    def write_pieces(self, session: Session, shard: int, state: ShardState, pieces: Mapping[int, bytes]) -> Flow[None]:
+    def writer(self, session: Session, shard: int, state: ShardState) -> Flow[_Writer]:
         """Write fields of the hash."""
-        yield from self._write(session, shard, state, {str(number): packed for number, packed in pieces.items()})
-
-    def write_manifest(self, session: Session, shard: int, state: ShardState, manifest: Manifest) -> Flow[None]:
-        """Write the field of the manifest."""
-        yield from self._write(session, shard, state, {_MANIFEST: manifest.to_json()})
+        yield from ()
+        return _Writer(session, shard, state)
 
     def manifests(self, session: Session, shard: int, epochs: Sequence[int]) -> Flow[list[Manifest | None]]:
         """Read the manifests of several slices."""
-        found = yield from self._read(session, shard, [(epoch, _MANIFEST) for epoch in epochs])
+        found = yield from _read(session, shard, [(epoch, _MANIFEST) for epoch in epochs])
         return [_manifest(text) for text in found]
 
-    def read_pieces(self, session: Session, shard: int, wanted: Sequence[tuple[int, int]]) -> Flow[list[bytes]]:
-        """Read fields of hashes."""
-        return (yield from self._read(session, shard, [(epoch, str(number)) for epoch, number in wanted]))
+    def read(self, session: Session, shard: int, manifest: Manifest, first: int, last: int) -> Flow[list[bytes]]:
+        """Read fields of the hash."""
+        pieces = manifest.content.pieces[first:last]
+        wanted = [(manifest.epoch, str(first + n)) for n in range(len(pieces))]
+        packed = yield from _read(session, shard, wanted)
+        return [piece.unpack(data) for piece, data in zip(pieces, packed, strict=True)]
 
     def delete(self, session: Session, shard: int, state: ShardState, epoch: int) -> Flow[None]:
         """Delete the hash."""
         yield from ask(session, calls.store("delete", session.keys.shard(shard), state, epoch))
 
-    def _write(self, session: Session, shard: int, state: ShardState, fields: Mapping[str, bytes]) -> Flow[None]:
-        keys, epoch = session.keys.shard(shard), state.epoch - 1
-        yield from ask(session, *(calls.store("write", keys, state, epoch, *field) for field in fields.items()))
 
-    def _read(self, session: Session, shard: int, wanted: Sequence[tuple[int, str]]) -> Flow[list[bytes]]:
-        keys = session.keys.shard(shard)
-        found = yield from ask(session, *(("HGET", keys.archived(epoch), field) for epoch, field in wanted))
-        return [each or b"" for each in found]
+class _Writer:
+    """Writes fields, each by a script that is fenced."""
+
+    def __init__(self, session: Session, shard: int, state: ShardState) -> None:
+        self._session, self._shard, self._state = session, shard, state
+        self._pieces: list[Piece] = []
+
+    def write(self, pieces: Sequence[bytes]) -> Flow[None]:
+        """Write a field a piece."""
+        packed = yield Work("pack", functools.partial(pack_all, pieces))
+        first = len(self._pieces)
+        yield from self._store({str(first + n): data for n, data in enumerate(packed)})
+        self._pieces += map(Piece.of, pieces, packed)
+
+    def finish(self) -> Flow[Content]:
+        """Read the fields."""
+        for first in range(0, len(self._pieces), PIECES_AT_ONCE):
+            pieces = self._pieces[first : first + PIECES_AT_ONCE]
+            wanted = [(self._state.epoch - 1, str(first + n)) for n in range(len(pieces))]
+            packed = yield from _read(self._session, self._shard, wanted)
+            for piece, data in zip(pieces, packed, strict=True):
+                piece.unpack(data)
+        return Content("", self._pieces)
+
+    def publish(self, manifest: Manifest) -> Flow[None]:
+        """Write the field of the manifest."""
+        yield from self._store({_MANIFEST: documents.dump(manifest)})
+
+    def abandon(self) -> Flow[None]:
+        """Leave the fields: the next attempt writes the same ones."""
+        yield from ()
+
+    def _store(self, fields: Mapping[str, bytes]) -> Flow[None]:
+        keys, epoch = self._session.keys.shard(self._shard), self._state.epoch - 1
+        made = (calls.store("write", keys, self._state, epoch, *field) for field in fields.items())
+        yield from ask(self._session, *made)
+
+
+def _read(session: Session, shard: int, wanted: Sequence[tuple[int, str]]) -> Flow[list[bytes]]:
+    keys = session.keys.shard(shard)
+    found = yield from ask(session, *(("HGET", keys.archived(epoch), field) for epoch, field in wanted))
+    return [each or b"" for each in found]
 
 
 def _manifest(text: bytes) -> Manifest | None:
     try:
-        return Manifest.from_json(text)
+        return documents.load(Manifest, text, "a manifest")
     except ArchiveCorrupt:
         return None

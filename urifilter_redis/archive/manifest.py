@@ -1,34 +1,30 @@
-"""What goes with an archived bitmap, and how its pieces are packed and checked."""
+"""What an archive says of what it keeps: manifests of bitmaps, checkpoints of shards, registrations of filters."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-from dataclasses import asdict, dataclass, fields
+import re
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-import zstandard
-
-from urifilter_redis.errors import ArchiveCorrupt
+from urifilter_redis.archive.packing import unpack
+from urifilter_redis.config import Config, Settings
+from urifilter_redis.errors import ArchiveCorrupt, UriFilterError
+from urifilter_redis.retention import size_first, slices_at
+from urifilter_redis.state import ShardState, Slice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from urifilter_redis.config import Config
-    from urifilter_redis.state import ShardState
+__all__ = ["FORMAT", "PIECE", "Checkpoint", "Content", "Manifest", "Piece", "Registration", "piece_spans"]
 
-__all__ = ["FORMAT", "PIECE", "Manifest", "pack", "piece_spans", "unpack"]
-
-#: The version of manifests and packed pieces; what is newer is not read.
+#: The version of documents and packed pieces; what is newer is not read.
 FORMAT = 1
 
 #: Bytes of a bitmap that are read, packed, merged or written at once (BITOP takes a server 1.2 ms for as many).
 PIECE = 256 << 10
 
-#: zstd's level: higher ones gain little on bitmaps.
-LEVEL = 3
-
-_PLAIN, _ZSTD = b"\0", b"\1"
+_BLOB = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}")
 
 
 def piece_spans(size: int) -> Iterator[tuple[int, int]]:
@@ -37,27 +33,74 @@ def piece_spans(size: int) -> Iterator[tuple[int, int]]:
         yield offset, min(PIECE, size - offset)
 
 
-def pack(piece: bytes) -> bytes:
-    """Compress a piece if that makes it smaller; the first byte says whether it did."""
-    packed = zstandard.ZstdCompressor(level=LEVEL).compress(piece)
-    return _ZSTD + packed if len(packed) < len(piece) else _PLAIN + piece
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a content, at most ``PIECE`` bytes.
 
-
-def unpack(packed: bytes, length: int, sha256: str) -> bytes:
-    """Return a piece of ``length`` bytes; never more is decompressed.
-
-    Raises:
-        ArchiveCorrupt: it is not what was packed.
+    Attributes:
+        length: bytes; packed: bytes as it is archived.
+        sha256: of the piece, not packed, as hex.
     """
-    kind, data = packed[:1], packed[1:]
-    try:
-        if kind == _ZSTD and zstandard.get_frame_parameters(data).content_size == length:
-            data = zstandard.ZstdDecompressor().decompress(data, max_output_size=length)
-    except zstandard.ZstdError as error:
-        raise ArchiveCorrupt(f"a piece cannot be decompressed: {error}") from error
-    if kind not in {_PLAIN, _ZSTD} or len(data) != length or hashlib.sha256(data).hexdigest() != sha256:
-        raise ArchiveCorrupt("a piece is not what its manifest says")
-    return data
+
+    length: int
+    packed: int
+    sha256: str
+
+    @classmethod
+    def of(cls, data: bytes, packed: bytes) -> Piece:
+        """Describe a piece and what it was packed to."""
+        return cls(len(data), len(packed), hashlib.sha256(data).hexdigest())
+
+    def unpack(self, packed: bytes) -> bytes:
+        """Return the piece.
+
+        Raises:
+            ArchiveCorrupt: it is not what was packed.
+        """
+        data = unpack(packed, self.length) if len(packed) == self.packed else b""
+        if hashlib.sha256(data).hexdigest() != self.sha256:
+            raise ArchiveCorrupt("a piece is missing, or is not what its manifest says")
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Bytes that are archived in pieces, one packed piece after the other.
+
+    Attributes:
+        blob: where they are; empty: in Redis, beside the filter.
+        pieces: in their order.
+    """
+
+    blob: str
+    pieces: list[Piece]
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Return (offset, length) of each packed piece in the blob."""
+        spans, offset = [], 0
+        for piece in self.pieces:
+            spans.append((offset, piece.packed))
+            offset += piece.packed
+        return spans
+
+    def check(self, uid: str, lengths: Sequence[int] | None, what: str) -> None:
+        """Check it before it is used: whose it is, and that it takes no more memory than it may.
+
+        Args:
+            uid: of the filter.
+            lengths: of the pieces, or None for any up to ``PIECE``.
+            what: for errors.
+
+        Raises:
+            ArchiveCorrupt: with what is wrong.
+        """
+        found = [piece.length for piece in self.pieces]
+        if self.blob and not (_BLOB.fullmatch(self.blob) and self.blob.startswith(uid)):
+            raise ArchiveCorrupt(f"{what} is in a blob of another filter")
+        if lengths is not None and found != list(lengths):
+            raise ArchiveCorrupt(f"{what} has pieces of other lengths")
+        if any(not 0 < piece.length <= PIECE or not 0 < piece.packed <= piece.length + 1 for piece in self.pieces):
+            raise ArchiveCorrupt(f"{what} has pieces of impossible lengths")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +108,18 @@ class Manifest:
     """What an archived bitmap is.
 
     Attributes:
-        format: version of the manifest and the packed pieces.
+        format: version.
         filter: name; uid: of the filter; shard, shards: which of how many.
-        epoch: in which the slice was today.
-        kind: ``slice``.
+        epoch: in which the slice was today (rolling's history: of the shard).
+        kind: ``slice`` (a closed one) or ``checkpoint``.
+        name: of the live slice: ``today``, ``history_1`` …
+        number: of the checkpoint; 0 for kind ``slice``.
         layout, k, units: geometry; size: bytes.
         hash, seed, normalize, retention: of the filter.
-        opened, closed: server time, ms.
+        opened, closed: server time, ms; closed is 0 for one that is not.
         inserted: items.
-        compression: of the pieces.
-        pieces: SHA-256 of each piece, unpacked, as hex.
+        compression: how pieces are packed.
+        content: the bitmap.
     """
 
     format: int
@@ -84,6 +129,8 @@ class Manifest:
     shards: int
     epoch: int
     kind: str
+    name: str
+    number: int
     layout: str
     k: int
     units: int
@@ -96,65 +143,160 @@ class Manifest:
     closed: int
     inserted: int
     compression: str
-    pieces: list[str]
+    content: Content
 
     @classmethod
-    def of_closed(cls, config: Config, name: str, shard: int, state: ShardState, pieces: list[str]) -> Manifest:
-        """Describe the slice that the last rotation of a shard has closed."""
-        closed = state.closed[-1]
-        same = {field.name for field in fields(cls)} & {field.name for field in fields(config)}
+    def of(  # noqa: PLR0913 - what is known of a bitmap
+        cls, config: Config, name: str, shard: int, state: ShardState, slice_: Slice, *, kind: str, number: int = 0,
+        content: Content,
+    ) -> Manifest:  # fmt: skip
+        """Describe a live slice of a shard."""
+        closed = state.closed_of(slice_.name)
+        same = {field.name for field in fields(cls)} & {field.name for field in fields(config)} - {"units"}
         return cls(
             **{field: getattr(config, field) for field in same},
             format=FORMAT,
             filter=name,
             shard=shard,
-            size=config.bytes,
-            epoch=closed.epoch,
-            kind="slice",
-            opened=closed.opened,
-            closed=closed.closed,
-            inserted=closed.inserted,
-            compression="zstd",
-            pieces=pieces,
+            epoch=state.epoch_of(slice_.name),
+            kind=kind,
+            name=slice_.name,
+            number=number,
+            units=slice_.units,
+            size=slice_.size,
+            opened=closed.opened if closed else state.opened,
+            closed=closed.closed if closed else 0,
+            inserted=closed.inserted if closed else state.inserted,
+            compression="by piece",
+            content=content,
         )
 
-    @classmethod
-    def from_json(cls, text: bytes) -> Manifest:
-        """Read it.
-
-        Raises:
-            ArchiveCorrupt: it is no manifest, or of a newer version.
-        """
-        try:
-            values = json.loads(text)
-            if values["format"] > FORMAT:
-                raise ArchiveCorrupt(f"a manifest of the newer format {values['format']}: upgrade urifilter-redis")
-            manifest = cls(**values)
-            wrong = [name for name, type_ in _TYPES.items() if type(getattr(manifest, name)) is not type_]
-            if wrong or not all(type(each) is str for each in manifest.pieces):
-                raise ArchiveCorrupt(f"a manifest has {', '.join(wrong) or 'pieces'} of the wrong type")
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise ArchiveCorrupt(f"a manifest cannot be read: {error!r}") from error
-        return manifest
-
-    def to_json(self) -> bytes:
-        """Write it."""
-        return json.dumps(asdict(self)).encode()
-
-    def check(self, config: Config, shard: int, epoch: int) -> None:
-        """Check that it is of this filter, shard and epoch.
+    def check(self, config: Config, shard: int, slice_: Slice, *, kind: str, epoch: int) -> None:
+        """Check that it is of this filter, shard, kind, epoch and geometry.
 
         Raises:
             ArchiveCorrupt: with what differs.
         """
-        same = ("uid", "shards", "layout", "k", "units", "hash", "seed")
+        same = ("uid", "shards", "layout", "k", "hash", "seed")
         wanted = {field: getattr(config, field) for field in same}
-        wanted |= {"size": config.bytes, "shard": shard, "epoch": epoch, "kind": "slice"}
+        wanted |= {"units": slice_.units, "size": slice_.size, "shard": shard, "epoch": epoch, "kind": kind}
         differs = [field for field, value in wanted.items() if getattr(self, field) != value]
-        if len(self.pieces) != len(list(piece_spans(config.bytes))):
-            differs.append("pieces")
+        what = f"the manifest of {kind} {self.name or epoch}, shard {shard}, epoch {epoch},"
+        check_format(self.format, what)
         if differs:
-            raise ArchiveCorrupt(f"the manifest of slice {epoch}, shard {shard}, has other {', '.join(differs)}")
+            raise ArchiveCorrupt(f"{what} has other {', '.join(differs)}")
+        self.content.check(config.uid, [length for _, length in piece_spans(slice_.size)], what)
 
 
-_TYPES = {field.name: {"int": int, "str": str}.get(str(field.type), list) for field in fields(Manifest)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A shard as it was while inserts went on: it holds at least all that was inserted before it began.
+
+    Attributes:
+        format: version.
+        filter: name; uid: of the filter; shard, shards: which of how many.
+        number: goes up with every checkpoint of the shard.
+        begun: server time, ms.
+        state: the fields of ``meta`` that change.
+        bitmaps: the live slices, oldest first.
+        replies: the records of ``replies``; forgotten: digests and their epochs; both read after the bitmaps.
+    """
+
+    format: int
+    filter: str
+    uid: str
+    shard: int
+    shards: int
+    number: int
+    begun: int
+    state: dict[str, str]
+    bitmaps: list[Manifest]
+    replies: Content
+    forgotten: Content
+
+    @property
+    def blobs(self) -> set[str]:
+        """The blobs that it needs."""
+        return {content.blob for content in self.contents}
+
+    @property
+    def contents(self) -> list[Content]:
+        """All that it keeps."""
+        return [*(bitmap.content for bitmap in self.bitmaps), self.replies, self.forgotten]
+
+    def shard_state(self) -> ShardState:
+        """Return what ``meta`` said.
+
+        Raises:
+            ArchiveCorrupt: it is not possible.
+        """
+        try:
+            return ShardState.from_meta(self.state | {"uid": self.uid}, "checkpoint")
+        except UriFilterError as error:
+            raise ArchiveCorrupt(f"checkpoint {self.number}, shard {self.shard}: {error}") from error
+
+    def check(self, config: Config, shard: int) -> None:
+        """Check that it is of this filter and shard, and that its slices are such as the filter can have.
+
+        Raises:
+            ArchiveCorrupt: with what differs.
+        """
+        what = f"checkpoint {self.number}, shard {shard},"
+        check_format(self.format, what)
+        if (self.uid, self.shard, self.shards) != (config.uid, shard, config.shards) or self.number < 1:
+            raise ArchiveCorrupt(f"{what} is of another filter or shard")
+        state = self.shard_state()
+        if list(state.view.slices) != slices_at(config, state.epoch, rotating=state.phase == "rotating"):
+            raise ArchiveCorrupt(f"{what} has slices that the filter cannot have")
+        if [bitmap.name for bitmap in self.bitmaps] != [slice_.name for slice_ in state.view.slices]:
+            raise ArchiveCorrupt(f"{what} lacks slices")
+        for bitmap, slice_ in zip(self.bitmaps, state.view.slices, strict=True):
+            bitmap.check(config, shard, slice_, kind="checkpoint", epoch=state.epoch_of(slice_.name))
+        for content in (self.replies, self.forgotten):
+            content.check(config.uid, None, what)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """What a filter is: all that is needed to make it anew on an empty server.
+
+    Attributes:
+        format: version.
+        filter: name.
+        created: seconds since 1970.
+        config: with uid and seed.
+        dropped: it is being removed, with all that is kept of it.
+    """
+
+    format: int
+    filter: str
+    created: float
+    config: Config
+    dropped: bool = False
+
+    def check(self, name: str) -> None:
+        """Check that it is of this name and possible.
+
+        Raises:
+            ArchiveCorrupt: it is not.
+        """
+        what = f"the registration of {name!r}"
+        check_format(self.format, what)
+        if self.filter != name:
+            raise ArchiveCorrupt(f"{what} is that of {self.filter!r}")
+        try:
+            sizing = size_first(Settings(**self.config.settings))
+        except ValueError as error:
+            raise ArchiveCorrupt(f"{what}: {error}") from error
+        if (sizing.k, sizing.units, sizing.slice_bytes) != (self.config.k, self.config.units, self.config.bytes):
+            raise ArchiveCorrupt(f"{what} has another geometry than its settings")
+
+
+def check_format(found: int, what: str) -> None:
+    """Check a version.
+
+    Raises:
+        ArchiveCorrupt: it is newer.
+    """
+    if found > FORMAT:
+        raise ArchiveCorrupt(f"{what} is of the newer format {found}: upgrade urifilter-redis")

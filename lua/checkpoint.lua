@@ -1,0 +1,33 @@
+-- checkpoint: number a checkpoint of a shard when it begins, and note when it is finished. The number is in meta before
+-- anything is read, so that a server that comes back older than a checkpoint is seen to be.
+--
+-- KEYS[1] meta
+--
+-- ARGV[1] step: begin or finish
+-- ARGV[2] uid: of the filter
+-- ARGV[3] number: begin: of the archive's last checkpoint; finish: of this one
+-- ARGV[4] begun: finish: when it was begun, server time, ms; else 0
+--
+-- Reply: meta as it is now, an array of field and value in turn.
+-- Errors: NOFILTER, MISMATCH, RESTORING, BADARG
+
+local meta_key = KEYS[1]
+local step, uid, number, begun = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local meta = redis.call('HMGET', meta_key, 'uid', 'phase', 'checkpoint', 'checkpointed')
+if not meta[1] or meta[2] == 'dropping' then
+  return redis.error_reply('NOFILTER there is no filter here')
+elseif meta[1] ~= uid then
+  return redis.error_reply('MISMATCH the filter was dropped and created anew')
+elseif meta[2] == 'restoring' then
+  return redis.error_reply('RESTORING the filter is being restored from its archive')
+end
+
+if step == 'begin' then
+  local last = math.max(number, tonumber(meta[3] or 0))
+  redis.call('HSET', meta_key, 'checkpoint', string.format('%.0f', last + 1))
+elseif step == 'finish' then
+  redis.call('HSET', meta_key, 'checkpointed', string.format('%.0f', math.max(begun, tonumber(meta[4] or 0))))
+else
+  return redis.error_reply('BADARG checkpoint takes the steps begin and finish')
+end
+return redis.call('HGETALL', meta_key)

@@ -1,0 +1,31 @@
+-- lease: of many workers let one at a time look after a filter. Nothing is wrong if two do; it is twice the work.
+--
+-- KEYS[1] meta
+--
+-- ARGV[1] step: take (or take for longer) or release
+-- ARGV[2] uid: of the filter
+-- ARGV[3] token: of this worker
+-- ARGV[4] time: ms from now for which it is taken; release: 0
+--
+-- Reply: 1 if this worker has it, or had it; else 0.
+-- Errors: NOFILTER, MISMATCH, BADARG
+
+-- @include "_now.lua"
+
+local meta_key = KEYS[1]
+local step, uid, token, time = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local meta = redis.call('HMGET', meta_key, 'uid', 'worker', 'leased')
+if not meta[1] then return redis.error_reply('NOFILTER there is no filter here') end
+if meta[1] ~= uid then return redis.error_reply('MISMATCH the filter was dropped and created anew') end
+
+local now = tonumber(now_ms())
+if meta[2] and meta[2] ~= token and now < tonumber(meta[3]) then
+  return 0
+elseif step == 'take' then
+  redis.call('HSET', meta_key, 'worker', token, 'leased', string.format('%.0f', now + time))
+elseif step == 'release' then
+  redis.call('HDEL', meta_key, 'worker', 'leased')
+else
+  return redis.error_reply('BADARG lease takes the steps take and release')
+end
+return 1

@@ -1,0 +1,53 @@
+-- refill: bring a shard back from its archive: bytes of slices, kept replies, what was forgotten. Bits are merged
+-- into what is there, so that this may be done again by whoever takes over.
+--
+-- KEYS[1] meta
+-- KEYS[2] replies
+-- KEYS[3] forgotten
+-- KEYS[4] merging 1: a string that exists only while this runs
+-- KEYS[5] merging 2: likewise
+-- KEYS[6…] slices: allocate, piece: one; remove: keys that the shard has no place for; else none
+--
+-- ARGV[1] step: allocate, piece, remove, replies (records, unless there is a later one) or forget
+-- ARGV[2] uid: of the filter
+-- ARGV[3] token: of this restorer
+-- ARGV[4] offset: piece: in bytes; allocate: how many bytes; else 0
+-- ARGV[5…] data: piece: its bytes; replies: field and record in turn; forget: epoch and digest in turn
+--
+-- Reply: 1; allocate: 1 if the slice was there, else 0.
+-- Errors: NOFILTER, MISMATCH, RESTORING, BADARG
+
+-- @include "_now.lua"
+-- @include "_restorer.lua"
+
+local replies_key, forgotten_key, merging_1, merging_2, slice_key = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local step, uid, token, offset, data = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+local refusal = fence_restorer(uid, token)
+if refusal then return refusal end
+
+if step == 'allocate' then
+  if redis.call('STRLEN', slice_key) == offset then return 1 end
+  if redis.call('EXISTS', slice_key) == 1 then redis.call('UNLINK', slice_key) end
+  redis.call('SETRANGE', slice_key, offset - 1, '\0')
+  return 0
+elseif step == 'piece' and offset + #data <= redis.call('STRLEN', slice_key) then
+  redis.call('SET', merging_1, redis.call('GETRANGE', slice_key, offset, offset + #data - 1))
+  redis.call('SET', merging_2, data)
+  redis.call('BITOP', 'OR', merging_1, merging_1, merging_2)
+  redis.call('SETRANGE', slice_key, offset, redis.call('GET', merging_1))
+  redis.call('DEL', merging_1, merging_2)
+elseif step == 'remove' then
+  redis.call('UNLINK', unpack(KEYS, 6))
+elseif step == 'replies' then
+  for i = 5, #ARGV, 2 do
+    local there = redis.call('HGET', replies_key, ARGV[i])
+    if not there or (cmsgpack.unpack(there)) < (cmsgpack.unpack(ARGV[i + 1])) then
+      redis.call('HSET', replies_key, ARGV[i], ARGV[i + 1])
+    end
+  end
+elseif step == 'forget' then
+  redis.call('ZADD', forgotten_key, unpack(ARGV, 5))
+else
+  return redis.error_reply('BADARG refill takes allocate, piece within a slice, remove, replies and forget')
+end
+return 1

@@ -1,0 +1,126 @@
+"""Contents in a home: written packed and read back before anything points to them; checked whenever they are read."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+from urifilter_redis.archive.manifest import PIECE, Content, Piece
+from urifilter_redis.archive.packing import pack
+from urifilter_redis.errors import ArchiveError
+from urifilter_redis.steps import Work
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from urifilter_redis.archive.home import Home, Upload
+    from urifilter_redis.steps import Flow
+
+__all__ = ["PIECES_AT_ONCE", "UPLOAD_LIFE", "Writer", "cut", "pack_all", "read_content", "read_pieces", "verify"]
+
+#: Pieces that are read, or written, in one step: 2 MiB, and as much packed.
+PIECES_AT_ONCE = 8
+
+#: Seconds that an upload may take until something points to it. Whoever slept longer gives up, because ``prune``
+#: may have taken it for a leftover.
+UPLOAD_LIFE = 1800.0
+
+
+class Writer:
+    """Writes a content.
+
+    Attributes:
+        blob: where it is.
+    """
+
+    def __init__(self, home: Home, name: str, uid: str) -> None:
+        self.blob = f"{uid}-{secrets.token_hex(8)}"
+        self._home, self._name = home, name
+        self._upload: Upload | None = None
+        self._pieces: list[Piece] = []
+        self._began = time.time()
+
+    def write(self, pieces: Sequence[bytes]) -> Flow[None]:
+        """Append pieces."""
+        if not pieces:
+            return
+        if self._upload is None:
+            self._upload = self._home.upload(self._name, self.blob)
+        packed = yield Work("pack", functools.partial(pack_all, pieces))
+        self._pieces += map(Piece.of, pieces, packed)
+        yield from self._upload.write(b"".join(packed))
+
+    def finish(self) -> Flow[Content]:
+        """Make it durable, read it back, and return it.
+
+        Raises:
+            ArchiveCorrupt: it was not read back as it was written.
+        """
+        if self._upload is None:
+            return Content("", [])
+        yield from self._upload.finish()
+        content = Content(self.blob, self._pieces)
+        yield from verify(self._home, self._name, content)
+        return content
+
+    def check_age(self) -> None:
+        """Check that nobody can have taken it for a leftover yet.
+
+        Raises:
+            ArchiveError: somebody can.
+        """
+        if not 0 <= time.time() - self._began < UPLOAD_LIFE:
+            raise ArchiveError(f"archive {self._home.shown}: an upload took over {UPLOAD_LIFE:.0f} s: begin anew")
+
+    def abandon(self) -> Flow[None]:
+        """Remove it."""
+        if self._upload is not None:
+            yield from self._upload.abandon()
+
+
+def read_pieces(home: Home, name: str, content: Content, first: int, last: int) -> Flow[list[bytes]]:
+    """Return the pieces from number ``first`` to before ``last``, unpacked and checked.
+
+    Raises:
+        ArchiveMissing: the blob is not there.
+        ArchiveCorrupt: it is not what it must be.
+    """
+    spans = content.spans()[first:last]
+    if not spans:
+        return []
+    start, end = spans[0][0], sum(spans[-1])
+    data = yield from home.download(name, content.blob, start, end - start)
+    packed = [data[offset - start : offset - start + length] for offset, length in spans]
+    return (yield Work("unpack", functools.partial(_unpack_all, content.pieces[first:last], packed)))  # type: ignore[no-any-return]
+
+
+def read_content(home: Home, name: str, content: Content) -> Flow[bytes]:
+    """Return all of a content; errors as ``read_pieces``."""
+    found = []
+    for first in range(0, len(content.pieces), PIECES_AT_ONCE):
+        found += yield from read_pieces(home, name, content, first, first + PIECES_AT_ONCE)
+    return b"".join(found)
+
+
+def verify(home: Home, name: str, content: Content) -> Flow[None]:
+    """Read a content and check it; errors as ``read_pieces``."""
+    for first in range(0, len(content.pieces), PIECES_AT_ONCE):
+        yield from read_pieces(home, name, content, first, first + PIECES_AT_ONCE)
+
+
+def cut(data: bytes) -> Iterator[list[bytes]]:
+    """Cut bytes into lists of pieces, as many as are written at once."""
+    for start in range(0, len(data), PIECE * PIECES_AT_ONCE):
+        end = min(start + PIECE * PIECES_AT_ONCE, len(data))
+        yield [data[at : min(at + PIECE, end)] for at in range(start, end, PIECE)]
+
+
+def pack_all(pieces: Sequence[bytes]) -> list[bytes]:
+    """Pack each piece."""
+    return [pack(piece) for piece in pieces]
+
+
+def _unpack_all(pieces: Sequence[Piece], packed: Sequence[bytes]) -> list[bytes]:
+    return [piece.unpack(data) for piece, data in zip(pieces, packed, strict=True)]

@@ -1,0 +1,73 @@
+"""The documents of an archive: JSON with its own SHA-256, and nothing in them is believed before it is checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import types
+import typing
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from urifilter_redis.errors import ArchiveCorrupt
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+__all__ = ["dump", "load"]
+
+D = TypeVar("D", bound="DataclassInstance")
+
+
+def dump(document: DataclassInstance) -> bytes:
+    """Return a document as JSON with its SHA-256."""
+    values = dataclasses.asdict(document)
+    return json.dumps({"sha256": _sha256(values), "document": values}).encode()
+
+
+def load(kind: type[D], text: bytes, what: str) -> D:
+    """Read a document; ``what`` is for errors.
+
+    Raises:
+        ArchiveCorrupt: it is damaged, or not of that kind.
+    """
+    try:
+        found = json.loads(text)
+        values = found["document"]
+        if found["sha256"] != _sha256(values):
+            raise ArchiveCorrupt(f"{what} is damaged: its SHA-256 is another")
+        return _build(kind, values)  # type: ignore[no-any-return]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ArchiveCorrupt(f"{what} cannot be read: {error!r}") from error
+
+
+def _sha256(values: Any) -> str:
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _build(kind: Any, value: Any) -> Any:
+    """Make what a type says of JSON; dataclasses, lists, dictionaries of strings and plain values."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        hints = _hints(kind)
+        if set(value) - set(hints):
+            raise TypeError(f"{kind.__name__} has no {', '.join(sorted(set(value) - set(hints)))}")
+        return kind(**{name: _build(hints[name], each) for name, each in value.items()})
+    if origin is list and type(value) is list:
+        return [_build(arguments[0], each) for each in value]
+    if origin is dict and type(value) is dict:
+        return {_build(arguments[0], name): _build(arguments[1], each) for name, each in value.items()}
+    if origin is types.UnionType:
+        return None if value is None else _build(arguments[0], value)
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise TypeError(f"{str(value)[:40]!r} is no {getattr(kind, '__name__', kind)}")
+    return value
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)

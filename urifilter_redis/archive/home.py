@@ -1,0 +1,148 @@
+"""Homes of archives outside Redis: a folder or MongoDB.
+
+A home keeps blobs, which are written once under names of their own, and small documents, the pointers, which say
+which blobs count; a document is replaced atomically and only by who knows what it replaces. So a crash leaves at
+most blobs that nothing points to, and whoever was overtaken changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from urifilter_redis.steps import Flow
+
+__all__ = ["ARCHIVE_VARIABLE", "Blob", "Home", "Key", "Upload", "named_home", "open_home"]
+
+#: The environment's address of the archive.
+ARCHIVE_VARIABLE = "URIFILTER_ARCHIVE"
+
+_FORM = "an archive is file:///a/folder or mongodb://host/database"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Key:
+    """What a document is called.
+
+    Attributes:
+        filter: name of the filter.
+        kind: ``filter`` (what it is), ``slice`` (a closed one) or ``checkpoint``.
+        uid: of the filter; empty for kind ``filter``, so that a name stands for one filter.
+        shard: which; 0 for kind ``filter``.
+        epoch: slice: in which it was today; checkpoint: 0 and 1 in turn, so that the one before is there still.
+    """
+
+    filter: str
+    kind: str = "filter"
+    uid: str = ""
+    shard: int = 0
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """What a home knows of a blob without reading it.
+
+    Attributes:
+        filter: name of the filter; id: of the blob.
+        size: bytes.
+        age: seconds since it was written, or was last written to.
+        whole: its upload was finished.
+    """
+
+    filter: str
+    id: str
+    size: int
+    age: float
+    whole: bool
+
+
+class Upload(Protocol):
+    """A blob on its way; the methods are flows."""
+
+    def write(self, data: bytes) -> Flow[None]:
+        """Append."""
+        ...
+
+    def finish(self) -> Flow[None]:
+        """Make it durable, and be there."""
+        ...
+
+    def abandon(self) -> Flow[None]:
+        """Remove what was written, also of a finished one."""
+        ...
+
+
+class Home(Protocol):
+    """Where blobs and documents are; the methods are flows, and raise ArchiveError for whatever fails.
+
+    Attributes:
+        shown: the address without user and password.
+    """
+
+    shown: str
+
+    def read(self, key: Key) -> Flow[bytes | None]:
+        """Return a document; None if there is none."""
+        ...
+
+    def keys(self, name: str | None = None) -> Flow[list[Key]]:
+        """Return the keys of all documents, or of those of one filter, sorted."""
+        ...
+
+    def swap(self, key: Key, old: bytes | None, new: bytes | None) -> Flow[bool]:
+        """Replace a document that is ``old`` by ``new``; None: there is none. False: it is not ``old``."""
+        ...
+
+    def upload(self, name: str, blob: str) -> Upload:
+        """Begin a blob of a filter."""
+        ...
+
+    def download(self, name: str, blob: str, offset: int, length: int) -> Flow[bytes]:
+        """Return bytes of a blob; fewer where it ends.
+
+        Raises:
+            ArchiveMissing: there is no such blob.
+        """
+        ...
+
+    def delete(self, name: str, blobs: Sequence[str]) -> Flow[None]:
+        """Remove blobs, finished or not; there may be none."""
+        ...
+
+    def blobs(self, name: str | None = None) -> Flow[list[Blob]]:
+        """Return all blobs, or those of one filter, uploads under way too."""
+        ...
+
+    def close(self) -> Flow[None]:
+        """Close connections."""
+        ...
+
+
+def named_home(archive: str | None, *, asynchronous: bool = False) -> Home | None:
+    """Return the home of the archive that was named, else of the environment's, if any."""
+    url = os.environ.get(ARCHIVE_VARIABLE) if archive is None else archive
+    return open_home(url, asynchronous=asynchronous) if url else None
+
+
+def open_home(url: str, *, asynchronous: bool = False) -> Home:
+    """Return the home that a URL names; nothing is connected or read yet.
+
+    Raises:
+        ValueError: it is neither ``file:///…`` nor ``mongodb://…/database``.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "file" and parts.netloc in {"", "localhost"} and len(parts.path) > 1:
+        from urifilter_redis.archive.folder import FolderHome  # noqa: PLC0415 - needs file locks
+
+        return FolderHome(os.path.normpath(unquote(parts.path)))
+    if parts.scheme in {"mongodb", "mongodb+srv"}:
+        from urifilter_redis.archive.mongodb import MongoHome  # noqa: PLC0415 - pymongo takes long to load
+
+        return MongoHome(url, asynchronous=asynchronous)
+    raise ValueError(f"{_FORM}, and not one of scheme {parts.scheme or '(none)'!r}")

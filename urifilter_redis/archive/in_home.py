@@ -1,0 +1,128 @@
+"""A folder or MongoDB as archive of closed slices: a blob and a document a slice."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from urifilter_redis.archive import documents
+from urifilter_redis.archive.contents import Writer, read_pieces
+from urifilter_redis.archive.home import Key
+from urifilter_redis.archive.manifest import Content, Manifest
+from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing, RotationConflict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from urifilter_redis.archive.home import Home
+    from urifilter_redis.session import Session
+    from urifilter_redis.state import ShardState
+    from urifilter_redis.steps import Flow
+
+__all__ = ["HomeArchive"]
+
+log = logging.getLogger("urifilter_redis")
+
+
+class HomeArchive:
+    """See ``Archive``."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    def writer(self, session: Session, shard: int, state: ShardState) -> Flow[_Writer]:
+        """Write a blob, and merge into it what is there already."""
+        key = _key(session, shard, state.epoch - 1)
+        text = yield from self._home.read(key)
+        there = _manifest(text)
+        if there is not None:
+            try:
+                there.check(session.config, shard, state.view.slices[-1], kind="slice", epoch=key.epoch)
+            except ArchiveCorrupt as error:
+                log.warning("%s: %s: it is written anew", session.where, error)
+                there = None
+        return _Writer(self._home, key, session.config.uid, text, there)
+
+    def manifests(self, session: Session, shard: int, epochs: Sequence[int]) -> Flow[list[Manifest | None]]:
+        """Read documents."""
+        found = []
+        for epoch in epochs:
+            text = yield from self._home.read(_key(session, shard, epoch))
+            found.append(_manifest(text))
+        return found
+
+    def read(self, session: Session, shard: int, manifest: Manifest, first: int, last: int) -> Flow[list[bytes]]:
+        """Read a part of the blob."""
+        del shard
+        return (yield from read_pieces(self._home, session.keys.name, manifest.content, first, last))
+
+    def delete(self, session: Session, shard: int, state: ShardState, epoch: int) -> Flow[None]:
+        """Delete the document, then the blob."""
+        del state
+        key = _key(session, shard, epoch)
+        text = yield from self._home.read(key)
+        if text is not None and (yield from self._home.swap(key, text, None)):
+            yield from self._home.delete(key.filter, _blobs(text))
+
+
+class _Writer:
+    """Writes a blob; what the slice that is there has, it gets too, so that nothing is replaced by less."""
+
+    def __init__(self, home: Home, key: Key, uid: str, text: bytes | None, there: Manifest | None) -> None:
+        self._home, self._key, self._text, self._there = home, key, text, there
+        self._writer = Writer(home, key.filter, uid)
+        self._written = 0
+
+    def write(self, pieces: Sequence[bytes]) -> Flow[None]:
+        """Append pieces."""
+        first = self._written
+        self._written += len(pieces)
+        yield from self._writer.write((yield from self._merged(first, pieces)))
+
+    def finish(self) -> Flow[Content]:
+        """Finish the blob."""
+        return (yield from self._writer.finish())
+
+    def publish(self, manifest: Manifest) -> Flow[None]:
+        """Point to the blob; remove the one that was pointed to."""
+        self._writer.check_age()
+        if not (yield from self._home.swap(self._key, self._text, documents.dump(manifest))):
+            raise RotationConflict(f"slice {self._key.epoch}: somebody else has archived it meanwhile")
+        yield from self._home.delete(self._key.filter, _blobs(self._text))
+
+    def abandon(self) -> Flow[None]:
+        """Remove the blob."""
+        yield from self._writer.abandon()
+
+    def _merged(self, first: int, pieces: Sequence[bytes]) -> Flow[Sequence[bytes]]:
+        if self._there is None:
+            return pieces
+        try:
+            last = first + len(pieces)
+            old = yield from read_pieces(self._home, self._key.filter, self._there.content, first, last)
+        except (ArchiveCorrupt, ArchiveMissing) as error:
+            log.warning("slice %d of %s: %s: it is written anew", self._key.epoch, self._key.filter, error)
+            return pieces
+        return [_or(new, each) for new, each in zip(pieces, old, strict=True)]
+
+
+def _key(session: Session, shard: int, epoch: int) -> Key:
+    return Key(session.keys.name, "slice", session.config.uid, shard, epoch)
+
+
+def _manifest(text: bytes | None) -> Manifest | None:
+    try:
+        return None if text is None else documents.load(Manifest, text, "a manifest")
+    except ArchiveCorrupt:
+        return None
+
+
+def _blobs(text: bytes | None) -> list[str]:
+    """Return the blob that a document names; of a damaged one none, which ``prune`` finds."""
+    found = _manifest(text)
+    return [found.content.blob] if found else []
+
+
+def _or(one: bytes, other: bytes) -> bytes:
+    merged = int.from_bytes(one, "little") | int.from_bytes(other, "little")
+    return merged.to_bytes(len(one), "little")

@@ -1,0 +1,227 @@
+"""MongoDB as the home of an archive: blobs in the GridFS bucket ``urifilter``, documents in ``urifilter.pointers``.
+
+What is done is written once: with asyncio the calls return awaitables, which the shell awaits.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import gridfs
+import pymongo
+from gridfs.asynchronous import AsyncGridFSBucket
+from pymongo.errors import ConfigurationError, DuplicateKeyError, InvalidURI, PyMongoError
+from pymongo.uri_parser import parse_uri
+
+from urifilter_redis.archive.home import Blob, Key
+from urifilter_redis.errors import ArchiveError, ArchiveMissing
+from urifilter_redis.steps import Work
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from urifilter_redis.steps import Flow
+
+__all__ = ["MongoHome"]
+
+#: Name of the bucket, and what the collections' names begin with.
+BUCKET = "urifilter"
+
+#: How long to wait, in ms, unless the URL says otherwise; pymongo's own 30 s and for ever are long for a crawler.
+WAITS = {"serverSelectionTimeoutMS": 5_000, "connectTimeoutMS": 5_000, "socketTimeoutMS": 30_000}
+
+#: Bytes of a GridFS chunk: its default.
+CHUNK = 255 << 10
+
+_FIELDS = ("filter", "kind", "uid", "shard", "epoch")
+
+
+class MongoHome:
+    """See ``Home``."""
+
+    def __init__(self, url: str, *, asynchronous: bool = False) -> None:
+        self._url, self._asynchronous = url, asynchronous
+        try:
+            parsed = parse_uri(url) if url.startswith("mongodb://") else None
+        except (InvalidURI, ConfigurationError, ValueError):  # whose text may have a part of the password
+            parsed = {"database": None}
+        database = parsed["database"] if parsed else urlsplit(url).path.strip("/")
+        if not database:
+            text = "an archive in MongoDB is mongodb://host/database"
+            raise ValueError(f"{text}; in a user name or password / : @ and % are written %2F %3A %40 %25")
+        parts = urlsplit(url)
+        self.shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/{database}"
+        self._name = database
+        self._client: Any = None
+        self._owner = 0
+        self._indexed = False
+
+    @property
+    def _database(self) -> Any:
+        if self._client is None or self._owner != os.getpid():  # a client does not survive a fork
+            kind = pymongo.AsyncMongoClient if self._asynchronous else pymongo.MongoClient
+            self._client, self._owner = kind(self._url, **self._waits()), os.getpid()
+        return self._client[self._name]
+
+    def _waits(self) -> dict[str, Any]:
+        given = urlsplit(self._url).query.lower()
+        return {name: value for name, value in WAITS.items() if f"{name.lower()}=" not in given}
+
+    @property
+    def _pointers(self) -> Any:
+        return self._database[f"{BUCKET}.pointers"]
+
+    @property
+    def _files(self) -> Any:
+        return self._database[f"{BUCKET}.files"]
+
+    @property
+    def _chunks(self) -> Any:
+        return self._database[f"{BUCKET}.chunks"]
+
+    @property
+    def _bucket(self) -> Any:
+        kind = AsyncGridFSBucket if self._asynchronous else gridfs.GridFSBucket
+        return kind(self._database, BUCKET, CHUNK)
+
+    def read(self, key: Key) -> Flow[bytes | None]:
+        """Find a pointer."""
+        found = yield from self._work("read", lambda: self._pointers.find_one(_fields(key)))
+        return None if found is None else _bytes(found.get("text"))
+
+    def keys(self, name: str | None = None) -> Flow[list[Key]]:
+        """Find the fields of pointers."""
+        only = {} if name is None else {"filter": name}
+        wanted = dict.fromkeys(_FIELDS, 1)
+        found = yield from self._work("keys", lambda: self._pointers.find(only, wanted).to_list())
+        return sorted(Key(**{field: each[field] for field in _FIELDS}) for each in found)
+
+    def swap(self, key: Key, old: bytes | None, new: bytes | None) -> Flow[bool]:
+        """Insert, update or delete a pointer; the unique index and its SHA-256 let one of many win."""
+        if not self._indexed:
+            index = [(field, 1) for field in _FIELDS]
+            yield from self._work("index", lambda: self._pointers.create_index(index, unique=True))
+            self._indexed = True
+        same = _fields(key) | {"sha256": _sha256(old or b"")}
+        text = {"sha256": _sha256(new or b""), "text": new}
+        if old is None and new is None:
+            return (yield from self.read(key)) is None
+        if old is None:
+            return (yield from self._insert(_fields(key) | text))
+        if new is None:
+            done = yield from self._work("swap", lambda: self._pointers.delete_one(same))
+            return bool(done.deleted_count)
+        done = yield from self._work("swap", lambda: self._pointers.update_one(same, {"$set": text}))
+        return bool(done.matched_count)
+
+    def _insert(self, document: dict[str, Any]) -> Flow[bool]:
+        try:
+            yield from self._work("swap", lambda: self._pointers.insert_one(document))
+        except ArchiveError as error:
+            if isinstance(error.__cause__, DuplicateKeyError):
+                return False
+            raise
+        return True
+
+    def upload(self, name: str, blob: str) -> _Upload:
+        """Write a file of the bucket."""
+        return _Upload(self, name, blob)
+
+    def download(self, name: str, blob: str, offset: int, length: int) -> Flow[bytes]:
+        """Read a part of a file: only the chunks that have it, where GridFS's own reader asks for all that follow."""
+        first, last = offset // CHUNK, (offset + length - 1) // CHUNK
+        wanted = {"files_id": f"{name}/{blob}", "n": {"$gte": first, "$lte": last}}
+        chunks = yield from self._work("download", lambda: self._chunks.find(wanted).sort("n", 1).to_list())
+        if not chunks and length:
+            raise ArchiveMissing(f"archive {self.shown}: blob {blob} of filter {name!r} is missing")
+        data = b"".join(bytes(each["data"]) for each in chunks)
+        return data[offset - first * CHUNK :][:length]
+
+    def delete(self, name: str, blobs: Sequence[str]) -> Flow[None]:
+        """Delete files of the bucket, and the chunks of unfinished ones."""
+        if blobs:
+            among = {"$in": [f"{name}/{blob}" for blob in blobs]}
+            yield from self._work("delete", lambda: self._files.delete_many({"_id": among}))
+            yield from self._work("delete", lambda: self._chunks.delete_many({"files_id": among}))
+
+    def blobs(self, name: str | None = None) -> Flow[list[Blob]]:
+        """Find the files of the bucket, and chunks that no file has."""
+        chunks = yield from self._work("blobs", lambda: self._chunks.find({}, {"files_id": 1}).to_list())
+        files = yield from self._work("blobs", lambda: self._files.find({}).to_list())
+        whole = {each["_id"]: each for each in files}
+        last: dict[Any, dt.datetime] = {each["_id"]: _aware(each["uploadDate"]) for each in files}
+        for chunk in chunks:
+            written = chunk["_id"].generation_time
+            last[chunk["files_id"]] = max(written, last.get(chunk["files_id"], written))
+        now = dt.datetime.now(dt.UTC)
+        found = [_blob(each, whole.get(each), (now - time).total_seconds()) for each, time in last.items()]
+        return [each for each in found if each.filter == name or name is None]
+
+    def close(self) -> Flow[None]:
+        """Close the client."""
+        if self._client is not None and self._owner == os.getpid():
+            yield from self._work("close", self._client.close)
+
+    def _work(self, name: str, do: Callable[[], Any]) -> Flow[Any]:
+        try:
+            return (yield Work(f"archive {name}", do, awaited=self._asynchronous))
+        except PyMongoError as error:
+            raise ArchiveError(f"archive {self.shown}: {_text(error)}") from error
+
+
+class _Upload:
+    """A file of the bucket on its way; nobody sees it before it is finished."""
+
+    def __init__(self, home: MongoHome, name: str, blob: str) -> None:
+        self._home, self._name, self._blob = home, name, blob
+        self._file: Any = None
+
+    def write(self, data: bytes) -> Flow[None]:
+        """Append."""
+        yield from self._home._work("write", lambda: self._open().write(data))  # noqa: SLF001 - parts of one home
+
+    def finish(self) -> Flow[None]:
+        """Write the file's document."""
+        yield from self._home._work("finish", lambda: self._open().close())  # noqa: SLF001 - likewise
+
+    def abandon(self) -> Flow[None]:
+        """Delete file and chunks."""
+        yield from self._home.delete(self._name, [self._blob])
+
+    def _open(self) -> Any:
+        if self._file is None:
+            name = f"{self._name}/{self._blob}"
+            self._file = self._home._bucket.open_upload_stream_with_id(name, name)  # noqa: SLF001 - likewise
+        return self._file
+
+
+def _fields(key: Key) -> dict[str, Any]:
+    return {field: getattr(key, field) for field in _FIELDS}
+
+
+def _bytes(value: Any) -> bytes:
+    return bytes(value) if isinstance(value, bytes | bytearray) else b""
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _aware(time: dt.datetime) -> dt.datetime:
+    return time if time.tzinfo else time.replace(tzinfo=dt.UTC)
+
+
+def _blob(id_: Any, file: dict[str, Any] | None, age: float) -> Blob:
+    name, _, blob = str(id_).rpartition("/")
+    return Blob(name, blob, int((file or {}).get("length", 0)), max(0.0, age), file is not None)
+
+
+def _text(error: PyMongoError) -> str:
+    """Return the first line of what pymongo says; the rest is the topology."""
+    lines: Iterable[str] = str(error).splitlines() or [type(error).__name__]
+    return next(iter(lines)).split(", Timeout:")[0]

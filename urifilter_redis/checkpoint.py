@@ -1,0 +1,242 @@
+"""The flow of a checkpoint: the live slices go to the archive while inserts go on.
+
+Bits are only set, so that what is read of a bitmap has everything that was inserted before the reading began. What
+was forgotten and the kept replies are read after the bitmaps: whose bits are in them, his reply is too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from urifilter_redis import calls
+from urifilter_redis.archive import documents
+from urifilter_redis.archive.contents import PIECES_AT_ONCE, Writer, cut
+from urifilter_redis.archive.manifest import FORMAT, PIECE, Checkpoint, Content, Manifest, piece_spans
+from urifilter_redis.archive.records import write_forgotten, write_replies
+from urifilter_redis.archive.register import check_registered, home_of
+from urifilter_redis.archive.snapshots import newest, places, to_replace
+from urifilter_redis.errors import ArchiveError, Restoring, RotationConflict, SliceLost
+from urifilter_redis.exchange import ask, server_time
+from urifilter_redis.replies import to_mapping
+from urifilter_redis.restore import restore
+from urifilter_redis.state import ShardState
+from urifilter_redis.turning import read_states
+
+if TYPE_CHECKING:
+    from urifilter_redis.archive.home import Home
+    from urifilter_redis.session import Session
+    from urifilter_redis.state import Slice
+    from urifilter_redis.steps import Flow
+
+__all__ = ["Written", "checkpoint"]
+
+#: How often a checkpoint of a shard is begun anew because a rotation, or another checkpoint, came first.
+TRIES = 20
+
+#: Entries asked for by one HSCAN or ZSCAN; a record has some 500 bytes.
+ENTRIES_A_SCAN = 500
+
+#: The fields of ``meta`` that change and that a restore brings back.
+_STATE = (
+    "created", "epoch", "phase", "token", "pieces", "late", "opened", "inserted", "limit", "closed", "oldest",
+    "slices", "changed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a checkpoint did.
+
+    Attributes:
+        number: the highest of the shards' numbers.
+        begun: when it began, server time, seconds since 1970.
+        shards: how many were written; the others had not changed since the last.
+        size: bytes that were written to the archive.
+    """
+
+    number: int
+    begun: float
+    shards: int
+    size: int
+
+
+def checkpoint(session: Session, *, full: bool = False) -> Flow[Written]:
+    """Write back what has changed since the last checkpoint; with ``full`` everything.
+
+    Raises:
+        ArchiveMissing: the filter has no archive, or the caller has not named it.
+        ArchiveError: the archive failed; the last checkpoint is there still.
+        Restoring: the filter is being restored.
+    """
+    yield from check_registered(session)
+    begun = yield from server_time(session)
+    done: list[Checkpoint | None] = []
+    number = size = 0
+    for shard in range(session.config.shards):
+        made, last = yield from _shard(session, shard, full=full)
+        done.append(made)
+        number = max(number, last)
+        size += 0 if made is None else sum(p.packed for c in made.contents for p in c.pieces)
+        session.report(shard + 1, session.config.shards)
+    return Written(number, begun / 1000, sum(each is not None for each in done), size)
+
+
+def _shard(session: Session, shard: int, *, full: bool) -> Flow[tuple[Checkpoint | None, int]]:
+    """Write a shard back unless nothing has changed; return the checkpoint if so, and the last number."""
+    for _ in range(TRIES):
+        attempt = _Attempt(session, home_of(session), shard)
+        try:
+            found = yield from attempt.run(full=full)
+        except GeneratorExit:  # nothing can be done any more
+            raise
+        except RotationConflict:
+            yield from attempt.abandon()
+        except BaseException:
+            with contextlib.suppress(ArchiveError):  # what it was is worth more than that this failed too
+                yield from attempt.abandon()
+            raise
+        else:
+            return found
+    raise RotationConflict(f"{session.where}: shard {shard}: {TRIES} checkpoints were overtaken, one after the other")
+
+
+class _Attempt:
+    """One attempt at a checkpoint of a shard.
+
+    Attributes:
+        writers: of all that it has uploaded.
+    """
+
+    def __init__(self, session: Session, home: Home, shard: int) -> None:
+        self._session, self._home, self._shard = session, home, shard
+        self._keys, self._config = session.keys.shard(shard), session.config
+        self._writers: list[Writer] = []
+
+    def abandon(self) -> Flow[None]:
+        """Remove what was uploaded."""
+        for writer in self._writers:
+            yield from writer.abandon()
+
+    def run(self, *, full: bool) -> Flow[tuple[Checkpoint | None, int]]:
+        """Do it; RotationConflict if it was overtaken."""
+        session, uid = self._session, self._config.uid
+        found = yield from places(self._home, session.keys.name, self._config, self._shard)
+        last = newest(found)
+        number = last.number if last else 0
+        (state,) = yield from read_states(session, [self._shard])
+        if state.phase == "restoring":
+            raise Restoring(f"{session.where}: it is being restored from its archive")
+        if state.checkpoint < number:
+            yield from restore(session, [self._shard])
+            raise RotationConflict(f"{session.where}: its archive was ahead")
+        begun = yield from server_time(session)
+        if last and not full and _same(last, state):
+            yield from ask(session, calls.checkpoint("finish", uid, self._keys, number, begun))
+            return None, number
+        (reply,) = yield from ask(session, calls.checkpoint("begin", uid, self._keys, number))
+        meta = to_mapping(reply)
+        made = yield from self._write(meta, begun, None if full else last)
+        yield from self._check_still(ShardState.from_meta(meta, session.where))
+        place = to_replace(found)
+        for writer in self._writers:
+            writer.check_age()
+        if not (yield from self._home.swap(place.key, place.text, documents.dump(made))):
+            raise RotationConflict(f"{session.where}: another checkpoint came first")
+        if place.checkpoint:
+            kept = made.blobs | (last.blobs if last else set())
+            yield from self._home.delete(session.keys.name, sorted(place.checkpoint.blobs - kept - {""}))
+        yield from ask(session, calls.checkpoint("finish", uid, self._keys, made.number, begun))
+        return made, made.number
+
+    def _write(self, meta: dict[str, str], begun: int, last: Checkpoint | None) -> Flow[Checkpoint]:
+        """Upload what is needed and say what it is."""
+        state, number = ShardState.from_meta(meta, self._session.where), int(meta["checkpoint"])
+        bitmaps = []
+        for slice_ in state.view.slices:
+            content = _unchanged(last, state, slice_, self._config.write)
+            content = content or (yield from self._bitmap(state, slice_))
+            known = (self._config, self._session.keys.name, self._shard, state, slice_)
+            bitmaps.append(Manifest.of(*known, kind="checkpoint", number=number, content=content))
+        replies = yield from self._scanned("HSCAN", self._keys.replies, write_replies)
+        forgotten = yield from self._scanned("ZSCAN", self._keys.forgotten, _forgotten)
+        return Checkpoint(
+            format=FORMAT,
+            filter=self._session.keys.name,
+            uid=self._config.uid,
+            shard=self._shard,
+            shards=self._config.shards,
+            number=number,
+            begun=begun,
+            state={field: meta[field] for field in _STATE if field in meta},
+            bitmaps=bitmaps,
+            replies=replies,
+            forgotten=forgotten,
+        )
+
+    def _writer(self) -> Writer:
+        writer = Writer(self._home, self._session.keys.name, self._config.uid)
+        self._writers.append(writer)
+        return writer
+
+    def _bitmap(self, state: ShardState, slice_: Slice) -> Flow[Content]:
+        writer, key = self._writer(), self._keys.slice(slice_.name)
+        spans = list(piece_spans(slice_.size))
+        for start in range(0, len(spans), PIECES_AT_ONCE):
+            some = spans[start : start + PIECES_AT_ONCE]
+            pieces = yield from ask(self._session, *(("GETRANGE", key, at, at + size - 1) for at, size in some))
+            if [len(piece) for piece in pieces] != [size for _, size in some]:
+                yield from self._check_still(state)
+                raise SliceLost(f"{self._session.where}: {key} is missing or has another length: restore the filter")
+            yield from writer.write(pieces)
+        return (yield from writer.finish())
+
+    def _scanned(self, command: str, key: str, encode: Callable[[list[tuple[bytes, Any]]], bytes]) -> Flow[Content]:
+        """Upload the entries of a hash or sorted set; one that changes meanwhile is in it as it was or as it is."""
+        writer, cursor, data = self._writer(), b"0", b""
+        while True:
+            ((cursor, listed),) = yield from ask(self._session, (command, key, cursor, "COUNT", ENTRIES_A_SCAN))
+            data += encode(list(zip(listed[::2], listed[1::2], strict=True)))
+            whole = len(data) if int(cursor) == 0 else len(data) // PIECE * PIECE
+            for pieces in cut(data[:whole]):
+                yield from writer.write(pieces)
+            data = data[whole:]
+            if int(cursor) == 0:
+                return (yield from writer.finish())
+
+    def _check_still(self, before: ShardState) -> Flow[None]:
+        """Check that no slice has become another while it was read."""
+        (now,) = yield from read_states(self._session, [self._shard])
+        if _slices(now) != _slices(before):
+            raise RotationConflict(f"{self._session.where}: it has turned meanwhile")
+
+
+def _forgotten(pairs: list[tuple[bytes, Any]]) -> bytes:
+    return write_forgotten((digest, float(score)) for digest, score in pairs)
+
+
+def _slices(state: ShardState) -> tuple[object, ...]:
+    return state.uid, state.epoch, state.phase, state.view, state.pieces is None
+
+
+def _same(last: Checkpoint, state: ShardState) -> bool:
+    """Whether nothing was inserted, forgotten or turned since a checkpoint began."""
+    then = last.shard_state()
+    return (*_slices(then), then.inserted, then.changed, then.pieces) == (
+        *_slices(state), state.inserted, state.changed, state.pieces,
+    )  # fmt: skip
+
+
+def _unchanged(last: Checkpoint | None, state: ShardState, slice_: Slice, write: str | None) -> Content | None:
+    """Return where the last checkpoint has a slice that was closed then already, and has not changed since."""
+    if last is None or write == "all" or slice_.name == "today":
+        return None
+    then = last.shard_state()
+    if then.changed != state.changed or "rotating" in {then.phase, state.phase}:
+        return None
+    if slice_.name == "history" and then.epoch != state.epoch:
+        return None
+    same = (each for each in last.bitmaps if each.name != "today" and each.epoch == state.epoch_of(slice_.name))
+    return next((each.content for each in same), None)

@@ -1,0 +1,74 @@
+"""Which filters this user has seen to have an archive, so that none is made anew, empty, when its Redis is.
+
+Like ssh's known hosts: a small file a filter in the user's data folder. A Redis without persistence that comes back
+empty knows nothing, so a ``create`` that does not name the archive would make an empty filter of the same name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from urifilter_redis.errors import ArchiveMissing
+
+if TYPE_CHECKING:
+    from urifilter_redis.session import Session
+
+__all__ = ["DATA_DIR_VARIABLE", "check_unknown", "default_data_dir", "forget", "remember"]
+
+#: The environment's folder for data, sockets, locks and this.
+DATA_DIR_VARIABLE = "URIFILTER_DATA_DIR"
+
+
+def default_data_dir() -> Path:
+    """Return ``URIFILTER_DATA_DIR``, else the folder where this platform keeps a user's data."""
+    if given := os.environ.get(DATA_DIR_VARIABLE):
+        return Path(given).absolute()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "urifilter"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "urifilter"
+
+
+def remember(session: Session) -> None:
+    """Note that the filter has an archive; a folder that cannot be written to is no reason to fail."""
+    path, archive = _path(session), session.config.archive or ""
+    if archive in {"", "redis"} or _read(path) == archive:
+        return
+    part = path.with_suffix(f".{os.getpid()}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part.write_text(archive)
+        part.replace(path)
+    except OSError:
+        return
+
+
+def check_unknown(session: Session) -> None:
+    """Check, before a filter is made without an archive, that this is not one that had one.
+
+    Raises:
+        ArchiveMissing: it had.
+    """
+    if archive := _read(_path(session)):
+        text = f"it is not there, and had the archive {archive}: name it (archive=, --archive) to restore it"
+        raise ArchiveMissing(f"{session.where}: {text}, or drop the filter to begin anew")
+
+
+def forget(session: Session) -> None:
+    """Remove the note, the filter being dropped."""
+    _path(session).unlink(missing_ok=True)
+
+
+def _path(session: Session) -> Path:
+    name = f"{session.server}\n{session.keys.prefix}\n{session.keys.name}"
+    return default_data_dir() / "archives" / hashlib.sha256(name.encode()).hexdigest()[:32]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

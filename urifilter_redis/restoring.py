@@ -1,0 +1,168 @@
+"""What a shard is to be when it is brought back: decided from what Redis has of it and what the archive has.
+
+Bits are merged, never replaced by less: a Redis that came back older than its archive may have been worked on since.
+What expires does so no earlier than it would have.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from urifilter_redis.retention import slices_at
+from urifilter_redis.state import Closed, ShardState, View
+
+if TYPE_CHECKING:
+    from urifilter_redis.archive.manifest import Checkpoint, Manifest
+    from urifilter_redis.config import Config
+
+__all__ = ["Archived", "Plan", "plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """What is good in the archive of a shard.
+
+    Attributes:
+        checkpoint: the newest, if any.
+        slices: rolling: the closed ones, by epoch.
+        problems: what is not good.
+    """
+
+    checkpoint: Checkpoint | None = None
+    slices: dict[int, Manifest] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done.
+
+    Attributes:
+        state: that the shard is to have.
+        moves: slices that stay, each with the name that it gets, in an order in which none is overwritten.
+        doomed: names of slices that the shard has no place for.
+        sources: for each slice, oldest first, the bitmaps of the archive that are merged into it.
+        copies: slices into which today is merged (ring with write=all: all that is in today is in all of them).
+        replaces_forgotten: what was forgotten is what the archive says.
+    """
+
+    state: ShardState
+    moves: list[tuple[str, str]]
+    doomed: list[str]
+    sources: dict[str, list[Manifest]]
+    copies: list[str]
+    replaces_forgotten: bool
+
+
+def plan(config: Config, ours: ShardState | None, present: set[str], archived: Archived, now: int) -> Plan:
+    """Decide what a shard is to be.
+
+    Args:
+        config: of the filter.
+        ours: what Redis has of the shard; None if its ``meta`` is missing.
+        present: names of the live slices that Redis has in their full length.
+        archived: what the archive has.
+        now: server time, ms.
+    """
+    state = _state(config, ours, present, archived, now)
+    moves = _moves(config, ours, present, state) if ours else []
+    kept, names = {new for _, new in moves}, [each.name for each in state.view.slices]
+    sources = {name: _sources(config, state, name, archived, lost=name not in kept) for name in names}
+    last = archived.checkpoint
+    if ours is None:
+        return Plan(_counted(state, ours, last), [], [], sources, [], replaces_forgotten=last is not None)
+    doomed = [each.name for each in ours.view.slices if each.name not in {old for old, _ in moves}]
+    merged = config.write == "all" and "today" in present
+    copies = [name for name in names if merged and ours.epoch < state.epoch_of(name) < state.epoch]
+    older = last is not None and ours.checkpoint < last.number and ours.changed <= last.begun
+    return Plan(_counted(state, ours, last), moves, doomed, sources, copies, replaces_forgotten=older)
+
+
+def _state(config: Config, ours: ShardState | None, present: set[str], archived: Archived, now: int) -> ShardState:
+    """Return the state of the higher epoch; Redis's own if they are of one."""
+    found = _archived_state(config, archived) or _empty(config, now)
+    if ours is None or found.epoch > ours.epoch:
+        return found
+    if found.epoch == ours.epoch and (found.phase, ours.phase) == ("idle", "rotating"):
+        return found
+    # What was built in a bitmap that is lost must be built again.
+    return ours if "history_1" in present or config.retention != "rolling" else replace(ours, pieces=None)
+
+
+def _archived_state(config: Config, archived: Archived) -> ShardState | None:
+    """Return the state of the checkpoint, or that after the last rotation if that was archived later."""
+    state = archived.checkpoint.shard_state() if archived.checkpoint else None
+    last = max(archived.slices, default=-1)
+    if last < 0 or (state and state.epoch > last):
+        return state
+    epoch, window = last + 1, config.slices or 1
+    oldest = max(0, epoch - window + 1)
+    there = {
+        each.epoch: Closed(each.epoch, each.opened, each.closed, each.inserted) for each in archived.slices.values()
+    }
+    known = {each.epoch: each for each in state.closed} | there if state else there
+    closed = tuple(known[each] for each in sorted(known) if each >= oldest)
+    return replace(
+        state or _empty(config, 0), epoch=epoch, phase="idle", token="", pieces=None, late=False, inserted=0,
+        opened=there[last].closed, closed=closed, oldest=oldest, view=View(tuple(slices_at(config, epoch))),
+    )  # fmt: skip
+
+
+def _empty(config: Config, now: int) -> ShardState:
+    meta = dict(zip(*[iter(config.to_meta(0, "idle"))] * 2, strict=True)) | {"uid": config.uid, "opened": str(now)}
+    return ShardState.from_meta(meta | {"created": str(now)}, "new")
+
+
+def _moves(config: Config, ours: ShardState, present: set[str], state: ShardState) -> list[tuple[str, str]]:
+    """Return the slices that stay, oldest first, so that no name is taken before it is free."""
+    names = {state.epoch_of(each.name): each.name for each in state.view.slices}
+    moves = []
+    for each in ours.view.slices:
+        if each.name not in present:
+            continue
+        if config.retention == "rolling":
+            same = each.name == "today" or (ours.epoch, ours.view) == (state.epoch, state.view)
+            new = each.name if same else None
+        elif each.name == "today" and config.retention != "growing":
+            new = "today"  # it may have been written to a moment ago
+        else:
+            new = names.get(ours.epoch_of(each.name))
+        moves += [(each.name, new)] if new else []
+    return moves
+
+
+def _sources(config: Config, state: ShardState, name: str, archived: Archived, *, lost: bool) -> list[Manifest]:
+    last = archived.checkpoint
+    if config.retention != "rolling":
+        epoch = state.epoch_of(name)
+        return [each for each in last.bitmaps if each.epoch == epoch] if last else []
+    same = last is not None and last.shard_state().view == state.view and last.shard_state().epoch == state.epoch
+    own = [each for each in last.bitmaps if each.name == name] if last else []
+    if name == "today":
+        return own if last and last.shard_state().epoch == state.epoch else []
+    if not lost:
+        return own if same else []
+    if name == "history_1":
+        closed = archived.slices.get(state.epoch - 1)
+        return [*(own if same else []), *([closed] if closed else [])]
+    wanted = range(state.oldest, state.epoch - (state.phase == "rotating"))
+    there = [archived.slices[epoch] for epoch in wanted if epoch in archived.slices]
+    if same:
+        return [*own, *there]
+    # Late, never early: what the archive has of an older epoch counts as all that is missing of it.
+    return [*there, *(last.bitmaps if last and len(there) < len(wanted) else [])]
+
+
+def _counted(state: ShardState, ours: ShardState | None, last: Checkpoint | None) -> ShardState:
+    """Return the state with the numbers of both."""
+    number = max(state.checkpoint, ours.checkpoint if ours else 0, last.number if last else 0)
+    finished = max(ours.checkpointed if ours else 0, last.begun if last else 0)
+    state = replace(state, checkpoint=number, checkpointed=finished)
+    if ours is None:
+        return state
+    then = last.shard_state() if last else state
+    inserted = max(ours.inserted, then.inserted) if then.epoch == ours.epoch else state.inserted
+    if ours.epoch < state.epoch:
+        inserted = state.inserted + ours.inserted
+    return replace(state, inserted=inserted, changed=max(state.changed, ours.changed, then.changed) + 1)
