@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 import click
 
-from urifilter_redis import UriFilterError
+from urifilter_redis import Timeouts, UriFilterError
 from urifilter_redis.keys import DEFAULT_PREFIX
+from urifilter_redis.retention import period_of, seconds_of
 
 from .signals import Interrupted
 
@@ -38,6 +39,9 @@ BROKEN_PIPE = 141
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 _SERVERS = "The server: redis://, rediss:// or unix://."
+# Not envvar=: an archive that the environment names is no demand, see Session.insists.
+_ARCHIVE = "The archive: file:///folder or mongodb://host/database.  [env var: URIFILTER_ARCHIVE]"
+_WAIT = "Wait so long for a filter that is being restored: 45s, 10m."
 _NUMBER = re.compile(r"[\d.,e+-]+%?( [kMGT]?B)?|")
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -49,12 +53,18 @@ class Shared:
 
     redis: str | None = None
     prefix: str = DEFAULT_PREFIX
+    archive: str | None = None
+    wait: float = 0.0
     json: bool = False
     verbose: bool = False
 
     def where(self) -> dict[str, Any]:
         """Return the arguments of the library that say where the filters are."""
         return {"redis": self.redis, "prefix": self.prefix}
+
+    def filter(self) -> dict[str, Any]:
+        """Return the arguments of the library that open or make a filter there."""
+        return self.where() | {"archive": self.archive, "timeouts": Timeouts(restoring=self.wait)}
 
 
 pass_shared = click.make_pass_decorator(Shared, ensure=True)
@@ -65,6 +75,8 @@ def shared(command: F) -> F:
     for option in (
         click.option("-v", "--verbose", is_flag=True, help="On errors show where they come from.", **_kept("verbose")),
         click.option("--json", is_flag=True, help="Print JSON.", **_kept("json")),
+        click.option("--wait", metavar="TIME", help=_WAIT, **_kept("wait", _seconds)),
+        click.option("--archive", metavar="URL", help=_ARCHIVE, **_kept("archive")),
         click.option("--prefix", help="What all keys begin with.", **_kept("prefix"), **_from("URIFILTER_PREFIX")),
         click.option("--redis", metavar="URL", help=_SERVERS, **_kept("redis"), **_from("URIFILTER_REDIS_URL")),
     ):
@@ -72,12 +84,16 @@ def shared(command: F) -> F:
     return command
 
 
-def _kept(name: str) -> dict[str, Any]:
+def _kept(name: str, read: Callable[[Any], object] = lambda value: value) -> dict[str, Any]:
     def keep(context: click.Context, _: click.Parameter, value: object) -> None:
         if value:
-            setattr(context.ensure_object(Shared), name, value)
+            setattr(context.ensure_object(Shared), name, read(value))
 
     return {"expose_value": False, "callback": keep}
+
+
+def _seconds(text: str) -> float:
+    return float(seconds_of(period_of(text)))
 
 
 def _from(variable: str) -> dict[str, Any]:

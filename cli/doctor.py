@@ -40,7 +40,7 @@ def doctor(options: Shared) -> None:
 
 def _filter(options: Shared, name: str) -> Finding:
     try:
-        with UriFilter.open(name, **options.where()) as opened:
+        with UriFilter.open(name, archive="", **options.where()) as opened:
             opened.contains("does every slice have its length?")
             return examine_filter(opened.info(), run(server_time, **options.where()) / 1000)
     except UriFilterError as error:

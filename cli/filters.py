@@ -37,11 +37,11 @@ def create(context: click.Context, options: Shared, /, name: str, like: str | No
         given = [key for key in settings if context.get_parameter_source(key) is not ParameterSource.DEFAULT]
         if given:
             raise click.UsageError(f"--like takes all settings from {like}: leave out --{given[0].replace('_', '-')}")
-        with UriFilter.open(like, **options.where()) as other:
+        with UriFilter.open(like, **options.filter()) as other:
             settings = other.settings
     elif settings["capacity"] is None:
         raise click.UsageError("--capacity is missing: how many items, such as 10M or 1e8")
-    with UriFilter.create(name, **options.where(), **settings) as made:
+    with UriFilter.create(name, **options.filter(), **settings) as made:
         found = made.info()
     if options.json:
         print_json(found.to_dict())
@@ -73,7 +73,7 @@ def list_(options: Shared) -> None:
     broken = False
     for name in list_filters(**options.where()):
         try:
-            with UriFilter.open(name, **options.where()) as each:
+            with UriFilter.open(name, **options.filter()) as each:
                 found.append(each.info())
         except UriFilterError as error:
             say(f"urifilter: {error}")
@@ -115,7 +115,7 @@ def info(options: Shared, name: str) -> None:
     Example:
       urifilter info news
     """
-    with UriFilter.open(name, **options.where()) as opened:
+    with UriFilter.open(name, **options.filter()) as opened:
         found = opened.info()
     if options.json:
         print_json(found.to_dict())
@@ -150,10 +150,11 @@ def _slice(each: SliceInfo) -> tuple[object, ...]:
 @click.command()
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--keep-archive", is_flag=True, help="Leave what its archive has, from where it can be restored.")
 @shared
 @pass_shared
-def drop(options: Shared, name: str, *, yes: bool) -> None:
-    """Remove a filter and all that it has seen; also one that has lost parts.
+def drop(options: Shared, name: str, *, yes: bool, keep_archive: bool) -> None:
+    """Remove a filter and all that it has seen, in its archive too; also one that has lost parts.
 
     \b
     Example:
@@ -163,7 +164,7 @@ def drop(options: Shared, name: str, *, yes: bool) -> None:
         if not sys.stdin.isatty():
             raise click.UsageError("there is no terminal to ask on: say --yes")
         click.confirm(f"Forget everything that {name!r} has seen?", abort=True, err=True)
-    if not drop_filter(name, **options.where()):
+    if not drop_filter(name, keep_archive=keep_archive, archive=options.archive, **options.where()):
         say(f"urifilter: there is no filter {name!r}")
         raise click.exceptions.Exit(2)
     say(f"dropped {name}")

@@ -8,11 +8,13 @@ import secrets
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from urifilter_redis import AnswerLost, FilterNotFound, UriFilter, UriFilterError
+from urifilter_redis.archive.exported import ExportedFilter
 
 from .common import Shared, pass_shared, print_json, say, shared
 from .lines import Window, total_size, windows_of
@@ -131,9 +133,17 @@ def _take_out(  # what the two differ in
 @lines_command
 @max_age_option
 @click.option("--new", "only_new", is_flag=True, help="Print only the lines that are not in the filter.")
+@click.option("--archive-file", type=click.Path(path_type=Path), help="Ask an exported filter, and no server.")
 @pass_shared
 def check(  # its options
-    options: Shared, name: str, files: tuple[str, ...], *, quiet: bool, only_new: bool, max_age: int | None
+    options: Shared,
+    name: str,
+    files: tuple[str, ...],
+    *,
+    quiet: bool,
+    only_new: bool,
+    max_age: int | None,
+    archive_file: Path | None,
 ) -> None:
     """Print "seen" or "new" and a tab before each line, without inserting.
 
@@ -145,9 +155,10 @@ def check(  # its options
     """
     summary = Summary(name)
     output = Output()
-    with _open(options, name, make=False) as news, Signals() as signals:
+    asked = ExportedFilter(archive_file) if archive_file else _open(options, name, make=False)
+    with asked, Signals() as signals:
         for lines, items in _windows(files, summary, signals, quiet=quiet or sys.stdout.isatty()):
-            ages = news.contains_many(items, max_age=max_age)
+            ages = asked.contains_many(items, max_age=max_age)
             pairs = zip(lines, ages, strict=True)
             output.add((line if only_new else _marked(line, age), b"") for line, age in pairs if not (only_new and age))
             with signals.allowed():
@@ -239,10 +250,11 @@ def _open(options: Shared, name: str, *, make: bool | None = None) -> UriFilter:
     """Open the filter; the default one, and a temporary one, is made if it is not there."""
     make = name == DEFAULT_FILTER if make is None else make
     try:
-        return UriFilter.open(name, **options.where())
+        return UriFilter.open(name, **options.filter())
     except FilterNotFound as error:
         if make:
-            return UriFilter.create(name, **DEFAULT_SETTINGS, **options.where())
+            archive = {} if name == DEFAULT_FILTER else {"archive": ""}  # none for what is dropped at the end
+            return UriFilter.create(name, **DEFAULT_SETTINGS, **(options.filter() | archive))
         text = f"{error}: urifilter create {name} --capacity 10M"
         raise FilterNotFound(text) from error
 

@@ -95,7 +95,7 @@ def show(options: Shared, command: str, name: str | None, item: str | None, layo
         layout = layout or next(iter(COMMANDS[command]), "")
         click.echo(load(command, layout, int(k)).source, nl=False)
         return
-    with UriFilter.open(name, **options.where()) as opened:
+    with UriFilter.open(name, **options.filter()) as opened:
         script = load(command, opened.config.layout, opened.config.k)
         if item is None:
             click.echo(script.source, nl=False)

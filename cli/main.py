@@ -6,6 +6,7 @@ import click
 
 from urifilter_redis._version import __version__
 
+from .archive import archive
 from .common import Group, shared
 from .doctor import doctor
 from .filters import create, drop, info, list_
@@ -13,6 +14,7 @@ from .items import add, check, dedupe, forget, remove
 from .lua import lua
 from .plan import digest, plan
 from .rotation import rotate, union
+from .worker import checkpoint, restore, worker
 
 __all__ = ["main"]
 
@@ -32,6 +34,7 @@ def main() -> None:
 
 
 for command in (
-    create, list_, info, drop, rotate, union, add, check, dedupe, forget, remove, plan, digest, lua, doctor,
+    create, list_, info, drop, rotate, union, checkpoint, restore, archive, worker, add, check, dedupe, forget, remove,
+    plan, digest, lua, doctor,
 ):  # fmt: skip
     main.add_command(command)

@@ -111,7 +111,7 @@ def digest(
     """
     shards = 0
     if name is not None:
-        with UriFilter.open(name, **options.where()) as opened:
+        with UriFilter.open(name, **options.filter()) as opened:
             config = opened.config
         digester, shards = Digester(config.normalize, hasher(config.hash, config.seed)), config.shards
     else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from urifilter_redis import UriFilter
 
-__all__ = ["progress", "steps"]
+__all__ = ["bar", "progress", "steps"]
 
 
 @contextmanager
@@ -29,15 +29,22 @@ def progress(total: int | None, *, quiet: bool) -> Iterator[Callable[[int], None
 
 
 @contextmanager
-def steps(opened: UriFilter, label: str, *, quiet: bool = False) -> Iterator[None]:
-    """Show how far a filter's long work has come."""
+def bar(label: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """Show how much of some work is done; yields what to call with (done, total)."""
     if quiet or not sys.stderr.isatty():
-        yield
+        yield lambda *_: None
         return
     from rich.console import Console  # noqa: PLC0415 - takes a while to load
     from rich.progress import Progress  # noqa: PLC0415
 
     with Progress(console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task(label, total=None)
-        opened.on_progress = lambda done, total: shown.update(task, completed=done, total=total)
+        yield lambda done, total: shown.update(task, completed=done, total=total)
+
+
+@contextmanager
+def steps(opened: UriFilter, label: str, *, quiet: bool = False) -> Iterator[None]:
+    """Show how far a filter's long work has come."""
+    with bar(label, quiet=quiet) as report:
+        opened.on_progress = report
         yield

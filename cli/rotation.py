@@ -67,7 +67,7 @@ def _one(  # a filter's options
     options: Shared, name: str, *, due: bool, epoch: int | None, dry_run: bool, named: bool, quiet: bool
 ) -> list[dict[str, Any]]:
     """Rotate one filter; return its row, or none if nothing was due."""
-    with UriFilter.open(name, **options.where()) as opened:
+    with UriFilter.open(name, **options.filter()) as opened:
         if not named and opened.config.retention not in TIMED:
             return []
         with steps(opened, name, quiet=quiet):
@@ -100,7 +100,7 @@ def union(options: Shared, target: str, sources: tuple[str, ...], *, quiet: bool
     Example:
       urifilter union all monday tuesday
     """
-    with UriFilter.open(target, **options.where()) as opened:
+    with UriFilter.open(target, **options.filter()) as opened:
         with steps(opened, target, quiet=quiet):
             added = opened.union(*sources)
         if options.json:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis import flows, lifecycle, rotation
 from urifilter_redis.archive.home import named_home
-from urifilter_redis.checkpoint import checkpoint
+from urifilter_redis.checkpoint import checkpoint, checkpoint_age
 from urifilter_redis.config import Config, Settings
 from urifilter_redis.connection import Address, AsyncConnector
 from urifilter_redis.errors import AnswerLost, UriFilterError
@@ -253,6 +253,10 @@ class AsyncUriFilter:
         """Take items out again, layout counting only; see ``UriFilter.remove``."""
         answers = await self._run(flows.answer(self._session, "remove", flows.listed(uris), retry))
         return [answer == 1 for answer in answers]
+
+    async def checkpoint_age(self) -> float:
+        """Return the seconds since the last checkpoint of any shard began; see ``UriFilter.checkpoint_age``."""
+        return await self._run(checkpoint_age(self._session))
 
     async def rotate(self, expected_epoch: int | None = None, *, dry_run: bool = False) -> Rotation:
         """Rotate a ring or rolling filter once; see ``UriFilter.rotate``."""

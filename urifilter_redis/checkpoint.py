@@ -7,6 +7,7 @@ was forgotten and the kept replies are read after the bitmaps: whose bits are in
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from urifilter_redis.state import Slice
     from urifilter_redis.steps import Flow
 
-__all__ = ["Written", "checkpoint"]
+__all__ = ["Written", "checkpoint", "checkpoint_age"]
 
 #: How often a checkpoint of a shard is begun anew because a rotation, or another checkpoint, came first.
 TRIES = 20
@@ -82,6 +83,12 @@ def checkpoint(session: Session, *, full: bool = False) -> Flow[Written]:
         size += 0 if made is None else sum(p.packed for c in made.contents for p in c.pieces)
         session.report(shard + 1, session.config.shards)
     return Written(number, begun / 1000, sum(each is not None for each in done), size)
+
+
+def checkpoint_age(session: Session) -> Flow[float]:
+    """Return the seconds since the last checkpoint of any shard began; infinity if one has none."""
+    begun = min(state.checkpointed for state in (yield from read_states(session)))
+    return ((yield from server_time(session)) - begun) / 1000 if begun else math.inf
 
 
 def _shard(session: Session, shard: int, *, full: bool) -> Flow[tuple[Checkpoint | None, int]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis import flows, lifecycle, rotation
 from urifilter_redis.archive.home import named_home
-from urifilter_redis.checkpoint import checkpoint
+from urifilter_redis.checkpoint import checkpoint, checkpoint_age
 from urifilter_redis.config import Config, Settings
 from urifilter_redis.connection import Address, Connector
 from urifilter_redis.errors import AnswerLost, UriFilterError
@@ -37,13 +37,20 @@ __all__ = ["UriFilter", "drop_filter", "list_filters"]
 T = TypeVar("T")
 
 
-def drive(flow: Flow[T], connector: Connector) -> T:
-    """Run a flow with blocking I/O; return what it returns, raise what it raises."""
+def drive(flow: Flow[T], connector: Connector | None = None, check: Callable[[], object] = lambda: None) -> T:
+    """Run a flow with blocking I/O; return what it returns, raise what it raises.
+
+    Args:
+        flow: what to run.
+        connector: to the server; None for a flow that asks none.
+        check: called before each step; what it raises ends the flow there.
+    """
     outcome: Any = None
     try:
         step = next(flow)
         while True:
             try:
+                check()
                 outcome = _perform(step, connector)
             except BaseException as error:  # noqa: BLE001 - the flow must hear of Ctrl-C too
                 step = flow.throw(error)
@@ -53,19 +60,21 @@ def drive(flow: Flow[T], connector: Connector) -> T:
         return stop.value  # type: ignore[no-any-return]
 
 
-def _perform(step: Step, connector: Connector) -> Any:
+def _perform(step: Step, connector: Connector | None) -> Any:
     if isinstance(step, Send):
+        assert connector is not None  # noqa: S101 - see drive
         return connector.send(step.commands)
     return step.do() if isinstance(step, Work) else time.sleep(step.seconds)
 
 
-def _connect(
+def connect(
     name: str | None,
     redis: str | redis_py.Redis | None,
     prefix: str,
     timeouts: Timeouts | None,
     archive: str | None = None,
 ) -> tuple[Connector, Session]:
+    """Return a connector, and a session of a filter that is not opened yet (None: of the server alone)."""
     keys, timeouts = FilterKeys(prefix, "any" if name is None else name), timeouts or Timeouts()
     home = named_home(archive)
     given = Address(redis) if redis is None or isinstance(redis, str) else redis
@@ -189,17 +198,17 @@ class UriFilter:
 
     @classmethod
     def _begin(cls, flow: Callable[[Session], Flow[object]], *where: Any) -> Self:
-        connector, session = _connect(*where)
+        connector, session = connect(*where)
         opened = cls(connector, session)
         try:
-            drive(flow(session), connector)
+            opened._run(flow(session))
         except BaseException:
             opened.close()
             raise
         return opened
 
     def _run(self, flow: Flow[T]) -> T:
-        return drive(flow, self._connector)
+        return drive(flow, self._connector, self._session.check)
 
     @property
     def name(self) -> str:
@@ -347,6 +356,10 @@ class UriFilter:
         answers = self._run(flows.answer(self._session, "remove", flows.listed(uris), retry))
         return [answer == 1 for answer in answers]
 
+    def checkpoint_age(self) -> float:
+        """Return the seconds since the last checkpoint of any shard began; infinity if one has none."""
+        return self._run(checkpoint_age(self._session))
+
     def rotate(self, expected_epoch: int | None = None, *, dry_run: bool = False) -> Rotation:
         """Rotate a ring or rolling filter once, and finish a rotation that somebody has left.
 
@@ -445,7 +458,7 @@ def run(  # noqa: PLR0913 - where the filter is
     timeouts: Timeouts | None = None,
 ) -> T:
     """Connect, run one flow, and close; for what needs no open filter."""
-    connector, session = _connect(name, redis, prefix, timeouts, archive)
+    connector, session = connect(name, redis, prefix, timeouts, archive)
     try:
         return drive(flow(session), connector)
     finally:

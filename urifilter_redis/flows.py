@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from urifilter_redis.session import Session
     from urifilter_redis.steps import Flow
 
-__all__ = ["WINDOW", "answer", "listed", "selected", "unresolved"]
+__all__ = ["WINDOW", "answer", "check_question", "listed", "selected", "unresolved"]
 
 T = TypeVar("T")
 
@@ -79,14 +79,19 @@ def answer(
         ValueError: ``retry`` is not of this call, or ``max_age`` or the command not for this filter.
         UriFilterError: with the answers that did arrive; AnswerLost if others may have been lost.
     """
-    _check(session.config, command, max_age)
+    check_question(session.config, command, max_age)
     batch = _resume(session, command, items, retry, max_age or 0)
     while batch.open:
         yield from _window(session, batch, batch.open[:CALLS_IN_FLIGHT])
     return cast("list[int]", batch.answers)
 
 
-def _check(config: Config, command: str, max_age: int | None) -> None:
+def check_question(config: Config, command: str, max_age: int | None) -> None:
+    """Check that a command, and an age if one is given, are for this filter.
+
+    Raises:
+        ValueError: one is not.
+    """
     if command == "remove" and config.layout != "counting":
         raise ValueError(f"remove is for layout counting, and this filter is {config.layout}: use forget")
     if max_age is not None:

@@ -38,6 +38,7 @@ class Session:
         where: what errors name: the filter and server, or the server alone.
         timeouts: how long to wait.
         ids: the call ids of this client.
+        check: called before each step of the blocking client; what it raises ends what is being done.
         report: called with (done, total) as long work goes on.
         restored: what opening the filter brought back from the archive, if anything.
         unresolved: batches whose caller went away (task cancelled, Ctrl-C) before all answers were there.
@@ -50,6 +51,7 @@ class Session:
     insists: bool = False
     ids: CallIds = field(default_factory=CallIds)
     where: str = ""
+    check: Callable[[], object] = lambda: None
     report: Callable[[int, int], object] = lambda *_: None
     restored: Restored | None = None
     unresolved: deque[Batch] = field(default_factory=lambda: deque(maxlen=UNRESOLVED_KEPT))

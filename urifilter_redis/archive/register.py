@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from urifilter_redis.session import Session
     from urifilter_redis.steps import Flow
 
-__all__ = ["check_registered", "home_of", "register", "registered", "unregister"]
+__all__ = ["check_registered", "home_of", "read_registration", "register", "registered", "unregister"]
 
 
 def home_of(session: Session) -> Home:
@@ -42,7 +42,7 @@ def registered(home: Home, name: str) -> Flow[Config | None]:
     Raises:
         ArchiveCorrupt: the registration is damaged.
     """
-    _, there = yield from _read(home, name)
+    _, there = yield from read_registration(home, name)
     return None if there is None or there.dropped else there.config
 
 
@@ -50,7 +50,7 @@ def register(home: Home, name: str, config: Config) -> Flow[tuple[Config, bool]]
     """Register a filter unless its name is; return the configuration that counts, and whether it is this one."""
     document = Registration(format=FORMAT, filter=name, created=time.time(), config=config)
     while True:
-        _, there = yield from _read(home, name)
+        _, there = yield from read_registration(home, name)
         if there is not None and not there.dropped:
             return there.config, False
         yield from unregister(home, name)
@@ -74,7 +74,7 @@ def check_registered(session: Session) -> Flow[None]:
 
 def unregister(home: Home, name: str) -> Flow[bool]:
     """Remove a filter from an archive; return whether it was there. Whoever does it again finishes it."""
-    text, there = yield from _read(home, name)
+    text, there = yield from read_registration(home, name)
     if text is None or there is None:
         return False
     if not there.dropped:
@@ -90,7 +90,12 @@ def unregister(home: Home, name: str) -> Flow[bool]:
     return (yield from home.swap(Key(name), text, None))
 
 
-def _read(home: Home, name: str) -> Flow[tuple[bytes | None, Registration | None]]:
+def read_registration(home: Home, name: str) -> Flow[tuple[bytes | None, Registration | None]]:
+    """Return the registration of a name, as it is and as it reads; both None if there is none.
+
+    Raises:
+        ArchiveCorrupt: it is damaged.
+    """
     text = yield from home.read(Key(name))
     if text is None:
         return None, None

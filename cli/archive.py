@@ -1,0 +1,206 @@
+"""``archive list|show|verify|export|import|prune``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from urifilter_redis.archive.exported import export as export_filter
+from urifilter_redis.archive.exported import import_ as import_filter
+from urifilter_redis.archive.home import named_home
+from urifilter_redis.archive.upkeep import Document, Entry, entries, verify_all
+from urifilter_redis.archive.upkeep import prune as prune_leftovers
+from urifilter_redis.archive.upkeep import show as show_filter
+from urifilter_redis.client import drive
+from urifilter_redis.retention import period_of, seconds_of
+
+from .common import Shared, columns, moment, pass_shared, print_json, say, shared, size_text
+from .progress import bar
+
+if TYPE_CHECKING:
+    from urifilter_redis.archive.home import Home
+    from urifilter_redis.steps import Flow
+
+__all__ = ["archive"]
+
+T = TypeVar("T")
+
+
+@click.group()
+def archive() -> None:
+    """Look at an archive, verify it, and clean it up.
+
+    \b
+    Example:
+      urifilter archive list --archive file:///var/lib/urifilter
+    """
+
+
+@contextmanager
+def _home(options: Shared) -> Iterator[Callable[[Callable[[Home], Flow[T]]], T]]:
+    home = named_home(options.archive)
+    if home is None:
+        raise click.UsageError("which archive? Say --archive or set URIFILTER_ARCHIVE")
+    try:
+        yield lambda flow: drive(flow(home))
+    finally:
+        drive(home.close())
+
+
+@archive.command(name="list")
+@shared
+@pass_shared
+def list_(options: Shared) -> None:
+    """List the filters of an archive.
+
+    \b
+    Example:
+      urifilter archive list --archive file:///var/lib/urifilter
+    """
+    with _home(options) as run:
+        found = run(entries)
+    if options.json:
+        print_json([asdict(each) for each in found])
+    else:
+        head = ("name", "uid", "layout", "retention", "capacity", "shards", "oldest checkpoint", "slices", "size", "")
+        columns(head, map(_row, found))
+
+
+def _row(each: Entry) -> tuple[object, ...]:
+    begun = moment(each.begun) if each.begun else "none yet" if not each.checkpointed else "not of all shards"
+    damaged = f"{len(each.problems)} damaged: urifilter archive verify" if each.problems else ""
+    return (
+        each.filter, each.uid, each.layout, each.retention, each.capacity, each.shards, begun, each.slices,
+        size_text(each.packed), damaged,
+    )  # fmt: skip
+
+
+@archive.command()
+@click.argument("name")
+@shared
+@pass_shared
+def show(options: Shared, name: str) -> None:
+    """Show what an archive has of a filter: settings, and each checkpoint and closed slice.
+
+    \b
+    Example:
+      urifilter archive show news --archive file:///var/lib/urifilter
+    """
+    with _home(options) as run:
+        registration, found = run(lambda home: show_filter(home, name))
+    config = asdict(registration.config)
+    if options.json:
+        print_json(
+            {"filter": name, "created": registration.created, "config": config, "documents": [*map(asdict, found)]}
+        )
+        return
+    for key, value in config.items():
+        if value is not None:
+            click.echo(f"{key:24}{value}")
+    click.echo()
+    head = ("kind", "shard", "epoch", "number", "time", "inserted", "size", "archived as", "")
+    columns(head, map(_document, found))
+
+
+def _document(each: Document) -> tuple[object, ...]:
+    time = moment(each.time) if each.time else ""
+    return (
+        each.kind, each.shard, each.epoch, each.number or "", time, each.inserted, size_text(each.size),
+        size_text(each.packed), each.problem or "",
+    )  # fmt: skip
+
+
+@archive.command()
+@click.argument("name", required=False)
+@shared
+@pass_shared
+def verify(options: Shared, name: str | None) -> None:
+    """Read everything in an archive, or of one filter, and check it. Exits with 1 if something is damaged.
+
+    \b
+    Example:
+      urifilter archive verify --archive file:///var/lib/urifilter
+    """
+    with _home(options) as run, bar(name or "archive") as report:
+        found = run(lambda home: verify_all(home, name, report))
+    if options.json:
+        print_json(asdict(found))
+    else:
+        for problem in found.problems:
+            click.echo(problem)
+        say(f"{found.documents:,} documents, {size_text(found.packed)}: {len(found.problems)} damaged")
+    if found.problems:
+        raise click.exceptions.Exit(1)
+
+
+@archive.command()
+@click.argument("name")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@shared
+@pass_shared
+def export(options: Shared, name: str, file: Path) -> None:
+    """Write a filter's last checkpoint into one file, which `check --archive-file` asks without any server.
+
+    \b
+    Example:
+      urifilter archive export news news.urifilter --archive file:///var/lib/urifilter
+    """
+    with _home(options) as run, bar(name) as report:
+        found = run(lambda home: export_filter(home, name, file, report))
+    begun = min(each.begun for each in found) / 1000
+    if options.json:
+        print_json({"filter": name, "file": str(file), "begun": begun, "size": file.stat().st_size})
+    else:
+        say(f"{file}: {name} as of {moment(begun)}, {size_text(file.stat().st_size)}")
+
+
+@archive.command(name="import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@shared
+@pass_shared
+def import_(options: Shared, file: Path) -> None:
+    """Put an exported filter into an archive; `urifilter restore` brings it into Redis. What is newer there stays.
+
+    \b
+    Example:
+      urifilter archive import news.urifilter --archive file:///var/lib/urifilter
+    """
+    with _home(options) as run, bar(file.name) as report:
+        name, config = run(lambda home: import_filter(home, file, report))
+    if options.json:
+        print_json({"filter": name, "uid": config.uid})
+    else:
+        say(f"{name} is in the archive: urifilter restore {name} brings it into Redis")
+
+
+@archive.command()
+@click.argument("name", required=False)
+@click.option("--older-than", default="1h", show_default=True, metavar="TIME", help="Nothing that is younger: 90m, 2h.")
+@shared
+@pass_shared
+def prune(options: Shared, name: str | None, older_than: str) -> None:
+    """Remove what crashed uploads have left, and closed slices that have expired.
+
+    Nothing younger than --older-than is removed, because it may be an upload under way; these take half an hour at
+    most.
+
+    \b
+    Example:
+      urifilter archive prune --archive file:///var/lib/urifilter --older-than 1d
+    """
+    age = 0.0 if older_than == "0s" else float(seconds_of(period_of(older_than)))
+    with _home(options) as run:
+        done = run(lambda home: prune_leftovers(home, age, name))
+    for problem in done.problems:
+        say(f"urifilter: {problem}")
+    if options.json:
+        print_json(asdict(done))
+    else:
+        say(f"removed {done.blobs:,} leftovers, {size_text(done.packed)}, and {done.documents:,} expired documents")
+    if done.problems:
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,126 @@
+"""Running in the background: started, stopped and asked after by a file that is locked for as long as it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from urifilter_redis import UriFilterError
+
+from .common import say
+
+__all__ = ["background", "daemon_options", "running", "stop_daemon", "tell_status"]
+
+#: Seconds that a daemon may take to finish what it is at.
+PATIENCE = 60.0
+
+#: What ``status`` exits with when nothing runs, as the Linux Standard Base says.
+NOT_RUNNING = 3
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def daemon_options(command: F) -> F:
+    """Add ``--daemon``, ``--pidfile`` and ``--log-file``."""
+    path = click.Path(dir_okay=False, resolve_path=True, path_type=Path)
+    for option in (
+        click.option("--log-file", type=path, help="Write the log here and not to stderr."),
+        click.option("--pidfile", type=path, help="Written and locked while it runs; for stop and status."),
+        click.option("--daemon", is_flag=True, help="Run in the background; wants --pidfile and --log-file."),
+    ):
+        command = option(command)
+    return command
+
+
+@contextlib.contextmanager
+def background(*, daemon: bool, pidfile: Path | None, log_file: Path | None) -> Iterator[None]:
+    """Go into the background if that is wanted, and hold the pidfile.
+
+    Raises:
+        click.UsageError: it is wanted, and the files are not named.
+        UriFilterError: it runs already, or python-daemon is missing.
+    """
+    if daemon and (pidfile is None or log_file is None):
+        raise click.UsageError("--daemon wants --pidfile and --log-file")
+    if pidfile is not None and (process := running(pidfile)):
+        raise UriFilterError(f"it runs already, as process {process} ({pidfile})")
+    if not daemon:
+        with _held(pidfile):
+            yield
+        return
+    try:
+        from daemon import DaemonContext  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise UriFilterError("--daemon needs python-daemon: pip install 'urifilter-redis[daemon]'") from error
+    assert log_file is not None  # noqa: S101 - see above
+    with log_file.open("a") as log:
+        say(f"log: {log_file}")
+        with DaemonContext(stdout=log, stderr=log, signal_map={}), _held(pidfile):
+            yield
+
+
+@contextlib.contextmanager
+def _held(pidfile: Path | None) -> Iterator[None]:
+    if pidfile is None:
+        yield
+        return
+    with pidfile.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UriFilterError(f"it runs already ({pidfile})") from error
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        try:
+            yield
+        finally:
+            pidfile.unlink(missing_ok=True)
+
+
+def running(pidfile: Path) -> int:
+    """Return the process that holds a pidfile; 0 if none does, whatever it says.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        with pidfile.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(file.read().strip() or 0)
+    except FileNotFoundError:
+        pass
+    return 0
+
+
+def stop_daemon(pidfile: Path) -> None:
+    """Ask a daemon to stop, and wait until it has."""
+    process = running(pidfile)
+    if not process:
+        say(f"it does not run ({pidfile})")
+        raise click.exceptions.Exit(NOT_RUNNING)
+    os.kill(process, signal.SIGTERM)
+    end = time.monotonic() + PATIENCE
+    while running(pidfile):
+        if time.monotonic() > end:
+            raise UriFilterError(f"process {process} does not stop")
+        time.sleep(0.05)
+    say(f"stopped process {process}")
+
+
+def tell_status(pidfile: Path) -> None:
+    """Say whether a daemon runs; exit with 0 if it does and with 3 if not."""
+    process = running(pidfile)
+    click.echo(f"running, process {process}" if process else "not running")
+    sys.exit(0 if process else NOT_RUNNING)

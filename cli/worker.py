@@ -1,0 +1,191 @@
+"""``worker``, and beside it ``checkpoint`` and ``restore`` for one filter by hand."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from urifilter_redis import UriFilter
+from urifilter_redis.archive.home import ARCHIVE_VARIABLE, named_home
+from urifilter_redis.client import drive, list_filters
+from urifilter_redis.retention import period_of, seconds_of
+from urifilter_redis.worker import Worker
+
+from .common import Shared, moment, pass_shared, print_json, say, shared, size_text
+from .daemon import background, daemon_options, stop_daemon, tell_status
+from .progress import steps
+from .signals import Interrupted, Signals
+
+__all__ = ["checkpoint", "restore", "worker"]
+
+
+@click.command()
+@click.argument("name")
+@click.option("--full", is_flag=True, help="Write everything, also what has not changed since the last.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+@shared
+@pass_shared
+def checkpoint(options: Shared, name: str, *, full: bool, quiet: bool) -> None:
+    """Write a filter back to its archive, as far as it has changed; inserts go on meanwhile.
+
+    \b
+    Example:
+      urifilter checkpoint news --archive file:///var/lib/urifilter
+    """
+    with UriFilter.open(name, **options.filter()) as opened, steps(opened, name, quiet=quiet):
+        done = opened.checkpoint(full=full)
+        shards = opened.config.shards
+    if options.json:
+        print_json({"filter": name, **asdict(done)})
+    elif not quiet:
+        click.echo(f"{name}: checkpoint {done.number}: {done.shards} of {shards} shards, {size_text(done.size)}")
+
+
+@click.command()
+@click.argument("name")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+@shared
+@pass_shared
+def restore(options: Shared, name: str, *, quiet: bool) -> None:
+    """Bring a filter back from its archive: all of it, or what Redis has lost or has older than the archive.
+
+    \b
+    Example:
+      urifilter restore news --archive file:///var/lib/urifilter
+    """
+    with UriFilter.open(name, **options.filter()) as opened:
+        done = opened.restored
+        nothing = f"{name}: nothing to restore: Redis has what the archive has"
+        if opened.config.archive in {None, "redis"}:
+            raise click.UsageError(f"{name} was made without an archive")
+        if named_home(options.archive) is None:
+            raise click.UsageError("from where? Say --archive or set URIFILTER_ARCHIVE")
+    for problem in done.problems if done else ():
+        say(f"urifilter: {problem}; something older was used")
+    if options.json:
+        print_json({"filter": name, **(asdict(done) if done else {"shards": 0})})
+    elif not quiet:
+        since = f" of {moment(done.begun)}" if done and done.begun else ""
+        click.echo(f"{name}: restored {done.shards} shards to checkpoint {done.checkpoint}{since}" if done else nothing)
+
+
+class _Stop:
+    """SIGTERM and SIGINT end the work between two steps, and any sleep at once."""
+
+    def __init__(self, signals: Signals) -> None:
+        self._signals, self._raised = signals, False
+
+    def check(self) -> None:
+        """Raise Interrupted once: what is cleaned up then is not interrupted."""
+        if not self._raised:
+            try:
+                with self._signals.allowed():
+                    pass
+            except Interrupted:
+                self._raised = True
+                raise
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep, or raise Interrupted."""
+        with self._signals.allowed():
+            threading.Event().wait(seconds)
+
+
+def _log_to(path: Path | None) -> None:
+    handler = logging.FileHandler(path) if path else logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    top = logging.getLogger("urifilter_redis")
+    top.addHandler(handler)
+    top.setLevel(logging.INFO)
+
+
+@click.group(invoke_without_command=True)
+@click.option("--filter", "names", multiple=True, metavar="NAME", help="Only this one; may be said several times.")
+@click.option("--checkpoint-every", default="5m", show_default=True, metavar="TIME", help="45s, 10m, 6h, 1d.")
+@click.option("--once", is_flag=True, help="Do what is due, and checkpoints in any case, and end. For timers.")
+@daemon_options
+@shared
+@pass_shared
+@click.pass_context
+def worker(
+    context: click.Context,
+    options: Shared,
+    /,
+    names: tuple[str, ...],
+    checkpoint_every: str,
+    *,
+    once: bool,
+    daemon: bool,
+    pidfile: Path | None,
+    log_file: Path | None,
+) -> None:
+    """Write filters back to their archive, rotate them on time, and bring back what a server has lost.
+
+    Looks after all filters, those too that only the archive knows any more. Any number of workers may run: a filter
+    has one at a time. SIGTERM ends it between two pieces.
+
+    \b
+    Example:
+      urifilter worker --archive file:///var/lib/urifilter --checkpoint-every 5m
+    """
+    if context.invoked_subcommand is not None:
+        return
+    every = float(seconds_of(period_of(checkpoint_every)))
+    archive = options.archive or os.environ.get(ARCHIVE_VARIABLE)
+    home = named_home(archive)
+    list_filters(**options.where())  # a wrong address is told before it is in the background
+    if home is not None:
+        drive(home.keys())
+        drive(home.close())
+    with background(daemon=daemon, pidfile=pidfile, log_file=log_file), Signals() as signals:
+        _log_to(log_file)
+        stop = _Stop(signals)
+        work = Worker(options.redis, options.prefix, archive, named_home(archive), every, names, stop.check)
+        try:
+            if once:
+                _once(work, options)
+            else:
+                work.run(stop.sleep)
+        except Interrupted:
+            logging.getLogger("urifilter_redis.worker").info("stopped")
+
+
+def _once(work: Worker, options: Shared) -> None:
+    done = work.once(force=True)
+    if options.json:
+        print_json([asdict(each) for each in done])
+    if any(each.error for each in done):
+        sys.exit(2)
+
+
+_PIDFILE = click.option("--pidfile", required=True, type=click.Path(path_type=Path), help="Of the worker.")
+
+
+@worker.command()
+@_PIDFILE
+def stop(pidfile: Path) -> None:
+    """Stop the worker that holds a pidfile, and wait until it has.
+
+    \b
+    Example:
+      urifilter worker stop --pidfile /run/urifilter/worker.pid
+    """
+    stop_daemon(pidfile)
+
+
+@worker.command()
+@_PIDFILE
+def status(pidfile: Path) -> None:
+    """Say whether a worker holds a pidfile; exits with 0 if so, with 3 if not.
+
+    \b
+    Example:
+      urifilter worker status --pidfile /run/urifilter/worker.pid
+    """
+    tell_status(pidfile)

@@ -1,0 +1,321 @@
+"""A filter in one file that describes itself: its configuration and the last good checkpoint of every shard.
+
+The file is a line ``urifilter-archive 1``, the length of the header in bytes as another line, the header (a document,
+see ``documents``), and the blobs that it names, one after the other in its order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from urifilter_redis.archive import documents
+from urifilter_redis.archive.contents import PIECES_AT_ONCE, Writer
+from urifilter_redis.archive.manifest import FORMAT, PIECE, Checkpoint, Registration
+from urifilter_redis.archive.records import read_forgotten
+from urifilter_redis.archive.register import register, registered
+from urifilter_redis.archive.snapshots import last_good, places, to_replace
+from urifilter_redis.batch import Digester
+from urifilter_redis.digest import hasher, shards_of
+from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, ConfigMismatch
+from urifilter_redis.model import blocked_offsets, classic_offsets
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from urifilter_redis.archive.home import Home
+    from urifilter_redis.archive.manifest import Content, Manifest
+    from urifilter_redis.config import Config
+    from urifilter_redis.steps import Flow
+
+__all__ = ["ExportedFilter", "export", "import_"]
+
+_MAGIC = b"urifilter-archive 1\n"
+
+#: Bytes that a header may have: 4,096 shards need some 40 MB.
+HEADER_LIMIT = 256 << 20
+
+#: Unpacked pieces that are kept for the next question: 256 MiB.
+PIECES_KEPT = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Header:
+    """What the file has.
+
+    Attributes:
+        registration: of the filter.
+        exported: seconds since 1970.
+        checkpoints: one a shard.
+        blobs: in their order.
+        sizes: bytes of each.
+    """
+
+    registration: Registration
+    exported: float
+    checkpoints: list[Checkpoint]
+    blobs: list[str]
+    sizes: list[int]
+
+    def check(self) -> None:
+        """Check that it is of one filter, and whole.
+
+        Raises:
+            ArchiveCorrupt: it is not.
+        """
+        config = self.registration.config
+        self.registration.check(self.registration.filter)
+        if [each.shard for each in self.checkpoints] != list(range(config.shards)):
+            raise ArchiveCorrupt("it does not have one checkpoint of every shard")
+        for each in self.checkpoints:
+            each.check(config, each.shard)
+        packed = {c.blob: sum(p.packed for p in c.pieces) for each in self.checkpoints for c in each.contents}
+        packed.pop("", None)
+        if dict(zip(self.blobs, self.sizes, strict=False)) != packed or len(self.blobs) != len(self.sizes):
+            raise ArchiveCorrupt("its blobs are not those that its checkpoints need")
+
+
+def export(home: Home, name: str, path: Path, report: Callable[[int, int], object]) -> Flow[list[Checkpoint]]:
+    """Write the last good checkpoints of a filter into a file, which appears when it is whole.
+
+    Raises:
+        ArchiveMissing: the filter is not in the archive, or a shard has no checkpoint yet.
+        ArchiveCorrupt: a shard has no good checkpoint.
+        ArchiveError: the file cannot be written.
+    """
+    config = yield from registered(home, name)
+    if config is None:
+        raise ArchiveMissing(f"archive {home.shown}: there is no filter {name!r}")
+    checkpoints = []
+    for shard in range(config.shards):
+        found, _ = yield from last_good(home, name, (yield from places(home, name, config, shard)))
+        if found is None:
+            text = f"shard {shard} of {name!r} has no checkpoint yet: urifilter checkpoint {name}"
+            raise ArchiveMissing(f"archive {home.shown}: {text}")
+        checkpoints.append(found)
+    sizes = {c.blob: sum(p.packed for p in c.pieces) for each in checkpoints for c in each.contents if c.blob}
+    registration = Registration(format=FORMAT, filter=name, created=time.time(), config=config)
+    header = documents.dump(
+        _Header(
+            registration=registration,
+            exported=time.time(),
+            checkpoints=checkpoints,
+            blobs=list(sizes),
+            sizes=list(sizes.values()),
+        )
+    )
+    with _written(path) as file:
+        file.write(_MAGIC + b"%d\n" % len(header) + header)
+        for done, (blob, size) in enumerate(sizes.items(), 1):
+            for at in range(0, size, PIECE * PIECES_AT_ONCE):
+                length = min(PIECE * PIECES_AT_ONCE, size - at)
+                data = yield from home.download(name, blob, at, length)
+                if len(data) != length:
+                    raise ArchiveCorrupt(f"archive {home.shown}: blob {blob} has become shorter")
+                file.write(data)
+            report(done, len(sizes))
+    return checkpoints
+
+
+@contextlib.contextmanager
+def _written(path: Path) -> Iterator[BinaryIO]:
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        try:
+            with part.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        except OSError as error:
+            raise ArchiveError(f"{path}: {error.strerror or error}") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def import_(home: Home, path: Path, report: Callable[[int, int], object]) -> Flow[tuple[str, Config]]:
+    """Put an exported filter into an archive, from where it can be restored; what is newer there stays.
+
+    Raises:
+        ConfigMismatch: the archive has another filter of this name.
+        ArchiveCorrupt: the file is damaged; nothing was changed.
+    """
+    with ExportedFilter(path) as exported:
+        exported.verify()
+        name, config = exported.name, exported.config
+        there, _ = yield from register(home, name, config)
+        if there.uid != config.uid:
+            raise ConfigMismatch(f"archive {home.shown}: there is another filter {name!r}, of uid {there.uid}")
+        for each in exported.checkpoints:
+            yield from _import_shard(home, exported, each)
+            report(each.shard + 1, config.shards)
+    return name, config
+
+
+def _import_shard(home: Home, exported: ExportedFilter, checkpoint: Checkpoint) -> Flow[None]:
+    config = exported.config
+    found = yield from places(home, exported.name, config, checkpoint.shard)
+    if any(place.checkpoint and place.checkpoint.number >= checkpoint.number for place in found):
+        return
+    writers: list[Writer] = []
+    try:
+        moved = []
+        for content in checkpoint.contents:
+            writers.append(Writer(home, exported.name, config.uid))
+            for first in range(0, len(content.pieces), PIECES_AT_ONCE):
+                last = min(first + PIECES_AT_ONCE, len(content.pieces))
+                yield from writers[-1].write([exported.piece(content, number) for number in range(first, last)])
+            moved.append((yield from writers[-1].finish()))
+        bitmaps = [dataclasses.replace(b, content=c) for b, c in zip(checkpoint.bitmaps, moved, strict=False)]
+        made = dataclasses.replace(checkpoint, bitmaps=bitmaps, replies=moved[-2], forgotten=moved[-1])
+        place = to_replace(found)
+        swapped = yield from home.swap(place.key, place.text, documents.dump(made))
+    except GeneratorExit:  # nothing can be done any more
+        raise
+    except BaseException:
+        for writer in writers:
+            yield from writer.abandon()
+        raise
+    if not swapped:
+        for writer in writers:
+            yield from writer.abandon()
+        raise ArchiveError(f"archive {home.shown}: somebody else has written a checkpoint meanwhile: try again")
+
+
+class ExportedFilter:
+    """A filter in a file: it can be asked without any server.
+
+    Attributes:
+        name: of the filter; config: its configuration; checkpoints: one a shard.
+
+    Raises:
+        ArchiveError: the file cannot be read.
+        ArchiveCorrupt: it is damaged, or no exported filter.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._file = path.open("rb")
+        except OSError as error:
+            raise ArchiveError(f"{path}: {error.strerror or error}") from error
+        try:
+            header = self._header()
+        except BaseException:
+            self._file.close()
+            raise
+        self.name, self.config = header.registration.filter, header.registration.config
+        self.checkpoints = header.checkpoints
+        self._starts: dict[str, int] = {}
+        at = self._file.tell()
+        for blob, size in zip(header.blobs, header.sizes, strict=True):
+            self._starts[blob] = at
+            at += size
+        self._digester = Digester(self.config.normalize, hasher(self.config.hash, self.config.seed))
+        self._spans: dict[str, list[tuple[int, int]]] = {}
+        self._forgotten: dict[int, set[bytes]] = {}
+        self._kept = functools.lru_cache(PIECES_KEPT)(self._piece)
+
+    def _header(self) -> _Header:
+        try:
+            if self._file.readline(len(_MAGIC)) != _MAGIC:
+                raise ArchiveCorrupt(f"{self._path}: it is no exported filter (urifilter archive export)")
+            length = self._file.readline(20)
+            if not length.strip().isdigit() or int(length) > HEADER_LIMIT:
+                raise ArchiveCorrupt(f"{self._path}: its header has an impossible length")
+            text = self._file.read(int(length))
+        except OSError as error:
+            raise ArchiveError(f"{self._path}: {error.strerror or error}") from error
+        header = documents.load(_Header, text, f"{self._path}: its header")
+        header.check()
+        return header
+
+    def verify(self) -> None:
+        """Read everything.
+
+        Raises:
+            ArchiveCorrupt: something is not what it must be.
+        """
+        for content in (content for each in self.checkpoints for content in each.contents):
+            for number in range(len(content.pieces)):
+                self.piece(content, number)
+
+    def piece(self, content: Content, number: int) -> bytes:
+        """Return a piece of a content.
+
+        Raises:
+            ArchiveCorrupt: it is not what it must be.
+        """
+        spans = self._spans.setdefault(content.blob, content.spans())
+        offset, length = spans[number]
+        try:
+            self._file.seek(self._starts[content.blob] + offset)
+            packed = self._file.read(length)
+        except OSError as error:
+            raise ArchiveError(f"{self._path}: {error.strerror or error}") from error
+        try:
+            return content.pieces[number].unpack(packed)
+        except ArchiveCorrupt as error:
+            raise ArchiveCorrupt(f"{self._path}: {error}") from error
+
+    def contains_many(self, uris: Iterable[object]) -> list[int]:
+        """Return the age of each item, as ``UriFilter.contains_many`` does.
+
+        Raises:
+            BadItem: with all bad indices.
+            ArchiveCorrupt: a piece is damaged.
+        """
+        digests = self._digester(list(uris))
+        return [
+            self._age(shard, digest)
+            for shard, digest in zip(shards_of(digests, self.config.shards), digests, strict=True)
+        ]
+
+    def _age(self, shard: int, digest: bytes) -> int:
+        checkpoint = self.checkpoints[shard]
+        if shard not in self._forgotten:
+            data = b"".join(self.piece(checkpoint.forgotten, n) for n in range(len(checkpoint.forgotten.pieces)))
+            self._forgotten[shard] = {each for each, _ in read_forgotten(data)}
+        if digest in self._forgotten[shard]:
+            return 0
+        tested = checkpoint.bitmaps[:1] if self.config.write == "all" else checkpoint.bitmaps[::-1]
+        for age, manifest in enumerate(tested, 1):
+            if self._has(manifest, shard, checkpoint.bitmaps.index(manifest), digest):
+                return min(age, 2) if self.config.retention == "rolling" else age
+        return 0
+
+    def _has(self, manifest: Manifest, shard: int, bitmap: int, digest: bytes) -> bool:
+        layout, units, k = self.config.layout, manifest.units, self.config.k
+        if layout == "counting":
+            cells = ((4 * at, 0xF0 >> 4 * (at % 2)) for at in classic_offsets(digest, units, k))
+        else:
+            offsets = blocked_offsets if layout == "blocked" else classic_offsets
+            cells = ((at, 128 >> at % 8) for at in offsets(digest, units, k))
+        for at, mask in cells:
+            number, byte = divmod(at // 8, PIECE)
+            if not self._kept(shard, bitmap, number)[byte] & mask:
+                return False
+        return True
+
+    def _piece(self, shard: int, bitmap: int, number: int) -> bytes:
+        return self.piece(self.checkpoints[shard].bitmaps[bitmap].content, number)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

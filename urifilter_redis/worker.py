@@ -1,0 +1,180 @@
+"""The worker: rotates and checkpoints filters on time, and brings back those that a server has lost.
+
+Any number may run; for each filter one at a time is let do it, by a lease in ``meta``. Nothing depends on that: what
+two do at once, or one that wakes up late, is fenced by the scripts and by what the archive's documents were.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from urifilter_redis import calls
+from urifilter_redis.archive.upkeep import names as registered_names
+from urifilter_redis.client import UriFilter, connect, drive, list_filters
+from urifilter_redis.errors import UriFilterError
+from urifilter_redis.exchange import ask
+from urifilter_redis.lifecycle import open_
+from urifilter_redis.retention import TIMED
+
+if TYPE_CHECKING:
+    from urifilter_redis.archive.home import Home
+    from urifilter_redis.connection import Connector
+    from urifilter_redis.session import Session
+    from urifilter_redis.steps import Flow
+
+__all__ = ["Attended", "Worker"]
+
+log = logging.getLogger("urifilter_redis.worker")
+
+#: Seconds for which a filter is leased; renewed all the while. A worker that died is replaced after as long.
+LEASE = 60.0
+
+#: Seconds between two looks at whether anything is due, at most.
+LONGEST_SLEEP = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """What a worker did to one filter; the attributes are the keys of its JSON.
+
+    Attributes:
+        filter: name.
+        restored: shards that were brought back; epoch: that it was rotated to, or None.
+        checkpoint: number of the checkpoint that was written or found to be enough, or None if none was due.
+        shards: that it wrote; size: bytes that it wrote.
+        problems: what went wrong without stopping it.
+        error: what stopped it, or None.
+        busy: another worker has this filter.
+    """
+
+    filter: str
+    restored: int = 0
+    epoch: int | None = None
+    checkpoint: int | None = None
+    shards: int = 0
+    size: int = 0
+    problems: tuple[str, ...] = ()
+    error: str | None = None
+    busy: bool = False
+
+
+@dataclass(slots=True)
+class Worker:
+    """Looks after filters.
+
+    Attributes:
+        redis, prefix, archive: where they are, as for ``UriFilter.open``.
+        home: of the archive, if any: filters that are registered there are looked after even if Redis has lost them.
+        every: seconds between two checkpoints of a filter.
+        names: of the filters; empty for all.
+        check: called between any two steps; what it raises ends the work there, where nothing is lost.
+        token: what its leases are known by.
+    """
+
+    redis: str | None
+    prefix: str
+    archive: str | None
+    home: Home | None
+    every: float
+    names: tuple[str, ...] = ()
+    check: Callable[[], object] = lambda: None
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    def run(self, sleep: Callable[[float], object] = time.sleep) -> None:
+        """Look after the filters until ``check`` or ``sleep`` raises."""
+        while True:
+            self.once()
+            sleep(min(self.every, LONGEST_SLEEP))
+
+    def once(self, *, force: bool = False) -> list[Attended]:
+        """Do what is due, once; with ``force`` checkpoints are due. What fails is logged and returned."""
+        try:
+            wanted = self.names or self._all()
+        except UriFilterError as error:
+            log.error("%s", error)  # noqa: TRY400 - a message, no traceback
+            return [Attended("", error=str(error))]
+        return [self._attend(name, force=force) for name in wanted]
+
+    def _all(self) -> tuple[str, ...]:
+        found = set(list_filters(redis=self.redis, prefix=self.prefix))
+        if self.home is not None:
+            found |= set(drive(registered_names(self.home)))
+        return tuple(sorted(found))
+
+    def _attend(self, name: str, *, force: bool) -> Attended:
+        try:
+            connector, session = connect(name, self.redis, self.prefix, None, self.archive or "")
+            session.check = self.check
+            with UriFilter(connector, session) as opened:
+                drive(open_(session), connector, self.check)
+                done = _Attention(self, opened, session, connector).run(force=force)
+        except UriFilterError as error:
+            log.error("%s", error)  # noqa: TRY400 - likewise
+            return Attended(name, error=str(error))
+        return done
+
+
+class _Attention:
+    """One filter's turn."""
+
+    def __init__(self, worker: Worker, opened: UriFilter, session: Session, connector: Connector) -> None:
+        self._worker, self._opened = worker, opened
+        self._session, self._connector = session, connector
+        self._leased = 0.0
+
+    def run(self, *, force: bool) -> Attended:
+        opened = self._opened
+        restored = opened.restored
+        if restored:
+            log.info("%s: restored %d shards to checkpoint %d", opened.name, restored.shards, restored.checkpoint)
+        found: dict[str, object] = {"restored": restored.shards if restored else 0}
+        found["problems"] = restored.problems if restored else ()
+        if not self._lease("take"):
+            return Attended(opened.name, busy=True, **found)  # type: ignore[arg-type]
+        self._session.check = self._step
+        try:
+            found |= self._rotate()
+            found |= self._checkpoint(force=force or found.get("epoch") is not None)
+        finally:
+            self._session.check = self._worker.check
+            self._lease("release")
+        return Attended(opened.name, **found)  # type: ignore[arg-type]
+
+    def _rotate(self) -> dict[str, object]:
+        done = self._opened.rotate_due() if self._opened.config.retention in TIMED else None
+        if done is None:
+            return {}
+        log.info("%s: rotated to epoch %d", self._opened.name, done.epoch)
+        return {"epoch": done.epoch, "problems": done.problems}
+
+    def _checkpoint(self, *, force: bool) -> dict[str, object]:
+        """Write back if it is due; after a rotation it is, so that what was closed is not needed as it was."""
+        opened = self._opened
+        if opened.config.archive in {None, "redis"}:
+            return {}
+        if not force and opened.checkpoint_age() < self._worker.every:
+            return {}
+        done = opened.checkpoint()
+        text = "%s: checkpoint %d, %d of %d shards, %d bytes"
+        log.info(text, opened.name, done.number, done.shards, opened.config.shards, done.size)
+        return {"checkpoint": done.number, "shards": done.shards, "size": done.size}
+
+    def _step(self) -> None:
+        self._worker.check()
+        if time.monotonic() - self._leased > LEASE / 3 and not self._lease("take"):
+            raise UriFilterError(f"{self._opened.name}: another worker has taken over")
+
+    def _lease(self, step: str) -> bool:
+        self._leased = time.monotonic()
+        return drive(_lease(self._session, step, self._worker.token), self._connector)
+
+
+def _lease(session: Session, step: str, token: str) -> Flow[bool]:
+    call = calls.lease(step, session.config.uid, session.keys.shard(0), token, round(1000 * LEASE))
+    (reply,) = yield from ask(session, call)
+    return bool(reply)
