@@ -286,7 +286,7 @@ BAD_MANIFESTS = [b'{"format": 1}', b"[" * 100_000, b'{"format": 9}', b"null", b"
 
 @pytest.mark.parametrize("bad", [*BAD_MANIFESTS, 5, None, [1, 2], [{"length": 1, "packed": 2}]], ids=repr)
 def test_bad_manifests_do_not_stop_rotations(redis70, bad):
-    """Whatever stands in the place of a manifest, or of its pieces: the slice is taken for lost, and the rotation comes to its end."""
+    """Whatever stands in the place of a manifest, or of its pieces: the slice is lost, and the rotation ends."""
     with UriFilter.create("news", redis=redis70.url, **ROLLING) as news, redis70.client() as admin:
         news.rotate()
         news.insert("a")

@@ -25,6 +25,7 @@ from urifilter_redis.archive.snapshots import last_good, places, to_replace
 from urifilter_redis.batch import Digester
 from urifilter_redis.digest import hasher, shards_of
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, ConfigMismatch
+from urifilter_redis.flows import check_question
 from urifilter_redis.model import blocked_offsets, classic_offsets
 
 if TYPE_CHECKING:
@@ -266,27 +267,30 @@ class ExportedFilter:
         except ArchiveCorrupt as error:
             raise ArchiveCorrupt(f"{self._path}: {error}") from error
 
-    def contains_many(self, uris: Iterable[object]) -> list[int]:
+    def contains_many(self, uris: Iterable[object], *, max_age: int | None = None) -> list[int]:
         """Return the age of each item, as ``UriFilter.contains_many`` does.
 
         Raises:
             BadItem: with all bad indices.
+            ValueError: ``max_age`` is not for this filter.
             ArchiveCorrupt: a piece is damaged.
         """
+        check_question(self.config, "contains", max_age)
         digests = self._digester(list(uris))
         return [
-            self._age(shard, digest)
+            self._age(shard, digest, max_age or 0)
             for shard, digest in zip(shards_of(digests, self.config.shards), digests, strict=True)
         ]
 
-    def _age(self, shard: int, digest: bytes) -> int:
+    def _age(self, shard: int, digest: bytes, max_age: int) -> int:
         checkpoint = self.checkpoints[shard]
         if shard not in self._forgotten:
             data = b"".join(self.piece(checkpoint.forgotten, n) for n in range(len(checkpoint.forgotten.pieces)))
             self._forgotten[shard] = {each for each, _ in read_forgotten(data)}
         if digest in self._forgotten[shard]:
             return 0
-        tested = checkpoint.bitmaps[:1] if self.config.write == "all" else checkpoint.bitmaps[::-1]
+        tested = checkpoint.bitmaps[-max_age:][::-1]
+        tested = tested[-1:] if self.config.write == "all" else tested
         for age, manifest in enumerate(tested, 1):
             if self._has(manifest, shard, checkpoint.bitmaps.index(manifest), digest):
                 return min(age, 2) if self.config.retention == "rolling" else age
