@@ -160,7 +160,7 @@ def export(options: Shared, name: str, file: Path) -> None:
 
 
 @archive.command(name="import")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @shared
 @pass_shared
 def import_(options: Shared, file: Path) -> None:

@@ -16,7 +16,7 @@ import click
 
 from urifilter_redis import UriFilterError
 
-from .common import say
+from .common import print_json, say
 
 __all__ = ["background", "daemon_options", "running", "stop_daemon", "tell_status"]
 
@@ -119,8 +119,11 @@ def stop_daemon(pidfile: Path) -> None:
     say(f"stopped process {process}")
 
 
-def tell_status(pidfile: Path) -> None:
+def tell_status(pidfile: Path, *, as_json: bool) -> None:
     """Say whether a daemon runs; exit with 0 if it does and with 3 if not."""
     process = running(pidfile)
-    click.echo(f"running, process {process}" if process else "not running")
+    if as_json:
+        print_json({"running": bool(process), "process": process or None})
+    else:
+        click.echo(f"running, process {process}" if process else "not running")
     sys.exit(0 if process else NOT_RUNNING)

@@ -169,6 +169,7 @@ _PIDFILE = click.option("--pidfile", required=True, type=click.Path(path_type=Pa
 
 @worker.command()
 @_PIDFILE
+@shared
 def stop(pidfile: Path) -> None:
     """Stop the worker that holds a pidfile, and wait until it has.
 
@@ -181,11 +182,13 @@ def stop(pidfile: Path) -> None:
 
 @worker.command()
 @_PIDFILE
-def status(pidfile: Path) -> None:
+@shared
+@pass_shared
+def status(options: Shared, pidfile: Path) -> None:
     """Say whether a worker holds a pidfile; exits with 0 if so, with 3 if not.
 
     \b
     Example:
       urifilter worker status --pidfile /run/urifilter/worker.pid
     """
-    tell_status(pidfile)
+    tell_status(pidfile, as_json=options.json)

@@ -23,6 +23,7 @@
 -- @include "_age.lua"
 -- @include "_now.lua"
 -- @include "_changed.lua"
+-- @include "_forgotten.lua"
 
 local FIRST_SLICE = 4
 
@@ -33,7 +34,7 @@ local was_there, changed = {}, false
 for i = 1, job.count do
   was_there[i] = 0
   if not job.call.changed_nothing and age_in(tested, struct.unpack('<I4I4I4I4', packed, i * 16 - 15)) > 0 then
-    was_there[i] = redis.call('ZADD', KEYS[3], 'NX', job.meta.epoch, string.sub(packed, i * 16 - 15, i * 16))
+    was_there[i] = redis.call('ZADD', KEYS[3], 'NX', forgotten_score(job.meta.epoch), string.sub(packed, i * 16 - 15, i * 16))
     changed = changed or was_there[i] == 1
   end
 end

@@ -6,10 +6,11 @@
 --                                 oldest first), inserted (into today), opened (today, ms), closed
 --                                 ("epoch:opened:closed:inserted …", the others of the window), oldest (epoch);
 --                                 growing: limit (items of today); rotating: token, pieces, late; with an archive:
---                                 checkpoint (number), checkpointed and changed (ms), worker, leased; restoring:
---                                 restorer, restored (ms), before (the phase), arranged
+--                                 checkpoint (number), checkpointed and changed (ms), worker, leased, timeline (token of
+--                                 the last restore); restoring: restorer, restored (ms), before (the phase), arranged,
+--                                 worked (1: Redis was written to since the checkpoint)
 --   urifilter:{news:0}:replies    hash: client/slot -> the last answer of a writing call
---   urifilter:{news:0}:forgotten  sorted set: digests that count as new once more, scored by epoch
+--   urifilter:{news:0}:forgotten  sorted set: digests that count as new once more, scored by epoch and time
 --   urifilter:{news:0}:today      newest slice, a bitmap: the only one written to (ring with write=all: all are)
 --   urifilter:{news:0}:history    rolling: everything older than today that has not expired, merged
 --   urifilter:{news:0}:history_1  closed slices, newest first: history_1, history_2 … (rolling: while a rotation runs)

@@ -24,6 +24,7 @@
 -- @include "_age.lua"
 -- @include "_now.lua"
 -- @include "_changed.lua"
+-- @include "_forgotten.lua"
 
 local FIRST_SLICE = 5
 
@@ -44,7 +45,7 @@ if step == 'forget' then
   for at = 1, #data - 15, 16 do
     local digest = string.sub(data, at, at + 15)
     if age_in(tested, struct.unpack('<I4I4I4I4', digest)) == 0 or redis.call('ZSCORE', forgotten_key, digest) then
-      added = added + redis.call('ZADD', forgotten_key, meta.epoch, digest)
+      added = added + redis.call('ZADD', forgotten_key, forgotten_score(meta.epoch), digest)
     end
   end
   if added > 0 then note_change() end

@@ -8,14 +8,15 @@
 -- KEYS[5] merging 2: likewise
 -- KEYS[6…] slices: allocate, piece: one; remove: keys that the shard has no place for; else none
 --
--- ARGV[1] step: allocate, piece, remove, replies (records, unless there is a later one) or forget
+-- ARGV[1] step: allocate, piece, remove, replies (records, unless there is a later one), forget or unforget
 -- ARGV[2] uid: of the filter
 -- ARGV[3] token: of this restorer
 -- ARGV[4] offset: piece: in bytes; allocate: how many bytes; else 0
--- ARGV[5…] data: piece: its bytes; replies: field and record in turn; forget: epoch and digest in turn
+-- ARGV[5…] data: piece: its bytes; replies: field and record in turn; forget: score and digest in turn;
+--   unforget: digests
 --
 -- Reply: 1; allocate: 1 if the slice was there, else 0.
--- Errors: NOFILTER, MISMATCH, RESTORING, BADARG
+-- Errors: NOFILTER, MISMATCH, BADPHASE, BADARG
 
 -- @include "_now.lua"
 -- @include "_restorer.lua"
@@ -24,13 +25,17 @@ local replies_key, forgotten_key, merging_1, merging_2, slice_key = KEYS[2], KEY
 local step, uid, token, offset, data = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local refusal = fence_restorer(uid, token)
 if refusal then return refusal end
+if step == 'piece' and offset + #data > redis.call('STRLEN', slice_key) then
+  return redis.error_reply('BADARG the piece ends past the slice')
+end
 
 if step == 'allocate' then
+  beat()
   if redis.call('STRLEN', slice_key) == offset then return 1 end
   if redis.call('EXISTS', slice_key) == 1 then redis.call('UNLINK', slice_key) end
   redis.call('SETRANGE', slice_key, offset - 1, '\0')
   return 0
-elseif step == 'piece' and offset + #data <= redis.call('STRLEN', slice_key) then
+elseif step == 'piece' then
   redis.call('SET', merging_1, redis.call('GETRANGE', slice_key, offset, offset + #data - 1))
   redis.call('SET', merging_2, data)
   redis.call('BITOP', 'OR', merging_1, merging_1, merging_2)
@@ -47,7 +52,10 @@ elseif step == 'replies' then
   end
 elseif step == 'forget' then
   redis.call('ZADD', forgotten_key, unpack(ARGV, 5))
+elseif step == 'unforget' then
+  redis.call('ZREM', forgotten_key, unpack(ARGV, 5))
 else
-  return redis.error_reply('BADARG refill takes allocate, piece within a slice, remove, replies and forget')
+  return redis.error_reply('BADARG refill takes allocate, piece, remove, replies, forget and unforget')
 end
+beat()
 return 1

@@ -2,16 +2,17 @@
 -- or writes its slices; refill brings their bytes. A restorer that has been silent for long is taken over.
 --
 -- KEYS[1] meta
--- KEYS[2…] slices: arrange: in pairs, a slice and the name that it gets
+-- KEYS[2…] slices: arrange: in pairs, a slice and the name that it gets; finish: the live ones
 --
--- ARGV[1] step: begin, arrange, finish, or cancel (unless it was arranged)
+-- ARGV[1] step: begin, beat (to show that this restorer lives), arrange, finish, or cancel (unless it was arranged)
 -- ARGV[2] uid: of the filter
 -- ARGV[3] token: of this restorer
--- ARGV[4…] fields: of meta, field and value in turn: begin: if it is missing; arrange: what the shard is to be, with
---   its phase as "before"; finish: its phase, and the number of the checkpoint
+-- ARGV[4] timeline: begin: of the meta that was seen, or missing: otherwise another process was faster; else -
+-- ARGV[5…] fields: of meta, field and value in turn: begin: if it is missing; arrange: what the shard is to be, with
+--   its phase as "before"; finish: its phase, and the numbers that are known now
 --
 -- Reply: begin: meta as it was found, an array of field and value in turn, empty if it was missing; else 1.
--- Errors: NOFILTER, MISMATCH, LOST, RESTORING, BADARG
+-- Errors: NOFILTER, MISMATCH, LOST, RESTORING, BADPHASE, BADARG
 
 -- @include "_now.lua"
 -- @include "_restorer.lua"
@@ -19,20 +20,24 @@
 
 local SILENCE = 15000 -- ms, after which a restorer counts as dead
 local meta_key = KEYS[1]
-local step, uid, token = ARGV[1], ARGV[2], ARGV[3]
+local step, uid, token, timeline = unpack(ARGV)
 
 if step == 'begin' then
-  local found = redis.call('HMGET', meta_key, 'uid', 'phase', 'restorer', 'restored')
+  local found = redis.call('HMGET', meta_key, 'uid', 'phase', 'restorer', 'restored', 'timeline')
   if found[1] and found[1] ~= uid then
     return redis.error_reply('MISMATCH there is another filter of this name')
   elseif found[2] == 'dropping' then
     return redis.error_reply('NOFILTER the filter is being dropped')
   elseif found[2] == 'restoring' and found[3] ~= token and now_ms() - found[4] < SILENCE then
     return redis.error_reply('RESTORING another process is restoring the filter')
+  elseif found[2] ~= 'restoring' and (found[1] and found[5] or not found[1] and 'missing' or '') ~= timeline then
+    return redis.error_reply('BADPHASE another process was faster')
+  elseif not found[1] and #ARGV < 6 then
+    return redis.error_reply('BADARG meta is missing, and there are no fields for it')
   end
   local meta = redis.call('HGETALL', meta_key)
   if not found[1] then
-    redis.call('HSET', meta_key, 'uid', uid, 'created', now_ms(), 'before', 'missing', unpack(ARGV, 4))
+    redis.call('HSET', meta_key, 'uid', uid, 'created', now_ms(), 'before', 'missing', unpack(ARGV, 5))
   elseif found[2] ~= 'restoring' then
     redis.call('HSET', meta_key, 'before', found[2])
   end
@@ -47,12 +52,13 @@ if step == 'arrange' then
     if KEYS[i] ~= KEYS[i + 1] then redis.call('RENAME', KEYS[i], KEYS[i + 1]) end
   end
   redis.call('HDEL', meta_key, 'token', 'pieces', 'late', 'limit')
-  redis.call('HSET', meta_key, 'arranged', 1, unpack(ARGV, 4))
+  redis.call('HSET', meta_key, 'arranged', 1, unpack(ARGV, 5))
+  beat()
 elseif step == 'finish' then
   refusal = check_slices(redis.call('HGET', meta_key, 'slices'))
   if refusal then return refusal end
-  redis.call('HSET', meta_key, unpack(ARGV, 4))
-  redis.call('HDEL', meta_key, 'restorer', 'restored', 'before', 'arranged')
+  redis.call('HSET', meta_key, 'timeline', token, unpack(ARGV, 5))
+  redis.call('HDEL', meta_key, 'restorer', 'restored', 'before', 'arranged', 'worked')
 elseif step == 'cancel' then
   local before, arranged = unpack(redis.call('HMGET', meta_key, 'before', 'arranged'))
   if before == 'missing' and not arranged then
@@ -61,7 +67,9 @@ elseif step == 'cancel' then
     redis.call('HSET', meta_key, 'phase', before)
     redis.call('HDEL', meta_key, 'restorer', 'restored', 'before')
   end
+elseif step == 'beat' then
+  beat()
 else
-  return redis.error_reply('BADARG restore takes the steps begin, arrange, finish and cancel')
+  return redis.error_reply('BADARG restore takes the steps begin, beat, arrange, finish and cancel')
 end
 return 1

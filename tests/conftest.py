@@ -6,7 +6,7 @@ import os
 
 import hypothesis
 import pytest
-from support import servers
+from support import mongo, servers
 
 # Processes that tests start import the installed package, not the folder of that name in the current directory.
 os.environ["PYTHONSAFEPATH"] = "1"
@@ -17,7 +17,7 @@ hypothesis.settings.load_profile("default")
 
 def pytest_report_header():
     found = {kind: servers._FIND[kind]() or "missing" for kind in servers.KINDS}
-    return [f"{kind}: {path}" for kind, path in found.items()]
+    return [*(f"{kind}: {path}" for kind, path in found.items()), f"MongoDB: {mongo.shown()}"]
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,33 @@ def _nothing_of_the_users(tmp_path, monkeypatch):
     """No test sees the user's settings or touches their data."""
     monkeypatch.delenv("URIFILTER_REDIS_URL", raising=False)
     monkeypatch.delenv("URIFILTER_PREFIX", raising=False)
+    monkeypatch.delenv("URIFILTER_ARCHIVE", raising=False)
     monkeypatch.setenv("URIFILTER_DATA_DIR", str(tmp_path / "data"))
+
+
+@pytest.fixture(scope="session")
+def _mongo():
+    shared = mongo.Shared()
+    yield shared
+    shared.stop()
+
+
+@pytest.fixture
+def mongodb(_mongo, monkeypatch):
+    """The address of an archive in MongoDB, empty."""
+    return _mongo.url(monkeypatch)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The address of an archive in a folder, empty."""
+    return (tmp_path / "archive").as_uri()
+
+
+@pytest.fixture(params=["folder", "mongodb"])
+def archive(request):
+    """The address of an archive in each kind of home, empty."""
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture(scope="session")

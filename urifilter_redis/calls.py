@@ -168,12 +168,22 @@ def checkpoint(step: str, uid: str, keys: ShardKeys, number: int, begun: int = 0
     return Call(scripts.load("checkpoint"), (keys.meta,), (step, uid, number, begun))
 
 
-def restore(  # noqa: PLR0913, PLR0917 - likewise
-    step: str, uid: str, keys: ShardKeys, token: str, fields: Sequence[str] = (), moves: Sequence[tuple[str, str]] = ()
-) -> Call:  # fmt: skip
-    """Build ``restore``: step ``begin``, ``arrange`` with (old, new) names of slices, ``finish`` or ``cancel``."""
-    moved = (keys.slice(name) for pair in moves for name in pair)
-    return Call(scripts.load("restore"), (keys.meta, *moved), (step, uid, token, *fields))
+def restore(  # noqa: PLR0913 - likewise
+    step: str,
+    uid: str,
+    keys: ShardKeys,
+    token: str,
+    *,
+    timeline: str = "-",
+    fields: Sequence[str] = (),
+    names: Sequence[str] = (),
+) -> Call:
+    """Build ``restore``: step ``begin``, ``beat``, ``arrange``, ``finish`` or ``cancel``.
+
+    ``names`` are of slices: of ``arrange`` in pairs, old and new; of ``finish`` the live ones.
+    """
+    all_keys = (keys.meta, *map(keys.slice, names))
+    return Call(scripts.load("restore"), all_keys, (step, uid, token, timeline, *fields))
 
 
 def refill(  # noqa: PLR0913 - the header of the script has as many

@@ -7,6 +7,7 @@ was forgotten and the kept replies are read after the bitmaps: whose bits are in
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from urifilter_redis import calls
 from urifilter_redis.archive import documents
-from urifilter_redis.archive.contents import PIECES_AT_ONCE, Writer, cut
+from urifilter_redis.archive.contents import PIECES_AT_ONCE, Writer, cut, verify
 from urifilter_redis.archive.manifest import FORMAT, PIECE, Checkpoint, Content, Manifest, piece_spans
 from urifilter_redis.archive.records import write_forgotten, write_replies
 from urifilter_redis.archive.register import check_registered, home_of
-from urifilter_redis.archive.snapshots import newest, places, to_replace
-from urifilter_redis.errors import ArchiveError, Restoring, RotationConflict, SliceLost
-from urifilter_redis.exchange import ask, server_time
+from urifilter_redis.archive.snapshots import Place, newest, places, to_replace
+from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, Restoring, RotationConflict, SliceLost
+from urifilter_redis.exchange import ask, scan, server_run, server_time
 from urifilter_redis.replies import to_mapping
 from urifilter_redis.restore import restore
 from urifilter_redis.state import ShardState
@@ -34,11 +35,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Written", "checkpoint", "checkpoint_age"]
 
+log = logging.getLogger("urifilter_redis")
+
 #: How often a checkpoint of a shard is begun anew because a rotation, or another checkpoint, came first.
 TRIES = 20
-
-#: Entries asked for by one HSCAN or ZSCAN; a record has some 500 bytes.
-ENTRIES_A_SCAN = 500
 
 #: The fields of ``meta`` that change and that a restore brings back.
 _STATE = (
@@ -121,6 +121,7 @@ class _Attempt:
         self._session, self._home, self._shard = session, home, shard
         self._keys, self._config = session.keys.shard(shard), session.config
         self._writers: list[Writer] = []
+        self._run = ""
 
     def abandon(self) -> Flow[None]:
         """Remove what was uploaded."""
@@ -137,38 +138,57 @@ class _Attempt:
         if state.phase == "restoring":
             raise Restoring(f"{session.where}: it is being restored from its archive")
         if state.checkpoint < number:
-            yield from restore(session, [self._shard])
+            yield from restore(session, {self._shard: state.timeline})
             raise RotationConflict(f"{session.where}: its archive was ahead")
         begun = yield from server_time(session)
         if last and not full and _same(last, state):
             yield from ask(session, calls.checkpoint("finish", uid, self._keys, number, begun))
             return None, number
+        self._run = yield from server_run(session)
         (reply,) = yield from ask(session, calls.checkpoint("begin", uid, self._keys, number))
         meta = to_mapping(reply)
         made = yield from self._write(meta, begun, None if full else last)
         yield from self._check_still(ShardState.from_meta(meta, session.where))
         place = to_replace(found)
-        for writer in self._writers:
-            writer.check_age()
-        if not (yield from self._home.swap(place.key, place.text, documents.dump(made))):
-            raise RotationConflict(f"{session.where}: another checkpoint came first")
+        yield from self._publish(place, made)
         if place.checkpoint:
             kept = made.blobs | (last.blobs if last else set())
             yield from self._home.delete(session.keys.name, sorted(place.checkpoint.blobs - kept - {""}))
         yield from ask(session, calls.checkpoint("finish", uid, self._keys, made.number, begun))
         return made, made.number
 
+    def _publish(self, place: Place, made: Checkpoint) -> Flow[None]:
+        made.check(self._config, self._shard)
+        for writer in self._writers:
+            writer.check_age()
+        # Once this is asked it may have happened, whatever is heard of it: what was uploaded is not removed any more.
+        writers, self._writers = self._writers, []
+        if not (yield from self._home.swap(place.key, place.text, documents.dump(made))):
+            self._writers = writers
+            raise RotationConflict(f"{self._session.where}: another checkpoint came first")
+        try:
+            yield from check_registered(self._session)
+        except ArchiveMissing:  # dropped meanwhile: whoever did so may have been past this
+            yield from self._home.swap(place.key, documents.dump(made), None)
+            self._writers = writers
+            raise
+
     def _write(self, meta: dict[str, str], begun: int, last: Checkpoint | None) -> Flow[Checkpoint]:
         """Upload what is needed and say what it is."""
         state, number = ShardState.from_meta(meta, self._session.where), int(meta["checkpoint"])
         bitmaps = []
         for slice_ in state.view.slices:
-            content = _unchanged(last, state, slice_, self._config.write)
+            content = yield from self._taken_over(last, state, slice_)
             content = content or (yield from self._bitmap(state, slice_))
             known = (self._config, self._session.keys.name, self._shard, state, slice_)
             bitmaps.append(Manifest.of(*known, kind="checkpoint", number=number, content=content))
-        replies = yield from self._scanned("HSCAN", self._keys.replies, write_replies)
-        forgotten = yield from self._scanned("ZSCAN", self._keys.forgotten, _forgotten)
+        # What is forgotten is read before and after the replies, and both count: an item that is inserted anew between
+        # them is new once more, and not seen by who has lost its reply; one that is forgotten between them stays so.
+        forgotten = self._writer()
+        yield from self._scanned("ZSCAN", self._keys.forgotten, _forgotten, forgotten)
+        replies = self._writer()
+        yield from self._scanned("HSCAN", self._keys.replies, write_replies, replies)
+        yield from self._scanned("ZSCAN", self._keys.forgotten, _forgotten, forgotten)
         return Checkpoint(
             format=FORMAT,
             filter=self._session.keys.name,
@@ -179,14 +199,25 @@ class _Attempt:
             begun=begun,
             state={field: meta[field] for field in _STATE if field in meta},
             bitmaps=bitmaps,
-            replies=replies,
-            forgotten=forgotten,
+            replies=(yield from replies.finish()),
+            forgotten=(yield from forgotten.finish()),
         )
 
     def _writer(self) -> Writer:
         writer = Writer(self._home, self._session.keys.name, self._config.uid)
         self._writers.append(writer)
         return writer
+
+    def _taken_over(self, last: Checkpoint | None, state: ShardState, slice_: Slice) -> Flow[Content | None]:
+        """Return where the archive has a slice already, if it has not changed and is still what it was."""
+        content = _unchanged(last, state, slice_, self._config.write)
+        if content is not None:
+            try:
+                yield from verify(self._home, self._session.keys.name, content)
+            except (ArchiveCorrupt, ArchiveMissing) as error:
+                log.warning("%s: shard %d, %s: %s: it is written anew", self._session.where, self._shard, slice_, error)
+                return None
+        return content
 
     def _bitmap(self, state: ShardState, slice_: Slice) -> Flow[Content]:
         writer, key = self._writer(), self._keys.slice(slice_.name)
@@ -200,24 +231,32 @@ class _Attempt:
             yield from writer.write(pieces)
         return (yield from writer.finish())
 
-    def _scanned(self, command: str, key: str, encode: Callable[[list[tuple[bytes, Any]]], bytes]) -> Flow[Content]:
+    def _scanned(
+        self, command: str, key: str, encode: Callable[[list[tuple[bytes, Any]]], bytes], writer: Writer
+    ) -> Flow[None]:
         """Upload the entries of a hash or sorted set; one that changes meanwhile is in it as it was or as it is."""
-        writer, cursor, data = self._writer(), b"0", b""
+        cursor, data = b"0", b""
         while True:
-            ((cursor, listed),) = yield from ask(self._session, (command, key, cursor, "COUNT", ENTRIES_A_SCAN))
-            data += encode(list(zip(listed[::2], listed[1::2], strict=True)))
+            cursor, entries = yield from scan(self._session, command, key, cursor)
+            data += encode(entries)
             whole = len(data) if int(cursor) == 0 else len(data) // PIECE * PIECE
             for pieces in cut(data[:whole]):
                 yield from writer.write(pieces)
             data = data[whole:]
             if int(cursor) == 0:
-                return (yield from writer.finish())
+                return
 
     def _check_still(self, before: ShardState) -> Flow[None]:
-        """Check that no slice has become another while it was read."""
+        """Check that no slice has become another while it was read, and that it is the same server still.
+
+        One that came back with less than it had does not have the replies of all whose bits were read.
+        """
         (now,) = yield from read_states(self._session, [self._shard])
-        if _slices(now) != _slices(before):
-            raise RotationConflict(f"{self._session.where}: it has turned meanwhile")
+        run = yield from server_run(self._session)
+        if (_slices(now), now.timeline, run) != (_slices(before), before.timeline, self._run):
+            raise RotationConflict(f"{self._session.where}: it has turned, or came back, meanwhile")
+        if now.checkpoint < before.checkpoint:
+            raise RotationConflict(f"{self._session.where}: it came back meanwhile")
 
 
 def _forgotten(pairs: list[tuple[bytes, Any]]) -> bytes:

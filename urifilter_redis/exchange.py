@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,11 +18,14 @@ if TYPE_CHECKING:
     from urifilter_redis.calls import Call
     from urifilter_redis.session import Session
 
-__all__ = ["Request", "Timeouts", "ask", "ask_shard", "exchange", "server_time"]
+__all__ = ["Request", "Timeouts", "ask", "ask_shard", "exchange", "scan", "scanned", "server_run", "server_time"]
 
 #: Seconds; the first pause before the same is sent again, doubled each time up to the longest.
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 0.5
+
+#: Entries asked for by one HSCAN or ZSCAN; a record of ``replies`` has some 500 bytes.
+ENTRIES_A_SCAN = 500
 
 _WAITING = {Verdict.WAIT, Verdict.IN_DOUBT, Verdict.RESTORING}
 
@@ -124,6 +128,34 @@ def ask(session: Session, *made: Call | Arguments) -> Flow[list[Any]]:
         UriFilterError: the first that was not answered.
     """
     return (yield from _answers(session, [Request.of(each) for each in made]))
+
+
+def server_run(session: Session) -> Flow[str]:
+    """Return what tells one start of a server from any other; empty if this user may not ask."""
+    try:
+        (text,) = yield from ask(session, ("INFO", "server"))
+    except ServerUnavailable as error:
+        if "NOPERM" not in str(error):
+            raise
+        return ""
+    found = re.search(r"^run_id:(\w+)", text.decode() if isinstance(text, bytes) else str(text), re.MULTILINE)
+    return found[1] if found else ""
+
+
+def scanned(session: Session, command: str, key: str) -> Flow[list[tuple[bytes, Any]]]:
+    """Return the entries of a hash (HSCAN) or sorted set (ZSCAN); one may be there twice."""
+    found, cursor = [], b"0"
+    while True:
+        (cursor, some) = yield from scan(session, command, key, cursor)
+        found += some
+        if int(cursor) == 0:
+            return found
+
+
+def scan(session: Session, command: str, key: str, cursor: bytes) -> Flow[tuple[bytes, list[tuple[bytes, Any]]]]:
+    """Return the next cursor and some entries."""
+    ((after, listed),) = yield from ask(session, (command, key, cursor, "COUNT", ENTRIES_A_SCAN))
+    return after, list(zip(listed[::2], listed[1::2], strict=True))
 
 
 def server_time(session: Session) -> Flow[int]:

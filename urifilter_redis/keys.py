@@ -54,7 +54,7 @@ class ShardKeys:
 
     @property
     def forgotten(self) -> str:
-        """Sorted set: digests that count as new once more, scored by epoch."""
+        """Sorted set: digests that count as new once more, scored by epoch and, behind the point, time."""
         return self.base + "forgotten"
 
     @property

@@ -6,11 +6,14 @@ empty knows nothing, so a ``create`` that does not name the archive would make a
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from urifilter_redis.errors import ArchiveMissing
 
@@ -21,6 +24,9 @@ __all__ = ["DATA_DIR_VARIABLE", "check_unknown", "default_data_dir", "forget", "
 
 #: The environment's folder for data, sockets, locks and this.
 DATA_DIR_VARIABLE = "URIFILTER_DATA_DIR"
+
+#: What a folder that is not to be had raises; no home directory is a RuntimeError.
+_UNUSABLE = (OSError, RuntimeError)
 
 
 def default_data_dir() -> Path:
@@ -34,15 +40,16 @@ def default_data_dir() -> Path:
 
 def remember(session: Session) -> None:
     """Note that the filter has an archive; a folder that cannot be written to is no reason to fail."""
-    path, archive = _path(session), session.config.archive or ""
-    if archive in {"", "redis"} or _read(path) == archive:
+    archive = session.config.archive or ""
+    if archive in {"", "redis"} or _read(session) == archive:
         return
-    part = path.with_suffix(f".{os.getpid()}")
     try:
+        path = _path(session)
+        part = path.with_suffix(f".{os.getpid()}")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         part.write_text(archive)
         part.replace(path)
-    except OSError:
+    except _UNUSABLE:
         return
 
 
@@ -52,23 +59,40 @@ def check_unknown(session: Session) -> None:
     Raises:
         ArchiveMissing: it had.
     """
-    if archive := _read(_path(session)):
+    if archive := _read(session):
         text = f"it is not there, and had the archive {archive}: name it (archive=, --archive) to restore it"
+        if session.home is not None:
+            text = f"it had the archive {archive}, and {session.home.shown} does not have it: is that mounted"
         raise ArchiveMissing(f"{session.where}: {text}, or drop the filter to begin anew")
 
 
 def forget(session: Session) -> None:
     """Remove the note, the filter being dropped."""
-    _path(session).unlink(missing_ok=True)
+    with contextlib.suppress(*_UNUSABLE):
+        _path(session).unlink(missing_ok=True)
 
 
 def _path(session: Session) -> Path:
-    name = f"{session.server}\n{session.keys.prefix}\n{session.keys.name}"
+    name = f"{_same(session.server)}\n{session.keys.prefix}\n{session.keys.name}"
     return default_data_dir() / "archives" / hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
-def _read(path: Path) -> str:
+def _same(server: str) -> str:
+    """Return one spelling of a server's address: without user, with the host's number."""
+    parts = urlsplit(server)
+    if not parts.hostname:
+        return server
     try:
-        return path.read_text()
+        host = str(socket.getaddrinfo(parts.hostname, None)[0][4][0])
     except OSError:
+        host = parts.hostname
+    if host == "::1" or host.startswith("127."):
+        host = "127.0.0.1"
+    return f"{host}:{parts.port}{parts.path}"
+
+
+def _read(session: Session) -> str:
+    try:
+        return _path(session).read_text()
+    except _UNUSABLE:
         return ""

@@ -53,8 +53,11 @@ def create(session: Session, settings: Settings) -> Flow[Config]:
         _check_archive(session)
         yield from _attend(session, meta)
     elif session.home is not None:
-        wanted = Config.new(settings, session.home.shown)
-        config, new = yield from register(session.home, session.keys.name, wanted)
+        config, new = (yield from registered(session.home, session.keys.name)), False
+        if config is None:
+            yield Work("note", functools.partial(known.check_unknown, session))
+            yield from _check_no_leftovers(session, settings)
+            config, new = yield from register(session.home, session.keys.name, Config.new(settings, session.home.shown))
         config.check(settings, session.where)
         yield from _bring_back(session, config)
         session.restored = None if new else session.restored
@@ -164,6 +167,21 @@ def _attend(session: Session, meta: dict[str, str]) -> Flow[None]:
     if session.home is not None:
         yield from check_registered(session)
         yield from ensure(session)
+
+
+def _check_no_leftovers(session: Session, settings: Settings) -> Flow[None]:
+    """Check that no shard of a filter that is to be made has slices of an earlier one."""
+    shards = Config.new(settings).shards
+    for some in _pieces(range(shards), SHARDS_A_PIPELINE):
+        bases = [session.keys.shard(shard) for shard in some]
+        slices = [(keys, keys.slice(name)) for keys in bases for name in ("today", "history", "history_1")]
+        there = yield from ask(session, *(("EXISTS", key) for _, key in slices))
+        metas = yield from ask(session, *(("EXISTS", keys.meta) for keys, _ in slices))
+        for (_, key), slice_, meta in zip(slices, there, metas, strict=True):
+            if slice_ and not meta:  # meta, which is made before slices, was looked for after them
+                raise SliceLost(
+                    f"{session.where}: meta is missing beside {key}: drop what is left of an earlier filter"
+                )
 
 
 def _bring_back(session: Session, config: Config) -> Flow[None]:

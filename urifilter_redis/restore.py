@@ -7,24 +7,36 @@ each step; a restorer that is silent is taken over, and the next one does all of
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from urifilter_redis import calls
 from urifilter_redis.archive import documents
 from urifilter_redis.archive.contents import PIECES_AT_ONCE, read_content, read_pieces, verify
-from urifilter_redis.archive.manifest import Manifest, piece_spans
-from urifilter_redis.archive.records import read_forgotten, read_replies
+from urifilter_redis.archive.manifest import Checkpoint, Content, Manifest, piece_spans
+from urifilter_redis.archive.records import forgotten_at, read_forgotten, read_replies, record_time
 from urifilter_redis.archive.register import home_of
 from urifilter_redis.archive.snapshots import last_good, newest, places
-from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing, ConfigMismatch, FilterNotFound
-from urifilter_redis.exchange import ask, server_time
+from urifilter_redis.errors import (
+    ArchiveCorrupt,
+    ArchiveMissing,
+    ConfigMismatch,
+    FilterNotFound,
+    Restoring,
+    RotationConflict,
+    UriFilterError,
+)
+from urifilter_redis.exchange import ask, scanned, server_time
+from urifilter_redis.fill import fill_of
 from urifilter_redis.replies import to_mapping
 from urifilter_redis.restoring import Archived, Plan, plan
+from urifilter_redis.rotation import finish_rotation
+from urifilter_redis.sizing import items_from_fill
 from urifilter_redis.state import ShardState, Slice
 
 if TYPE_CHECKING:
@@ -32,10 +44,19 @@ if TYPE_CHECKING:
     from urifilter_redis.session import Session
     from urifilter_redis.steps import Flow
 
-__all__ = ["Restored", "ensure", "restore"]
+__all__ = ["MISSING", "Restored", "ensure", "restore"]
 
 #: Shards whose ``meta`` is read in one pipeline.
 SHARDS_A_PIPELINE = 64
+
+#: What is said to have been seen of ``meta`` that is not there.
+MISSING = "missing"
+
+#: How often this is begun anew because another process has taken over.
+TRIES = 5
+
+#: Seconds by which times of forgetting may be off.
+CLOCK = 0.01
 
 #: Seconds between two signs of life; the script takes 15 of silence for death.
 BEAT = 4.0
@@ -72,16 +93,27 @@ def ensure(session: Session) -> Flow[Restored | None]:
         ArchiveCorrupt: the archive has nothing good; Redis is as it was.
         ConfigMismatch: there is another filter of this name.
     """
-    needed = yield from _needed(session)
-    if not needed:
-        return None
-    session.restored = yield from restore(session, needed)
-    return session.restored
+    for _ in range(TRIES):
+        needed = yield from _needed(session)
+        if not needed:
+            return session.restored
+        with contextlib.suppress(RotationConflict):  # another process has taken over: look again
+            session.restored = yield from restore(session, needed)
+            return session.restored
+    raise Restoring(f"{session.where}: another process is restoring it, again and again")
 
 
-def restore(session: Session, shards: Sequence[int]) -> Flow[Restored]:
-    """Restore shards; what needs nothing any more, because somebody else was faster, is left alone."""
-    restorer = _Restorer(session, shards)
+def restore(session: Session, seen: Mapping[int, str]) -> Flow[Restored]:
+    """Restore shards.
+
+    Args:
+        session: of the filter.
+        seen: for each shard the ``timeline`` of its ``meta`` as it was seen to need this, or ``MISSING``.
+
+    Raises:
+        RotationConflict: another process was faster.
+    """
+    restorer = _Restorer(session, seen)
     try:
         yield from restorer.begin()
         yield from restorer.look()
@@ -93,9 +125,9 @@ def restore(session: Session, shards: Sequence[int]) -> Flow[Restored]:
     return (yield from restorer.write())
 
 
-def _needed(session: Session) -> Flow[list[int]]:
+def _needed(session: Session) -> Flow[dict[int, str]]:
     home, config = home_of(session), session.config
-    needed = []
+    needed = {}
     for start in range(0, config.shards, SHARDS_A_PIPELINE):
         some = range(start, min(start + SHARDS_A_PIPELINE, config.shards))
         metas = yield from ask(session, *(session.read_meta(shard) for shard in some))
@@ -103,13 +135,16 @@ def _needed(session: Session) -> Flow[list[int]]:
             meta = to_mapping(reply)
             _check_uid(session, shard, meta)
             if not meta or meta.get("phase") == "restoring":
-                needed.append(shard)
+                needed[shard] = meta.get("timeline", "") if meta else MISSING
                 continue
             state = ShardState.from_meta(meta, session.where)
             last = newest((yield from places(home, session.keys.name, config, shard)))
             present = yield from _present(session, shard, state.view.slices)
-            if len(present) < len(state.view.slices) or (last and state.checkpoint < last.number):
-                needed.append(shard)
+            behind = last is not None and state.checkpoint < last.number
+            if len(present) == len(state.view.slices) and behind and state.phase == "rotating":
+                yield from finish_rotation(session, shard)  # what it has closed is nowhere else yet
+            if len(present) < len(state.view.slices) or behind:
+                needed[shard] = state.timeline
     return needed
 
 
@@ -136,30 +171,34 @@ class _Shard:
         ours: what Redis has of it, if anything.
         present: names of the slices that Redis has.
         arranged: an earlier restorer has begun to write.
+        worked: Redis was written to after the checkpoint began: then neither is all of the truth. None: not known yet.
         archived: what the archive has of it.
     """
 
     ours: ShardState | None = None
     present: set[str] = field(default_factory=set)
     arranged: bool = False
+    worked: bool | None = None
     archived: Archived = field(default_factory=Archived)
 
 
 class _Restorer:
     """One attempt, of one process."""
 
-    def __init__(self, session: Session, shards: Sequence[int]) -> None:
+    def __init__(self, session: Session, seen: Mapping[int, str]) -> None:
         self._session, self._home, self._config = session, home_of(session), session.config
         self._token = secrets.token_hex(8)
-        self._wanted = sorted(shards)
+        self._seen = seen
         self._shards: dict[int, _Shard] = {}
         self._beaten = time.monotonic()
 
     def begin(self) -> Flow[None]:
         """Take the shards, the first one first: whoever has that is the restorer."""
-        for shard in self._wanted:
+        for shard in sorted(self._seen):
             fields = self._config.to_meta(shard, "restoring")
-            (reply,) = yield from ask(self._session, self._call("begin", shard, fields))
+            call = self._call("begin", shard, timeline=self._seen[shard], fields=fields)
+            (reply,) = yield from ask(self._session, call)
+            self._shards[shard] = _Shard()
             self._shards[shard] = yield from self._found(shard, to_mapping(reply))
             yield from self._beat()
 
@@ -177,7 +216,8 @@ class _Restorer:
     def cancel(self) -> Flow[None]:
         """Leave the shards as they were, unless somebody has begun to write."""
         for shard in self._shards:
-            yield from ask(self._session, self._call("cancel", shard))
+            with contextlib.suppress(UriFilterError):  # taken over, or the server is away: what failed is told
+                yield from ask(self._session, self._call("cancel", shard))
 
     def write(self) -> Flow[Restored]:
         """Bring them back, the first one last: without it nobody can open the filter."""
@@ -199,22 +239,42 @@ class _Restorer:
         if meta["phase"] == "restoring":
             meta["phase"] = meta["before"]
         ours = ShardState.from_meta(meta, self._session.where)
-        return _Shard(ours, (yield from _present(self._session, shard, ours.view.slices)), arranged)
+        worked = meta.get("worked") == "1" if arranged else None
+        return _Shard(ours, (yield from _present(self._session, shard, ours.view.slices)), arranged, worked)
 
     def _archived(self, ours: _Shard, shard: int, keys: Sequence[Key]) -> Flow[Archived]:
         """Return what is good in the archive; closed slices only if they are needed: there may be many."""
         name = self._session.keys.name
         found = yield from places(self._home, name, self._config, shard)
-        checkpoint, problems = yield from last_good(self._home, name, found)
+        checkpoint, problems = yield from last_good(self._home, name, found, self._beat)
         yield from self._beat()
+        number = max((place.checkpoint.number for place in found if place.checkpoint), default=0)
         epoch = checkpoint.shard_state().epoch if checkpoint else -1
-        lost = ours.ours is not None and len(ours.present) < len(ours.ours.view.slices)
+        redis = ours.ours
+        lost = redis is not None and (len(ours.present) < len(redis.view.slices) or redis.epoch < epoch)
         slices: dict[int, Manifest] = {}
         if lost or any(key.epoch >= epoch for key in keys):
             for key in keys:
                 yield from self._slice(key, slices, problems)
                 yield from self._beat()
-        return Archived(checkpoint, slices, tuple(problems))
+        contained = epoch in slices and (yield from self._contained(checkpoint, slices[epoch]))
+        return Archived(checkpoint, number, slices, contained, tuple(problems))
+
+    def _contained(self, checkpoint: Checkpoint | None, closed: Manifest) -> Flow[bool]:
+        """Whether a closed slice has all bits that today had at the checkpoint."""
+        today = checkpoint.bitmaps[-1].content if checkpoint else Content("", [])
+        for first in range(0, len(today.pieces), PIECES_AT_ONCE):
+            ours = yield from self._pieces(today, first, first + PIECES_AT_ONCE)
+            its = yield from self._pieces(closed.content, first, first + PIECES_AT_ONCE)
+            if any(one & ~other for one, other in zip(ours, its, strict=True)):
+                return False
+            yield from self._beat()
+        return True
+
+    def _pieces(self, content: Content, first: int, last: int) -> Flow[list[int]]:
+        """Read pieces as numbers, whose OR is theirs."""
+        pieces = yield from read_pieces(self._home, self._session.keys.name, content, first, last)
+        return [int.from_bytes(piece, "little") for piece in pieces]
 
     def _slice(self, key: Key, slices: dict[int, Manifest], problems: list[str]) -> Flow[None]:
         what = f"slice {key.epoch} of {key.filter!r}, shard {key.shard}"
@@ -222,7 +282,7 @@ class _Restorer:
             manifest = documents.load(Manifest, (yield from self._home.read(key)) or b"", what)
             closed = Slice("history_1", self._config.units, self._config.bytes)
             manifest.check(self._config, key.shard, closed, kind="slice", epoch=key.epoch)
-            yield from verify(self._home, key.filter, manifest.content)
+            yield from verify(self._home, key.filter, manifest.content, self._beat)
             slices[key.epoch] = manifest
         except (ArchiveCorrupt, ArchiveMissing) as error:
             problems.append(f"{what}: {error}")
@@ -231,32 +291,54 @@ class _Restorer:
         """Bring one shard back."""
         session, keys = self._session, self._session.keys.shard(shard)
         now = yield from server_time(session)
+        if found.worked is None:
+            found.worked = yield from self._worked_on(shard, found)
         made = plan(self._config, found.ours, found.present, found.archived, now)
         doomed = made.doomed
-        if self._config.layout == "counting" and (found.ours or found.arranged):
-            made.moves.clear()  # counters cannot be merged
-            doomed = ["today"]
+        if found.ours is None:  # slices without meta may be of any filter
+            doomed = [each.name for each in made.state.view.slices]
+        elif self._config.layout == "counting":  # counters cannot be merged
+            if found.worked and found.present:
+                made.sources["today"].clear()
+                problem = "Redis was written to since the checkpoint, and counters cannot be merged: they stay"
+                found.archived = replace(found.archived, problems=(*found.archived.problems, problem))
+            else:
+                made.moves.clear()
+                doomed = ["today"]
         for name in doomed:
             yield from self._refill("remove", shard, slices=[keys.slice(name)])
         created = found.archived.checkpoint.state.get("created") if found.archived.checkpoint else None
         fields = _fields(made.state) + (["created", created] if created else [])
-        yield from ask(session, self._call("arrange", shard, fields, made.moves))
+        fields += ["worked", str(int(found.worked))]
+        names = [name for move in made.moves for name in move]
+        yield from ask(session, self._call("arrange", shard, fields=fields, names=names))
         session.learn_view(shard, {"uid": self._config.uid, "slices": " ".join(map(str, made.state.view.slices))})
+        merged = False
         for slice_ in made.state.view.slices[::-1]:  # today first: others may be copied from it
-            yield from self._fill(shard, slice_, made)
-        yield from self._records(shard, made, found.archived)
-        last = ["phase", made.state.phase, "checkpoint", str(made.state.checkpoint)]
-        last += ["checkpointed", str(made.state.checkpointed)]
-        yield from ask(session, self._call("finish", shard, last))
+            merged |= yield from self._fill(shard, slice_, made)
+        yield from self._records(shard, made, found)
+        state = made.state
+        if merged:  # of two that each know their own
+            state = replace(state, inserted=max(state.inserted, (yield from self._in_today(shard, state))))
+        values = {field: getattr(state, field) for field in ("phase", "inserted", "checkpoint", "checkpointed")}
+        last = [str(each) for pair in values.items() for each in pair]
+        names = [each.name for each in state.view.slices]
+        yield from ask(session, self._call("finish", shard, fields=last, names=names))
 
-    def _fill(self, shard: int, slice_: Slice, made: Plan) -> Flow[None]:
-        """Allocate a slice and merge into it what the archive has."""
+    def _in_today(self, shard: int, state: ShardState) -> Flow[int]:
+        """Return about how many items today has."""
+        today, config = state.view.slices[-1], self._config
+        fill = yield from fill_of(self._session, self._session.keys.shard(shard).slice("today"), today)
+        return round(items_from_fill(config.layout, config.k, today.units, fill)) if fill < 1 else 0
+
+    def _fill(self, shard: int, slice_: Slice, made: Plan) -> Flow[bool]:
+        """Allocate a slice and merge into it what the archive has; return whether it has more than one source."""
         keys = self._session.keys.shard(shard)
         key = keys.slice(slice_.name)
         there = yield from self._refill("allocate", shard, offset=slice_.size, slices=[key])
         sources = made.sources[slice_.name]
-        if (there and self._config.layout == "counting") or not (sources or slice_.name in made.copies):
-            return
+        if not sources and slice_.name not in made.copies:
+            return bool(there)
         spans = list(piece_spans(slice_.size))
         for start in range(0, len(spans), PIECES_AT_ONCE):
             some = spans[start : start + PIECES_AT_ONCE]
@@ -265,35 +347,50 @@ class _Restorer:
                 read = (("GETRANGE", keys.slice("today"), at, at + length - 1) for at, length in some)
                 merged = [int.from_bytes(piece, "little") for piece in (yield from ask(self._session, *read))]
             for manifest in sources:
-                pieces = yield from read_pieces(
-                    self._home, self._session.keys.name, manifest.content, start, start + len(some)
-                )
-                merged = [one | int.from_bytes(piece, "little") for one, piece in zip(merged, pieces, strict=True)]
+                pieces = yield from self._pieces(manifest.content, start, start + len(some))
+                merged = [one | other for one, other in zip(merged, pieces, strict=True)]
             for number, (at, length) in zip(merged, some, strict=True):
                 if number:
                     data = number.to_bytes(length, "little")
                     yield from self._refill("piece", shard, offset=at, slices=[key], data=[data])
             yield from self._beat()
+        return bool(there) or sources[0].epoch != made.state.epoch_of(slice_.name)
 
-    def _records(self, shard: int, made: Plan, archived: Archived) -> Flow[None]:
+    def _records(self, shard: int, made: Plan, found: _Shard) -> Flow[None]:
         """Bring back kept replies, and what was forgotten."""
-        last, name = archived.checkpoint, self._session.keys.name
-        if made.replaces_forgotten:
+        last, name = found.archived.checkpoint, self._session.keys.name
+        theirs: dict[bytes, float] = {}
+        if last is not None:
+            replies = list(read_replies((yield from read_content(self._home, name, last.replies))))
+            for some in _batches(replies):
+                yield from self._refill("replies", shard, data=list(chain.from_iterable(some)))
+            theirs = dict(read_forgotten((yield from read_content(self._home, name, last.forgotten))))
+        if made.forgotten == "both" and last is not None and found.worked:
+            yield from self._unforget(shard, theirs, last.begun)
+        elif made.forgotten != "ours":
             yield from self._refill("remove", shard, slices=[self._session.keys.shard(shard).forgotten])
-        if last is None:
-            return
-        replies = list(read_replies((yield from read_content(self._home, name, last.replies))))
-        for some in _batches(replies):
-            yield from self._refill("replies", shard, data=list(chain.from_iterable(some)))
-        if made.replaces_forgotten:
-            forgotten = read_forgotten((yield from read_content(self._home, name, last.forgotten)))
-            for some in _batches([(epoch, digest) for digest, epoch in forgotten]):
-                yield from self._refill("forget", shard, data=list(chain.from_iterable(some)))
+            for batch in _batches([(repr(score), digest) for digest, score in theirs.items()]):
+                yield from self._refill("forget", shard, data=list(chain.from_iterable(batch)))
 
-    def _call(
-        self, step: str, shard: int, fields: Sequence[str] = (), moves: Sequence[tuple[str, str]] = ()
-    ) -> calls.Call:
-        return calls.restore(step, self._config.uid, self._session.keys.shard(shard), self._token, fields, moves)
+    def _worked_on(self, shard: int, found: _Shard) -> Flow[bool]:
+        """Whether Redis was written to after the checkpoint began."""
+        last = found.archived.checkpoint
+        if found.ours is None or last is None:
+            return False
+        records = yield from scanned(self._session, "HSCAN", self._session.keys.shard(shard).replies)
+        return found.ours.changed > last.begun or any(record_time(record) > last.begun for _, record in records)
+
+    def _unforget(self, shard: int, theirs: Mapping[bytes, float], begun: int) -> Flow[None]:
+        """Keep forgotten what both have, and what was forgotten here since the checkpoint began; in doubt, seen."""
+        key = self._session.keys.shard(shard).forgotten
+        ours = yield from scanned(self._session, "ZSCAN", key)
+        fresh = begun / 1000 - CLOCK
+        doomed = [digest for digest, score in ours if digest not in theirs and forgotten_at(float(score)) < fresh]
+        for start in range(0, len(doomed), ENTRIES_A_CALL):
+            yield from self._refill("unforget", shard, data=doomed[start : start + ENTRIES_A_CALL])
+
+    def _call(self, step: str, shard: int, **more: Any) -> calls.Call:
+        return calls.restore(step, self._config.uid, self._session.keys.shard(shard), self._token, **more)
 
     def _refill(
         self,
@@ -316,15 +413,14 @@ class _Restorer:
         self._beaten = time.monotonic()
         taken = list(self._shards)
         for start in range(0, len(taken), SHARDS_A_PIPELINE):
-            beats = (self._call("begin", shard) for shard in taken[start : start + SHARDS_A_PIPELINE])
+            beats = (self._call("beat", shard) for shard in taken[start : start + SHARDS_A_PIPELINE])
             yield from ask(self._session, *beats)
 
 
 def _needs(found: _Shard) -> bool:
     if found.ours is None or found.arranged:
         return True
-    last = found.archived.checkpoint
-    return len(found.present) < len(found.ours.view.slices) or bool(last and found.ours.checkpoint < last.number)
+    return len(found.present) < len(found.ours.view.slices) or found.ours.checkpoint < found.archived.number
 
 
 def _fields(state: ShardState) -> list[str]:

@@ -24,13 +24,16 @@ class Archived:
     """What is good in the archive of a shard.
 
     Attributes:
-        checkpoint: the newest, if any.
+        checkpoint: the newest, if any; number: the highest, also of one whose contents are damaged.
         slices: rolling: the closed ones, by epoch.
+        contained: rolling: the closed slice of the checkpoint's epoch has all that was in today at the checkpoint.
         problems: what is not good.
     """
 
     checkpoint: Checkpoint | None = None
+    number: int = 0
     slices: dict[int, Manifest] = field(default_factory=dict)
+    contained: bool = False
     problems: tuple[str, ...] = ()
 
 
@@ -44,7 +47,7 @@ class Plan:
         doomed: names of slices that the shard has no place for.
         sources: for each slice, oldest first, the bitmaps of the archive that are merged into it.
         copies: slices into which today is merged (ring with write=all: all that is in today is in all of them).
-        replaces_forgotten: what was forgotten is what the archive says.
+        forgotten: what was forgotten is ``ours`` (what Redis has), ``theirs`` (what the archive has) or ``both``.
     """
 
     state: ShardState
@@ -52,7 +55,7 @@ class Plan:
     doomed: list[str]
     sources: dict[str, list[Manifest]]
     copies: list[str]
-    replaces_forgotten: bool
+    forgotten: str
 
 
 def plan(config: Config, ours: ShardState | None, present: set[str], archived: Archived, now: int) -> Plan:
@@ -69,14 +72,14 @@ def plan(config: Config, ours: ShardState | None, present: set[str], archived: A
     moves = _moves(config, ours, present, state) if ours else []
     kept, names = {new for _, new in moves}, [each.name for each in state.view.slices]
     sources = {name: _sources(config, state, name, archived, lost=name not in kept) for name in names}
-    last = archived.checkpoint
     if ours is None:
-        return Plan(_counted(state, ours, last), [], [], sources, [], replaces_forgotten=last is not None)
+        return Plan(_counted(state, ours, archived), [], [], sources, [], "theirs")
+    last = archived.checkpoint
     doomed = [each.name for each in ours.view.slices if each.name not in {old for old, _ in moves}]
     merged = config.write == "all" and "today" in present
-    copies = [name for name in names if merged and ours.epoch < state.epoch_of(name) < state.epoch]
-    older = last is not None and ours.checkpoint < last.number and ours.changed <= last.begun
-    return Plan(_counted(state, ours, last), moves, doomed, sources, copies, replaces_forgotten=older)
+    copies = [name for name in names if merged and ours.epoch <= state.epoch_of(name) < state.epoch]
+    forgotten = "both" if last and ours.checkpoint < last.number else "ours"
+    return Plan(_counted(state, ours, archived), moves, doomed, sources, copies, forgotten)
 
 
 def _state(config: Config, ours: ShardState | None, present: set[str], archived: Archived, now: int) -> ShardState:
@@ -102,7 +105,8 @@ def _archived_state(config: Config, archived: Archived) -> ShardState | None:
         each.epoch: Closed(each.epoch, each.opened, each.closed, each.inserted) for each in archived.slices.values()
     }
     known = {each.epoch: each for each in state.closed} | there if state else there
-    closed = tuple(known[each] for each in sorted(known) if each >= oldest)
+    lost = there[last].opened  # what is known of none is in nothing, and nothing depends on its times
+    closed = tuple(known.get(each, Closed(each, lost, lost, 0)) for each in range(oldest, epoch))
     return replace(
         state or _empty(config, 0), epoch=epoch, phase="idle", token="", pieces=None, late=False, inserted=0,
         opened=there[last].closed, closed=closed, oldest=oldest, view=View(tuple(slices_at(config, epoch))),
@@ -140,7 +144,8 @@ def _sources(config: Config, state: ShardState, name: str, archived: Archived, *
     same = last is not None and last.shard_state().view == state.view and last.shard_state().epoch == state.epoch
     own = [each for each in last.bitmaps if each.name == name] if last else []
     if name == "today":
-        return own if last and last.shard_state().epoch == state.epoch else []
+        # If its epoch is over, and the slice that was closed then has not all of it: late, never early.
+        return own if last and (last.shard_state().epoch == state.epoch or not archived.contained) else []
     if not lost:
         return own if same else []
     if name == "history_1":
@@ -151,18 +156,20 @@ def _sources(config: Config, state: ShardState, name: str, archived: Archived, *
     if same:
         return [*own, *there]
     # Late, never early: what the archive has of an older epoch counts as all that is missing of it.
-    return [*there, *(last.bitmaps if last and len(there) < len(wanted) else [])]
+    older = [each for each in last.bitmaps if each.name != "today"] if last else []
+    return [*there, *(older if len(there) < len(wanted) else [])]
 
 
-def _counted(state: ShardState, ours: ShardState | None, last: Checkpoint | None) -> ShardState:
-    """Return the state with the numbers of both."""
-    number = max(state.checkpoint, ours.checkpoint if ours else 0, last.number if last else 0)
-    finished = max(ours.checkpointed if ours else 0, last.begun if last else 0)
-    state = replace(state, checkpoint=number, checkpointed=finished)
-    if ours is None:
-        return state
+def _counted(state: ShardState, ours: ShardState | None, archived: Archived) -> ShardState:
+    """Return the state with the numbers of both; it has changed, so the next checkpoint takes nothing over."""
+    last = archived.checkpoint
     then = last.shard_state() if last else state
-    inserted = max(ours.inserted, then.inserted) if then.epoch == ours.epoch else state.inserted
-    if ours.epoch < state.epoch:
-        inserted = state.inserted + ours.inserted
-    return replace(state, inserted=inserted, changed=max(state.changed, ours.changed, then.changed) + 1)
+    both = [state, then, ours] if ours else [state, then]
+    inserted = [each.inserted for each in both if each.epoch == state.epoch]
+    return replace(
+        state,
+        inserted=max(inserted),
+        changed=max(each.changed for each in both) + 1,
+        checkpoint=max(archived.number, *(each.checkpoint for each in both)),
+        checkpointed=max(last.begun if last else 0, ours.checkpointed if ours else 0),
+    )

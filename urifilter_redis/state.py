@@ -82,6 +82,7 @@ class ShardState:
         closed: the closed slices of the window, oldest first.
         oldest: the lowest epoch that a live slice holds items of.
         changed: goes up with all that changes slices or what is forgotten, but for insertions; server time, ms.
+        timeline: token of the last restore.
         checkpoint: number of the last checkpoint that was begun; checkpointed: when the last that was finished was
             begun, server time, ms; 0 for none.
         view: the live slices.
@@ -99,6 +100,7 @@ class ShardState:
     closed: tuple[Closed, ...]
     oldest: int
     changed: int
+    timeline: str
     checkpoint: int
     checkpointed: int
     view: View
@@ -125,6 +127,7 @@ class ShardState:
                 closed=tuple(closed),
                 oldest=int(meta.get("oldest", 0)),
                 changed=int(meta.get("changed", 0)),
+                timeline=meta.get("timeline", ""),
                 checkpoint=int(meta.get("checkpoint", 0)),
                 checkpointed=int(meta.get("checkpointed", 0)),
                 view=View.from_meta(meta, name),

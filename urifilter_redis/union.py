@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from urifilter_redis import calls
 from urifilter_redis.archive.manifest import piece_spans
-from urifilter_redis.errors import ConfigMismatch, RotationConflict, SliceLost, UriFilterError
-from urifilter_redis.exchange import ask, ask_shard
+from urifilter_redis.errors import ConfigMismatch, Restoring, RotationConflict, SliceLost, UriFilterError
+from urifilter_redis.exchange import ask, ask_shard, scanned
 from urifilter_redis.fill import fill_of
 from urifilter_redis.keys import FilterKeys
 from urifilter_redis.lifecycle import open_
@@ -92,6 +92,8 @@ def _merge_shard(session: Session, source: Session, shard: int) -> Flow[float]:
     added = 0.0
     while True:
         (theirs,) = yield from read_states(source, [shard])
+        if theirs.phase == "restoring":
+            raise Restoring(f"{source.where}: it is being restored from its archive")
         if session.config.retention == "growing":
             yield from _grow_to(session, shard, len(theirs.view.slices))
         yield from finish_rotation(session, shard)
@@ -202,16 +204,9 @@ def _insert_forgotten(session: Session, source: Session, shard: int) -> Flow[Non
 def _forgotten(session: Session, shard: int) -> Flow[list[bytes]]:
     """Return the digests that are forgotten, packed, as many at a time as a call may have."""
     size = calls.items_a_call(session.config, len(session.view(shard).slices))
-    found: set[bytes] = set()
-    cursor: bytes | int = 0
-    while True:
-        ((cursor, pairs),) = yield from ask(
-            session, ("ZSCAN", session.keys.shard(shard).forgotten, cursor, "COUNT", 1000)
-        )
-        found |= set(pairs[::2])
-        if int(cursor) == 0:
-            digests = list(found)
-            return [b"".join(digests[start : start + size]) for start in range(0, len(digests), size)]
+    entries = yield from scanned(session, "ZSCAN", session.keys.shard(shard).forgotten)
+    digests = list({digest for digest, _ in entries})
+    return [b"".join(digests[start : start + size]) for start in range(0, len(digests), size)]
 
 
 def _items(command: str, session: Session, shard: int, digests: bytes) -> Call:

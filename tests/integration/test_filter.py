@@ -173,7 +173,7 @@ def test_drop_and_create_anew(news, server):
 
 def die_after(steps, flow_of, server):
     """Run so many steps of a flow and no more, as a process does that is killed."""
-    connector, session = client._connect("news", server.url, "urifilter", None)
+    connector, session = client.connect("news", server.url, "urifilter", None)
     running = pipelines(flow_of(session), connector)
     list(itertools.islice(running, steps))
     running.close()

@@ -20,6 +20,7 @@ VIEW = View.from_meta(META, "news")
 STATE = ShardState.from_meta(META | {"uid": CONFIG.uid, "created": "1", "token": "0123456789abcdef"}, "news")
 NEW = VIEW.slices[0]
 KEYS = FilterKeys("urifilter", "news").shard(0)
+NAMES = ["today", "history_1"]
 DIGEST = bytes(range(16))
 CALL_ID = CallIds().draw()
 
@@ -48,7 +49,7 @@ CALLS = [
     ("expire", calls.expire(CONFIG.uid, KEYS)),
     ("merge", calls.merge("piece", CONFIG, KEYS, STATE, 1, 8, b"data")),
     ("checkpoint", calls.checkpoint("finish", CONFIG.uid, KEYS, 3, 9)),
-    ("restore", calls.restore("arrange", CONFIG.uid, KEYS, STATE.token, ["phase", "idle"], [("today", "history_1")])),
+    ("restore", calls.restore("arrange", CONFIG.uid, KEYS, STATE.token, fields=["phase", "idle"], names=NAMES)),
     (
         "refill",
         calls.refill("piece", CONFIG.uid, KEYS, STATE.token, offset=8, slices=[KEYS.slice("today")], data=[b"data"]),
@@ -87,6 +88,7 @@ ARGUMENTS = {
     "field": lambda v: v == "3",
     "slice": lambda v: v == 1,
     "fields": lambda v: v in CONFIG.to_meta(0, "idle"),
+    "timeline": lambda v: v == "-",
     "begun": lambda v: v == 9,
     "time": lambda v: v == 1000,
 }

@@ -13,12 +13,22 @@ from urifilter_redis.errors import ArchiveError
 from urifilter_redis.steps import Work
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from urifilter_redis.archive.home import Home, Upload
     from urifilter_redis.steps import Flow
 
-__all__ = ["PIECES_AT_ONCE", "UPLOAD_LIFE", "Writer", "cut", "pack_all", "read_content", "read_pieces", "verify"]
+__all__ = [
+    "PIECES_AT_ONCE",
+    "UPLOAD_LIFE",
+    "Writer",
+    "cut",
+    "nothing",
+    "pack_all",
+    "read_content",
+    "read_pieces",
+    "verify",
+]
 
 #: Pieces that are read, or written, in one step: 2 MiB, and as much packed.
 PIECES_AT_ONCE = 8
@@ -104,10 +114,16 @@ def read_content(home: Home, name: str, content: Content) -> Flow[bytes]:
     return b"".join(found)
 
 
-def verify(home: Home, name: str, content: Content) -> Flow[None]:
-    """Read a content and check it; errors as ``read_pieces``."""
+def nothing() -> Flow[None]:
+    """Do nothing."""
+    yield from ()
+
+
+def verify(home: Home, name: str, content: Content, between: Callable[[], Flow[None]] = nothing) -> Flow[None]:
+    """Read a content and check it; ``between`` is run again and again meanwhile. Errors as ``read_pieces``."""
     for first in range(0, len(content.pieces), PIECES_AT_ONCE):
         yield from read_pieces(home, name, content, first, first + PIECES_AT_ONCE)
+        yield from between()
 
 
 def cut(data: bytes) -> Iterator[list[bytes]]:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["dump", "load"]
 
+#: No number in a document is larger: what Lua and JSON know exactly.
+MOST = 2**53
+
 D = TypeVar("D", bound="DataclassInstance")
 
 
@@ -33,13 +36,17 @@ def load(kind: type[D], text: bytes, what: str) -> D:
         ArchiveCorrupt: it is damaged, or not of that kind.
     """
     try:
-        found = json.loads(text)
+        found = json.loads(text, parse_constant=_refuse)
         values = found["document"]
         if found["sha256"] != _sha256(values):
             raise ArchiveCorrupt(f"{what} is damaged: its SHA-256 is another")
         return _build(kind, values)  # type: ignore[no-any-return]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ArchiveCorrupt(f"{what} cannot be read: {error!r}") from error
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
+        raise ArchiveCorrupt(f"{what} cannot be read: {error!r}"[:300]) from error
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number")
 
 
 def _sha256(values: Any) -> str:
@@ -52,6 +59,8 @@ def _build(kind: Any, value: Any) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = _hints(kind)
+        if type(value) is not dict:
+            raise TypeError(f"{str(value)[:40]!r} is no {kind.__name__}")
         if set(value) - set(hints):
             raise TypeError(f"{kind.__name__} has no {', '.join(sorted(set(value) - set(hints)))}")
         return kind(**{name: _build(hints[name], each) for name, each in value.items()})
@@ -63,7 +72,7 @@ def _build(kind: Any, value: Any) -> Any:
         return None if value is None else _build(arguments[0], value)
     if kind is float and type(value) is int:
         return float(value)
-    if type(value) is not kind:
+    if type(value) is not kind or (kind is int and abs(value) > MOST):
         raise TypeError(f"{str(value)[:40]!r} is no {getattr(kind, '__name__', kind)}")
     return value
 

@@ -72,6 +72,7 @@ class _Writer:
         self._home, self._key, self._text, self._there = home, key, text, there
         self._writer = Writer(home, key.filter, uid)
         self._written = 0
+        self._published = False
 
     def write(self, pieces: Sequence[bytes]) -> Flow[None]:
         """Append pieces."""
@@ -86,13 +87,16 @@ class _Writer:
     def publish(self, manifest: Manifest) -> Flow[None]:
         """Point to the blob; remove the one that was pointed to."""
         self._writer.check_age()
+        self._published = True  # once this is asked it may have happened, whatever is heard of it
         if not (yield from self._home.swap(self._key, self._text, documents.dump(manifest))):
+            self._published = False
             raise RotationConflict(f"slice {self._key.epoch}: somebody else has archived it meanwhile")
         yield from self._home.delete(self._key.filter, _blobs(self._text))
 
     def abandon(self) -> Flow[None]:
-        """Remove the blob."""
-        yield from self._writer.abandon()
+        """Remove the blob, unless something may point to it."""
+        if not self._published:
+            yield from self._writer.abandon()
 
     def _merged(self, first: int, pieces: Sequence[bytes]) -> Flow[Sequence[bytes]]:
         if self._there is None:

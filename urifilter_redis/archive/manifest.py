@@ -7,8 +7,10 @@ import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from urifilter_redis.archive import documents
 from urifilter_redis.archive.packing import unpack
 from urifilter_redis.config import Config, Settings
+from urifilter_redis.digest import new_seed
 from urifilter_redis.errors import ArchiveCorrupt, UriFilterError
 from urifilter_redis.retention import size_first, slices_at
 from urifilter_redis.state import ShardState, Slice
@@ -25,6 +27,25 @@ FORMAT = 1
 PIECE = 256 << 10
 
 _BLOB = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}")
+_UID = re.compile(r"[0-9a-f]{16}")
+
+_NUMBER = "(?:0|[1-9][0-9]{0,14})"
+_SLICE = f"[a-z0-9_]+:{_NUMBER}:{_NUMBER}"
+_CLOSED = f"{_NUMBER}:{_NUMBER}:{_NUMBER}:{_NUMBER}"
+_NEEDED = ("created", "epoch", "phase", "opened", "inserted", "oldest", "slices")
+_NOTHING = re.compile("(?!)")
+
+#: What each field of a state looks like.
+_STATE = {
+    **dict.fromkeys(
+        ("created", "epoch", "opened", "inserted", "oldest", "pieces", "limit", "changed"), re.compile(_NUMBER)
+    ),
+    "phase": re.compile("idle|rotating"),
+    "token": re.compile("[0-9a-f]{0,32}"),
+    "late": re.compile("1"),
+    "slices": re.compile(f"{_SLICE}(?: {_SLICE})*"),
+    "closed": re.compile(f"(?:{_CLOSED}(?: {_CLOSED})*)?"),
+}
 
 
 def piece_spans(size: int) -> Iterator[tuple[int, int]]:
@@ -185,6 +206,8 @@ class Manifest:
         check_format(self.format, what)
         if differs:
             raise ArchiveCorrupt(f"{what} has other {', '.join(differs)}")
+        if min(self.opened, self.closed, self.inserted, self.number) < 0:
+            raise ArchiveCorrupt(f"{what} has numbers below 0")
         self.content.check(config.uid, [length for _, length in piece_spans(slice_.size)], what)
 
 
@@ -243,9 +266,10 @@ class Checkpoint:
         """
         what = f"checkpoint {self.number}, shard {shard},"
         check_format(self.format, what)
-        if (self.uid, self.shard, self.shards) != (config.uid, shard, config.shards) or self.number < 1:
+        same = (self.uid, self.shard, self.shards) == (config.uid, shard, config.shards)
+        if not same or self.number < 1 or self.begun < 1:
             raise ArchiveCorrupt(f"{what} is of another filter or shard")
-        state = self.shard_state()
+        state = self._checked_state(config, what)
         if list(state.view.slices) != slices_at(config, state.epoch, rotating=state.phase == "rotating"):
             raise ArchiveCorrupt(f"{what} has slices that the filter cannot have")
         if [bitmap.name for bitmap in self.bitmaps] != [slice_.name for slice_ in state.view.slices]:
@@ -254,6 +278,23 @@ class Checkpoint:
             bitmap.check(config, shard, slice_, kind="checkpoint", epoch=state.epoch_of(slice_.name))
         for content in (self.replies, self.forgotten):
             content.check(config.uid, None, what)
+
+    def _checked_state(self, config: Config, what: str) -> ShardState:
+        """Return the state if every field of it is such as a script writes it."""
+        wrong = [name for name, text in self.state.items() if not _STATE.get(name, _NOTHING).fullmatch(text)]
+        if wrong or not set(_NEEDED) <= set(self.state):
+            raise ArchiveCorrupt(f"{what} has a state that cannot be: {', '.join(wrong) or 'fields are missing'}")
+        state = self.shard_state()
+        rotating, growing = state.phase == "rotating", config.retention == "growing"
+        possible = (
+            [each.epoch for each in state.closed] == list(range(state.oldest, state.epoch))
+            and (not rotating or config.retention == "rolling")
+            and (state.limit is not None) == growing
+            and (state.pieces is None or (rotating and state.pieces <= len(list(piece_spans(config.bytes)))))
+        )
+        if not possible:
+            raise ArchiveCorrupt(f"{what} has a state that cannot be")
+        return state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,12 +323,15 @@ class Registration:
         """
         what = f"the registration of {name!r}"
         check_format(self.format, what)
-        if self.filter != name:
-            raise ArchiveCorrupt(f"{what} is that of {self.filter!r}")
+        if self.filter != name or not _UID.fullmatch(self.config.uid):
+            raise ArchiveCorrupt(f"{what} is that of {self.filter!r}, uid {self.config.uid!r}")
         try:
             sizing = size_first(Settings(**self.config.settings))
+            seed = new_seed(self.config.hash, self.config.seed)
         except ValueError as error:
             raise ArchiveCorrupt(f"{what}: {error}") from error
+        if seed != self.config.seed or not 0 <= self.created < documents.MOST:
+            raise ArchiveCorrupt(f"{what} has a seed, or a time, that cannot be")
         if (sizing.k, sizing.units, sizing.slice_bytes) != (self.config.k, self.config.units, self.config.bytes):
             raise ArchiveCorrupt(f"{what} has another geometry than its settings")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -99,7 +100,9 @@ class MongoHome:
         only = {} if name is None else {"filter": name}
         wanted = dict.fromkeys(_FIELDS, 1)
         found = yield from self._work("keys", lambda: self._pointers.find(only, wanted).to_list())
-        return sorted(Key(**{field: each[field] for field in _FIELDS}) for each in found)
+        kinds = (str, str, str, int, int)
+        whole = (tuple(each.get(field) for field in _FIELDS) for each in found)  # what is not ours is left alone
+        return sorted(Key(*each) for each in whole if all(map(isinstance, each, kinds)))
 
     def swap(self, key: Key, old: bytes | None, new: bytes | None) -> Flow[bool]:
         """Insert, update or delete a pointer; the unique index and its SHA-256 let one of many win."""
@@ -139,7 +142,7 @@ class MongoHome:
         chunks = yield from self._work("download", lambda: self._chunks.find(wanted).sort("n", 1).to_list())
         if not chunks and length:
             raise ArchiveMissing(f"archive {self.shown}: blob {blob} of filter {name!r} is missing")
-        data = b"".join(bytes(each["data"]) for each in chunks)
+        data = b"".join(_bytes(each.get("data")) for each in chunks)
         return data[offset - first * CHUNK :][:length]
 
     def delete(self, name: str, blobs: Sequence[str]) -> Flow[None]:
@@ -151,16 +154,17 @@ class MongoHome:
 
     def blobs(self, name: str | None = None) -> Flow[list[Blob]]:
         """Find the files of the bucket, and chunks that no file has."""
-        chunks = yield from self._work("blobs", lambda: self._chunks.find({}, {"files_id": 1}).to_list())
-        files = yield from self._work("blobs", lambda: self._files.find({}).to_list())
+        mine = {"$regex": "^[^/]+/" if name is None else f"^{re.escape(name)}/"}
+        among, fields = {"files_id": mine}, {"files_id": 1}
+        chunks = yield from self._work("blobs", lambda: self._chunks.find(among, fields).to_list())
+        files = yield from self._work("blobs", lambda: self._files.find({"_id": mine}).to_list())
         whole = {each["_id"]: each for each in files}
-        last: dict[Any, dt.datetime] = {each["_id"]: _aware(each["uploadDate"]) for each in files}
+        last = {each["_id"]: _time(each.get("uploadDate")) for each in files}
         for chunk in chunks:
-            written = chunk["_id"].generation_time
+            written = _time(getattr(chunk["_id"], "generation_time", None))
             last[chunk["files_id"]] = max(written, last.get(chunk["files_id"], written))
         now = dt.datetime.now(dt.UTC)
-        found = [_blob(each, whole.get(each), (now - time).total_seconds()) for each, time in last.items()]
-        return [each for each in found if each.filter == name or name is None]
+        return [_blob(each, whole.get(each), (now - time).total_seconds()) for each, time in last.items()]
 
     def close(self) -> Flow[None]:
         """Close the client."""
@@ -212,13 +216,17 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _aware(time: dt.datetime) -> dt.datetime:
-    return time if time.tzinfo else time.replace(tzinfo=dt.UTC)
+def _time(value: Any) -> dt.datetime:
+    """Return a time of a document; what has none is taken for new, and not removed."""
+    if not isinstance(value, dt.datetime):
+        return dt.datetime.now(dt.UTC)
+    return value if value.tzinfo else value.replace(tzinfo=dt.UTC)
 
 
 def _blob(id_: Any, file: dict[str, Any] | None, age: float) -> Blob:
     name, _, blob = str(id_).rpartition("/")
-    return Blob(name, blob, int((file or {}).get("length", 0)), max(0.0, age), file is not None)
+    length = (file or {}).get("length", 0)
+    return Blob(name, blob, length if isinstance(length, int) else 0, max(0.0, age), file is not None)
 
 
 def _text(error: PyMongoError) -> str:

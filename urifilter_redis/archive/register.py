@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urifilter_redis.archive import documents
 from urifilter_redis.archive.home import Key
 from urifilter_redis.archive.manifest import FORMAT, Registration
-from urifilter_redis.errors import ArchiveMissing
+from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing
 
 if TYPE_CHECKING:
     from urifilter_redis.archive.home import Home
@@ -53,7 +53,13 @@ def register(home: Home, name: str, config: Config) -> Flow[tuple[Config, bool]]
         _, there = yield from read_registration(home, name)
         if there is not None and not there.dropped:
             return there.config, False
-        yield from unregister(home, name)
+        if there is not None:
+            yield from unregister(home, name)
+        if any(key.kind != "filter" for key in (yield from home.keys(name))):
+            text = (
+                f"there are checkpoints of {name!r}, and its registration is missing: bring it back, or drop the filter"
+            )
+            raise ArchiveCorrupt(f"archive {home.shown}: {text}")
         if (yield from home.swap(Key(name), None, documents.dump(document))):
             return config, True
 
@@ -76,18 +82,24 @@ def unregister(home: Home, name: str) -> Flow[bool]:
     """Remove a filter from an archive; return whether it was there. Whoever does it again finishes it."""
     text, there = yield from read_registration(home, name)
     if text is None or there is None:
-        return False
+        return (yield from _remove_all(home, name, ""))
     if not there.dropped:
         dropped = documents.dump(dataclasses.replace(there, dropped=True))
         if not (yield from home.swap(Key(name), text, dropped)):
             return (yield from unregister(home, name))
         text = dropped
-    for key in (yield from home.keys(name)):
-        if key.uid == there.config.uid:
-            yield from home.swap(key, (yield from home.read(key)), None)
-    blobs = yield from home.blobs(name)
-    yield from home.delete(name, [blob.id for blob in blobs if blob.id.startswith(there.config.uid)])
+    yield from _remove_all(home, name, there.config.uid)
     return (yield from home.swap(Key(name), text, None))
+
+
+def _remove_all(home: Home, name: str, uid: str) -> Flow[bool]:
+    """Remove the documents and blobs of a filter, or of all of its name; return whether there were any."""
+    keys = [key for key in (yield from home.keys(name)) if key.kind != "filter" and key.uid.startswith(uid)]
+    for key in keys:
+        yield from home.swap(key, (yield from home.read(key)), None)
+    blobs = yield from home.blobs(name)
+    yield from home.delete(name, [blob.id for blob in blobs if blob.id.startswith(uid)])
+    return bool(keys)
 
 
 def read_registration(home: Home, name: str) -> Flow[tuple[bytes | None, Registration | None]]:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive import documents
-from urifilter_redis.archive.contents import verify
+from urifilter_redis.archive.contents import nothing, verify
 from urifilter_redis.archive.home import Key
 from urifilter_redis.archive.manifest import Checkpoint
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from urifilter_redis.archive.home import Home
     from urifilter_redis.config import Config
@@ -69,8 +69,12 @@ def to_replace(found: Sequence[Place]) -> Place:
     return min(found, key=lambda place: place.checkpoint.number if place.checkpoint else 0)
 
 
-def last_good(home: Home, name: str, found: Sequence[Place]) -> Flow[tuple[Checkpoint | None, list[str]]]:
+def last_good(
+    home: Home, name: str, found: Sequence[Place], between: Callable[[], Flow[None]] = nothing
+) -> Flow[tuple[Checkpoint | None, list[str]]]:
     """Return the newest checkpoint all of whose contents are what they must be, and what was wrong with newer ones.
+
+    ``between`` is run again and again meanwhile.
 
     Raises:
         ArchiveCorrupt: there are checkpoints, and none is good.
@@ -80,7 +84,7 @@ def last_good(home: Home, name: str, found: Sequence[Place]) -> Flow[tuple[Check
     for checkpoint in sorted(whole, key=lambda each: -each.number):
         try:
             for content in checkpoint.contents:
-                yield from verify(home, name, content)
+                yield from verify(home, name, content, between)
         except (ArchiveCorrupt, ArchiveMissing) as error:
             problems.append(f"checkpoint {checkpoint.number}, shard {checkpoint.shard}: {error}")
         else:

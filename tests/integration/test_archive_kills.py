@@ -1,0 +1,142 @@
+"""SIGKILL before and after every step of every flow that touches an archive: a second run completes it.
+
+No slice is lost or doubled, and prune leaves nothing that nobody needs.
+"""
+
+from __future__ import annotations
+
+import pytest
+from support.archives import leftovers, sound
+from support.killer import Killer
+
+from urifilter_redis import UriFilter
+from urifilter_redis.archive import manifest
+from urifilter_redis.archive.exported import export
+from urifilter_redis.archive.home import open_home
+from urifilter_redis.client import drive, drop_filter
+
+#: Two shards, three pieces a bitmap.
+SETTINGS = {"capacity": 180_000, "error_rate": 1e-8, "shards": 2, "seed": 1}
+RETENTIONS = {
+    "forever": {},
+    "ring": {"retention": "ring", "slices": 2, "period": "1d"},
+    "rolling": {"retention": "rolling", "slices": 4, "period": "1d"},
+}
+FLOWS = [
+    ("forever", "create"),
+    ("ring", "checkpoint"),
+    ("rolling", "checkpoint"),
+    ("ring", "open"),
+    ("rolling", "open"),
+    ("rolling", "rotate"),
+    ("forever", "drop"),
+    ("forever", "prune"),
+    ("forever", "import"),
+]
+
+_SEEN = range(300)
+
+
+@pytest.fixture
+def killer():
+    with Killer() as started:
+        yield started
+
+
+class Scene:
+    """One filter before one of the flows."""
+
+    def __init__(self, retention, method, server, archive, folder) -> None:
+        self.settings = SETTINGS | RETENTIONS[retention]
+        self.method, self.server, self.archive, self.folder = method, server, archive, folder
+        self.more = [self.settings] if method == "create" else []
+
+    def set(self) -> None:
+        """Make it: 100 items in each of three epochs, or in one; two checkpoints."""
+        with self.server.client() as admin:
+            admin.flushall()
+        if self.method == "create":
+            drop_filter("news", redis=self.server.url, archive=self.archive)
+            return
+        with UriFilter.create("news", redis=self.server.url, archive=self.archive, **self.settings) as news:
+            for start in range(0, 300, 100):
+                news.insert_many(range(start, start + 100))
+                news.checkpoint()
+                if "period" in self.settings and start == 100:
+                    news.rotate()
+            if self.method == "checkpoint":
+                news.insert_many(range(1000, 1100))
+        if self.method == "open":
+            with self.server.client() as admin:
+                admin.flushall()
+        if self.method == "import":
+            self.more = [str(self.folder / "exported")]
+            home = open_home(self.archive)
+            drive(export(home, "news", self.folder / "exported", lambda *_: None))
+            drive(home.close())
+            drop_filter("news", redis=self.server.url, archive=self.archive)
+
+    def what(self):
+        return self.method, self.server.url, self.archive, *self.more
+
+    def check(self) -> None:
+        """The second run has completed it."""
+        if self.method == "drop":
+            with self.server.client() as admin:
+                assert admin.keys() == []
+            assert leftovers(self.archive) == 0
+            assert sound(self.archive) == 0
+            return
+        with UriFilter.open("news", redis=self.server.url, archive=self.archive) as news:
+            if self.method != "create":
+                assert 0 not in news.contains_many(_SEEN)
+            assert news.contains_many(range(5000, 5100)) == [0] * 100
+            assert news.info().phase == "idle"
+            assert news.insert_many(range(6000, 6100)) == [0] * 100
+        leftovers(self.archive)
+        sound(self.archive)
+
+    def clear(self) -> None:
+        drop_filter("news", redis=self.server.url, archive=self.archive)
+
+
+@pytest.mark.parametrize(("retention", "method"), FLOWS, ids=[f"{m}-{r}" for r, m in FLOWS])
+def test_killed_at_each_step(retention, method, redis70, archive, tmp_path, killer):
+    """The first and the last step of each name; each twice, before and after it."""
+    if archive.startswith("mongodb://mock"):
+        pytest.skip("mongomock is of this process alone: URIFILTER_TEST_MONGODB or URIFILTER_TEST_MONGOECO")
+    scene = Scene(retention, method, redis70, archive, tmp_path)
+    scene.set()
+    names = killer.steps(*scene.what())
+    scene.check()
+    scene.clear()
+    assert len(set(names)) > 3
+    last = {name: number for number, name in enumerate(names, 1)}
+    first = {name: number for number, name in reversed(list(enumerate(names, 1)))}
+    died = 0
+    for number in sorted({*first.values(), *last.values()}):
+        for when in ("before", "after"):
+            scene.set()
+            died += killer.kill(number, when, *scene.what())
+            if method != "prune":
+                _let_die(redis70)
+            killer.steps(*scene.what())
+            scene.check()
+            scene.clear()
+    assert died > len(set(names))
+
+
+def _let_die(server) -> None:
+    """Let a restorer that was killed have been silent for long enough to be taken over."""
+    with server.client() as admin:
+        for key in admin.scan_iter("*:meta"):
+            if admin.hexists(key, "restored"):
+                admin.hset(key, "restored", 0)
+
+
+def test_pieces():
+    """The filters here have several pieces a bitmap."""
+    from urifilter_redis.config import Config, Settings
+
+    config = Config.new(Settings(**SETTINGS))
+    assert len(list(manifest.piece_spans(config.bytes))) == 3
