@@ -144,7 +144,6 @@ class _Upload:
     def __init__(self, home: FolderHome, path: Path) -> None:
         self._home, self._path = home, path
         self._part = path.with_suffix(_PART)
-        self._file: BinaryIO | None = None
 
     def write(self, data: bytes) -> Flow[None]:
         """Append."""
@@ -159,23 +158,17 @@ class _Upload:
         yield from self._home._work("abandon", self._abandon)  # noqa: SLF001 - likewise
 
     def _write(self, data: bytes) -> None:
-        if self._file is None:
-            self._part.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._part.open("wb")
-        self._file.write(data)
+        self._part.parent.mkdir(parents=True, exist_ok=True)
+        with self._part.open("ab") as file:  # anew each time: a flow may end without a word
+            file.write(data)
 
     def _finish(self) -> None:
-        self._write(b"")
-        assert self._file is not None  # noqa: S101 - as of now
-        with self._file as file:
+        with self._part.open("ab") as file:
             _sync(file)
         self._part.replace(self._path)
         _sync_folder(self._path.parent)
 
     def _abandon(self) -> None:
-        if self._file is not None:
-            with contextlib.suppress(OSError):  # of a full disk, once more
-                self._file.close()
         _unlink([self._part, self._path])
 
 

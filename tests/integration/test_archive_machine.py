@@ -1,0 +1,249 @@
+"""Checkpoints, rotations, crashes and restores in any order, against a model of what must be seen.
+
+Redis is emptied, comes back as it was at some earlier time, or loses a slice. What was seen when the last finished
+checkpoint began, and has not expired, is seen once the filter is open again; what nobody ever inserted is new.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from support.archives import leftovers, sound
+from support.pipelines import pipelines
+
+from urifilter_redis import UriFilter, checkpoint, restore
+from urifilter_redis.archive import contents, manifest
+from urifilter_redis.replies import to_mapping
+
+if TYPE_CHECKING:
+    from support import servers
+
+RETENTIONS = {
+    "forever": {},
+    "classic": {"layout": "classic"},
+    "counting": {"layout": "counting"},
+    "growing": {"retention": "growing", "capacity": 10},
+    "ring newest": {"retention": "ring", "slices": 3, "period": "1d"},
+    "ring all": {"retention": "ring", "slices": 3, "period": "1d", "write": "all"},
+    "rolling": {"retention": "rolling", "slices": 3, "period": "1d"},
+}
+ITEMS = range(40)
+items = st.lists(st.sampled_from(ITEMS), min_size=1, max_size=8, unique=True)
+
+
+@dataclass
+class Model:
+    """What is known of a filter.
+
+    Attributes:
+        window: epochs for which an item stays, from the one in which it was told to be new.
+        epoch: of the filter.
+        sure: items that were told to be new, with the epoch; they must be seen until they expire.
+        maybe: items that may be seen; all others must be new.
+    """
+
+    window: float
+    epoch: int = 0
+    sure: dict[int, int] = field(default_factory=dict)
+    maybe: set[int] = field(default_factory=set)
+
+    def must_see(self) -> set[int]:
+        return {item for item, epoch in self.sure.items() if self.epoch - epoch < self.window}
+
+    def check(self, item: int, age: int) -> None:
+        assert age or item not in self.must_see(), f"{item} was lost"
+        assert not age or item in self.maybe, f"nobody inserted {item}"
+
+
+class Machine(RuleBasedStateMachine):
+    """A filter of one shard with an archive in a folder."""
+
+    options: ClassVar[dict] = {}
+    server: ClassVar[servers.Server]
+    folder: ClassVar
+
+    @initialize()
+    def create(self):
+        with self.server.client() as admin:
+            admin.flushall()
+        for folder in (self.folder, os.environ["URIFILTER_DATA_DIR"]):
+            shutil.rmtree(folder, ignore_errors=True)
+        self.where = {"redis": self.server.url, "archive": self.folder.as_uri()}
+        made = {"capacity": 100, "error_rate": 1e-9, "seed": 1} | self.options
+        self.news = UriFilter.create("news", **self.where, **made)
+        self.live = Model(self.options.get("slices", math.inf))
+        self.archived, self.number = copy.deepcopy(self.live), 0
+        self.saved = None
+
+    def meta(self):
+        with self.server.client() as admin:
+            return to_mapping(admin.hgetall("urifilter:{news:0}:meta"))
+
+    @rule(some=items)
+    def insert(self, some):
+        for item, age in zip(some, self.news.insert_many(some), strict=True):
+            self.live.check(item, age)
+            if age == 0:
+                self.live.sure[item] = self.live.epoch
+            self.live.maybe.add(item)
+
+    @rule()
+    def look(self):
+        for item, age in zip(ITEMS, self.news.contains_many(ITEMS), strict=True):
+            self.live.check(item, age)
+
+    @rule(some=items)
+    def forget(self, some):
+        for item, there in zip(some, self.news.forget(some), strict=True):
+            self.live.check(item, int(there))
+            self.live.sure.pop(item, None)
+            self.live.maybe.discard(item)
+
+    @precondition(lambda self: "period" in self.options)
+    @rule()
+    def rotate(self):
+        before = copy.deepcopy(self.live)
+        self.live.epoch = self.news.rotate().epoch
+        if self.options["retention"] == "rolling":  # what was closed is written back
+            self.archived.sure |= before.sure
+
+    @rule(full=st.booleans())
+    def write_back(self, full):
+        self.archived = copy.deepcopy(self.live)
+        self.number = self.news.checkpoint(full=full).number
+
+    @rule(some=items, steps=st.integers(1, 25), finish=st.booleans())
+    def write_back_while_inserting(self, some, steps, finish):
+        """Items are inserted in the middle; then it finishes, or dies."""
+        before = copy.deepcopy(self.live)
+        running = pipelines(checkpoint.checkpoint(self.news._session), self.news._connector)
+        for number, _ in enumerate(running):
+            if number == steps:
+                self.insert(some)
+            if number > steps and not finish:
+                running.close()
+                return
+        self.archived, self.number = before, int(self.meta()["checkpoint"])
+
+    @rule()
+    def save(self):
+        with self.server.client() as admin:
+            dumped = {key: admin.dump(key) for key in admin.keys()}
+        self.saved = (dumped, copy.deepcopy(self.live), int(self.meta().get("checkpoint", 0)))
+
+    @rule(deaths=st.lists(st.integers(1, 60), max_size=2))
+    def crash(self, deaths):
+        """Redis comes back empty; restorers may die on the way."""
+        with self.server.client() as admin:
+            admin.flushall()
+        self.reopen([self.archived], deaths)
+
+    @precondition(lambda self: self.saved)
+    @rule(some=items, work=st.booleans())
+    def come_back_older(self, some, work):
+        """Redis comes back as it was saved; it may be worked on before the filter is opened with its archive."""
+        dumped, then, number = self.saved
+        with self.server.client() as admin:
+            admin.flushall()
+            for key, value in dumped.items():
+                admin.restore(key, 0, value)
+        known = [then] if number >= self.number else [self.archived]
+        if work and self.options.get("layout") != "counting":
+            then = copy.deepcopy(then)
+            self.news.close()
+            with UriFilter.open("news", redis=self.server.url, archive="") as without:
+                ages = without.insert_many(some)
+                for item, age in zip(some, ages, strict=True):
+                    if age == 0:
+                        then.sure[item] = without.epoch()
+            known = [*known, Model(then.window, then.epoch, {i: then.sure[i] for i in some if i in then.sure})]
+        self.reopen(known)
+
+    @rule(which=st.integers(0, 5))
+    def lose_a_slice(self, which):
+        with self.server.client() as admin:
+            names = [each.split(":")[0] for each in self.meta()["slices"].split()]
+            admin.delete("urifilter:{news:0}:" + names[which % len(names)])
+        kept = {item: epoch for item, epoch in self.archived.sure.items() if item in self.live.sure}
+        self.reopen([Model(self.live.window, sure=kept)])
+
+    def reopen(self, known, deaths=()):
+        """Open the filter; what each of ``known`` must see is seen."""
+        self.news.close()
+        for steps in deaths:
+            self.die(steps)
+        self.news = UriFilter.open("news", **self.where)
+        epoch = int(self.meta()["epoch"])
+        ages = dict(zip(ITEMS, self.news.contains_many(ITEMS), strict=True))
+        live = Model(self.live.window, epoch, maybe={item for item, age in ages.items() if age})
+        for each in known:
+            each.epoch = epoch
+            live.sure |= {item: each.sure[item] for item in each.must_see()}
+        inserted = self.live.maybe | self.archived.maybe | set().union(*(each.sure for each in known))
+        inserted |= self.saved[1].maybe if self.saved else set()
+        for item, age in ages.items():
+            assert age or item not in live.must_see(), f"{item} was lost"
+            assert not age or item in inserted, f"nobody inserted {item}"
+        assert self.meta()["phase"] == "idle"
+        self.live, self.saved = live, None
+        self.write_back(full=False)
+        sound(self.where["archive"])
+
+    def die(self, steps):
+        """Open the filter, and die after so many steps; others find the restorer silent for long."""
+        flow = restore.ensure(self.news._session)
+        for number, _ in enumerate(pipelines(flow, self.news._connector)):
+            if number == steps:
+                break
+        with self.server.client() as admin:
+            if admin.hexists("urifilter:{news:0}:meta", "restored"):
+                admin.hset("urifilter:{news:0}:meta", "restored", 0)
+
+    def teardown(self):
+        if hasattr(self, "news"):
+            self.news.close()
+            leftovers(self.where["archive"])
+            sound(self.where["archive"])
+
+
+@pytest.fixture(autouse=True)
+def _small_pieces(request, monkeypatch):
+    """Bitmaps of some pieces, though they are small (of blocked some hundred bytes, of the others some 100 kB)."""
+    blocked = "layout" not in RETENTIONS[request.node.callspec.params["name"]]
+    for module in (manifest, contents, checkpoint):
+        monkeypatch.setattr(module, "PIECE", 120 if blocked else 100_000)
+    for module in (contents, checkpoint, restore):
+        monkeypatch.setattr(module, "PIECES_AT_ONCE", 2)
+
+
+@pytest.mark.parametrize("name", RETENTIONS)
+def test_any_order(name, redis70):
+    """Nothing is lost that was written back, and nothing is seen that was not inserted."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # syncing takes long on a disk
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        run(RETENTIONS[name], redis70, Path(folder) / "archive")
+
+
+def run(options, server, folder):
+    known = {"options": options, "server": server, "folder": folder}
+    run_state_machine_as_test(
+        type("Machine", (Machine,), known),
+        settings=settings(
+            max_examples=20,
+            stateful_step_count=30,
+            deadline=None,
+            phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes many minutes
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
