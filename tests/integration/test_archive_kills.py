@@ -66,6 +66,13 @@ class Scene:
                     news.rotate()
             if self.method == "checkpoint":
                 news.insert_many(range(1000, 1100))
+        if self.method == "prune":
+            home = open_home(self.archive)
+            for blob in drive(home.blobs("news"))[:1]:
+                upload = home.upload("news", blob.id.split("-")[0] + "-" + "0" * 16)
+                drive(upload.write(b"left"))
+                drive(upload.finish())
+            drive(home.close())
         if self.method == "open":
             with self.server.client() as admin:
                 admin.flushall()
@@ -114,7 +121,8 @@ def test_killed_at_each_step(retention, method, redis70, archive, tmp_path, kill
     last = {name: number for number, name in enumerate(names, 1)}
     first = {name: number for number, name in reversed(list(enumerate(names, 1)))}
     died = 0
-    for number in sorted({*first.values(), *last.values()}):
+    numbers = {*last.values()} if archive.startswith("mongodb") else {*first.values(), *last.values()}
+    for number in sorted(numbers):  # the emulator is slow
         for when in ("before", "after"):
             scene.set()
             died += killer.kill(number, when, *scene.what())

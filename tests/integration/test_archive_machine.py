@@ -84,7 +84,7 @@ class Machine(RuleBasedStateMachine):
         self.news = UriFilter.create("news", **self.where, **made)
         self.live = Model(self.options.get("slices", math.inf))
         self.archived, self.number = copy.deepcopy(self.live), 0
-        self.saved = None
+        self.saved, self.ever = None, set()
 
     def meta(self):
         with self.server.client() as admin:
@@ -97,6 +97,7 @@ class Machine(RuleBasedStateMachine):
             if age == 0:
                 self.live.sure[item] = self.live.epoch
             self.live.maybe.add(item)
+            self.ever.add(item)
 
     @rule()
     def look(self):
@@ -115,8 +116,9 @@ class Machine(RuleBasedStateMachine):
     def rotate(self):
         before = copy.deepcopy(self.live)
         self.live.epoch = self.news.rotate().epoch
-        if self.options["retention"] == "rolling":  # what was closed is written back
+        if self.options["retention"] == "rolling":  # what was closed is written back, and forgetting is not
             self.archived.sure |= before.sure
+            self.archived.maybe |= self.ever
 
     @rule(full=st.booleans())
     def write_back(self, full):
