@@ -64,7 +64,9 @@ def background(*, daemon: bool, pidfile: Path | None, log_file: Path | None) -> 
     assert log_file is not None  # noqa: S101 - see above
     with log_file.open("a") as log:
         say(f"log: {log_file}")
-        with DaemonContext(stdout=log, stderr=log, signal_map={}), _held(pidfile):
+        mask = os.umask(0)
+        os.umask(mask)  # the only way to read it; a daemon keeps it
+        with DaemonContext(stdout=log, stderr=log, signal_map={}, umask=mask), _held(pidfile):
             yield
 
 

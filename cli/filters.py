@@ -127,8 +127,9 @@ def info(options: Shared, name: str) -> None:
         "archived": f"{found.archived:,} bytes",
         "over_capacity": "yes: more items are wrongly seen than was asked for" if found.over_capacity else "no",
     }
-    if found.next_rotation is not None:
-        values["next_rotation"] = moment(found.next_rotation)
+    for key in ("next_rotation", "checkpointed"):
+        if (time := getattr(found, key)) is not None:
+            values[key] = moment(time)
     for key, value in values.items():
         text = f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else value
         click.echo(f"{key.replace('_', ' '):24}{text}".rstrip())

@@ -107,6 +107,12 @@ def examine_filter(info: FilterInfo, now: float) -> Finding:
         full = ", ".join(f"{each.name} {each.inserted:,}" for each in info.live_slices if each.over_capacity)
         text = f"over its capacity ({full or held}): {info.error_rate_now:.2g} are wrongly seen"
         return Finding("danger", subject, f"{text}, {info.error_rate:g} was asked for; make a larger one")
+    if info.phase == "restoring":
+        text = "it is being restored, or that was left: urifilter restore"
+        return Finding("note", subject, f"{held}; {text}")
+    if info.archive not in {None, "redis"} and info.checkpointed is None:
+        text = f"nothing was written back to {info.archive} yet: does urifilter worker run?"
+        return Finding("note", subject, f"{held}; {text}")
     if info.phase == "rotating":
         return Finding("note", subject, f"{held}; a rotation is under way, or was left: urifilter rotate --due")
     if info.next_rotation is not None and info.period and now > info.next_rotation + seconds_of(info.period):

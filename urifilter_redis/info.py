@@ -79,9 +79,10 @@ class FilterInfo:
         write: ring: ``newest`` or ``all``.
         expire_after: ring and rolling: ``first-seen`` or ``last-seen``.
         period_capacity: ring: what was asked for, if anything.
-        archive: rolling: where its closed slices are.
+        archive: where checkpoints and closed slices are, without user and password; ``redis``: slices, beside it.
         created: server time in seconds since 1970.
         phase: ``idle`` when nothing is under way.
+        checkpointed: when the last checkpoint of any shard began, server time in seconds since 1970; None for never.
         epoch: how often it was rotated; shards may be an epoch behind while a rotation runs.
         next_rotation: ring and rolling: when one is due, server time in seconds since 1970.
         inserted: items answered "new" that have not expired; forgotten and inserted anew counted anew, and with
@@ -92,7 +93,7 @@ class FilterInfo:
         error_rate_at_capacity: the same at capacity (growing: whatever it grows to).
         over_capacity: it holds more than it was made for, or a slice does.
         memory: bytes that the server has allocated for all keys of the filter.
-        archived: bytes of it for compressed closed slices.
+        archived: bytes of it for compressed closed slices (archive ``redis``).
         live_slices: from newest to oldest.
     """
 
@@ -116,6 +117,7 @@ class FilterInfo:
     archive: str | None
     created: float
     phase: str
+    checkpointed: float | None
     epoch: int
     next_rotation: float | None
     inserted: int
@@ -179,6 +181,7 @@ def info(session: Session) -> Flow[FilterInfo]:
         **{name: value for name, value in asdict(config).items() if name not in {"units", "bytes"}},
         slice_bytes=config.bytes,
         created=created,
+        checkpointed=min(state.checkpointed for state in states) / 1000 or None,
         phase=next((state.phase for state in states if state.phase != "idle"), "idle"),
         epoch=max(state.epoch for state in states),
         next_rotation=next_due(config.period or "", states) if config.retention in TIMED else None,
@@ -206,7 +209,9 @@ def _shard(session: Session, number: int) -> Flow[_Shard]:
     keys, config = session.keys.shard(number), session.config
     while True:
         (state,) = yield from read_states(session, [number])
-        archived = range(max(0, state.epoch - (config.slices or 0)), state.epoch + 1) if config.archive else ()
+        archived = (
+            range(max(0, state.epoch - (config.slices or 0)), state.epoch + 1) if config.archive == "redis" else ()
+        )
         own = [keys.meta, keys.replies, keys.forgotten, keys.next, *(keys.slice(e.name) for e in state.view.slices)]
         usage = [("MEMORY", "USAGE", key, "SAMPLES", FIELDS_A_SAMPLE) for key in [*own, *map(keys.archived, archived)]]
         forgotten, *memory = yield from ask(session, ("ZCARD", keys.forgotten), *usage)

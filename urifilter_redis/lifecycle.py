@@ -85,6 +85,8 @@ def open_(session: Session) -> Flow[Config]:
     if config is None:
         keys = session.keys.shard(0)
         (today,) = yield from ask(session, ("EXISTS", keys.slice("today")))
+        if session.home is None:
+            yield Work("note", functools.partial(known.check_unknown, session))
         if today and not meta:
             raise SliceLost(f"{session.where}: meta is missing beside {keys.slice('today')}")
         raise FilterNotFound(f"{session.where}: there is no such filter: create it first")

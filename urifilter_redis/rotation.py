@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from urifilter_redis import calls
+from urifilter_redis.archive.register import home_of
 from urifilter_redis.errors import RotationConflict, UriFilterError
 from urifilter_redis.exchange import Request, ask, exchange, server_time
 from urifilter_redis.history import build, finish, store
@@ -61,6 +62,7 @@ def rotate(session: Session, expected_epoch: int | None = None, *, dry_run: bool
 
     Raises:
         RotationConflict: the filter is not, or not any more, in that epoch.
+        ArchiveMissing: the filter needs its archive, which was not named.
         UriFilterError: the retention does not rotate by time.
     """
     _check_timed(session)
@@ -147,6 +149,8 @@ def _check_timed(session: Session) -> None:
     if retention not in TIMED:
         why = "it grows when it is full" if retention == "growing" else "nothing in it expires"
         raise UriFilterError(f"{session.where}: retention {retention} does not rotate: {why}")
+    if session.config.archive not in {None, "redis"}:
+        home_of(session)  # whoever has it has seen that Redis is not older than it
 
 
 def _of_this_rotation(

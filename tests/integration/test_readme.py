@@ -37,9 +37,9 @@ def run_python(code: str, names: dict) -> int:
     return compared
 
 
-def test_python_snippets(redis70, capsys):
+def test_python_snippets(redis70, folder, capsys):
     """Each snippet runs, in order, and each commented value is what comes out."""
-    first, with_asyncio, lost = (block.replace(ADDRESS, redis70.url) for block in blocks("python"))
+    first, with_asyncio, lost, archived = (block.replace(ADDRESS, redis70.url) for block in blocks("python"))
     names: dict = {}
     assert run_python(first, names) == 6
     run_python(with_asyncio, names)
@@ -47,23 +47,26 @@ def test_python_snippets(redis70, capsys):
     run_python(lost, names)
     assert names["new"] == names["uris"]
     assert names["AnswerLost"] is AnswerLost
+    names["news"].drop()
+    run_python(archived.replace("file:///var/lib/urifilter", folder), names)
+    names["news"].drop()
     names["news"].close()
 
 
-def test_console_blocks(redis70):
+def test_console_blocks(redis70, tmp_path):
     """Each command prints what stands below it (a word that ends with … stands for any)."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = os.environ | {"URIFILTER_REDIS_URL": redis70.url, "PATH": path}
     subprocess.run("urifilter create news --capacity 1000", shell=True, env=env, check=True, capture_output=True)
     compared = 0
-    by_hand, *others = sorted(blocks("console"), key=lambda block: "redis-cli" not in block)
+    by_hand, *others = sorted(blocks("console"), key=lambda block: "EVALSHA" not in block)
     for block in [by_hand, "$ urifilter drop news --yes\n", *others]:
         for command, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
-            done = subprocess.run(command, shell=True, env=env, capture_output=True, text=True)
+            done = subprocess.run(command, shell=True, env=env, capture_output=True, text=True, cwd=tmp_path)
             pattern = re.sub(r"\w*…", ".*", re.escape(expected.replace(ADDRESS, redis70.url)))
             assert re.fullmatch(pattern, done.stdout), (command, done.stdout, done.stderr)
             compared += 1
-    assert compared == 14
+    assert compared == 23
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -151,5 +151,6 @@ def _mock(monkeypatch) -> None:
     import mongomock.gridfs
 
     mongomock.gridfs.enable_gridfs_integration()
+    monkeypatch.setattr(mongomock.collection.Cursor, "to_list", lambda self: list(self), raising=False)  # noqa: PLW0108 - a method
     store = mongomock.store.ServerStore()
     monkeypatch.setattr(pymongo, "MongoClient", lambda *_, **__: mongomock.MongoClient(_store=store))
