@@ -1,0 +1,405 @@
+"""What a hostile review found: processes that wake up late, servers that come back older, and who comes between."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from redis.exceptions import ConnectionError as ConnectionBroken
+from support.archives import leftovers, sound
+from support.killer import name_of
+
+from urifilter_redis import (
+    ArchiveCorrupt,
+    ArchiveError,
+    ArchiveMissing,
+    FilterNotFound,
+    Restoring,
+    ServerUnavailable,
+    SliceLost,
+    Timeouts,
+    UriFilter,
+    drop_filter,
+)
+from urifilter_redis.checkpoint import checkpoint
+from urifilter_redis.client import connect, drive
+from urifilter_redis.lifecycle import open_
+from urifilter_redis.steps import Send, Unanswered, Work
+
+RING = {"capacity": 2000, "retention": "ring", "slices": 4, "period": "1d"}
+ROLLING = {"capacity": 2000, "retention": "rolling", "slices": 4, "period": "1d"}
+META = "urifilter:{news:0}:meta"
+
+
+@pytest.fixture
+def make(redis70, folder):
+    """Make a filter with an archive, or open it."""
+    opened = []
+
+    def make(**settings):
+        where = {"redis": redis70.url, "archive": folder}
+        news = UriFilter.create("news", **where, **settings) if settings else UriFilter.open("news", **where)
+        opened.append(news)
+        return news
+
+    yield make
+    for each in opened:
+        each.close()
+
+
+class Suspended:
+    """A flow that is stopped before a step of some name, and goes on later."""
+
+    def __init__(self, flow, connector, name) -> None:
+        self._flow, self._connector, self._step = flow, connector, next(flow)
+        while name_of(self._step) != name:
+            self._step = flow.send(self._perform())
+
+    def _perform(self):
+        if isinstance(self._step, Work):
+            return self._step.do()
+        return self._connector.send(self._step.commands) if isinstance(self._step, Send) else None
+
+    def go_on(self, outcome=None):
+        try:
+            while True:
+                self._step = self._flow.send(self._perform() if outcome is None else outcome)
+                outcome = None
+        except StopIteration as stop:
+            return stop.value
+
+    def fail(self, error):
+        return self._flow.throw(error)
+
+
+def restorer(server, folder):
+    connector, session = connect("news", server.url, "urifilter", Timeouts(), folder)
+    return open_(session), connector
+
+
+def flush(server) -> None:
+    with server.client() as admin:
+        admin.flushall()
+
+
+class Saved:
+    """A server as it was."""
+
+    def __init__(self, server) -> None:
+        self._server = server
+        with server.client() as admin:
+            self._dumped = {key: admin.dump(key) for key in admin.keys()}
+
+    def bring_back(self) -> None:
+        with self._server.client() as admin:
+            admin.flushall()
+            for key, value in self._dumped.items():
+                admin.restore(key, 0, value)
+
+
+def silent(server) -> None:
+    """Let the restorer have been silent for long."""
+    with server.client() as admin:
+        admin.hset(META, "restored", 0)
+
+
+@pytest.mark.parametrize("fails", ["checkpoint finish", "archive delete"])
+def test_a_published_checkpoint_keeps_its_blobs(redis70, folder, make, fails):
+    """Whatever fails after the document was replaced: nothing that it names is removed."""
+    news = make(**RING)
+    news.insert_many(range(300))
+    news.checkpoint()
+    news.rotate()
+    news.insert_many(range(300, 350))
+    news.checkpoint()
+    news.insert_many(range(350, 400))
+    running = Suspended(checkpoint(news._session), news._connector, fails)
+    with pytest.raises((ServerUnavailable, ArchiveError)):
+        running.fail(OSError("away")) if fails.startswith("archive") else give_up(running)
+    sound(folder)
+    news.checkpoint()
+    flush(redis70)
+    assert 0 not in make().contains_many(range(400))
+
+
+def give_up(running) -> None:
+    """Let the server be away until the flow has no more patience."""
+    while True:
+        sent = running._step.commands if isinstance(running._step, Send) else None
+        running._step = running._flow.send(sent and [Unanswered(ConnectionBroken("away"))] * len(sent))
+
+
+def test_damaged_newest_checkpoint(redis70, folder, make):
+    """The one before is used, what was wrong is told, and the next checkpoints and restores work."""
+    news = make(capacity=2000)
+    news.insert_many(range(100))
+    news.checkpoint()
+    news.insert_many(range(100, 200))
+    news.checkpoint()
+    home = news._session.home
+    newest = max(home.root.glob("*/*/checkpoint-*.json"), key=lambda path: path.stat().st_mtime)
+    newest.write_bytes(newest.read_bytes().replace(b'"sha256": "', b'"sha256": "0', 1))
+    flush(redis70)
+    again = make()
+    assert again.restored.checkpoint == 1
+    assert "SHA-256" in again.restored.problems[0]
+    assert 0 not in again.contains_many(range(100))
+    assert again.checkpoint().shards == 1
+    assert make().restored is None
+    flush(redis70)
+    assert 0 not in make().contains_many(range(100))
+
+
+def test_damaged_closed_slice_is_written_anew(redis70, folder, make):
+    """A slice that checkpoints take over from the one before is looked at each time."""
+    news = make(**RING)
+    news.insert_many(range(300))
+    news.rotate()
+    news.checkpoint()
+    blobs = set(news._session.home.root.glob("*/*/*.blob"))
+    news.insert("a")
+    news.checkpoint()
+    (kept,) = [
+        path for path in news._session.home.root.glob("*/*/*.blob") if path in blobs and path.stat().st_size > 300
+    ]
+    kept.write_bytes(bytes(len(kept.read_bytes())))
+    news.insert("b")
+    news.checkpoint()
+    flush(redis70)
+    assert 0 not in make().contains_many([*range(300), "a", "b"])
+
+
+def test_a_restorer_that_wakes_up(redis70, folder, make):
+    """It finds that another has taken over, and changes nothing; what was inserted meanwhile stays."""
+    news = make(capacity=1000, retention="growing")
+    news.insert_many(range(500))
+    news.checkpoint()
+    flush(redis70)
+    late = Suspended(*restorer(redis70, folder), "archive download")
+    silent(redis70)
+    other = make()
+    assert other.restored.shards == 1
+    assert other.insert_many(range(1000, 7000)).count(0) > 5_900
+    epoch = other.epoch()
+    assert epoch == 2
+    late.go_on()
+    assert make().epoch() == epoch
+    assert 0 not in make().contains_many([*range(500), *range(1000, 7000)])
+
+
+def test_a_late_opener_leaves_a_whole_filter_alone(redis70, folder, make):
+    """Who saw an empty server, and comes when another has restored it, does not stop it once more."""
+    news = make(capacity=1000)
+    news.insert_many(range(500))
+    news.checkpoint()
+    flush(redis70)
+    late = Suspended(*restorer(redis70, folder), "restore begin")
+    other = make()
+    assert other.insert("x")
+    late.go_on()
+    assert "x" in other
+
+
+def test_the_server_dies_while_its_archive_is_looked_at(redis70, folder, make):
+    """What was begun is gone with it; the next one does it."""
+    news = make(capacity=1000)
+    news.insert_many(range(500))
+    news.checkpoint()
+    flush(redis70)
+    late = Suspended(*restorer(redis70, folder), "archive download")
+    flush(redis70)
+    with pytest.raises(FilterNotFound):
+        late.go_on()
+    with redis70.client() as admin:
+        assert admin.exists(META) == 0
+    assert 0 not in make().contains_many(range(500))
+
+
+def test_a_checkpoint_of_a_server_that_came_back(redis70, folder, make):
+    """Bits that were read before it died are not published without the replies that went with them."""
+    news = make(capacity=5000)
+    news.insert_many(range(100))
+    news.checkpoint()
+    news.insert_many(range(1000, 1500))
+    late = Suspended(checkpoint(news._session), news._connector, "HSCAN replies")
+    flush(redis70)
+    other = make()
+    assert other.restored.checkpoint == 1
+    late.go_on()
+    assert make().insert_many(range(1000, 1500)).count(0) > 490
+
+
+def test_what_an_older_rolling_server_was_told(redis70, folder, make):
+    """It inserts and rotates, and is then brought to what its archive has: nothing that it knew is lost."""
+    news = make(**ROLLING)
+    news.insert_many(range(100))
+    news.checkpoint()
+    saved = Saved(redis70)
+    news.rotate()
+    news.rotate()
+    news.checkpoint()
+    saved.bring_back()
+    assert news.insert_many(range(100, 200)).count(0) == 100
+    news.rotate()  # this client has not seen that the archive is ahead
+    again = make()
+    assert again.epoch() == 2
+    assert 0 not in again.contains_many(range(200))
+    again.rotate()
+    assert 0 not in again.contains_many(range(100, 200))
+
+
+def test_a_slice_that_was_archived_by_another_line_of_time(redis70, folder, make):
+    """Today at the checkpoint had more than the slice that was closed under its epoch: that is not lost."""
+    news = make(**ROLLING)
+    news.insert_many(range(100))
+    news.checkpoint()
+    saved = Saved(redis70)
+    news.rotate()
+    saved.bring_back()
+    news.insert_many(range(100, 200))
+    news.checkpoint()
+    flush(redis70)
+    again = make()
+    assert 0 not in again.contains_many(range(200))
+    again.rotate()
+    assert 0 not in again.contains_many(range(200))
+
+
+def test_write_all_after_an_older_server(redis70, folder, make):
+    """What it was told is in every slice that will be looked at."""
+    news = make(**(RING | {"write": "all"}))
+    news.rotate()
+    saved = Saved(redis70)
+    news.rotate()
+    news.rotate()
+    news.insert("a")
+    news.checkpoint()
+    saved.bring_back()
+    assert news.insert("x")
+    again = make()
+    for _ in range(3):
+        assert {"x", "a"} == {uri for uri in ("x", "a") if uri in again}
+        again.rotate()
+
+
+def test_what_was_forgotten_on_both_sides(redis70, folder, make):
+    """Told after the checkpoint is seen; forgotten after it stays new; the archive decides of what was before."""
+    news = make(capacity=1000)
+    news.insert_many(["told", "back", "kept", "gone"])
+    news.forget(["told", "back"])
+    news.checkpoint()
+    saved = Saved(redis70)
+    assert news.insert("back")
+    news.checkpoint()
+    saved.bring_back()
+    assert news.insert("told")
+    assert news.forget(["gone"]) == [True]
+    again = make()
+    assert again.restored is not None
+    assert [uri for uri in ("told", "back", "kept", "gone") if uri in again] == ["told", "back", "kept"]
+
+
+def test_reinserted_between_what_is_read(redis70, folder, make):
+    """An item that was forgotten, and is inserted anew while the replies are read, is not seen without its reply."""
+    news = make(capacity=1000)
+    news.insert("x")
+    news.forget(["x"])
+    running = Suspended(checkpoint(news._session), news._connector, "HSCAN replies")
+    running._step = running._flow.send(running._perform())
+    with UriFilter.open("news", redis=redis70.url) as other:
+        assert other.insert("x")
+    running.go_on()
+    flush(redis70)
+    assert "x" not in make()
+
+
+def test_leftovers_of_another_filter(redis70, folder):
+    """Slices without meta stop a new filter; of one that the archive knows they are replaced."""
+    with redis70.client() as admin:
+        admin.set("urifilter:{news:0}:today", b"\xff" * 3120)
+    with pytest.raises(SliceLost, match="earlier filter"):
+        UriFilter.create("news", redis=redis70.url, archive=folder, capacity=1000)
+    flush(redis70)
+    with UriFilter.create("news", redis=redis70.url, archive=folder, capacity=1000) as news:
+        size = news.config.bytes
+        news.checkpoint()
+    with redis70.client() as admin:
+        admin.flushall()
+        admin.set("urifilter:{news:0}:today", b"\xff" * size)
+    with UriFilter.open("news", redis=redis70.url, archive=folder) as news:
+        assert news.insert_many(range(100)) == [0] * 100
+
+
+def test_an_archive_that_is_not_there(redis70, folder, tmp_path, make):
+    """An empty folder in its place, and a registration that is gone, make no new filter."""
+    make(capacity=1000).checkpoint()
+    flush(redis70)
+    with pytest.raises(ArchiveMissing, match="is that mounted"):
+        UriFilter.create("news", redis=redis70.url, archive=(tmp_path / "other").as_uri(), capacity=1000)
+    with pytest.raises(ArchiveMissing, match="had the archive"):
+        UriFilter.create("news", redis=redis70.url.replace("127.0.0.1", "localhost"), capacity=1000)
+    with pytest.raises(ArchiveMissing, match="had the archive"):
+        UriFilter.open("news", redis=redis70.url)
+    (registration,) = (tmp_path / "archive").glob("*/filter.json")
+    registration.unlink()
+    (tmp_path / "data" / "archives").rename(tmp_path / "notes")
+    with pytest.raises(ArchiveCorrupt, match="registration is missing"):
+        UriFilter.create("news", redis=redis70.url, archive=folder, capacity=1000)
+    assert drop_filter("news", redis=redis70.url, archive=folder)
+    assert leftovers(folder) == 0
+
+
+def test_drop_during_a_checkpoint(redis70, folder, make):
+    """Nothing of the dropped filter is left."""
+    news = make(capacity=1000)
+    news.insert("a")
+    running = Suspended(checkpoint(news._session), news._connector, "archive swap")
+    drop_filter("news", redis=redis70.url, archive=folder)
+    with pytest.raises(ArchiveMissing):
+        running.go_on()
+    assert drive(news._session.home.keys()) == []
+    assert leftovers(folder) == 0
+
+
+def test_counting_is_not_merged(redis70, folder, make):
+    """An older server that was not worked on gets what the archive has; one that was keeps its own, and says so."""
+    news = make(capacity=1000, layout="counting")
+    news.insert_many(range(100))
+    saved = Saved(redis70)
+    news.insert_many(range(100, 200))
+    news.checkpoint()
+    saved.bring_back()
+    assert 0 not in make().contains_many(range(200))
+    saved.bring_back()
+    assert news.insert("new")
+    again = make()
+    assert "new" in again
+    assert "counters cannot be merged" in again.restored.problems[0]
+
+
+def test_union_from_a_filter_that_is_being_restored(redis70, folder, make):
+    """It is refused: half of it may be back."""
+    news = make(capacity=1000, seed=1)
+    news.insert_many(range(100))
+    news.checkpoint()
+    flush(redis70)
+    Suspended(*restorer(redis70, folder), "archive download")
+    with UriFilter.create("all", redis=redis70.url, capacity=1000, seed=1) as other, pytest.raises(Restoring):
+        other.union("news")
+
+
+def test_waiting_for_a_restore(redis70, folder, make):
+    """Callers get Restoring, or wait if they want to; opening and creating do, too."""
+    news = make(capacity=1000)
+    news.insert_many(range(100))
+    news.checkpoint()
+    flush(redis70)
+    late = Suspended(*restorer(redis70, folder), "archive download")
+    for without in ("", folder):
+        with pytest.raises(Restoring), UriFilter.open("news", redis=redis70.url, archive=without) as other:
+            other.insert("a")
+    with UriFilter.open("news", redis=redis70.url, timeouts=Timeouts(total=0.1, restoring=60)) as patient:
+        timer = threading.Timer(1, late.go_on)
+        timer.start()
+        assert patient.insert_many(range(101)) == [1] * 100 + [0]
+        timer.join()
