@@ -32,6 +32,7 @@ T = TypeVar("T")
 
 
 @click.group()
+@shared
 def archive() -> None:
     """Look at an archive, verify it, and clean it up.
 

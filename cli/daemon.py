@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import click
 
@@ -22,6 +22,12 @@ __all__ = ["background", "daemon_options", "running", "stop_daemon", "tell_statu
 
 #: Seconds that a daemon may take to finish what it is at.
 PATIENCE = 60.0
+
+#: Seconds in which whoever only looks at a pidfile has let go of it.
+LOOK = 1.0
+
+#: Seconds in which a daemon holds its pidfile.
+STARTED = 10.0
 
 #: What ``status`` exits with when nothing runs, as the Linux Standard Base says.
 NOT_RUNNING = 3
@@ -62,12 +68,26 @@ def background(*, daemon: bool, pidfile: Path | None, log_file: Path | None) -> 
     except ImportError as error:
         raise UriFilterError("--daemon needs python-daemon: pip install 'urifilter-redis[daemon]'") from error
     assert log_file is not None  # noqa: S101 - see above
+    assert pidfile is not None  # noqa: S101 - likewise
+    if process := os.fork():
+        os.waitpid(process, 0)
+        _tell_started(pidfile, log_file)
+        sys.exit(0)
     with log_file.open("a") as log:
-        say(f"log: {log_file}")
         mask = os.umask(0)
         os.umask(mask)  # the only way to read it; a daemon keeps it
         with DaemonContext(stdout=log, stderr=log, signal_map={}, umask=mask), _held(pidfile):
             yield
+
+
+def _tell_started(pidfile: Path, log_file: Path) -> None:
+    """Wait until the daemon holds its pidfile."""
+    end = time.monotonic() + STARTED
+    while not (process := running(pidfile)):
+        if time.monotonic() > end:
+            raise UriFilterError(f"it did not start: {log_file} says why")
+        time.sleep(0.02)
+    say(f"runs as process {process}; log: {log_file}")
 
 
 @contextlib.contextmanager
@@ -76,10 +96,7 @@ def _held(pidfile: Path | None) -> Iterator[None]:
         yield
         return
     with pidfile.open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UriFilterError(f"it runs already ({pidfile})") from error
+        _lock(file, pidfile)
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
@@ -87,6 +104,20 @@ def _held(pidfile: Path | None) -> Iterator[None]:
             yield
         finally:
             pidfile.unlink(missing_ok=True)
+
+
+def _lock(file: TextIO, pidfile: Path) -> None:
+    """Lock a pidfile; who only looks holds it for a moment, too."""
+    end = time.monotonic() + LOOK
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > end:
+                raise UriFilterError(f"it runs already ({pidfile})") from error
+            time.sleep(0.01)
+        else:
+            return
 
 
 def running(pidfile: Path) -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from urifilter_redis.archive.home import Blob, Key
-from urifilter_redis.errors import ArchiveError, ArchiveMissing
+from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 from urifilter_redis.steps import Work
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ T = TypeVar("T")
 _DOCUMENT = re.compile(r"(slice|checkpoint)-(\d+)-(\d+)\.json")
 _FILTER = ".filter"
 _BLOB, _PART = ".blob", ".part"
+_BLOB_NAME = re.compile(r"[0-9a-f]{16}-[0-9a-z-]{1,40}")
 
 
 class FolderHome:
@@ -93,6 +94,8 @@ class FolderHome:
         return folder / key.uid / f"{key.kind}-{key.shard}-{key.epoch}.json"
 
     def _blob(self, name: str, blob: str) -> Path:
+        if not _BLOB_NAME.fullmatch(blob):  # it comes from a document, and is to become a path
+            raise ArchiveCorrupt(f"archive {self.shown}: {blob[:40]!r} is no blob")
         return self._folder(name) / blob.split("-", maxsplit=1)[0] / f"{blob}{_BLOB}"
 
     def _names(self, name: str | None) -> list[str]:

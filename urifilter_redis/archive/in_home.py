@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from urifilter_redis.archive import documents
 from urifilter_redis.archive.contents import Writer, read_pieces
 from urifilter_redis.archive.home import Key
-from urifilter_redis.archive.manifest import Content, Manifest
+from urifilter_redis.archive.manifest import Content, Manifest, is_blob_of
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing, RotationConflict
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _manifest(text: bytes | None) -> Manifest | None:
 def _blobs(text: bytes | None) -> list[str]:
     """Return the blob that a document names; of a damaged one none, which ``prune`` finds."""
     found = _manifest(text)
-    return [found.content.blob] if found else []
+    return [found.content.blob] if found and is_blob_of(found.uid, found.content.blob) else []
 
 
 def _or(one: bytes, other: bytes) -> bytes:

@@ -12,19 +12,23 @@ from urifilter_redis.archive.packing import unpack
 from urifilter_redis.config import Config, Settings
 from urifilter_redis.digest import new_seed
 from urifilter_redis.errors import ArchiveCorrupt, UriFilterError
+from urifilter_redis.keys import check_name
 from urifilter_redis.retention import size_first, slices_at
 from urifilter_redis.state import ShardState, Slice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["FORMAT", "PIECE", "Checkpoint", "Content", "Manifest", "Piece", "Registration", "piece_spans"]
+__all__ = ["FORMAT", "PIECE", "Checkpoint", "Content", "Manifest", "Piece", "Registration", "is_blob_of", "piece_spans"]
 
 #: The version of documents and packed pieces; what is newer is not read.
 FORMAT = 1
 
 #: Bytes of a bitmap that are read, packed, merged or written at once (BITOP takes a server 1.2 ms for as many).
 PIECE = 256 << 10
+
+#: Bytes of the records of a shard, and of what was forgotten: 11 million digests.
+RECORDS_LIMIT = 256 << 20
 
 _BLOB = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}")
 _UID = re.compile(r"[0-9a-f]{16}")
@@ -116,7 +120,7 @@ class Content:
             ArchiveCorrupt: with what is wrong.
         """
         found = [piece.length for piece in self.pieces]
-        if self.blob and not (_BLOB.fullmatch(self.blob) and self.blob.startswith(uid)):
+        if self.blob and not is_blob_of(uid, self.blob):
             raise ArchiveCorrupt(f"{what} is in a blob of another filter")
         if lengths is not None and found != list(lengths):
             raise ArchiveCorrupt(f"{what} has pieces of other lengths")
@@ -278,6 +282,8 @@ class Checkpoint:
             bitmap.check(config, shard, slice_, kind="checkpoint", epoch=state.epoch_of(slice_.name))
         for content in (self.replies, self.forgotten):
             content.check(config.uid, None, what)
+            if sum(piece.length for piece in content.pieces) > RECORDS_LIMIT:
+                raise ArchiveCorrupt(f"{what} has more records than there can be")
 
     def _checked_state(self, config: Config, what: str) -> ShardState:
         """Return the state if every field of it is such as a script writes it."""
@@ -287,7 +293,8 @@ class Checkpoint:
         state = self.shard_state()
         rotating, growing = state.phase == "rotating", config.retention == "growing"
         possible = (
-            [each.epoch for each in state.closed] == list(range(state.oldest, state.epoch))
+            len(state.closed) == state.epoch - state.oldest
+            and all(each.epoch == epoch for epoch, each in enumerate(state.closed, state.oldest))
             and (not rotating or config.retention == "rolling")
             and (state.limit is not None) == growing
             and (state.pieces is None or (rotating and state.pieces <= len(list(piece_spans(config.bytes)))))
@@ -323,6 +330,10 @@ class Registration:
         """
         what = f"the registration of {name!r}"
         check_format(self.format, what)
+        try:
+            check_name(name)
+        except ValueError as error:
+            raise ArchiveCorrupt(f"{what}: {error}") from error
         if self.filter != name or not _UID.fullmatch(self.config.uid):
             raise ArchiveCorrupt(f"{what} is that of {self.filter!r}, uid {self.config.uid!r}")
         try:
@@ -334,6 +345,11 @@ class Registration:
             raise ArchiveCorrupt(f"{what} has a seed, or a time, that cannot be")
         if (sizing.k, sizing.units, sizing.slice_bytes) != (self.config.k, self.config.units, self.config.bytes):
             raise ArchiveCorrupt(f"{what} has another geometry than its settings")
+
+
+def is_blob_of(uid: str, blob: str) -> bool:
+    """Whether a blob's name is one that a filter's blobs have; names become paths."""
+    return bool(_BLOB.fullmatch(blob)) and blob.startswith(uid)
 
 
 def check_format(found: int, what: str) -> None:

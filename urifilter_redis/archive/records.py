@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterable, Iterator
 
 from urifilter_redis.errors import ArchiveCorrupt
 
-__all__ = ["forgotten_at", "read_forgotten", "read_replies", "record_time", "write_forgotten", "write_replies"]
+__all__ = [
+    "check_replies",
+    "forgotten_at",
+    "read_forgotten",
+    "read_replies",
+    "record_time",
+    "write_forgotten",
+    "write_replies",
+]
 
 #: Lengths of a field and its record.
 _LENGTHS = struct.Struct(">HI")
+
+_FIELD = re.compile(rb"[0-9a-fA-F]+/\d+")
 
 #: A score and a digest.
 _FORGOTTEN = struct.Struct(">d16s")
@@ -43,6 +54,17 @@ def read_replies(data: bytes) -> Iterator[tuple[bytes, bytes]]:
             raise ArchiveCorrupt("the kept replies end within a record")
         yield data[at : at + field], data[at + field : at + field + record]
         at += field + record
+
+
+def check_replies(data: bytes) -> None:
+    """Check that all fields and records are such as the scripts write.
+
+    Raises:
+        ArchiveCorrupt: one is not.
+    """
+    for field, record in read_replies(data):
+        if not _FIELD.fullmatch(field) or not record_time(record):
+            raise ArchiveCorrupt(f"the kept replies have no record under {field[:40]!r}")
 
 
 def write_forgotten(pairs: Iterable[tuple[bytes, float]]) -> bytes:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive import documents
-from urifilter_redis.archive.contents import nothing, verify
+from urifilter_redis.archive.contents import nothing, read_content, verify
 from urifilter_redis.archive.home import Key
 from urifilter_redis.archive.manifest import Checkpoint
+from urifilter_redis.archive.records import check_replies, read_forgotten
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing
 
 if TYPE_CHECKING:
@@ -83,8 +84,11 @@ def last_good(
     whole = [place.checkpoint for place in found if place.checkpoint is not None]
     for checkpoint in sorted(whole, key=lambda each: -each.number):
         try:
-            for content in checkpoint.contents:
-                yield from verify(home, name, content, between)
+            for bitmap in checkpoint.bitmaps:
+                yield from verify(home, name, bitmap.content, between)
+            check_replies((yield from read_content(home, name, checkpoint.replies)))
+            for _ in read_forgotten((yield from read_content(home, name, checkpoint.forgotten))):
+                pass
         except (ArchiveCorrupt, ArchiveMissing) as error:
             problems.append(f"checkpoint {checkpoint.number}, shard {checkpoint.shard}: {error}")
         else:
