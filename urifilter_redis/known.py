@@ -26,7 +26,7 @@ __all__ = ["DATA_DIR_VARIABLE", "check_unknown", "default_data_dir", "forget", "
 DATA_DIR_VARIABLE = "URIFILTER_DATA_DIR"
 
 #: What a folder that is not to be had raises; no home directory is a RuntimeError.
-_UNUSABLE = (OSError, RuntimeError)
+_UNUSABLE = (OSError, RuntimeError, UnicodeError)
 
 
 def default_data_dir() -> Path:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urifilter_redis import calls, known
 from urifilter_redis.archive.register import check_registered, register, registered, unregister
 from urifilter_redis.config import Config, Settings
-from urifilter_redis.errors import ArchiveMissing, ConfigMismatch, FilterNotFound, SliceLost
+from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing, ConfigMismatch, FilterNotFound, SliceLost
 from urifilter_redis.exchange import ask, server_time
 from urifilter_redis.replies import to_mapping
 from urifilter_redis.restore import ensure
@@ -188,6 +188,12 @@ def _check_no_leftovers(session: Session, settings: Settings) -> Flow[None]:
 
 def _bring_back(session: Session, config: Config) -> Flow[None]:
     """Make the filter as its archive knows it, with all that is kept there."""
+    assert session.home is not None  # noqa: S101 - config is from there
+    home = session.home
+    others = {key.uid for key in (yield from home.keys(session.keys.name)) if key.uid} - {config.uid}
+    if others:
+        text = f"the registration of {session.keys.name!r} is of uid {config.uid}, and there are checkpoints of"
+        raise ArchiveCorrupt(f"archive {home.shown}: {text} {', '.join(sorted(others))}: bring the right one back")
     fields = config.to_meta(0, "restoring")
     session.learn(dict(zip(fields[::2], fields[1::2], strict=True)) | {"uid": config.uid})
     yield from ask(session, ("SADD", session.keys.filters, session.keys.name))

@@ -79,7 +79,8 @@ class _Header:
         for each in self.checkpoints:
             each.check(config, each.shard)
         packed = {c.blob: sum(p.packed for p in c.pieces) for each in self.checkpoints for c in each.contents}
-        packed.pop("", None)
+        if packed.pop("", 0):
+            raise ArchiveCorrupt("it has contents that are nowhere")
         if dict(zip(self.blobs, self.sizes, strict=False)) != packed or len(self.blobs) != len(self.sizes):
             raise ArchiveCorrupt("its blobs are not those that its checkpoints need")
 

@@ -31,6 +31,7 @@ PIECE = 256 << 10
 RECORDS_LIMIT = 256 << 20
 
 _BLOB = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}")
+_ADDRESS = re.compile("[!-~]{1,2000}")
 _UID = re.compile(r"[0-9a-f]{16}")
 
 _NUMBER = "(?:0|[1-9][0-9]{0,14})"
@@ -202,7 +203,7 @@ class Manifest:
         Raises:
             ArchiveCorrupt: with what differs.
         """
-        same = ("uid", "shards", "layout", "k", "hash", "seed")
+        same = ("uid", "shards", "layout", "k", "hash", "seed", "normalize", "retention")
         wanted = {field: getattr(config, field) for field in same}
         wanted |= {"units": slice_.units, "size": slice_.size, "shard": shard, "epoch": epoch, "kind": kind}
         differs = [field for field, value in wanted.items() if getattr(self, field) != value]
@@ -271,7 +272,7 @@ class Checkpoint:
         what = f"checkpoint {self.number}, shard {shard},"
         check_format(self.format, what)
         same = (self.uid, self.shard, self.shards) == (config.uid, shard, config.shards)
-        if not same or self.number < 1 or self.begun < 1:
+        if not same or not 1 <= self.number <= documents.MOST // 2 or self.begun < 1:
             raise ArchiveCorrupt(f"{what} is of another filter or shard")
         state = self._checked_state(config, what)
         if list(state.view.slices) != slices_at(config, state.epoch, rotating=state.phase == "rotating"):
@@ -341,6 +342,8 @@ class Registration:
             seed = new_seed(self.config.hash, self.config.seed)
         except ValueError as error:
             raise ArchiveCorrupt(f"{what}: {error}") from error
+        if not _ADDRESS.fullmatch(self.config.archive or ""):
+            raise ArchiveCorrupt(f"{what} names no archive")
         if seed != self.config.seed or not 0 <= self.created < documents.MOST:
             raise ArchiveCorrupt(f"{what} has a seed, or a time, that cannot be")
         if (sizing.k, sizing.units, sizing.slice_bytes) != (self.config.k, self.config.units, self.config.bytes):
