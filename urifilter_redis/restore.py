@@ -10,16 +10,17 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from urifilter_redis import calls
 from urifilter_redis.archive import documents
-from urifilter_redis.archive.contents import PIECES_AT_ONCE, read_content, read_pieces, verify
+from urifilter_redis.archive.contents import PIECES_AT_ONCE, read_pieces, read_records, verify
 from urifilter_redis.archive.manifest import Checkpoint, Content, Manifest, piece_spans
-from urifilter_redis.archive.records import forgotten_at, read_forgotten, read_replies, record_time
+from urifilter_redis.archive.records import forgotten_at, record_time, split_forgotten, split_replies
 from urifilter_redis.archive.register import home_of
 from urifilter_redis.archive.snapshots import last_good, newest, places
 from urifilter_redis.errors import (
@@ -359,18 +360,30 @@ class _Restorer:
     def _records(self, shard: int, made: Plan, found: _Shard) -> Flow[None]:
         """Bring back kept replies, and what was forgotten."""
         last, name = found.archived.checkpoint, self._session.keys.name
-        theirs: dict[bytes, float] = {}
+
+        def bring(step: str, entries: Sequence[_Pair]) -> Flow[None]:
+            for some in _batches(entries):
+                yield from self._refill(step, shard, data=list(chain.from_iterable(some)))
+            yield from self._beat()
+
+        def bring_forgotten(entries: Sequence[tuple[bytes, float]]) -> Flow[None]:
+            yield from bring("forget", [(repr(score), digest) for digest, score in entries])
+
         if last is not None:
-            replies = list(read_replies((yield from read_content(self._home, name, last.replies))))
-            for some in _batches(replies):
-                yield from self._refill("replies", shard, data=list(chain.from_iterable(some)))
-            theirs = dict(read_forgotten((yield from read_content(self._home, name, last.forgotten))))
+            yield from read_records(self._home, name, last.replies, split_replies, partial(bring, "replies"))
         if made.forgotten == "both" and last is not None and found.worked:
+            theirs: set[bytes] = set()
+
+            def note(entries: Sequence[tuple[bytes, float]]) -> Flow[None]:
+                theirs.update(digest for digest, _ in entries)
+                yield from self._beat()
+
+            yield from read_records(self._home, name, last.forgotten, split_forgotten, note)
             yield from self._unforget(shard, theirs, last.begun)
         elif made.forgotten != "ours":
             yield from self._refill("remove", shard, slices=[self._session.keys.shard(shard).forgotten])
-            for batch in _batches([(repr(score), digest) for digest, score in theirs.items()]):
-                yield from self._refill("forget", shard, data=list(chain.from_iterable(batch)))
+            if last is not None:
+                yield from read_records(self._home, name, last.forgotten, split_forgotten, bring_forgotten)
 
     def _worked_on(self, shard: int, found: _Shard) -> Flow[bool]:
         """Whether Redis was written to after the checkpoint began."""
@@ -380,7 +393,7 @@ class _Restorer:
         records = yield from scanned(self._session, "HSCAN", self._session.keys.shard(shard).replies)
         return found.ours.changed > last.begun or any(record_time(record) > last.begun for _, record in records)
 
-    def _unforget(self, shard: int, theirs: Mapping[bytes, float], begun: int) -> Flow[None]:
+    def _unforget(self, shard: int, theirs: Collection[bytes], begun: int) -> Flow[None]:
         """Keep forgotten what both have, and what was forgotten here since the checkpoint began; in doubt, seen."""
         key = self._session.keys.shard(shard).forgotten
         ours = yield from scanned(self._session, "ZSCAN", key)

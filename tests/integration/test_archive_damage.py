@@ -156,8 +156,9 @@ def damage(data, path, others):
     elif how == "remove":
         path.unlink()
     else:
-        other = data.draw(st.sampled_from(others), "other")
-        mine, its = path.read_bytes(), other.read_bytes()
+        mine = path.read_bytes()
+        other = data.draw(st.sampled_from([each for each in others if each.read_bytes() != mine]), "other")
+        its = other.read_bytes()
         path.write_bytes(its)
         if how == "swap" and path.is_relative_to(other.parents[2]):
             other.write_bytes(mine)
@@ -165,7 +166,7 @@ def damage(data, path, others):
 
 
 @pytest.mark.parametrize("name", RETENTIONS)
-@fuzzed(max_examples=150)
+@fuzzed(max_examples=80)
 @given(data=st.data())
 def test_any_file_damaged_in_any_way(name, made, copied, redis70, data):
     """Refused with Redis untouched, or all that was inserted before the older checkpoint is seen, and no more."""
@@ -187,7 +188,7 @@ def test_registration_of_another_filter_of_the_name(made, copied, redis70):
 
 
 @pytest.mark.parametrize("name", RETENTIONS)
-@fuzzed(max_examples=40)
+@fuzzed(max_examples=20)
 @given(data=st.data())
 def test_newest_checkpoint_damaged(name, made, copied, redis70, data):
     """The one before is used, what is wrong is told, and all that follows is as if nothing had been."""
@@ -403,7 +404,6 @@ def test_records_that_are_none(name, data, copied, redis70):
     assert isinstance(look(redis70, archive, "forever"), ArchiveCorrupt)
 
 
-_CONFIG = ("config",)
 REGISTRATIONS = {
     "name": put("other", "filter"),
     "format": put(2, "format"),
@@ -443,7 +443,16 @@ def test_lying_registration(name, copied, redis70):
     assert [each for each in files(archive.parent) if each in after] == after
 
 
-@pytest.mark.parametrize("archive_of_it", ["\ud800", "file:///elsewhere", "\0", "x" * 100_000], ids=range(4))
+@pytest.mark.parametrize(
+    "archive_of_it",
+    [
+        "\ud800",
+        "file:///elsewhere",
+        "\0",
+        "x" * 100_000,
+    ],
+    ids=range(4),
+)
 def test_registration_with_another_address(archive_of_it, copied, redis70):
     """It is refused, or does no harm: the archive that was named counts."""
     archive = copied()
@@ -588,7 +597,7 @@ def right(ages, seen):
 
 
 @pytest.mark.parametrize("name", RETENTIONS)
-@fuzzed(max_examples=120)
+@fuzzed(max_examples=80)
 @given(data=st.data())
 def test_damaged_export(name, made, tmp_path, data):
     """It answers rightly or not at all, and what is damaged is not imported, nor a part of it."""
@@ -652,7 +661,7 @@ EXPORTS = {
     "registration's uid": put("../../x", "registration", "config", "uid"),
     "sizes": put([0], "sizes"),
     "sizes below 0": put([-1], "sizes"),
-    "no blobs": put([], "blobs"),
+    "blobs missing": put([], "blobs"),
     "no checkpoints": put([], "checkpoints"),
     "epoch far away": lambda values: far_away(values["checkpoints"][0]),
     "one blob twice": same_blob,
@@ -800,9 +809,11 @@ class _At:
         due = self._due(step)
         if due and not self.after:
             self.act()
+            await asyncio.sleep(0)
         outcome = await self._perform(step, connector)
         if due and self.after:
             self.act()
+            await asyncio.sleep(0)
         return outcome
 
 
@@ -814,9 +825,9 @@ def kept_mongo():
 
 
 def some_of(names, *wanted):
-    """Return the numbers of the last step of each of some names, and of the one in the middle."""
+    """Return the numbers of the last step of each of some names."""
     last = {name: number for number, name in enumerate(names, 1)}
-    return sorted({*(last[name] for name in wanted), len(names) // 2})
+    return sorted(last[name] for name in wanted)
 
 
 def test_mongodb_killed_in_a_checkpoint(kept_mongo, redis70, monkeypatch):
@@ -828,7 +839,7 @@ def test_mongodb_killed_in_a_checkpoint(kept_mongo, redis70, monkeypatch):
         news.insert_many(FIRST)
         steps.at(0, kept_mongo.kill)
         news.checkpoint()
-        numbers = some_of(steps.names, "archive write", "archive finish", "archive swap")
+        numbers = some_of(steps.names, "archive write", "archive swap")
         seen = [*FIRST]
         for number in numbers:
             seen += range(1000 * number, 1000 * number + 100)
@@ -863,7 +874,7 @@ def test_mongodb_killed_in_a_restore(kept_mongo, redis70, monkeypatch):
         admin.flushall()
         steps.at(0, kept_mongo.kill)
         UriFilter.open("old", redis=redis70.url, archive=archive).close()
-        for number in some_of(steps.names[:-1], "archive read", "archive keys", "archive download"):
+        for number in some_of(steps.names[:-1], "archive read", "archive download"):
             admin.flushall()
             steps.at(number, kept_mongo.kill)
             with pytest.raises(ArchiveError, match="mongodb://"):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import secrets
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from urifilter_redis.archive.manifest import PIECE, Content, Piece
 from urifilter_redis.archive.packing import pack
-from urifilter_redis.errors import ArchiveError
+from urifilter_redis.errors import ArchiveCorrupt, ArchiveError
 from urifilter_redis.steps import Work
 
 if TYPE_CHECKING:
@@ -25,10 +25,12 @@ __all__ = [
     "cut",
     "nothing",
     "pack_all",
-    "read_content",
     "read_pieces",
+    "read_records",
     "verify",
 ]
+
+T = TypeVar("T")
 
 #: Pieces that are read, or written, in one step: 2 MiB, and as much packed.
 PIECES_AT_ONCE = 8
@@ -106,15 +108,28 @@ def read_pieces(home: Home, name: str, content: Content, first: int, last: int) 
     return (yield Work("unpack", functools.partial(_unpack_all, content.pieces[first:last], packed)))  # type: ignore[no-any-return]
 
 
-def read_content(home: Home, name: str, content: Content) -> Flow[bytes]:
-    """Return all of a content; errors as ``read_pieces``."""
-    found = []
+def read_records(
+    home: Home,
+    name: str,
+    content: Content,
+    split: Callable[[bytes], tuple[list[T], bytes]],
+    use: Callable[[list[T]], Flow[None]],
+) -> Flow[None]:
+    """Read the records of a content, some at a time: ``split`` cuts bytes into them, ``use`` is run with each list.
+
+    Raises:
+        ArchiveCorrupt: it ends within a record; and as ``read_pieces``.
+    """
+    rest = b""
     for first in range(0, len(content.pieces), PIECES_AT_ONCE):
-        found += yield from read_pieces(home, name, content, first, first + PIECES_AT_ONCE)
-    return b"".join(found)
+        pieces = yield from read_pieces(home, name, content, first, first + PIECES_AT_ONCE)
+        records, rest = split(rest + b"".join(pieces))
+        yield from use(records)
+    if rest:
+        raise ArchiveCorrupt("it ends within a record")
 
 
-def nothing() -> Flow[None]:
+def nothing(*_: object) -> Flow[None]:
     """Do nothing."""
     yield from ()
 

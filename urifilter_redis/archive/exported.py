@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from urifilter_redis.archive import documents
 from urifilter_redis.archive.contents import PIECES_AT_ONCE, Writer
 from urifilter_redis.archive.manifest import FORMAT, PIECE, Checkpoint, Registration
-from urifilter_redis.archive.records import read_forgotten
+from urifilter_redis.archive.records import split_forgotten
 from urifilter_redis.archive.register import register, registered
 from urifilter_redis.archive.snapshots import last_good, places, to_replace
 from urifilter_redis.batch import Digester
@@ -287,7 +287,7 @@ class ExportedFilter:
         checkpoint = self.checkpoints[shard]
         if shard not in self._forgotten:
             data = b"".join(self.piece(checkpoint.forgotten, n) for n in range(len(checkpoint.forgotten.pieces)))
-            self._forgotten[shard] = {each for each, _ in read_forgotten(data)}
+            self._forgotten[shard] = {each for each, _ in split_forgotten(data)[0]}
         if digest in self._forgotten[shard]:
             return 0
         tested = checkpoint.bitmaps[-max_age:][::-1]

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
+from urifilter_redis.archive.documents import MOST
 from urifilter_redis.errors import ArchiveCorrupt
 
-__all__ = [
-    "check_replies",
-    "forgotten_at",
-    "read_forgotten",
-    "read_replies",
-    "record_time",
-    "write_forgotten",
-    "write_replies",
-]
+__all__ = ["forgotten_at", "record_time", "split_forgotten", "split_replies", "write_forgotten", "write_replies"]
 
 #: Lengths of a field and its record.
 _LENGTHS = struct.Struct(">HI")
+
+#: Bytes that a field and its record may have: 500 answers take some 1,500.
+LONGEST = 1 << 16
 
 _FIELD = re.compile(rb"[0-9a-fA-F]+/\d+")
 
@@ -38,33 +34,26 @@ def write_replies(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
     return b"".join(_LENGTHS.pack(len(field), len(record)) + field + record for field, record in pairs)
 
 
-def read_replies(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield fields and records.
+def split_replies(data: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Return the fields and records that are whole, and the bytes after them.
 
     Raises:
-        ArchiveCorrupt: it ends within one.
+        ArchiveCorrupt: one is not such as the scripts write.
     """
-    at = 0
-    while at < len(data):
-        if at + _LENGTHS.size > len(data):
-            raise ArchiveCorrupt("the kept replies end within a record")
-        field, record = _LENGTHS.unpack_from(data, at)
-        at += _LENGTHS.size
-        if at + field + record > len(data):
-            raise ArchiveCorrupt("the kept replies end within a record")
-        yield data[at : at + field], data[at + field : at + field + record]
-        at += field + record
-
-
-def check_replies(data: bytes) -> None:
-    """Check that all fields and records are such as the scripts write.
-
-    Raises:
-        ArchiveCorrupt: one is not.
-    """
-    for field, record in read_replies(data):
+    found, at = [], 0
+    while at + _LENGTHS.size <= len(data):
+        lengths = _LENGTHS.unpack_from(data, at)
+        start, end = at + _LENGTHS.size, at + _LENGTHS.size + sum(lengths)
+        if sum(lengths) > LONGEST:
+            raise ArchiveCorrupt("the kept replies have a record of an impossible length")
+        if end > len(data):
+            break
+        field, record = data[start : start + lengths[0]], data[start + lengths[0] : end]
         if not _FIELD.fullmatch(field) or not record_time(record):
             raise ArchiveCorrupt(f"the kept replies have no record under {field[:40]!r}")
+        found.append((field, record))
+        at = end
+    return found, data[at:]
 
 
 def write_forgotten(pairs: Iterable[tuple[bytes, float]]) -> bytes:
@@ -72,16 +61,17 @@ def write_forgotten(pairs: Iterable[tuple[bytes, float]]) -> bytes:
     return b"".join(_FORGOTTEN.pack(score, digest) for digest, score in pairs)
 
 
-def read_forgotten(data: bytes) -> Iterator[tuple[bytes, float]]:
-    """Yield digests and scores.
+def split_forgotten(data: bytes) -> tuple[list[tuple[bytes, float]], bytes]:
+    """Return the digests and scores that are whole, and the bytes after them.
 
     Raises:
-        ArchiveCorrupt: it ends within one.
+        ArchiveCorrupt: a score is none.
     """
-    if len(data) % _FORGOTTEN.size:
-        raise ArchiveCorrupt("what was forgotten ends within a digest")
-    for score, digest in _FORGOTTEN.iter_unpack(data):
-        yield digest, score
+    whole = len(data) // _FORGOTTEN.size * _FORGOTTEN.size
+    found = [(digest, score) for score, digest in _FORGOTTEN.iter_unpack(data[:whole])]
+    if not all(0 <= score < MOST for _, score in found):
+        raise ArchiveCorrupt("what was forgotten has a score that cannot be")
+    return found, data[whole:]
 
 
 def forgotten_at(score: float) -> float:

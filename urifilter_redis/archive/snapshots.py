@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive import documents
-from urifilter_redis.archive.contents import nothing, read_content, verify
+from urifilter_redis.archive.contents import nothing, read_records, verify
 from urifilter_redis.archive.home import Key
 from urifilter_redis.archive.manifest import Checkpoint
-from urifilter_redis.archive.records import check_replies, read_forgotten
+from urifilter_redis.archive.records import split_forgotten, split_replies
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing
 
 if TYPE_CHECKING:
@@ -86,9 +86,8 @@ def last_good(
         try:
             for bitmap in checkpoint.bitmaps:
                 yield from verify(home, name, bitmap.content, between)
-            check_replies((yield from read_content(home, name, checkpoint.replies)))
-            for _ in read_forgotten((yield from read_content(home, name, checkpoint.forgotten))):
-                pass
+            yield from read_records(home, name, checkpoint.replies, split_replies, nothing)
+            yield from read_records(home, name, checkpoint.forgotten, split_forgotten, nothing)
         except (ArchiveCorrupt, ArchiveMissing) as error:
             problems.append(f"checkpoint {checkpoint.number}, shard {checkpoint.shard}: {error}")
         else:

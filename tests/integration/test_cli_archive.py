@@ -1,0 +1,813 @@
+"""``archive``, ``checkpoint``, ``restore`` and ``worker``, and what other commands do with an archive."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from support import cli
+from support.archives import leftovers, sound
+from support.servers import free_port, wait_until
+from urifilter_redis.cli.daemon import running
+
+from urifilter_redis import UriFilter
+from urifilter_redis.archive.home import open_home
+from urifilter_redis.archive.upkeep import Document, Entry, Pruned, Verified, show
+from urifilter_redis.checkpoint import Written
+from urifilter_redis.client import drive
+from urifilter_redis.restore import Restored
+from urifilter_redis.worker import Attended
+
+NEWS = ("create", "news", "--capacity", "100k", "--error-rate", "1e-8", "--seed", "1")
+SETTINGS = {"capacity": 100_000, "error_rate": 1e-8, "seed": 1}
+RING = {"retention": "ring", "slices": 3, "period": "1d"}
+ROLLING = RING | {"retention": "rolling"}
+
+
+@pytest.fixture
+def there(redis70, folder, monkeypatch):
+    """A server and an archive, both named by the environment."""
+    monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
+    monkeypatch.setenv("URIFILTER_ARCHIVE", folder)
+    return redis70
+
+
+@pytest.fixture
+def started():
+    """Start ``urifilter``; what still runs at the end is killed."""
+    processes = []
+
+    def start(*arguments, **options):
+        processes.append(cli.start(*arguments, **options))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait(30)
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+def names(kind) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind)]
+
+
+def numbers(*span) -> bytes:
+    return b"".join(b"%d\n" % number for number in range(*span))
+
+
+def make(**more) -> None:
+    """Make the filter that NEWS makes; what is not the subject of a test is done without a process."""
+    UriFilter.create("news", **SETTINGS, **more).close()
+
+
+def add(*span) -> None:
+    with UriFilter.open("news") as news:
+        assert news.insert_many(numbers(*span).split()) == [0] * len(range(*span))
+
+
+def write_back() -> None:
+    with UriFilter.open("news") as news:
+        news.checkpoint()
+
+
+def rotate() -> None:
+    with UriFilter.open("news") as news:
+        news.rotate()
+
+
+def check(*span, **where) -> set[bool]:
+    """Return whether the numbers have been seen."""
+    with UriFilter.open("news", **where) as news:
+        return {age > 0 for age in news.contains_many(numbers(*span).split())}
+
+
+def flush(server) -> None:
+    with server.client() as admin:
+        admin.flushall()
+
+
+def keys(server) -> list[bytes]:
+    with server.client() as admin:
+        return admin.keys()
+
+
+def documents(archive, name="news") -> list[Document]:
+    home = open_home(archive)
+    found = drive(show(home, name))[1]
+    drive(home.close())
+    return found
+
+
+def files(archive, pattern) -> list[Path]:
+    """Return the files of all filters of an archive, the newest last."""
+    found = Path(urlsplit(archive).path).glob(f"*.filter/*/{pattern}")
+    return sorted(found, key=lambda path: path.stat().st_mtime_ns)
+
+
+def flip(path, at=-1) -> None:
+    """Damage one byte."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+# checkpoint and restore
+
+
+def test_there_and_back(redis70, archive, monkeypatch):
+    """Created with --archive, checkpointed, flushed, restored: seen is seen; said on stdout, exit 0."""
+    if archive.startswith("mongodb://mock"):
+        pytest.skip("mongomock is of this process alone: URIFILTER_TEST_MONGODB or URIFILTER_TEST_MONGOECO")
+    monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
+    where = ("--archive", archive)
+    cli.run(*NEWS, *where)
+    cli.run("add", "-q", "--filter", "news", *where, given=numbers(500))
+    out, err = cli.run("checkpoint", "news", *where)
+    assert out.startswith(b"news: checkpoint 1: 1 of 1 shards, ")
+    assert err == ""
+    assert cli.run("checkpoint", "news", *where) == (b"news: checkpoint 1: 0 of 1 shards, 0 B\n", "")
+    flush(redis70)
+    out, err = cli.run("restore", "news", *where)
+    assert out.startswith(b"news: restored 1 shards to checkpoint 1 of 20")
+    assert err == ""
+    out, err = cli.run("check", "--filter", "news", *where, given=numbers(450, 550))
+    assert ([line.split(b"\t")[0] for line in out.splitlines()], err) == ([b"seen"] * 50 + [b"new"] * 50, "")
+    assert cli.run("restore", "news", *where) == (b"news: nothing to restore: Redis has what the archive has\n", "")
+    sound(archive)
+    assert leftovers(archive) == 0
+
+
+def test_checkpoint_and_restore_as_json(there):
+    """--json has the attributes of what the library returns."""
+    make()
+    add(100)
+    done = json.loads(cli.run("checkpoint", "news", "--json")[0])
+    assert list(done) == ["filter", *names(Written)]
+    assert (done["filter"], done["number"], done["shards"]) == ("news", 1, 1)
+    assert done["size"] > 0
+    full = json.loads(cli.run("checkpoint", "news", "--full", "--json")[0])
+    assert (full["number"], full["shards"], full["size"]) == (2, 1, done["size"])
+    assert json.loads(cli.run("restore", "news", "--json")[0]) == {"filter": "news", "shards": 0}
+    flush(there)
+    back = json.loads(cli.run("restore", "news", "--json")[0])
+    assert list(back) == ["filter", *names(Restored)]
+    assert (back["shards"], back["checkpoint"], back["problems"]) == (1, 2, [])
+    assert back["begun"] == pytest.approx(full["begun"], abs=1)
+
+
+def test_quiet(there):
+    """-q: nothing on either stream, whatever there was to do."""
+    make()
+    add(100)
+    for command in ("checkpoint", "checkpoint", "restore"):
+        assert cli.run(command, "news", "-q") == (b"", "")
+    flush(there)
+    assert cli.run("restore", "news", "-q") == (b"", "")
+    assert check(100) == {True}
+
+
+def test_restore_from_the_checkpoint_before(there, folder):
+    """A damaged checkpoint: the one before is used, which is said on stderr; what came after it is offered again."""
+    make()
+    for start in (0, 100):
+        add(start, start + 100)
+        write_back()
+    flip(files(folder, "checkpoint-*.json")[-1])
+    flush(there)
+    out, err = cli.run("restore", "news")
+    assert out.startswith(b"news: restored 1 shards to checkpoint 1 of ")
+    assert err.startswith("urifilter: ")
+    assert err.endswith("; something older was used\n")
+    assert check(100) == {True}
+    assert check(100, 200) == {False}
+
+
+def test_nothing_good_to_restore(there, folder):
+    """All checkpoints are damaged: exit 2, and no empty filter."""
+    make()
+    add(100)
+    write_back()
+    for path in files(folder, "checkpoint-*.json"):
+        flip(path)
+    flush(there)
+    out, err = cli.run("restore", "news", code=2)
+    assert out == b""
+    assert err.startswith("urifilter: ")
+    assert cli.run("check", "--filter", "news", given=b"1\n", code=2)[0] == b""
+
+
+def test_no_archive_named(there, monkeypatch):
+    """Exit 2 with what to do; nothing on stdout."""
+    make()
+    monkeypatch.delenv("URIFILTER_ARCHIVE")
+    for command in (["restore", "news"], ["checkpoint", "news"], ["worker", "--once"]):
+        out, err = cli.run(*command, code=2)
+        assert out == b""
+        assert "archive" in err
+    for command in (["list"], ["import", "x"], ["prune"]):
+        out, err = cli.run("archive", *command, code=2)
+        assert out == b""
+        assert "which archive? Say --archive or set URIFILTER_ARCHIVE" in err
+    UriFilter.create("plain", capacity=1000).close()
+    assert "made without an archive" in cli.run("restore", "plain", code=2)[1]
+    assert "made without an archive" in cli.run("checkpoint", "plain", code=2)[1]
+
+
+def test_an_archive_that_is_none(started):
+    """Exit 2 with the forms that there are; passwords are not shown."""
+    _, err = cli.run("archive", "list", "--archive", "/var/lib/urifilter", code=2)
+    assert "an archive is file:///a/folder or mongodb://host/database" in err
+    _, err = cli.run("archive", "list", "--archive", "file:///nowhere/at/all", code=2)
+    assert "/nowhere/at/all is missing" in err
+    address = f"mongodb://somebody:secret@127.0.0.1:{free_port()}/x?serverSelectionTimeoutMS=100"
+    process = started("archive", "verify", "-v", "--archive", address)
+    out, err = process.communicate(timeout=120)
+    assert (out, process.returncode) == (b"", 2)
+    assert b"secret" not in err
+
+
+def test_never_an_empty_filter(there, monkeypatch):
+    """Redis came back empty and the archive is not named: whatever is tried, nothing is made."""
+    make()
+    add(100)
+    write_back()
+    flush(there)
+    monkeypatch.delenv("URIFILTER_ARCHIVE")
+    _, err = cli.run(*NEWS, code=2)
+    assert "--archive" in err
+    for command in ("add", "check", "dedupe"):
+        assert cli.run(command, "--filter", "news", given=b"1\n", code=2)[0] == b""
+    for command in ("info", "checkpoint"):
+        assert cli.run(command, "news", code=2)[0] == b""
+    assert keys(there) == []
+
+
+def test_restore_of_a_lost_filter_says_what_to_do(there, monkeypatch):
+    """Redis came back empty and the archive is not named: the message names --archive."""
+    make()
+    flush(there)
+    monkeypatch.delenv("URIFILTER_ARCHIVE")
+    assert "--archive" in cli.run("restore", "news", code=2)[1]
+
+
+def test_the_environment_names_the_archive(there, folder, tmp_path):
+    """URIFILTER_ARCHIVE is as good as --archive, which is stronger; what comes back does so by any command."""
+    make()
+    add(100)
+    write_back()
+    other = (tmp_path / "other").as_uri()
+    UriFilter.create("more", capacity=1000, archive=other).close()
+    assert [each["filter"] for each in json.loads(cli.run("archive", "list", "--json")[0])] == ["news"]
+    listed = cli.run("archive", "list", "--json", "--archive", other)[0]
+    assert [each["filter"] for each in json.loads(listed)] == ["more"]
+    assert "does not have it" in cli.run("info", "news", "--archive", other, code=2)[1]
+    flush(there)
+    assert check(100) == {True}
+    assert json.loads(cli.run("info", "news", "--json")[0])["inserted"] == 100
+
+
+def test_wait_for_a_restore(there, folder, started):
+    """While a filter is being restored: exit 2, and never "new"; with --wait the answer as soon as it is back."""
+    make()
+    add(100)
+    write_back()
+    flush(there)
+    blob = max(files(folder, "*.blob"), key=lambda path: path.stat().st_size)
+    aside = blob.with_suffix(".aside")
+    blob.rename(aside)
+    os.mkfifo(blob)  # reading waits here
+    restorer = started("restore", "news")
+    with there.client() as admin:
+        wait_until(lambda: admin.hget("urifilter:{news:0}:meta", "phase") == b"restoring", "it does not restore")
+    out, err = cli.run("check", "--filter", "news", given=numbers(100), code=2)
+    assert out == b""
+    assert "restor" in err
+    waiting = started("check", "--filter", "news", "--wait", "2m")
+    waiting.stdin.write(numbers(100))
+    waiting.stdin.close()
+    waiting.stdin = None
+    restorer.send_signal(signal.SIGSTOP)
+    assert os.WIFSTOPPED(os.waitpid(restorer.pid, os.WUNTRACED)[1])
+    aside.rename(blob)
+    restorer.send_signal(signal.SIGCONT)  # opens it anew
+    assert restorer.communicate(timeout=60)[0].startswith(b"news: restored 1 shards")
+    out, err = waiting.communicate(timeout=120)
+    assert (out.count(b"seen\t"), err, waiting.returncode) == (100, b"", 0)
+
+
+# archive
+
+
+def test_archive_list_and_show(there, folder):
+    """What is there, in text and JSON, with Redis away: settings, checkpoints and closed slices."""
+    make(**ROLLING)
+    UriFilter.create("fresh", capacity=1000, shards=2).close()
+    for start in (0, 100):
+        add(start, start + 100)
+        rotate()
+    write_back()
+    away = os.environ | {"URIFILTER_REDIS_URL": f"redis://127.0.0.1:{free_port()}/0"}
+    listed = json.loads(cli.run("archive", "list", "--json", env=away)[0])
+    assert [list(each) for each in listed] == [names(Entry)] * 2
+    fresh, news = listed
+    assert (fresh["filter"], fresh["shards"], fresh["checkpointed"], fresh["begun"]) == ("fresh", 2, 0, None)
+    assert (news["filter"], news["retention"], news["checkpointed"], news["problems"]) == ("news", "rolling", 1, [])
+    assert news["slices"] > 0
+    assert abs(news["begun"] - time.time()) < 600
+    out, err = cli.run("archive", "list", env=away)
+    rows = out.decode().splitlines()
+    assert [row.split()[0] for row in rows] == ["name", "fresh", "news"]
+    assert "none yet" in rows[1]
+    assert "damaged" not in out.decode()
+    assert err == ""
+    shown = json.loads(cli.run("archive", "show", "news", "--json", env=away)[0])
+    assert list(shown) == ["filter", "created", "config", "documents"]
+    assert shown["config"]["uid"] == news["uid"]
+    assert [list(each) for each in shown["documents"]] == [names(Document)] * (1 + news["slices"])
+    assert [dataclasses.asdict(each) for each in documents(folder)] == shown["documents"]
+    text = cli.run("archive", "show", "news", env=away)[0].decode()
+    assert {line.split()[0] for line in text.split("\n\n")[1].splitlines()} == {"kind", "checkpoint", "slice"}
+    out, err = cli.run("archive", "show", "nope", env=away, code=2)
+    assert out == b""
+    assert "there is no filter 'nope'" in err
+
+
+def test_archive_verify(there, folder):
+    """Exit 0 and a count on stderr; one byte of a blob damaged: exit 1, and what it is of on stdout."""
+    make()
+    UriFilter.create("other", capacity=1000).close()
+    add(100)
+    write_back()
+    with UriFilter.open("other") as other:
+        other.checkpoint()
+    out, err = cli.run("archive", "verify")
+    assert out == b""
+    assert err.startswith("2 documents, ")
+    assert err.endswith(": 0 damaged\n")
+    (blob, *_) = sorted(files(folder, "*.blob"), key=lambda path: -path.stat().st_size)
+    flip(blob, blob.stat().st_size // 2)
+    out, err = cli.run("archive", "verify", code=1)
+    (line,) = out.decode().splitlines()
+    assert line.startswith("checkpoint of 'news', shard 0, epoch 0: ")
+    assert err.endswith(": 1 damaged\n")
+    found = json.loads(cli.run("archive", "verify", "news", "--json", code=1)[0])
+    assert list(found) == names(Verified)
+    assert found["problems"] == [line]
+    cli.run("archive", "verify", "other")
+    assert cli.run("archive", "verify", "nope", code=2)[0] == b""
+
+
+def test_a_damaged_document(there, folder):
+    """``archive list`` and ``show`` say so, ``verify`` exits with 1, ``prune`` keeps what it may need."""
+    make()
+    add(100)
+    write_back()
+    (document,) = files(folder, "checkpoint-*.json")
+    flip(document, 20)
+    before = files(folder, "*")
+    assert "1 damaged: urifilter archive verify" in cli.run("archive", "list")[0].decode()
+    (listed,) = json.loads(cli.run("archive", "list", "--json")[0])
+    assert len(listed["problems"]) == 1
+    (shown,) = json.loads(cli.run("archive", "show", "news", "--json")[0])["documents"]
+    assert shown["problem"] == listed["problems"][0]
+    assert cli.run("archive", "verify", code=1)[0].decode() == f"{shown['problem']}\n"
+    _, err = cli.run("archive", "prune", "--older-than", "0s", code=1)
+    assert "leftovers of 'news' were kept" in err
+    assert files(folder, "*") == before
+    (document.parents[1] / "filter.json").write_text("{")
+    assert "1 damaged" in cli.run("archive", "list")[0].decode()
+    assert "registration" in cli.run("archive", "verify", code=1)[0].decode()
+
+
+def test_export_is_asked_without_a_server(there, tmp_path):
+    """``check --archive-file`` answers as ``check`` did, with neither server nor archive reachable."""
+    make(**RING)
+    for start in (0, 100, 200):
+        add(start, start + 100)
+        rotate()
+    with UriFilter.open("news") as news:
+        news.forget(numbers(10).split())
+    write_back()
+    file = tmp_path / "news.urifilter"
+    out, err = cli.run("archive", "export", "news", file)
+    assert out == b""
+    assert err.startswith(f"{file}: news as of 20")
+    told = json.loads(cli.run("archive", "export", "news", file, "--json")[0])
+    assert (told["filter"], told["file"], told["size"]) == ("news", str(file), file.stat().st_size)
+    asked = [((), 0, (0, 500)), (("--new",), 0, (0, 500)), (("--max-age", "2"), 0, (0, 500)), ((), 1, (900, 950))]
+    answers = [
+        cli.run("check", "--filter", "news", *more, given=numbers(*span), code=code) for more, code, span in asked
+    ]
+    away = os.environ | {"URIFILTER_REDIS_URL": f"redis://127.0.0.1:{free_port()}/0"}
+    away |= {"URIFILTER_ARCHIVE": (tmp_path / "away").as_uri()}
+    (tmp_path / "archive").rename(tmp_path / "gone")
+    for (more, code, span), answer in zip(asked, answers, strict=True):
+        assert cli.run("check", "--archive-file", file, *more, given=numbers(*span), code=code, env=away) == answer
+    flip(file, file.stat().st_size - 1)
+    data = file.read_bytes()
+    for damaged in (b"something else\n", data[: len(data) // 2]):
+        file.write_bytes(damaged)
+        out, err = cli.run("check", "--archive-file", file, given=numbers(500), code=2, env=away)
+        assert out == b""
+        assert str(file) in err
+
+
+def test_export_of_nothing(there, tmp_path):
+    """No checkpoint yet, or no such filter: exit 2, and a file that is there stays."""
+    make()
+    file = tmp_path / "news.urifilter"
+    file.write_text("mine")
+    assert "urifilter checkpoint news" in cli.run("archive", "export", "news", file, code=2)[1]
+    assert "no filter 'nope'" in cli.run("archive", "export", "nope", file, code=2)[1]
+    assert file.read_text() == "mine"
+    assert list(tmp_path.glob("*.part")) == []
+
+
+def test_import_elsewhere(there, valkey, folder, tmp_path):
+    """An exported filter goes into another archive and from there into another Redis; what is newer there stays."""
+    make()
+    add(100)
+    write_back()
+    file = tmp_path / "news.urifilter"
+    cli.run("archive", "export", "news", file)
+    other = (tmp_path / "other").as_uri()
+    out, err = cli.run("archive", "import", file, "--archive", other)
+    assert out == b""
+    assert "urifilter restore news" in err
+    where = ("--archive", other, "--redis", valkey.url)
+    assert cli.run("restore", "news", *where)[0].startswith(b"news: restored 1 shards to checkpoint 1 of ")
+    assert check(100, archive=other, redis=valkey.url) == {True}
+    with UriFilter.open("news", archive=other, redis=valkey.url) as news:
+        news.insert_many(numbers(100, 200).split())
+        news.checkpoint()
+    told = json.loads(cli.run("archive", "import", file, "--archive", other, "--json")[0])
+    assert told == {"filter": "news", "uid": json.loads(cli.run("archive", "list", "--json")[0])[0]["uid"]}
+    flush(valkey)
+    assert check(200, archive=other, redis=valkey.url) == {True}
+    cli.run("drop", "news", "--yes")
+    make()
+    assert "another filter 'news'" in cli.run("archive", "import", file, code=2)[1]
+    flip(file)
+    assert cli.run("archive", "import", file, "--archive", (tmp_path / "third").as_uri(), code=2)[0] == b""
+    assert not (tmp_path / "third").exists()
+    sound(other)
+    sound(folder)
+
+
+def test_prune(there, folder):
+    """Leftovers go when they are older than --older-than, never younger ones, nor anything that is needed."""
+    make()
+    add(100)
+    write_back()
+    needed = files(folder, "*")
+    ages = {"0" * 16: 7200, "1" * 16: 1800}
+    left = []
+    for path in needed:
+        os.utime(path, (time.time() - 9 * 86_400,) * 2)
+    for number, age in ages.items():
+        for suffix in (".blob", ".part"):
+            path = needed[0].parent / f"{needed[0].parent.name}-{number}{suffix}"
+            path.write_bytes(b"left")
+            os.utime(path, (time.time() - age,) * 2)
+            left.append(path)
+    assert cli.run("archive", "prune", "--older-than", "3h")[1].startswith("removed 0 leftovers, 0 B")
+    out, err = cli.run("archive", "prune")
+    assert out == b""
+    assert err.startswith("removed 2 leftovers, 8 B, and 0 expired documents")
+    assert [path.exists() for path in left] == [False, False, True, True]
+    done = json.loads(cli.run("archive", "prune", "news", "--older-than", "10m", "--json")[0])
+    assert list(done) == names(Pruned)
+    assert done == {"blobs": 2, "packed": 8, "documents": 0, "problems": []}
+    assert set(files(folder, "*")) == set(needed)
+    assert sound(folder) == 1
+    assert "a period is" in cli.run("archive", "prune", "--older-than", "soon", code=2)[1]
+
+
+def test_drop(there, folder, monkeypatch):
+    """Refused while the archive is not named; --keep-archive leaves what can be restored; else both are empty."""
+    make()
+    add(100)
+    write_back()
+    with monkeypatch.context() as without:
+        without.delenv("URIFILTER_ARCHIVE")
+        out, err = cli.run("drop", "news", "--yes", code=2)
+        assert out == b""
+        assert "--keep-archive" in err
+        assert check(100, archive=folder) == {True}
+        assert cli.run("drop", "news", "--yes", "--keep-archive") == (b"", "dropped news\n")
+        assert keys(there) == []
+    assert sound(folder) == 1
+    cli.run("restore", "news", "-q")
+    assert check(100) == {True}
+    assert cli.run("drop", "news", "--yes") == (b"", "dropped news\n")
+    assert keys(there) == []
+    assert json.loads(cli.run("archive", "list", "--json")[0]) == []
+    assert files(folder, "*") == []
+    assert "there is no filter 'news'" in cli.run("drop", "news", "--yes", code=2)[1]
+    make()
+    assert check(100) == {False}
+
+
+# worker
+
+
+def age_by(server, seconds) -> None:
+    """Let today of every shard have been opened so much earlier."""
+    with server.client() as admin:
+        for key in admin.scan_iter("*:meta"):
+            admin.hincrby(key, "opened", -round(1000 * seconds))
+
+
+def test_worker_once(there, folder):
+    """Rotates what is due and writes all back; the JSON has the attributes; the log is on stderr."""
+    make(**ROLLING)
+    UriFilter.create("forever", capacity=1000).close()
+    add(100)
+    age_by(there, 86_401)
+    out, err = cli.run("worker", "--once", "--json")
+    done = json.loads(out)
+    assert [list(each) for each in done] == [names(Attended)] * 2
+    forever, news = done
+    assert (forever["filter"], forever["epoch"], forever["checkpoint"]) == ("forever", None, 1)
+    assert (news["filter"], news["epoch"], news["checkpoint"], news["shards"]) == ("news", 1, 1, 1)
+    assert all((each["error"], each["busy"], each["problems"]) == (None, False, []) for each in done)
+    assert "news: rotated to epoch 1" in err
+    assert "news: checkpoint 1, 1 of 1 shards" in err
+    out, err = cli.run("worker", "--once", "--filter", "news")
+    assert out == b""
+    assert "rotated" not in err
+    assert "forever" not in err
+    assert {(each.kind, each.epoch) for each in documents(folder)} == {("slice", 0), ("checkpoint", 1)}
+    flush(there)
+    assert [each["restored"] for each in json.loads(cli.run("worker", "--once", "--json")[0])] == [1, 1]
+    assert check(100) == {True}
+    sound(folder)
+
+
+def test_worker_once_with_a_broken_filter(there):
+    """The others are written back; the error is logged and in the JSON, and the exit code is 2."""
+    UriFilter.create("a-broken", capacity=1000).close()
+    make()
+    add(100)
+    with there.client() as admin:
+        admin.hset("urifilter:{a-broken:0}:meta", "k", "x")
+    out, err = cli.run("worker", "--once", "--json", code=2)
+    broken, news = json.loads(out)
+    assert "a-broken" in broken["error"]
+    assert (news["error"], news["checkpoint"]) == (None, 1)
+    assert "ERROR" in err
+    assert "news: checkpoint 1" in err
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--once", "--archive", "nonsense"],
+        ["--checkpoint-every", "soon"],
+        ["--once", "--filter", "nope"],
+        ["--daemon"],
+        ["--daemon", "--log-file", "log"],
+        ["--daemon", "--pidfile", "pid"],
+        ["stop"],
+        ["status"],
+    ],
+    ids=" ".join,
+)
+def test_worker_wrong_use(there, folder, wrong, tmp_path):
+    """Exit 2 with a message, and nothing has been started."""
+    Path(urlsplit(folder).path).mkdir()
+    out, err = cli.run("worker", *wrong, code=2, cwd=tmp_path)
+    assert out == b""
+    assert err.strip()
+    assert not (tmp_path / "pid").exists()
+
+
+def test_worker_in_a_loop(make_server, folder, monkeypatch, started, tmp_path):
+    """It writes back while others insert, brings back what a killed server has lost, and ends at SIGTERM with 0."""
+    server = make_server("redis70")
+    monkeypatch.setenv("URIFILTER_REDIS_URL", server.url)
+    monkeypatch.setenv("URIFILTER_ARCHIVE", folder)
+    make()
+    with (tmp_path / "log").open("wb") as log:
+        worker = started("worker", "--checkpoint-every", "1s", stderr=log)
+    crawler = started("add", "--filter", "news")
+    given = 0
+
+    def written_back() -> bool:
+        nonlocal given
+        crawler.stdin.write(numbers(given, given + 20))
+        crawler.stdin.flush()
+        given += 20
+        return max((each.number for each in documents(folder)), default=0) > 1
+
+    wait_until(written_back, "it does not write back")
+    assert crawler.communicate(timeout=60)[0] == b""
+    assert crawler.returncode == 0
+    inserted = json.loads(cli.run("info", "news", "--json")[0])["inserted"]
+    wait_until(lambda: max(each.inserted for each in documents(folder)) == inserted, "it does not write back the rest")
+    server.kill()
+    server.start()
+    with server.client() as admin:
+        wait_until(lambda: admin.hget("urifilter:{news:0}:meta", "phase") == b"idle", "it does not bring it back")
+    monkeypatch.delenv("URIFILTER_ARCHIVE")
+    assert check(given) == {True}
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(60) == 0
+    text = (tmp_path / "log").read_text()
+    assert "news: restored 1 shards to checkpoint" in text
+    assert text.endswith("INFO stopped\n")
+    assert "Traceback" not in text
+    sound(folder)
+    assert leftovers(folder) == 0
+
+
+def test_worker_stops_in_the_middle_of_a_checkpoint(there, folder, started):
+    """SIGTERM while it uploads: it ends with 0, lets go of the filter, and leaves nothing behind."""
+    make()
+    add(100)
+    write_back()
+    add(100, 200)
+    with held(folder):
+        worker = started("worker", "--checkpoint-every", "1s")
+        wait_until(lambda: uploading(folder, 1), "it does not upload")
+        worker.send_signal(signal.SIGTERM)
+    _, err = worker.communicate(timeout=60)
+    assert worker.returncode == 0
+    assert err.endswith(b"INFO stopped\n")
+    with there.client() as admin:
+        assert admin.hget("urifilter:{news:0}:meta", "worker") is None
+    sound(folder)
+    assert json.loads(cli.run("worker", "--once", "--json")[0])[0]["busy"] is False
+    assert leftovers(folder) == 0
+
+
+@contextlib.contextmanager
+def held(archive):
+    """Hold the lock of the filter's documents: a checkpoint uploads, and waits before it counts."""
+    with (Path(urlsplit(archive).path) / "news.filter" / ".lock").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def uploading(archive, checkpoints) -> bool:
+    """Whether there are more blobs than so many checkpoints, of which each has two, need."""
+    return len(files(archive, "*.blob")) + len(files(archive, "*.part")) > 2 * checkpoints
+
+
+def test_two_workers(there, folder, started):
+    """One is suspended in the middle of a checkpoint for longer than its lease; the other takes over; both end well."""
+    make()
+    add(100)
+    write_back()
+    add(100, 200)
+    with held(folder):
+        slow = started("worker", "--once", "--json")
+        wait_until(lambda: uploading(folder, 1), "it does not upload")
+        slow.send_signal(signal.SIGSTOP)
+        assert os.WIFSTOPPED(os.waitpid(slow.pid, os.WUNTRACED)[1])
+    (busy,) = json.loads(cli.run("worker", "--once", "--json")[0])
+    assert (busy["busy"], busy["checkpoint"], busy["error"]) == (True, None, None)
+    with there.client() as admin:
+        admin.hset("urifilter:{news:0}:meta", "leased", 0)
+    add(200, 300)
+    (quick,) = json.loads(cli.run("worker", "--once", "--json")[0])
+    assert (quick["busy"], quick["error"], quick["shards"]) == (False, None, 1)
+    add(300, 400)
+    slow.send_signal(signal.SIGCONT)
+    out, err = slow.communicate(timeout=60)
+    assert slow.returncode == 0, err
+    assert json.loads(out)[0]["checkpoint"] > quick["checkpoint"]
+    flush(there)
+    cli.run("restore", "news", "-q")
+    assert check(400) == {True}
+    assert check(400, 500) == {False}
+    sound(folder)
+    assert leftovers(folder) == 0
+
+
+class Daemon:
+    """A worker in the background, as its user handles it."""
+
+    def __init__(self, folder) -> None:
+        self.pidfile, self.log = folder / "worker.pid", folder / "worker.log"
+
+    def start(self) -> int:
+        """Start it; return its process."""
+        arguments = ("--daemon", "--pidfile", self.pidfile, "--log-file", self.log, "--checkpoint-every", "1s")
+        out, err = cli.run("worker", *arguments)
+        process = int(self.pidfile.read_text())
+        assert (out, err) == (b"", f"runs as process {process}; log: {self.log}\n")
+        return process
+
+    def text(self) -> str:
+        return self.log.read_text() if self.log.exists() else ""
+
+    def wait_for(self, text) -> None:
+        wait_until(lambda: text in self.text(), f"the log has no {text!r}")
+
+    def status(self, code) -> str:
+        return cli.run("worker", "status", "--pidfile", self.pidfile, code=code)[0].decode()
+
+
+@pytest.fixture
+def daemon(there, tmp_path):
+    """A daemon that can be started; killed at the end if it runs."""
+    make()
+    made = Daemon(tmp_path)
+    yield made
+    if process := running(made.pidfile):
+        os.kill(process, signal.SIGKILL)
+        wait_until(lambda: not running(made.pidfile), "it does not die")
+
+
+def test_daemon(daemon, folder):
+    """Status before, while and after; one at a time; what it did is in the log."""
+    assert daemon.status(3) == "not running\n"
+    add(100)
+    process = daemon.start()
+    assert daemon.status(0) == f"running, process {process}\n"
+    told = json.loads(cli.run("worker", "status", "--pidfile", daemon.pidfile, "--json")[0])
+    assert told == {"running": True, "process": process}
+    daemon.wait_for("news: checkpoint 1, 1 of 1 shards")
+    for more in ((), ("--daemon", "--log-file", daemon.log)):
+        out, err = cli.run("worker", "--pidfile", daemon.pidfile, *more, code=2)
+        assert out == b""
+        assert f"it runs already, as process {process}" in err
+    assert cli.run("worker", "stop", "--pidfile", daemon.pidfile) == (b"", f"stopped process {process}\n")
+    assert not daemon.pidfile.exists()
+    assert daemon.text().endswith("INFO stopped\n")
+    assert "Traceback" not in daemon.text()
+    assert daemon.status(3) == "not running\n"
+    assert json.loads(cli.run("worker", "status", "--pidfile", daemon.pidfile, "--json", code=3)[0]) == {
+        "running": False,
+        "process": None,
+    }
+    assert "does not run" in cli.run("worker", "stop", "--pidfile", daemon.pidfile, code=3)[1]
+    sound(folder)
+    assert leftovers(folder) == 0
+
+
+def test_daemon_that_was_killed(daemon):
+    """The pidfile of one that was killed (-9) says nothing and blocks nobody."""
+    first = daemon.start()
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: not running(daemon.pidfile), "it does not die")
+    assert daemon.pidfile.read_text() == f"{first}\n"
+    assert daemon.status(3) == "not running\n"
+    assert "does not run" in cli.run("worker", "stop", "--pidfile", daemon.pidfile, code=3)[1]
+    second = daemon.start()
+    assert daemon.status(0) == f"running, process {second}\n"
+    cli.run("worker", "stop", "--pidfile", daemon.pidfile)
+
+
+def test_stop_waits(daemon, started):
+    """``worker stop`` returns when the worker has ended, however long that takes."""
+    process = daemon.start()
+    os.kill(process, signal.SIGSTOP)
+    stop = started("worker", "stop", "--pidfile", daemon.pidfile)
+    time.sleep(0.5)
+    assert stop.poll() is None
+    os.kill(process, signal.SIGCONT)
+    assert stop.communicate(timeout=60)[1].decode() == f"stopped process {process}\n"
+    assert stop.returncode == 0
+    assert daemon.text().endswith("INFO stopped\n")
+    daemon.start()
+    cli.run("worker", "stop", "--pidfile", daemon.pidfile)
+
+
+def test_pidfile_in_the_foreground(there, tmp_path, started):
+    """Without --daemon the pidfile is held too: for supervisors."""
+    make()
+    pidfile = tmp_path / "worker.pid"
+    worker = started("worker", "--pidfile", pidfile, "--log-file", tmp_path / "log")
+    wait_until(lambda: pidfile.exists() and pidfile.read_text() == f"{worker.pid}\n", "it does not start")
+    assert "it runs already" in cli.run("worker", "--once", "--pidfile", pidfile, code=2)[1]
+    cli.run("worker", "stop", "--pidfile", pidfile)
+    out, err = worker.communicate(timeout=60)
+    assert (out, err, worker.returncode) == (b"", b"", 0)
+    assert (tmp_path / "log").read_text().endswith("INFO stopped\n")
+
+
+def test_daemon_keeps_the_umask(daemon, folder):
+    """What a daemon writes is no more open than what the command in the foreground writes."""
+    before = os.umask(0o027)
+    try:
+        add(100)
+        daemon.start()
+    finally:
+        os.umask(before)
+    daemon.wait_for("news: checkpoint 1, 1 of 1 shards")
+    written = [daemon.pidfile, *files(folder, "*.blob"), *files(folder, "*.json")]
+    assert [path.name for path in written if path.stat().st_mode & 0o027] == []
