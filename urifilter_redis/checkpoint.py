@@ -176,12 +176,14 @@ class _Attempt:
     def _write(self, meta: dict[str, str], begun: int, last: Checkpoint | None) -> Flow[Checkpoint]:
         """Upload what is needed and say what it is."""
         state, number = ShardState.from_meta(meta, self._session.where), int(meta["checkpoint"])
-        bitmaps = []
-        for slice_ in state.view.slices:
+        bitmaps: list[Manifest] = []
+        # Newest first: of what is inserted meanwhile, with write=all, older slices then have at least what newer ones
+        # have, as it must be: otherwise an item that is new would be seen once the oldest slice is gone.
+        for slice_ in state.view.slices[::-1]:
             content = yield from self._taken_over(last, state, slice_)
             content = content or (yield from self._bitmap(state, slice_))
             known = (self._config, self._session.keys.name, self._shard, state, slice_)
-            bitmaps.append(Manifest.of(*known, kind="checkpoint", number=number, content=content))
+            bitmaps.insert(0, Manifest.of(*known, kind="checkpoint", number=number, content=content))
         # What is forgotten is read before and after the replies, and both count: an item that is inserted anew between
         # them is new once more, and not seen by who has lost its reply; one that is forgotten between them stays so.
         forgotten = self._writer()

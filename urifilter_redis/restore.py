@@ -8,82 +8,34 @@ each step; a restorer that is silent is taken over, and the next one does all of
 from __future__ import annotations
 
 import contextlib
-import secrets
-import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from urifilter_redis import calls
-from urifilter_redis.archive import documents
-from urifilter_redis.archive.contents import PIECES_AT_ONCE, read_pieces, read_records, verify
-from urifilter_redis.archive.manifest import Checkpoint, Content, Manifest, piece_spans
-from urifilter_redis.archive.records import forgotten_at, record_time, split_forgotten, split_replies
 from urifilter_redis.archive.register import home_of
-from urifilter_redis.archive.snapshots import last_good, newest, places
+from urifilter_redis.archive.snapshots import newest, places
 from urifilter_redis.errors import (
-    ArchiveCorrupt,
-    ArchiveMissing,
     ConfigMismatch,
     FilterNotFound,
     Restoring,
     RotationConflict,
-    UriFilterError,
 )
-from urifilter_redis.exchange import ask, scanned, server_time
-from urifilter_redis.fill import fill_of
+from urifilter_redis.exchange import ask
 from urifilter_redis.replies import to_mapping
-from urifilter_redis.restoring import Archived, Plan, plan
+from urifilter_redis.restorer import SHARDS_A_PIPELINE, Restored, Restorer, whole_slices
 from urifilter_redis.rotation import finish_rotation
-from urifilter_redis.sizing import items_from_fill
-from urifilter_redis.state import ShardState, Slice
+from urifilter_redis.state import ShardState
 
 if TYPE_CHECKING:
-    from urifilter_redis.archive.home import Key
     from urifilter_redis.session import Session
     from urifilter_redis.steps import Flow
 
 __all__ = ["MISSING", "Restored", "ensure", "restore"]
-
-#: Shards whose ``meta`` is read in one pipeline.
-SHARDS_A_PIPELINE = 64
 
 #: What is said to have been seen of ``meta`` that is not there.
 MISSING = "missing"
 
 #: How often this is begun anew because another process has taken over.
 TRIES = 5
-
-#: Seconds by which times of forgetting may be off.
-CLOCK = 0.01
-
-#: Seconds between two signs of life; the script takes 15 of silence for death.
-BEAT = 4.0
-
-_Pair: TypeAlias = tuple[str | bytes | int, str | bytes | int]
-
-#: Records or digests that one call brings back.
-ENTRIES_A_CALL = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """What was brought back.
-
-    Attributes:
-        shards: how many were restored.
-        checkpoint: the highest number of their checkpoints; 0 if the archive had none.
-        begun: when the oldest of these began, seconds since 1970; what was inserted later and is not in Redis is
-            offered once more. None if the archive had none.
-        problems: what in the archive was damaged, so that something older was used.
-    """
-
-    shards: int
-    checkpoint: int
-    begun: float | None
-    problems: tuple[str, ...] = ()
 
 
 def ensure(session: Session) -> Flow[Restored | None]:
@@ -114,7 +66,7 @@ def restore(session: Session, seen: Mapping[int, str]) -> Flow[Restored]:
     Raises:
         RotationConflict: another process was faster.
     """
-    restorer = _Restorer(session, seen)
+    restorer = Restorer(session, seen)
     try:
         yield from restorer.begin()
         yield from restorer.look()
@@ -140,7 +92,7 @@ def _needed(session: Session) -> Flow[dict[int, str]]:
                 continue
             state = ShardState.from_meta(meta, session.where)
             last = newest((yield from places(home, session.keys.name, config, shard)))
-            present = yield from _present(session, shard, state.view.slices)
+            present = yield from whole_slices(session, shard, state.view.slices)
             behind = last is not None and state.checkpoint < last.number
             if len(present) == len(state.view.slices) and behind and state.phase == "rotating":
                 yield from finish_rotation(session, shard)  # what it has closed is nowhere else yet
@@ -155,306 +107,3 @@ def _check_uid(session: Session, shard: int, meta: dict[str, str]) -> None:
         raise ConfigMismatch(f"{session.where}: {text}")
     if meta.get("phase") == "dropping":
         raise FilterNotFound(f"{session.where}: it is being dropped")
-
-
-def _present(session: Session, shard: int, slices: Sequence[Slice]) -> Flow[set[str]]:
-    """Return the names of those of the slices that Redis has in their full length."""
-    keys = session.keys.shard(shard)
-    lengths = yield from ask(session, *(("STRLEN", keys.slice(each.name)) for each in slices))
-    return {each.name for each, length in zip(slices, lengths, strict=True) if length == each.size}
-
-
-@dataclass(slots=True)
-class _Shard:
-    """A shard that is being restored.
-
-    Attributes:
-        ours: what Redis has of it, if anything.
-        present: names of the slices that Redis has.
-        arranged: an earlier restorer has begun to write.
-        worked: Redis was written to after the checkpoint began: then neither is all of the truth. None: not known yet.
-        archived: what the archive has of it.
-    """
-
-    ours: ShardState | None = None
-    present: set[str] = field(default_factory=set)
-    arranged: bool = False
-    worked: bool | None = None
-    archived: Archived = field(default_factory=Archived)
-
-
-class _Restorer:
-    """One attempt, of one process."""
-
-    def __init__(self, session: Session, seen: Mapping[int, str]) -> None:
-        self._session, self._home, self._config = session, home_of(session), session.config
-        self._token = secrets.token_hex(8)
-        self._seen = seen
-        self._shards: dict[int, _Shard] = {}
-        self._beaten = time.monotonic()
-
-    def begin(self) -> Flow[None]:
-        """Take the shards, the first one first: whoever has that is the restorer."""
-        for shard in sorted(self._seen):
-            fields = self._config.to_meta(shard, "restoring")
-            call = self._call("begin", shard, timeline=self._seen[shard], fields=fields)
-            (reply,) = yield from ask(self._session, call)
-            self._shards[shard] = _Shard()
-            self._shards[shard] = yield from self._found(shard, to_mapping(reply))
-            yield from self._beat()
-
-    def look(self) -> Flow[None]:
-        """Read all that is needed and check it; leave alone what needs nothing any more."""
-        keys = yield from self._home.keys(self._session.keys.name)
-        slices = [key for key in keys if (key.kind, key.uid) == ("slice", self._config.uid)]
-        for shard in list(self._shards):
-            found = self._shards[shard]
-            found.archived = yield from self._archived(found, shard, [key for key in slices if key.shard == shard])
-            if not _needs(found):
-                yield from ask(self._session, self._call("cancel", shard))
-                del self._shards[shard]
-
-    def cancel(self) -> Flow[None]:
-        """Leave the shards as they were, unless somebody has begun to write."""
-        for shard in self._shards:
-            with contextlib.suppress(UriFilterError):  # taken over, or the server is away: what failed is told
-                yield from ask(self._session, self._call("cancel", shard))
-
-    def write(self) -> Flow[Restored]:
-        """Bring them back, the first one last: without it nobody can open the filter."""
-        done = []
-        for shard in sorted(self._shards, reverse=True):
-            yield from self._restore(shard, self._shards[shard])
-            done.append(self._shards[shard].archived)
-            self._session.report(len(done), len(self._shards))
-        lasts = [each.checkpoint for each in done if each.checkpoint]
-        number = max((last.number for last in lasts), default=0)
-        begun = min((last.begun for last in lasts), default=None)
-        problems = tuple(problem for each in done for problem in each.problems)
-        return Restored(len(done), number, None if begun is None else begun / 1000, problems)
-
-    def _found(self, shard: int, meta: dict[str, str]) -> Flow[_Shard]:
-        arranged = "arranged" in meta
-        if not meta or (meta.get("before") == "missing" and not arranged):
-            return _Shard()
-        if meta["phase"] == "restoring":
-            meta["phase"] = meta["before"]
-        ours = ShardState.from_meta(meta, self._session.where)
-        worked = meta.get("worked") == "1" if arranged else None
-        return _Shard(ours, (yield from _present(self._session, shard, ours.view.slices)), arranged, worked)
-
-    def _archived(self, ours: _Shard, shard: int, keys: Sequence[Key]) -> Flow[Archived]:
-        """Return what is good in the archive; closed slices only if they are needed: there may be many."""
-        name = self._session.keys.name
-        found = yield from places(self._home, name, self._config, shard)
-        checkpoint, problems = yield from last_good(self._home, name, found, self._beat)
-        yield from self._beat()
-        number = max((place.checkpoint.number for place in found if place.checkpoint), default=0)
-        epoch = checkpoint.shard_state().epoch if checkpoint else -1
-        redis = ours.ours
-        lost = redis is not None and (len(ours.present) < len(redis.view.slices) or redis.epoch < epoch)
-        slices: dict[int, Manifest] = {}
-        if lost or any(key.epoch >= epoch for key in keys):
-            for key in keys:
-                yield from self._slice(key, slices, problems)
-                yield from self._beat()
-        contained = epoch in slices and (yield from self._contained(checkpoint, slices[epoch]))
-        return Archived(checkpoint, number, slices, contained, tuple(problems))
-
-    def _contained(self, checkpoint: Checkpoint | None, closed: Manifest) -> Flow[bool]:
-        """Whether a closed slice has all bits that today had at the checkpoint."""
-        today = checkpoint.bitmaps[-1].content if checkpoint else Content("", [])
-        for first in range(0, len(today.pieces), PIECES_AT_ONCE):
-            ours = yield from self._pieces(today, first, first + PIECES_AT_ONCE)
-            its = yield from self._pieces(closed.content, first, first + PIECES_AT_ONCE)
-            if any(one & ~other for one, other in zip(ours, its, strict=True)):
-                return False
-            yield from self._beat()
-        return True
-
-    def _pieces(self, content: Content, first: int, last: int) -> Flow[list[int]]:
-        """Read pieces as numbers, whose OR is theirs."""
-        pieces = yield from read_pieces(self._home, self._session.keys.name, content, first, last)
-        return [int.from_bytes(piece, "little") for piece in pieces]
-
-    def _slice(self, key: Key, slices: dict[int, Manifest], problems: list[str]) -> Flow[None]:
-        what = f"slice {key.epoch} of {key.filter!r}, shard {key.shard}"
-        try:
-            manifest = documents.load(Manifest, (yield from self._home.read(key)) or b"", what)
-            closed = Slice("history_1", self._config.units, self._config.bytes)
-            manifest.check(self._config, key.shard, closed, kind="slice", epoch=key.epoch)
-            yield from verify(self._home, key.filter, manifest.content, self._beat)
-            slices[key.epoch] = manifest
-        except (ArchiveCorrupt, ArchiveMissing) as error:
-            problems.append(f"{what}: {error}")
-
-    def _restore(self, shard: int, found: _Shard) -> Flow[None]:
-        """Bring one shard back."""
-        session, keys = self._session, self._session.keys.shard(shard)
-        now = yield from server_time(session)
-        if found.worked is None:
-            found.worked = yield from self._worked_on(shard, found)
-        made = plan(self._config, found.ours, found.present, found.archived, now)
-        doomed = made.doomed
-        if found.ours is None:  # slices without meta may be of any filter
-            doomed = [each.name for each in made.state.view.slices]
-        elif self._config.layout == "counting":  # counters cannot be merged
-            if found.worked and found.present:
-                made.sources["today"].clear()
-                problem = "Redis was written to since the checkpoint, and counters cannot be merged: they stay"
-                found.archived = replace(found.archived, problems=(*found.archived.problems, problem))
-            else:
-                made.moves.clear()
-                doomed = ["today"]
-        for name in doomed:
-            yield from self._refill("remove", shard, slices=[keys.slice(name)])
-        created = found.archived.checkpoint.state.get("created") if found.archived.checkpoint else None
-        fields = _fields(made.state) + (["created", created] if created else [])
-        fields += ["worked", str(int(found.worked))]
-        names = [name for move in made.moves for name in move]
-        yield from ask(session, self._call("arrange", shard, fields=fields, names=names))
-        session.learn_view(shard, {"uid": self._config.uid, "slices": " ".join(map(str, made.state.view.slices))})
-        merged = False
-        for slice_ in made.state.view.slices[::-1]:  # today first: others may be copied from it
-            merged |= yield from self._fill(shard, slice_, made)
-        yield from self._records(shard, made, found)
-        state = made.state
-        if merged:  # of two that each know their own
-            state = replace(state, inserted=max(state.inserted, (yield from self._in_today(shard, state))))
-        values = {field: getattr(state, field) for field in ("phase", "inserted", "checkpoint", "checkpointed")}
-        last = [str(each) for pair in values.items() for each in pair]
-        names = [each.name for each in state.view.slices]
-        yield from ask(session, self._call("finish", shard, fields=last, names=names))
-
-    def _in_today(self, shard: int, state: ShardState) -> Flow[int]:
-        """Return about how many items today has."""
-        today, config = state.view.slices[-1], self._config
-        fill = yield from fill_of(self._session, self._session.keys.shard(shard).slice("today"), today)
-        return round(items_from_fill(config.layout, config.k, today.units, fill)) if fill < 1 else 0
-
-    def _fill(self, shard: int, slice_: Slice, made: Plan) -> Flow[bool]:
-        """Allocate a slice and merge into it what the archive has; return whether it has more than one source."""
-        keys = self._session.keys.shard(shard)
-        key = keys.slice(slice_.name)
-        there = yield from self._refill("allocate", shard, offset=slice_.size, slices=[key])
-        sources = made.sources[slice_.name]
-        if not sources and slice_.name not in made.copies:
-            return bool(there)
-        spans = list(piece_spans(slice_.size))
-        for start in range(0, len(spans), PIECES_AT_ONCE):
-            some = spans[start : start + PIECES_AT_ONCE]
-            merged = [0] * len(some)
-            if slice_.name in made.copies:
-                read = (("GETRANGE", keys.slice("today"), at, at + length - 1) for at, length in some)
-                merged = [int.from_bytes(piece, "little") for piece in (yield from ask(self._session, *read))]
-            for manifest in sources:
-                pieces = yield from self._pieces(manifest.content, start, start + len(some))
-                merged = [one | other for one, other in zip(merged, pieces, strict=True)]
-            for number, (at, length) in zip(merged, some, strict=True):
-                if number:
-                    data = number.to_bytes(length, "little")
-                    yield from self._refill("piece", shard, offset=at, slices=[key], data=[data])
-            yield from self._beat()
-        return bool(there) or sources[0].epoch != made.state.epoch_of(slice_.name)
-
-    def _records(self, shard: int, made: Plan, found: _Shard) -> Flow[None]:
-        """Bring back kept replies, and what was forgotten."""
-        last, name = found.archived.checkpoint, self._session.keys.name
-
-        def bring(step: str, entries: Sequence[_Pair]) -> Flow[None]:
-            for some in _batches(entries):
-                yield from self._refill(step, shard, data=list(chain.from_iterable(some)))
-            yield from self._beat()
-
-        def bring_forgotten(entries: Sequence[tuple[bytes, float]]) -> Flow[None]:
-            yield from bring("forget", [(repr(score), digest) for digest, score in entries])
-
-        if last is not None:
-            yield from read_records(self._home, name, last.replies, split_replies, partial(bring, "replies"))
-        if made.forgotten == "both" and last is not None and found.worked:
-            theirs: set[bytes] = set()
-
-            def note(entries: Sequence[tuple[bytes, float]]) -> Flow[None]:
-                theirs.update(digest for digest, _ in entries)
-                yield from self._beat()
-
-            yield from read_records(self._home, name, last.forgotten, split_forgotten, note)
-            yield from self._unforget(shard, theirs, last.begun)
-        elif made.forgotten != "ours":
-            yield from self._refill("remove", shard, slices=[self._session.keys.shard(shard).forgotten])
-            if last is not None:
-                yield from read_records(self._home, name, last.forgotten, split_forgotten, bring_forgotten)
-
-    def _worked_on(self, shard: int, found: _Shard) -> Flow[bool]:
-        """Whether Redis was written to after the checkpoint began."""
-        last = found.archived.checkpoint
-        if found.ours is None or last is None:
-            return False
-        records = yield from scanned(self._session, "HSCAN", self._session.keys.shard(shard).replies)
-        return found.ours.changed > last.begun or any(record_time(record) > last.begun for _, record in records)
-
-    def _unforget(self, shard: int, theirs: Collection[bytes], begun: int) -> Flow[None]:
-        """Keep forgotten what both have, and what was forgotten here since the checkpoint began; in doubt, seen."""
-        key = self._session.keys.shard(shard).forgotten
-        ours = yield from scanned(self._session, "ZSCAN", key)
-        fresh = begun / 1000 - CLOCK
-        doomed = [digest for digest, score in ours if digest not in theirs and forgotten_at(float(score)) < fresh]
-        for start in range(0, len(doomed), ENTRIES_A_CALL):
-            yield from self._refill("unforget", shard, data=doomed[start : start + ENTRIES_A_CALL])
-
-    def _call(self, step: str, shard: int, **more: Any) -> calls.Call:
-        return calls.restore(step, self._config.uid, self._session.keys.shard(shard), self._token, **more)
-
-    def _refill(
-        self,
-        step: str,
-        shard: int,
-        *,
-        offset: int = 0,
-        slices: Sequence[str] = (),
-        data: Sequence[str | bytes | int] = (),
-    ) -> Flow[int]:
-        keys = self._session.keys.shard(shard)
-        call = calls.refill(step, self._config.uid, keys, self._token, offset=offset, slices=slices, data=data)
-        (reply,) = yield from ask(self._session, call)
-        return int(reply)
-
-    def _beat(self) -> Flow[None]:
-        """Show that this process lives, for all shards that it has taken."""
-        if time.monotonic() - self._beaten < BEAT:
-            return
-        self._beaten = time.monotonic()
-        taken = list(self._shards)
-        for start in range(0, len(taken), SHARDS_A_PIPELINE):
-            beats = (self._call("beat", shard) for shard in taken[start : start + SHARDS_A_PIPELINE])
-            yield from ask(self._session, *beats)
-
-
-def _needs(found: _Shard) -> bool:
-    if found.ours is None or found.arranged:
-        return True
-    return len(found.present) < len(found.ours.view.slices) or found.ours.checkpoint < found.archived.number
-
-
-def _fields(state: ShardState) -> list[str]:
-    """Return the fields of ``meta`` that a state stands for."""
-    closed = (f"{each.epoch}:{each.opened}:{each.closed}:{each.inserted}" for each in state.closed)
-    values: dict[str, object] = {
-        "before": state.phase,
-        "epoch": state.epoch,
-        "opened": state.opened,
-        "inserted": state.inserted,
-        "closed": " ".join(closed),
-        "oldest": state.oldest,
-        "slices": " ".join(map(str, state.view.slices)),
-        "changed": state.changed,
-        "token": state.token,
-    }
-    values |= {} if state.pieces is None else {"pieces": state.pieces}
-    values |= {} if state.limit is None else {"limit": state.limit}
-    values |= {"late": 1} if state.late else {}
-    return [text for name, value in values.items() for text in (name, str(value))]
-
-
-def _batches(pairs: Sequence[_Pair]) -> list[Sequence[_Pair]]:
-    return [pairs[start : start + ENTRIES_A_CALL] for start in range(0, len(pairs), ENTRIES_A_CALL)]

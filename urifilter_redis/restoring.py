@@ -58,7 +58,9 @@ class Plan:
     forgotten: str
 
 
-def plan(config: Config, ours: ShardState | None, present: set[str], archived: Archived, now: int) -> Plan:
+def plan(  # noqa: PLR0913 - all that is known
+    config: Config, ours: ShardState | None, present: set[str], archived: Archived, *, now: int, arranged: bool = False
+) -> Plan:
     """Decide what a shard is to be.
 
     Args:
@@ -67,17 +69,19 @@ def plan(config: Config, ours: ShardState | None, present: set[str], archived: A
         present: names of the live slices that Redis has in their full length.
         archived: what the archive has.
         now: server time, ms.
+        arranged: a restorer that died has begun to fill the slices, so that none is known to be whole.
     """
     state = _state(config, ours, present, archived, now)
     moves = _moves(config, ours, present, state) if ours else []
     kept, names = {new for _, new in moves}, [each.name for each in state.view.slices]
-    sources = {name: _sources(config, state, name, archived, lost=name not in kept) for name in names}
+    sources = {name: _sources(config, state, name, archived, lost=arranged or name not in kept) for name in names}
     if ours is None:
         return Plan(_counted(state, ours, archived), [], [], sources, [], "theirs")
     last = archived.checkpoint
     doomed = [each.name for each in ours.view.slices if each.name not in {old for old, _ in moves}]
     merged = config.write == "all" and "today" in present
-    copies = [name for name in names if merged and ours.epoch <= state.epoch_of(name) < state.epoch]
+    since = 0 if arranged else ours.epoch  # what is in today is in all that were there when it was inserted
+    copies = [name for name in names if merged and since <= state.epoch_of(name) < state.epoch]
     forgotten = "both" if last and ours.checkpoint < last.number else "ours"
     return Plan(_counted(state, ours, archived), moves, doomed, sources, copies, forgotten)
 

@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from support.archives import leftovers, sound
 from support.pipelines import pipelines
 
-from urifilter_redis import UriFilter, checkpoint, restore
+from urifilter_redis import UriFilter, checkpoint, restore, restorer
 from urifilter_redis.archive import contents, manifest
 from urifilter_redis.replies import to_mapping
 
@@ -225,7 +225,7 @@ def _small_pieces(request, monkeypatch):
     blocked = "layout" not in RETENTIONS[request.node.callspec.params["name"]]
     for module in (manifest, contents, checkpoint):
         monkeypatch.setattr(module, "PIECE", 120 if blocked else 100_000)
-    for module in (contents, checkpoint, restore):
+    for module in (contents, checkpoint, restorer):
         monkeypatch.setattr(module, "PIECES_AT_ONCE", 2)
 
 
@@ -242,7 +242,7 @@ def run(options, server, folder):
     run_state_machine_as_test(
         type("Machine", (Machine,), known),
         settings=settings(
-            max_examples=20,
+            max_examples=60,
             stateful_step_count=30,
             deadline=None,
             phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes many minutes

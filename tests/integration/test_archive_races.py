@@ -403,3 +403,34 @@ def test_waiting_for_a_restore(redis70, folder, make):
         timer.start()
         assert patient.insert_many(range(101)) == [1] * 100 + [0]
         timer.join()
+
+
+def test_inserted_while_all_slices_are_read(redis70, folder, make):
+    """Of ring with write=all: what is new after a restore is not seen later, when the oldest slice is gone."""
+    news = make(**(RING | {"write": "all", "slices": 3}))
+    for _ in range(2):
+        news.rotate()
+    running = Suspended(checkpoint(news._session), news._connector, "GETRANGE today")
+    running._step = running._flow.send(running._perform())
+    assert news.insert("x")
+    running.go_on()
+    flush(redis70)
+    again = make()
+    before = "x" in again
+    again.rotate()
+    assert before or "x" not in again
+
+
+def test_a_restorer_that_died_while_it_filled(redis70, folder, make):
+    """Who takes over trusts no slice that may be half full, also what only closed slices of the archive have."""
+    news = make(**ROLLING)
+    news.checkpoint()
+    news.insert_many(range(100))
+    news.rotate()
+    flush(redis70)
+    Suspended(*restorer(redis70, folder), "restore finish")
+    with redis70.client() as admin:
+        size = admin.strlen("urifilter:{news:0}:history")
+        admin.set("urifilter:{news:0}:history", bytes(size))
+    silent(redis70)
+    assert 0 not in make().contains_many(range(100))
