@@ -410,8 +410,7 @@ def test_inserted_while_all_slices_are_read(redis70, folder, make):
     news = make(**(RING | {"write": "all", "slices": 3}))
     for _ in range(2):
         news.rotate()
-    running = Suspended(checkpoint(news._session), news._connector, "GETRANGE today")
-    running._step = running._flow.send(running._perform())
+    running = Suspended(checkpoint(news._session), news._connector, "GETRANGE history_1")
     assert news.insert("x")
     running.go_on()
     flush(redis70)
