@@ -223,9 +223,10 @@ class Restorer:
         names = [name for move in made.moves for name in move]
         yield from ask(session, self._call("arrange", shard, fields=fields, names=names))
         session.learn_view(shard, {"uid": self._config.uid, "slices": " ".join(map(str, made.state.view.slices))})
-        merged = False
-        for slice_ in made.state.view.slices[::-1]:  # today first: others may be copied from it
-            merged |= yield from self._fill(shard, slice_, made)
+        merged, newer = False, ""
+        for slice_ in made.state.view.slices[::-1]:
+            merged |= yield from self._fill(shard, slice_, made, newer)
+            newer = slice_.name if self._config.write == "all" else ""
         yield from self._records(shard, made, found)
         state = made.state
         if merged:  # of two that each know their own
@@ -241,20 +242,23 @@ class Restorer:
         fill = yield from fill_of(self._session, self._session.keys.shard(shard).slice("today"), today)
         return round(items_from_fill(config.layout, config.k, today.units, fill)) if fill < 1 else 0
 
-    def _fill(self, shard: int, slice_: Slice, made: Plan) -> Flow[bool]:
-        """Allocate a slice and merge into it what the archive has; return whether it has more than one source."""
+    def _fill(self, shard: int, slice_: Slice, made: Plan, newer: str) -> Flow[bool]:
+        """Allocate a slice and merge into it what the archive has; return whether it has more than one source.
+
+        With write=all it gets what the next ``newer`` one has, too: all that was inserted while it was there.
+        """
         keys = self._session.keys.shard(shard)
         key = keys.slice(slice_.name)
         there = yield from self._refill("allocate", shard, offset=slice_.size, slices=[key])
         sources = made.sources[slice_.name]
-        if not sources and slice_.name not in made.copies:
+        if not sources and not newer:
             return bool(there)
         spans = list(piece_spans(slice_.size))
         for start in range(0, len(spans), PIECES_AT_ONCE):
             some = spans[start : start + PIECES_AT_ONCE]
             merged = [0] * len(some)
-            if slice_.name in made.copies:
-                read = (("GETRANGE", keys.slice("today"), at, at + length - 1) for at, length in some)
+            if newer:
+                read = (("GETRANGE", keys.slice(newer), at, at + length - 1) for at, length in some)
                 merged = [int.from_bytes(piece, "little") for piece in (yield from ask(self._session, *read))]
             for manifest in sources:
                 pieces = yield from self._pieces(manifest.content, start, start + len(some))
@@ -264,7 +268,7 @@ class Restorer:
                     data = number.to_bytes(length, "little")
                     yield from self._refill("piece", shard, offset=at, slices=[key], data=[data])
             yield from self._beat()
-        return bool(there) or sources[0].epoch != made.state.epoch_of(slice_.name)
+        return bool(there) or any(each.epoch != made.state.epoch_of(slice_.name) for each in sources)
 
     def _records(self, shard: int, made: Plan, found: _Shard) -> Flow[None]:
         """Bring back kept replies, and what was forgotten."""

@@ -46,7 +46,6 @@ class Plan:
         moves: slices that stay, each with the name that it gets, in an order in which none is overwritten.
         doomed: names of slices that the shard has no place for.
         sources: for each slice, oldest first, the bitmaps of the archive that are merged into it.
-        copies: slices into which today is merged (ring with write=all: all that is in today is in all of them).
         forgotten: what was forgotten is ``ours`` (what Redis has), ``theirs`` (what the archive has) or ``both``.
     """
 
@@ -54,7 +53,6 @@ class Plan:
     moves: list[tuple[str, str]]
     doomed: list[str]
     sources: dict[str, list[Manifest]]
-    copies: list[str]
     forgotten: str
 
 
@@ -76,14 +74,11 @@ def plan(  # noqa: PLR0913 - all that is known
     kept, names = {new for _, new in moves}, [each.name for each in state.view.slices]
     sources = {name: _sources(config, state, name, archived, lost=arranged or name not in kept) for name in names}
     if ours is None:
-        return Plan(_counted(state, ours, archived), [], [], sources, [], "theirs")
+        return Plan(_counted(state, ours, archived), [], [], sources, "theirs")
     last = archived.checkpoint
     doomed = [each.name for each in ours.view.slices if each.name not in {old for old, _ in moves}]
-    merged = config.write == "all" and "today" in present
-    since = 0 if arranged else ours.epoch  # what is in today is in all that were there when it was inserted
-    copies = [name for name in names if merged and since <= state.epoch_of(name) < state.epoch]
     forgotten = "both" if last and ours.checkpoint < last.number else "ours"
-    return Plan(_counted(state, ours, archived), moves, doomed, sources, copies, forgotten)
+    return Plan(_counted(state, ours, archived), moves, doomed, sources, forgotten)
 
 
 def _state(config: Config, ours: ShardState | None, present: set[str], archived: Archived, now: int) -> ShardState:

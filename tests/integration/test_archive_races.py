@@ -433,3 +433,17 @@ def test_a_restorer_that_died_while_it_filled(redis70, folder, make):
         admin.set("urifilter:{news:0}:history", bytes(size))
     silent(redis70)
     assert 0 not in make().contains_many(range(100))
+
+
+def test_the_oldest_slice_of_write_all_is_lost(redis70, folder, make):
+    """It gets what newer slices have: an item is not new now and seen later, when it is the oldest one's turn."""
+    news = make(**(RING | {"write": "all", "slices": 3}))
+    news.rotate()
+    news.checkpoint()
+    assert news.insert("x")
+    with redis70.client() as admin:
+        admin.delete("urifilter:{news:0}:history_1")
+    again = make()
+    assert "x" in again
+    again.rotate()
+    assert "x" in again
