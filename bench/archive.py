@@ -31,7 +31,7 @@ KINDS = {
 
 def insert_for(url: str, seconds: float, times: multiprocessing.Queue[list[float]]) -> None:
     """Insert batches of new items; report how long each took, in ms."""
-    taken, end, number = [], time.perf_counter() + seconds, 10**9
+    taken, end, number = [], time.perf_counter() + seconds, time.time_ns()
     with UriFilter.open("news", redis=url, archive="") as news:
         while (start := time.perf_counter()) < end:
             news.insert_many(range(number, number + BATCH))
