@@ -111,11 +111,7 @@ def _shard(session: Session, shard: int, *, full: bool) -> Flow[tuple[Checkpoint
 
 
 class _Attempt:
-    """One attempt at a checkpoint of a shard.
-
-    Attributes:
-        writers: of all that it has uploaded.
-    """
+    """One attempt at a checkpoint of a shard; it knows what it has uploaded and nothing points to."""
 
     def __init__(self, session: Session, home: Home, shard: int) -> None:
         self._session, self._home, self._shard = session, home, shard
@@ -134,13 +130,13 @@ class _Attempt:
         found = yield from places(self._home, session.keys.name, self._config, self._shard)
         last = newest(found)
         number = last.number if last else 0
+        begun = yield from server_time(session)  # before anything of it is looked at
         (state,) = yield from read_states(session, [self._shard])
         if state.phase == "restoring":
             raise Restoring(f"{session.where}: it is being restored from its archive")
         if state.checkpoint < number:
             yield from restore(session, {self._shard: state.timeline})
             raise RotationConflict(f"{session.where}: its archive was ahead")
-        begun = yield from server_time(session)
         if last and not full and _same(last, state):
             yield from ask(session, calls.checkpoint("finish", uid, self._keys, number, begun))
             return None, number

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from urifilter_redis import calls
 from urifilter_redis.archive import archive_of
-from urifilter_redis.archive.contents import PIECES_AT_ONCE
+from urifilter_redis.archive.contents import PIECES_AT_ONCE, as_numbers
 from urifilter_redis.archive.manifest import Manifest, piece_spans
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing, RotationConflict, SliceLost
 from urifilter_redis.exchange import ask
@@ -83,7 +83,7 @@ def build(session: Session, shard: int, state: ShardState) -> Flow[list[str]]:
         for epoch, manifest in manifests.items():
             try:
                 pieces = yield from archive.read(session, shard, manifest, start, start + len(some))
-                merged = [new | _number(piece) for new, piece in zip(merged, pieces, strict=True)]
+                merged = [new | there for new, there in zip(merged, as_numbers(pieces), strict=True)]
             except (ArchiveCorrupt, ArchiveMissing) as error:
                 problems.append(f"{session.where}: shard {shard}, slice {epoch}: {error}")
         if problems:  # the old history has all that the archive has lost, and what has expired too: late, never early
@@ -102,11 +102,7 @@ def build(session: Session, shard: int, state: ShardState) -> Flow[list[str]]:
 def _read(session: Session, key: str, spans: Sequence[tuple[int, int]]) -> Flow[list[int]]:
     """Read pieces of a bitmap as numbers, whose OR is theirs."""
     pieces = yield from ask(session, *(("GETRANGE", key, at, at + length - 1) for at, length in spans))
-    return [_number(piece) for piece in pieces]
-
-
-def _number(piece: bytes) -> int:
-    return int.from_bytes(piece, "little")
+    return as_numbers(pieces)
 
 
 def finish(session: Session, shard: int, state: ShardState) -> Flow[None]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from urifilter_redis import calls
 from urifilter_redis.archive import documents
-from urifilter_redis.archive.contents import PIECES_AT_ONCE, read_pieces, read_records, verify
+from urifilter_redis.archive.contents import PIECES_AT_ONCE, as_numbers, read_pieces, read_records, verify
 from urifilter_redis.archive.manifest import Checkpoint, Content, Manifest, piece_spans
 from urifilter_redis.archive.records import forgotten_at, record_time, split_forgotten, split_replies
 from urifilter_redis.archive.register import home_of
@@ -184,7 +184,7 @@ class Restorer:
     def _pieces(self, content: Content, first: int, last: int) -> Flow[list[int]]:
         """Read pieces as numbers, whose OR is theirs."""
         pieces = yield from read_pieces(self._home, self._session.keys.name, content, first, last)
-        return [int.from_bytes(piece, "little") for piece in pieces]
+        return as_numbers(pieces)
 
     def _slice(self, key: Key, slices: dict[int, Manifest], problems: list[str]) -> Flow[None]:
         what = f"slice {key.epoch} of {key.filter!r}, shard {key.shard}"
@@ -259,7 +259,7 @@ class Restorer:
             merged = [0] * len(some)
             if newer:
                 read = (("GETRANGE", keys.slice(newer), at, at + length - 1) for at, length in some)
-                merged = [int.from_bytes(piece, "little") for piece in (yield from ask(self._session, *read))]
+                merged = as_numbers((yield from ask(self._session, *read)))
             for manifest in sources:
                 pieces = yield from self._pieces(manifest.content, start, start + len(some))
                 merged = [one | other for one, other in zip(merged, pieces, strict=True)]

@@ -22,6 +22,7 @@ __all__ = [
     "PIECES_AT_ONCE",
     "UPLOAD_LIFE",
     "Writer",
+    "as_numbers",
     "cut",
     "nothing",
     "pack_all",
@@ -146,6 +147,11 @@ def cut(data: bytes) -> Iterator[list[bytes]]:
     for start in range(0, len(data), PIECE * PIECES_AT_ONCE):
         end = min(start + PIECE * PIECES_AT_ONCE, len(data))
         yield [data[at : min(at + PIECE, end)] for at in range(start, end, PIECE)]
+
+
+def as_numbers(pieces: Sequence[bytes]) -> list[int]:
+    """Return pieces of a bitmap as numbers, whose OR is theirs."""
+    return [int.from_bytes(piece, "little") for piece in pieces]
 
 
 def pack_all(pieces: Sequence[bytes]) -> list[bytes]:

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive import documents
-from urifilter_redis.archive.contents import Writer, read_pieces
+from urifilter_redis.archive.contents import Writer, as_numbers, read_pieces
 from urifilter_redis.archive.home import Key
 from urifilter_redis.archive.manifest import Content, Manifest, is_blob_of
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing, RotationConflict
@@ -107,7 +107,8 @@ class _Writer:
         except (ArchiveCorrupt, ArchiveMissing) as error:
             log.warning("slice %d of %s: %s: it is written anew", self._key.epoch, self._key.filter, error)
             return pieces
-        return [_or(new, each) for new, each in zip(pieces, old, strict=True)]
+        both = zip(as_numbers(pieces), as_numbers(old), map(len, pieces), strict=True)
+        return [(new | there).to_bytes(length, "little") for new, there, length in both]
 
 
 def _key(session: Session, shard: int, epoch: int) -> Key:
@@ -125,8 +126,3 @@ def _blobs(text: bytes | None) -> list[str]:
     """Return the blob that a document names; of a damaged one none, which ``prune`` finds."""
     found = _manifest(text)
     return [found.content.blob] if found and is_blob_of(found.uid, found.content.blob) else []
-
-
-def _or(one: bytes, other: bytes) -> bytes:
-    merged = int.from_bytes(one, "little") | int.from_bytes(other, "little")
-    return merged.to_bytes(len(one), "little")
