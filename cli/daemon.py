@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -48,8 +48,10 @@ def daemon_options(command: F) -> F:
 
 
 @contextlib.contextmanager
-def background(*, daemon: bool, pidfile: Path | None, log_file: Path | None) -> Iterator[None]:
-    """Go into the background if that is wanted, and hold the pidfile.
+def background(
+    *, daemon: bool, pidfile: Path | None, log_file: Path | None, keeps: Sequence[int] = ()
+) -> Iterator[None]:
+    """Go into the background if that is wanted, and hold the pidfile; ``keeps`` are files that stay open.
 
     Raises:
         click.UsageError: it is wanted, and the files are not named.
@@ -76,7 +78,8 @@ def background(*, daemon: bool, pidfile: Path | None, log_file: Path | None) -> 
     with log_file.open("a") as log:
         mask = os.umask(0)
         os.umask(mask)  # the only way to read it; a daemon keeps it
-        with DaemonContext(stdout=log, stderr=log, signal_map={}, umask=mask), _held(pidfile):
+        context = DaemonContext(stdout=log, stderr=log, signal_map={}, umask=mask, files_preserve=list(keeps))
+        with context, _held(pidfile):
             yield
 
 

@@ -14,6 +14,8 @@ from .items import add, check, dedupe, forget, remove
 from .lua import lua
 from .plan import digest, plan
 from .rotation import rotate, union
+from .serve import serve
+from .token import token
 from .worker import checkpoint, restore, worker
 
 __all__ = ["main"]
@@ -35,6 +37,6 @@ def main() -> None:
 
 for command in (
     create, list_, info, drop, rotate, union, checkpoint, restore, archive, worker, add, check, dedupe, forget, remove,
-    plan, digest, lua, doctor,
+    serve, token, plan, digest, lua, doctor,
 ):  # fmt: skip
     main.add_command(command)

@@ -19,7 +19,7 @@ from urifilter_redis.exchange import Timeouts
 from urifilter_redis.info import FilterInfo, info, inserted
 from urifilter_redis.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.session import Session
-from urifilter_redis.steps import Flow, Pause, Send, Step
+from urifilter_redis.steps import AsyncSender, Flow, Pause, Send, Step
 from urifilter_redis.union import union
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ __all__ = ["AsyncUriFilter"]
 T = TypeVar("T")
 
 
-async def drive(flow: Flow[T], connector: AsyncConnector) -> T:
+async def drive(flow: Flow[T], connector: AsyncSender) -> T:
     """Run a flow with awaited I/O; return what it returns, raise what it raises."""
     outcome: Any = None
     try:
@@ -53,7 +53,7 @@ async def drive(flow: Flow[T], connector: AsyncConnector) -> T:
         return stop.value  # type: ignore[no-any-return]
 
 
-async def _perform(step: Step, connector: AsyncConnector) -> Any:
+async def _perform(step: Step, connector: AsyncSender) -> Any:
     if isinstance(step, Send):
         return await connector.send(step.commands)
     if isinstance(step, Pause):

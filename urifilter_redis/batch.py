@@ -12,7 +12,7 @@ from urifilter_redis.items import encode_items
 from urifilter_redis.normalize import normalizer
 
 if TYPE_CHECKING:
-    from urifilter_redis.callid import CallId
+    from urifilter_redis.callid import CallId, CallKey
 
 __all__ = ["Batch", "Digester", "OpenCall"]
 
@@ -88,6 +88,13 @@ class Batch:
         self.answers: list[int | None] = [None] * len(items)
         self.open = _one_shard(digests, cut(0)) if shards == 1 else _many_shards(digests, shards, cut)
         self._packed = b"".join(digests)
+
+    def name_calls(self, key: CallKey, now: int) -> None:
+        """Give all calls the ids that a key makes; ``now`` is the server's time in ms."""
+        parts: defaultdict[int, int] = defaultdict(int)
+        for call in self.open:
+            call.call_id = key.call_id(self.command, self._packed, parts[call.shard], now)
+            parts[call.shard] += 1
 
     def is_of(self, command: str, items: Sequence[object], digester: Callable[..., list[bytes]], max_age: int) -> bool:
         """Whether this batch is of that command, those items and that age."""

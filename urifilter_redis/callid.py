@@ -7,13 +7,15 @@ go up. The deadline, in milliseconds of the server's clock, ends the time in whi
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import threading
 import time
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 
-__all__ = ["CallId", "CallIds", "ServerClock"]
+__all__ = ["PARTS", "CallId", "CallIds", "CallKey", "ServerClock"]
 
 #: ms; a call may run for as long after it was first made. The scripts accept up to two minutes; half of that
 #: leaves a minute for this process's idea of the server's clock to be wrong either way.
@@ -22,6 +24,11 @@ CALL_LIFE = 60_000
 #: ms; within this time after a call's start its record has certainly not been removed (the scripts keep records
 #: for ten minutes; two are left for clocks that disagree).
 PROOF_LIFE = 8 * 60_000
+
+#: Calls to one shard that one request under a ``CallKey`` may be cut into.
+PARTS = 100_000
+
+_KEY = re.compile(r"([0-9a-f]{16})/(\d{1,9})/(\d{1,15})")
 
 
 class ServerClock:
@@ -48,12 +55,19 @@ class CallId:
         slot: which of the client's calls in flight this is.
         sequence: how many calls the slot has made.
         started: server time at which the call was made, ms.
+        keyed: it was made of a ``CallKey``, so whoever repeats the call makes the same.
     """
 
     client: str
     slot: int
     sequence: int
     started: int
+    keyed: bool = False
+
+    @property
+    def key(self) -> str:
+        """What names the call for a service that makes its call ids of it; see ``CallKey``."""
+        return f"{self.client}/{self.slot}/{self.sequence}"
 
     def __str__(self) -> str:
         return f"{self.client}/{self.slot}/{self.sequence}/{self.started + CALL_LIFE}"
@@ -61,6 +75,28 @@ class CallId:
     def proves_nothing_happened(self, late_at: int) -> bool:
         """Whether LATECALL at server time ``late_at`` means that this call never ran and never will."""
         return self.started + CALL_LIFE <= late_at < self.started + PROOF_LIFE
+
+
+@dataclass(frozen=True, slots=True)
+class CallKey:
+    """What a caller names a request, so that whichever process gets it, and however often, makes the same call ids.
+
+    Attributes:
+        text: client/slot/sequence (16 hex digits, then numbers; the sequence of a slot goes up): the slot's next call
+            overwrites its records. Anything else names this request alone: the same command, items and scope.
+        scope: whose key it is.
+    """
+
+    text: str
+    scope: str = ""
+
+    def call_id(self, command: str, packed: bytes, part: int, started: int) -> CallId:
+        """Make the id of the part-th call to a shard, below ``PARTS``, of a request with these digests."""
+        found = _KEY.fullmatch(self.text)
+        if found:
+            return CallId(found[1], int(found[2]) * PARTS + part, int(found[3]), started, keyed=True)
+        named = f"{self.scope}\0{command}\0{self.text}".encode("utf-8", "surrogatepass")
+        return CallId(blake2b(packed, key=blake2b(named).digest(), digest_size=16).hexdigest(), part, 1, started, True)  # noqa: FBT003
 
 
 @dataclass(slots=True)
@@ -98,7 +134,12 @@ class CallIds:
         return CallId(slots.client, slot, sequence + 1, self.clock.now())
 
     def renew(self, call_id: CallId) -> CallId:
-        """Return a new id in the same slot, for a call that certainly did nothing under the old one."""
+        """Return a new id in the same slot, for a call that certainly did nothing under the old one.
+
+        One made of a key keeps its sequence: only the deadline is new.
+        """
+        if call_id.keyed:
+            return replace(call_id, started=self.clock.now())
         return CallId(call_id.client, call_id.slot, call_id.sequence + 1, self.clock.now())
 
     def release(self, call_id: CallId) -> None:

@@ -18,7 +18,7 @@ from urifilter_redis.exchange import Timeouts
 from urifilter_redis.info import FilterInfo, info, inserted
 from urifilter_redis.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.session import Session
-from urifilter_redis.steps import Flow, Send, Step, Work
+from urifilter_redis.steps import Flow, Send, Sender, Step, Work
 from urifilter_redis.union import union
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ __all__ = ["UriFilter", "drop_filter", "list_filters"]
 T = TypeVar("T")
 
 
-def drive(flow: Flow[T], connector: Connector | None = None, check: Callable[[], object] = lambda: None) -> T:
+def drive(flow: Flow[T], connector: Sender | None = None, check: Callable[[], object] = lambda: None) -> T:
     """Run a flow with blocking I/O; return what it returns, raise what it raises.
 
     Args:
@@ -60,7 +60,7 @@ def drive(flow: Flow[T], connector: Connector | None = None, check: Callable[[],
         return stop.value  # type: ignore[no-any-return]
 
 
-def _perform(step: Step, connector: Connector | None) -> Any:
+def _perform(step: Step, connector: Sender | None) -> Any:
     if isinstance(step, Send):
         assert connector is not None  # noqa: S101 - see drive
         return connector.send(step.commands)

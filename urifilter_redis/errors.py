@@ -12,9 +12,10 @@
     ├── RotationConflict     another rotation came first
     ├── ServerUnavailable    the server is away, or refuses (OOM, MISCONF, READONLY, NOPERM, LOADING …)
     │   └── AnswerLost       … after something was sent that may have inserted
-    └── ArchiveError
-        ├── ArchiveMissing
-        └── ArchiveCorrupt
+    ├── ArchiveError
+    │   ├── ArchiveMissing
+    │   └── ArchiveCorrupt
+    └── FilterAPIError       what the SDK raises: an error_code of the service, and the HTTP status
 
 No exception of redis-py or pymongo leaves the library. Wrong arguments of a call (a negative capacity, an
 unknown layout) are ``ValueError`` and ``TypeError`` as everywhere in Python.
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from urifilter_redis.batch import Batch
+    from urifilter_redis.sdk.asked import Asked
 
 __all__ = [
     "AnswerLost",
@@ -36,6 +38,7 @@ __all__ = [
     "ArchiveMissing",
     "BadItem",
     "ConfigMismatch",
+    "FilterAPIError",
     "FilterFull",
     "FilterNotFound",
     "Restoring",
@@ -56,7 +59,7 @@ class UriFilterError(Exception):
     """
 
     #: What the call had done when it failed; ``retry=error`` goes on from it.
-    batch: Batch | None = None
+    batch: Batch | Asked | None = None
 
     @property
     def answers(self) -> list[int | None] | None:
@@ -135,3 +138,31 @@ class ArchiveMissing(ArchiveError):
 
 class ArchiveCorrupt(ArchiveError):
     """Something in the archive is not what its manifest says."""
+
+
+class FilterAPIError(UriFilterError):
+    """The HTTP service refused, failed, or could not be reached.
+
+    Attributes:
+        error_code: the service's word for it (README, "Errors of the service"), or what the SDK itself found:
+            ``answer_lost`` (it may have inserted: pass the error as ``retry=``), ``unreachable``, ``bad_item``,
+            ``bad_response``.
+        status: of HTTP; None when there was no response.
+        retry_after: seconds after which the service wants to be asked again; 0 if it did not say.
+        indices: of the bad items, when the error is about some.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        error_code: str,
+        status: int | None = None,
+        retry_after: float = 0.0,
+        indices: Sequence[int] = (),
+    ) -> None:
+        super().__init__(message)
+        self.error_code = error_code
+        self.status = status
+        self.retry_after = retry_after
+        self.indices = list(indices)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.errors import AnswerLost, FilterFull, Restoring, ServerUnavailable, UriFilterError
-from urifilter_redis.replies import Verdict, error_of, judge, late_at, to_mapping
+from urifilter_redis.replies import Judged, Verdict, error_of, judge, late_at, to_mapping
 from urifilter_redis.steps import Arguments, Flow, Pause, Send
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ def exchange(session: Session, requests: Sequence[Request]) -> Flow[None]:
         unsettled = [pair for pair in zip(waiting, verdicts, strict=True) if not pair[0].settled]
         yield from _prepare(session, unsettled)
         if repeated or any(verdict in _WAITING for _, verdict in unsettled):
-            yield Pause(next(pauses))
+            wanted = [outcome.pause for outcome in outcomes if isinstance(outcome, Judged)]
+            yield Pause(max([next(pauses), *wanted]))
         repeated = True
         waiting = [request for request, _ in unsettled if not request.settled]
 
@@ -204,7 +205,8 @@ def _renew(session: Session, request: Request, outcome: Any) -> None:
     """Give a call that came past its deadline a new id, if it certainly did nothing under the old one."""
     now, call_id = late_at(outcome), request.call_id
     session.ids.clock.learn(now)
-    if call_id is None or (request.in_doubt and not call_id.proves_nothing_happened(now)):
+    may_have_run = request.in_doubt and call_id is not None and not call_id.keyed
+    if call_id is None or (may_have_run and not call_id.proves_nothing_happened(now)):
         text = "the answer of a call that may have inserted is not to be had any more"
         request.error = AnswerLost(f"{session.where}: {text} ({outcome})")
     else:
@@ -216,8 +218,10 @@ def _give_up(session: Session, request: Request, outcome: Any) -> None:
     error = error_of(outcome, session.where)
     if request.in_doubt or not isinstance(error, Restoring):
         kind = AnswerLost if request.in_doubt else ServerUnavailable
-        error = kind(f"{error}; gave up after {session.timeouts.total:g} s")
-    request.error = error
+        request.error = kind(f"{error}; gave up after {session.timeouts.total:g} s")
+        request.error.__cause__ = error
+    else:
+        request.error = error
 
 
 def _prepare(session: Session, unsettled: Sequence[tuple[Request, Verdict]]) -> Flow[None]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from urifilter_redis.batch import OpenCall
+    from urifilter_redis.callid import CallKey
     from urifilter_redis.calls import Call
     from urifilter_redis.config import Config
     from urifilter_redis.session import Session
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 __all__ = ["WINDOW", "answer", "check_question", "listed", "selected", "unresolved"]
 
 T = TypeVar("T")
+
+#: Live slices by which calls are cut that another process may have to cut in the same way: what rolling has at most,
+#: and growing seldom exceeds (then a call takes longer, in proportion).
+LIVE_UNDER_A_KEY = {"forever": 1, "growing": 16, "ring": 0, "rolling": 3}
 
 #: Calls in flight at once, each in its slot: enough to hide the round trip, few enough for short pipelines.
 CALLS_IN_FLIGHT = 8
@@ -58,12 +63,14 @@ def unresolved(session: Session) -> list[AnswerLost]:
     return errors
 
 
-def answer(
+def answer(  # noqa: PLR0913 - what a question is
     session: Session,
     command: str,
     items: Sequence[object],
     retry: UriFilterError | None = None,
     max_age: int | None = None,
+    *,
+    key: CallKey | None = None,
 ) -> Flow[list[int]]:
     """Get the answers of a command for items, in the items' order.
 
@@ -73,6 +80,7 @@ def answer(
         items: any number.
         retry: what an earlier call with these items raised; only what has no answer yet is asked.
         max_age: ring: look only at so many of the newest slices; None for all.
+        key: makes the call ids of all calls, so that another process may repeat the request.
 
     Raises:
         BadItem: nothing was sent.
@@ -80,7 +88,10 @@ def answer(
         UriFilterError: with the answers that did arrive; AnswerLost if others may have been lost.
     """
     check_question(session.config, command, max_age)
-    batch = _resume(session, command, items, retry, max_age or 0)
+    if retry is not None:
+        batch = _resume(session, command, items, retry, max_age or 0)
+    else:
+        batch = _batch(session, command, items, max_age or 0, key)
     while batch.open:
         yield from _window(session, batch, batch.open[:CALLS_IN_FLIGHT])
     return cast("list[int]", batch.answers)
@@ -101,20 +112,25 @@ def check_question(config: Config, command: str, max_age: int | None) -> None:
             raise ValueError(f"max_age is 1 to {config.slices}, the filter's slices, and not {max_age!r}")
 
 
-def _resume(
-    session: Session, command: str, items: Sequence[object], retry: UriFilterError | None, max_age: int
-) -> Batch:
-    """Return a new batch, or the one that ``retry`` is about."""
-    if retry is None:
-        config = session.config
+def _batch(session: Session, command: str, items: Sequence[object], max_age: int, key: CallKey | None) -> Batch:
+    """Cut items into calls; under a key in the same way whatever slices are live."""
+    config = session.config
 
-        def cut(shard: int) -> int:
-            return calls.items_a_call(config, len(session.view(shard).slices))
+    def cut(shard: int) -> int:
+        live = LIVE_UNDER_A_KEY[config.retention] if key is not None else len(session.view(shard).slices)
+        return calls.items_a_call(config, live)
 
-        client = session.ids.client
-        return Batch(command, items, session.digester, shards=config.shards, cut=cut, client=client, max_age=max_age)
+    client = session.ids.client
+    batch = Batch(command, items, session.digester, shards=config.shards, cut=cut, client=client, max_age=max_age)
+    if key is not None and command != "contains":
+        batch.name_calls(key, session.ids.clock.now())
+    return batch
+
+
+def _resume(session: Session, command: str, items: Sequence[object], retry: UriFilterError, max_age: int) -> Batch:
+    """Return the batch that ``retry`` is about."""
     batch = retry.batch
-    if batch is None or not batch.is_of(command, items, session.digester, max_age):
+    if not isinstance(batch, Batch) or not batch.is_of(command, items, session.digester, max_age):
         raise ValueError(f"retry= takes what {command} raised for these same items, not {retry!r}")
     if batch.client != session.ids.client:
         raise ValueError("retry= takes what this very filter object raised, in this very process")

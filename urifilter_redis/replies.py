@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
@@ -21,7 +22,7 @@ from urifilter_redis.errors import (
 )
 from urifilter_redis.steps import Unanswered, Unsent
 
-__all__ = ["Verdict", "error_of", "judge", "late_at", "text_of", "to_mapping"]
+__all__ = ["Judged", "Verdict", "error_of", "judge", "late_at", "text_of", "to_mapping"]
 
 
 class Verdict(Enum):
@@ -36,6 +37,21 @@ class Verdict(Enum):
     RESTORING = auto()  # not run; the same again once the filter is there, if the caller wants to wait
     RENEW = auto()  # not run, and will not under this call id
     REFUSED = auto()  # not run; asking again would not help
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """An outcome that the connector has understood already: it is not Redis that answers.
+
+    Attributes:
+        error: what to raise.
+        verdict: what to do about it.
+        pause: seconds before the same may be sent again; 0 if whoever answered did not say.
+    """
+
+    error: UriFilterError
+    verdict: Verdict
+    pause: float = 0.0
 
 
 #: The error words of the scripts that end a call, and what they are in Python.
@@ -98,6 +114,8 @@ _LATE = re.compile(r"LATECALL (\d+)")
 
 def judge(outcome: Any) -> Verdict:
     """Say what to do about the outcome of a command (see ``steps.Send``)."""
+    if isinstance(outcome, Judged):
+        return outcome.verdict
     if isinstance(outcome, Unanswered):
         return Verdict.IN_DOUBT
     if isinstance(outcome, Unsent):
@@ -111,6 +129,8 @@ def judge(outcome: Any) -> Verdict:
 
 def error_of(outcome: Any, where: str) -> UriFilterError:
     """Make the error to raise for an outcome that is not an answer; ``where`` names the server or filter."""
+    if isinstance(outcome, Judged):
+        return outcome.error
     if isinstance(outcome, Unsent | Unanswered):
         text = str(outcome.error) or type(outcome.error).__name__
         return ServerUnavailable(f"{where}: {text}")

@@ -6,14 +6,11 @@ drives flows with blocking calls, ``aio.py`` with awaited ones; whatever is deci
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
-if TYPE_CHECKING:
-    from redis.exceptions import RedisError
-
-__all__ = ["Arguments", "Flow", "Pause", "Send", "Step", "Unanswered", "Unsent", "Work"]
+__all__ = ["Arguments", "AsyncSender", "Flow", "Pause", "Send", "Sender", "Step", "Unanswered", "Unsent", "Work"]
 
 #: One command with its arguments, as redis-py packs it.
 Arguments: TypeAlias = tuple[str | bytes | int | float, ...]
@@ -23,7 +20,8 @@ Arguments: TypeAlias = tuple[str | bytes | int | float, ...]
 class Send:
     """Send commands in one pipeline over one connection, once; a list of as many outcomes comes back.
 
-    An outcome is the reply, a ``RedisError`` that the server answered, ``Unsent`` or ``Unanswered``.
+    An outcome is the reply, a ``RedisError`` that the server answered, ``Unsent`` or ``Unanswered``; a connector to
+    something else than Redis has ``replies.Judged`` for what is no reply.
     """
 
     commands: list[Arguments]
@@ -55,17 +53,34 @@ class Work:
 class Unsent:
     """There was no connection: the server has certainly not seen the command."""
 
-    error: RedisError | OSError
+    error: Exception
 
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
     """The connection broke after the command was, perhaps, sent: it may have run, or may still run."""
 
-    error: RedisError | OSError
+    error: Exception
 
 
 Step: TypeAlias = Send | Pause | Work
+
+
+class Sender(Protocol):
+    """What sends for blocking flows."""
+
+    def send(self, commands: Sequence[Arguments]) -> list[Any]:
+        """Send commands once; return an outcome a command (see ``Send``)."""
+        ...
+
+
+class AsyncSender(Protocol):
+    """What sends for awaited flows."""
+
+    async def send(self, commands: Sequence[Arguments]) -> list[Any]:
+        """Send commands once; return an outcome a command (see ``Send``)."""
+        ...
+
 
 T = TypeVar("T")
 Flow: TypeAlias = Generator[Step, Any, T]

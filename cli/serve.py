@@ -1,0 +1,124 @@
+"""``serve``: the HTTP service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from urifilter_redis import ServerUnavailable, UriFilter, UriFilterError, list_filters
+
+from .common import Shared, pass_shared, say, shared
+from .daemon import background, daemon_options, stop_daemon, tell_status
+from .signals import Signals
+
+if TYPE_CHECKING:
+    from urifilter_redis.service.settings import ServiceSettings
+
+__all__ = ["serve"]
+
+_MISSING = "serve needs more packages: pip install 'urifilter-redis[server]'"
+_HOST = "Address to listen at; 127.0.0.1 by default, and anything else wants tokens."
+
+
+@click.group(invoke_without_command=True)
+@click.option("--settings", "file", type=click.Path(path_type=Path), envvar="URIFILTER_SETTINGS", show_envvar=True,
+              metavar="FILE", help="A TOML file; flags and the environment (URIFILTER_PORT …) beat it.")  # fmt: skip
+@click.option("--host", help=_HOST)
+@click.option("--port", type=int, help="8000 by default; 0: any that is free, which is told on stderr.")
+@click.option("--workers", type=int, help="Processes; 1 by default.")
+@click.option("--log-format", help="text or json, a line for each event on stderr.")
+@click.option("--log-requests", is_flag=True, default=None, help="A line for each request, too.")
+@daemon_options
+@shared
+@pass_shared
+@click.pass_context
+def serve(
+    context: click.Context,
+    options: Shared,
+    /,
+    file: Path | None,
+    *,
+    daemon: bool,
+    pidfile: Path | None,
+    log_file: Path | None,
+    **flags: Any,
+) -> None:
+    """Answer crawlers over HTTP: POST a list of URIs, get back those that nobody has seen.
+
+    SIGTERM ends it when the requests under way are answered. A page at / shows how the filters do.
+
+    \b
+    Example:
+      urifilter serve --redis redis://localhost:6379/0 --workers 2
+    """
+    if context.invoked_subcommand is not None:
+        return
+    settings, listen, serve_until_stopped = _load(_said(options, flags), file)
+    _try_filters(settings)
+    bound = listen(settings.host, settings.port)
+    host, port = bound.getsockname()[:2]
+    say(f"listens at http://{f'[{host}]' if ':' in host else host}:{port}{settings.path}")
+    with background(daemon=daemon, pidfile=pidfile, log_file=log_file, keeps=[bound.fileno()]), Signals():
+        serve_until_stopped(settings, bound)
+
+
+def _said(options: Shared, flags: dict[str, Any]) -> dict[str, Any]:
+    """Return what the command line says, and nothing that it leaves open."""
+    shared_ones = {"redis": options.redis, "archive": options.archive}
+    if options.prefix != Shared().prefix:
+        shared_ones["prefix"] = options.prefix
+    return {name: value for name, value in (flags | shared_ones).items() if value is not None}
+
+
+def _load(flags: dict[str, Any], file: Path | None) -> tuple[ServiceSettings, Callable[..., Any], Callable[..., Any]]:
+    try:
+        from urifilter_redis.service import server, settings  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        raise UriFilterError(f"{_MISSING} ({error})") from error
+    return settings.load(flags, file), server.listen, server.serve
+
+
+def _try_filters(settings: ServiceSettings) -> None:
+    """Make or open all filters once, so that what is wrong is told at once; a server that is away may come."""
+    where: dict[str, Any] = {"redis": settings.redis, "prefix": settings.prefix}
+    archived = where | {"archive": settings.archive}
+    try:
+        for name, wanted in settings.filters.items():
+            UriFilter.create(name, **wanted.model_dump(), **archived).close()
+        for name in list_filters(**where):
+            UriFilter.open(name, **archived).close()
+    except ServerUnavailable as error:
+        say(f"urifilter: {error}; answering 503 until it is there")
+
+
+_PIDFILE = click.option("--pidfile", required=True, type=click.Path(path_type=Path), help="Of the service.")
+
+
+@serve.command()
+@_PIDFILE
+@shared
+def stop(pidfile: Path) -> None:
+    """Stop the service that holds a pidfile, and wait until it has.
+
+    \b
+    Example:
+      urifilter serve stop --pidfile /run/urifilter/serve.pid
+    """
+    stop_daemon(pidfile)
+
+
+@serve.command()
+@_PIDFILE
+@shared
+@pass_shared
+def status(options: Shared, pidfile: Path) -> None:
+    """Say whether a service holds a pidfile; exits with 0 if so, with 3 if not.
+
+    \b
+    Example:
+      urifilter serve status --pidfile /run/urifilter/serve.pid
+    """
+    tell_status(pidfile, as_json=options.json)

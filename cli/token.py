@@ -1,0 +1,42 @@
+"""``token``: access tokens for the HTTP service."""
+
+from __future__ import annotations
+
+import click
+
+from urifilter_redis.keys import check_name
+from urifilter_redis.service import tokens
+
+from .common import Shared, pass_shared, print_json, shared
+
+__all__ = ["token"]
+
+
+@click.group()
+def token() -> None:
+    """Access tokens for `urifilter serve`."""
+
+
+@token.command()
+@click.argument("name")
+@click.option("--filter", "filters", multiple=True, metavar="NAME", help="For this filter, or news-*; all by default.")
+@click.option(
+    "--access", type=click.Choice(tokens.ACCESS), default="write", show_default=True, help="write: read, too."
+)
+@shared
+@pass_shared
+def new(options: Shared, name: str, filters: tuple[str, ...], access: str) -> None:
+    """Make a token; print it, this once, and the lines for the settings, which hold only its hash.
+
+    \b
+    Example:
+      urifilter token new crawlers --filter news
+    """
+    made = tokens.new()
+    known = tokens.Token(check_name(name), tokens.digest(made), filters or ("*",), access)
+    if options.json:
+        fields = {"name": name, "digest": known.digest, "filters": known.filters, "access": access}
+        print_json({"token": made, **fields})
+        return
+    click.echo(f"# the token, shown this once: {made}")
+    click.echo(known.toml())

@@ -1,0 +1,11 @@
+"""The SDK: what a crawler asks the HTTP service, blocking and awaited; it needs httpx (extra ``sdk``).
+
+A request that inserts has a key, and is repeated under it until its answer is there, so that "new" is answered exactly
+once whatever happens on the way.
+"""
+
+from urifilter_redis.errors import FilterAPIError
+from urifilter_redis.sdk.aio import AsyncFilterAPIClient
+from urifilter_redis.sdk.client import FilterAPI, FilterAPIClient
+
+__all__ = ["AsyncFilterAPIClient", "FilterAPI", "FilterAPIClient", "FilterAPIError"]

@@ -1,0 +1,140 @@
+"""The asyncio client of the service: the methods of ``sdk.client.FilterAPIClient``, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import httpx
+
+from urifilter_redis import aio
+from urifilter_redis.flows import selected
+from urifilter_redis.sdk.api import API, TIMEOUTS
+from urifilter_redis.sdk.outcomes import failed, judged
+from urifilter_redis.wire import DEFAULT_PATH, FILTERS_PATH
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from urifilter_redis.errors import FilterAPIError
+    from urifilter_redis.exchange import Timeouts
+    from urifilter_redis.steps import Arguments, Flow
+
+__all__ = ["AsyncFilterAPIClient"]
+
+T = TypeVar("T")
+
+
+class _AsyncConnector:
+    """Sends requests, awaited."""
+
+    def __init__(self, api: API) -> None:
+        self._api = api
+        self._client = httpx.AsyncClient(**api.options)
+
+    async def send(self, commands: Sequence[Arguments]) -> list[Any]:
+        """Send requests once; return an outcome for each (see ``steps.Send``)."""
+        return list(await asyncio.gather(*map(self._send, commands)))
+
+    async def _send(self, command: Arguments) -> Any:
+        try:
+            return judged(self._api.session, command[2], await self._client.request(**self._api.request(command)))
+        except httpx.HTTPError as error:
+            return failed(error)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+class AsyncFilterAPIClient:
+    """Asks the service, awaited: the methods of ``FilterAPIClient``, with its arguments, answers and errors."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        access_token: str | None = None,
+        *,
+        timeouts: Timeouts = TIMEOUTS,
+        path: str = DEFAULT_PATH,
+    ) -> None:
+        self._api = API(url, access_token, timeouts, path)
+        self._connector = _AsyncConnector(self._api)
+
+    async def _run(self, flow: Flow[T]) -> T:
+        return await aio.drive(flow, self._connector)
+
+    @property
+    def unresolved(self) -> list[FilterAPIError]:
+        """Calls that were cancelled before all answers were there; pass one as ``retry=`` to get them."""
+        return self._api.unresolved()
+
+    async def filter(
+        self, filter_typeid: str, uris: Iterable[object], *, retry: FilterAPIError | None = None
+    ) -> dict[str, Any]:
+        """Insert items; see ``FilterAPIClient.filter``."""
+        return await self._run(self._api.filter(filter_typeid, uris, retry))
+
+    async def insert_many(
+        self,
+        filter_typeid: str,
+        uris: Iterable[object],
+        *,
+        max_age: int | None = None,
+        retry: FilterAPIError | None = None,
+    ) -> list[int]:
+        """Insert items; return their ages, 0 for new."""
+        return (await self._run(self._api.command(filter_typeid, "insert", uris, retry, max_age))).whole
+
+    async def unique(
+        self,
+        filter_typeid: str,
+        uris: Iterable[T],
+        *,
+        max_age: int | None = None,
+        retry: FilterAPIError | None = None,
+    ) -> list[T]:
+        """Insert items; return those not seen before, in their order."""
+        items = list(uris)
+        return selected(items, await self.insert_many(filter_typeid, items, max_age=max_age, retry=retry))
+
+    async def contains_many(
+        self, filter_typeid: str, uris: Iterable[object], *, max_age: int | None = None
+    ) -> list[int]:
+        """Return the ages of items, 0 for not seen; nothing is inserted."""
+        return (await self._run(self._api.command(filter_typeid, "contains", uris, None, max_age))).whole
+
+    async def forget(
+        self, filter_typeid: str, uris: Iterable[object], *, retry: FilterAPIError | None = None
+    ) -> list[bool]:
+        """Make items new again; return whether each was there."""
+        asked = await self._run(self._api.command(filter_typeid, "forget", uris, retry))
+        return asked.truths
+
+    async def remove(
+        self, filter_typeid: str, uris: Iterable[object], *, retry: FilterAPIError | None = None
+    ) -> list[bool]:
+        """Take items out again, layout counting only; return whether each was there."""
+        asked = await self._run(self._api.command(filter_typeid, "remove", uris, retry))
+        return asked.truths
+
+    async def filters(self) -> list[str]:
+        """Return the names of the filters that the token is for."""
+        return (await self._run(self._api.get(FILTERS_PATH)))["filters"]  # type: ignore[no-any-return]
+
+    async def info(self, filter_typeid: str) -> dict[str, Any]:
+        """Return how a filter does; see ``FilterAPIClient.info``."""
+        return await self._run(self._api.get(self._api.path_of(filter_typeid)))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._connector.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,187 @@
+"""What both clients share: everything but the sending."""
+
+from __future__ import annotations
+
+import collections
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import httpx
+
+from urifilter_redis.callid import PROOF_LIFE
+from urifilter_redis.errors import BadItem, FilterAPIError, UriFilterError
+from urifilter_redis.exchange import Request, Timeouts, exchange
+from urifilter_redis.flows import listed
+from urifilter_redis.items import encode_items
+from urifilter_redis.keys import DEFAULT_PREFIX, FilterKeys
+from urifilter_redis.sdk.asked import Asked, Part
+from urifilter_redis.sdk.outcomes import told
+from urifilter_redis.session import Session
+from urifilter_redis.wire import COMMANDS, DEFAULT_PORT, FILTERS_PATH, KEY_HEADER, write_json
+
+if TYPE_CHECKING:
+    from urifilter_redis.steps import Arguments, Flow
+
+__all__ = ["API", "TIMEOUTS"]
+
+#: The environment's address of the service, and token.
+URL_VARIABLE = "URIFILTER_API_URL"
+TOKEN_VARIABLE = "URIFILTER_API_TOKEN"  # noqa: S105 - the name of it
+
+#: Seconds to wait for the service: its own patience with Redis, and time for the body, are shorter.
+TIMEOUTS = Timeouts(connect=3.0, reply=20.0, total=60.0)
+
+#: Items of one request; a list of more goes out in several, one after the other.
+ITEMS_A_REQUEST = 5000
+
+#: Calls that were interrupted and are kept for ``unresolved``; the oldest go first.
+INTERRUPTED_KEPT = 100
+
+#: Seconds after which an idle connection is not used again; the service keeps them longer.
+KEEP_ALIVE = 60.0
+
+
+class API:
+    """What both clients share: everything but the sending."""
+
+    def __init__(self, url: str | None, access_token: str | None, timeouts: Timeouts, path: str) -> None:
+        url = url or os.environ.get(URL_VARIABLE) or f"http://127.0.0.1:{DEFAULT_PORT}"
+        token = access_token or os.environ.get(TOKEN_VARIABLE)
+        try:
+            self.url = httpx.URL(url.rstrip("/"))
+        except httpx.InvalidURL as error:
+            raise ValueError(
+                f"the service's address is a URL such as http://127.0.0.1:{DEFAULT_PORT}: {error}"
+            ) from None
+        if self.url.scheme not in {"http", "https"} or not self.url.host:
+            raise ValueError(f"the service's address is a URL such as http://127.0.0.1:{DEFAULT_PORT}, and not {url!r}")
+        if token is not None and not (token.isascii() and token.isprintable()):
+            raise ValueError("a token is printable ASCII")
+        self.path = path
+        self.interrupted: collections.deque[Asked] = collections.deque(maxlen=INTERRUPTED_KEPT)
+        shown = str(self.url.copy_with(userinfo=b""))
+        self.session = Session(FilterKeys(DEFAULT_PREFIX, "any"), shown, timeouts, where=f"the service at {shown}")
+        self.options: dict[str, Any] = {
+            "headers": {"Authorization": f"Bearer {token}"} if token else {},
+            "timeout": httpx.Timeout(timeouts.reply, connect=timeouts.connect),
+            "limits": httpx.Limits(max_keepalive_connections=None, max_connections=None, keepalive_expiry=KEEP_ALIVE),
+        }
+
+    @staticmethod
+    def path_of(filter_typeid: str) -> str:
+        """Return where a filter is."""
+        return f"{FILTERS_PATH}/{quote(filter_typeid.encode('utf-8', 'surrogatepass'), safe='')}"
+
+    def request(self, command: Arguments) -> dict[str, Any]:
+        """Return what httpx takes to send a command: method, path, key and body."""
+        method, path, key, body = command
+        headers = {"Content-Type": "application/json"} if body else {}
+        return {
+            "method": method,
+            "url": str(self.url) + str(path),
+            "content": body or None,
+            "headers": headers | ({KEY_HEADER: key} if key else {}),
+        }
+
+    def command(self, filter_typeid: str, command: str, items: Iterable[object], retry: UriFilterError | None,
+                max_age: int | None = None) -> Flow[Asked]:  # fmt: skip
+        """Send items for a command of a filter."""
+        more = {} if max_age is None else {"max_age": max_age}
+        path = f"{self.path_of(filter_typeid)}/{command}"
+        asked = self._asked((filter_typeid, command), items, retry)
+        return (yield from self._ask(asked, path, lambda part: {"URI_list": part.items, **more}))
+
+    def filter(self, filter_typeid: str, items: Iterable[object], retry: UriFilterError | None) -> Flow[dict[str, Any]]:
+        """Send items to the endpoint that answers which are new; return its answer for all."""
+        asked = self._asked((filter_typeid, "insert"), items, retry)
+
+        def body(part: Part) -> dict[str, Any]:
+            return {"filter_typeid": filter_typeid, "URI_list": part.items}
+
+        yield from self._ask(asked, self.path, body)
+        replies = [part.reply for part in asked.parts if part.reply is not None]
+        new = [item for reply in replies for item in reply["URI_list_unique"]]
+        return {"filter_typeid": filter_typeid, "URI_list_unique": new, "total": len(asked.items), "unique": len(new)}
+
+    def get(self, path: str) -> Flow[dict[str, Any]]:
+        """Read what may be read any number of times."""
+        request = Request.of(("GET", path, "", b""))
+        yield from exchange(self.session, [request])
+        if request.error is not None:
+            raise told(request.error)
+        return request.reply  # type: ignore[no-any-return]
+
+    def _asked(self, what: tuple[str, str], items: Iterable[object], retry: UriFilterError | None) -> Asked:
+        wanted = listed(items)
+        if retry is None:
+            _check(wanted)
+            return Asked(what, wanted, ITEMS_A_REQUEST)
+        asked = retry.batch
+        if not isinstance(asked, Asked) or asked.what != what or list(asked.items) != list(wanted):
+            raise ValueError(f"retry= takes what {what[1]} raised for these same items, not {retry!r}")
+        if asked in self.interrupted:
+            self.interrupted.remove(asked)
+        return asked
+
+    def _ask(self, asked: Asked, path: str, body: Callable[[Part], dict[str, Any]]) -> Flow[Asked]:
+        """Send the parts that have no answer yet, one after the other.
+
+        Raises:
+            FilterAPIError: with what did arrive.
+        """
+        keyed = COMMANDS[asked.what[1]].writes
+        for part in asked.parts:
+            if part.reply is None:
+                try:
+                    yield from self._send(part, path, write_json(body(part)), keyed=keyed)
+                except FilterAPIError as error:
+                    error.batch = asked
+                    raise
+                except BaseException:  # cancelled, Ctrl-C: what is on its way may run
+                    if keyed:
+                        self.interrupted.append(asked)
+                    raise
+        return asked
+
+    def unresolved(self) -> list[FilterAPIError]:
+        """Make an error, for ``retry=``, of each call that was interrupted."""
+        errors = []
+        for asked in list(self.interrupted):
+            error = FilterAPIError("interrupted; ask again with retry= for the answers", error_code="answer_lost")
+            error.batch = asked
+            errors.append(error)
+        return errors
+
+    def _send(self, part: Part, path: str, body: bytes, *, keyed: bool) -> Flow[None]:
+        ids = self.session.ids
+        if keyed and part.call_id is None:
+            part.call_id = ids.draw()
+        if part.in_doubt and part.call_id and ids.clock.now() > part.call_id.started + PROOF_LIFE:
+            text = f"{self.session.where}: the answer is kept for {PROOF_LIFE // 60_000} minutes, and they are over"
+            raise FilterAPIError(text, error_code="answer_lost")
+        key = part.call_id.key if part.call_id else ""
+        request = Request(lambda _: ("POST", path, key, body), None, part.call_id, part.in_doubt)
+        try:
+            yield from exchange(self.session, [request])
+        finally:
+            part.in_doubt = request.in_doubt or not request.settled
+            if part.call_id is not None and request.settled and not part.in_doubt:
+                ids.release(part.call_id)
+                part.call_id = None
+        if request.error is not None:
+            raise told(request.error)
+        part.reply = request.reply
+
+
+def _check(items: Sequence[object]) -> None:
+    """Raise for items that JSON cannot carry, before anything is sent."""
+    try:
+        encode_items(items)
+    except BadItem as error:
+        raise FilterAPIError(str(error), error_code="bad_item", indices=error.indices) from None
+    indices = [index for index, item in enumerate(items) if isinstance(item, bytes)]
+    if indices:
+        text = f"item {indices[0]}: bytes are not JSON: decode them"
+        raise FilterAPIError(text, error_code="bad_item", indices=indices)

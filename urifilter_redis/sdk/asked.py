@@ -1,0 +1,83 @@
+"""The items of one call of the SDK, and how far it has come."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from urifilter_redis.items import encode_items
+from urifilter_redis.wire import COMMANDS
+
+if TYPE_CHECKING:
+    from urifilter_redis.callid import CallId
+
+__all__ = ["Asked", "Part"]
+
+
+@dataclass(slots=True)
+class Part:
+    """Some items of a call, which go out in one request.
+
+    Attributes:
+        start: position of the first in the call.
+        items: they.
+        call_id: its key and slot, kept until it is answered; None for what inserts nothing.
+        in_doubt: it may have run.
+        reply: the answer.
+    """
+
+    start: int
+    items: Sequence[object]
+    call_id: CallId | None = None
+    in_doubt: bool = False
+    reply: dict[str, Any] | None = None
+
+
+class Asked:
+    """A call of the SDK, and how far it has come.
+
+    Attributes:
+        what: the filter and command.
+        items: as the caller gave them.
+        parts: of them.
+    """
+
+    def __init__(self, what: tuple[str, str], items: Sequence[object], size: int) -> None:
+        self.what = what
+        self.items = items
+        self.parts = [Part(at, items[at : at + size]) for at in range(0, len(items), size)]
+
+    @property
+    def answers(self) -> list[int | None]:
+        """The ages, or 1 and 0 for was there and was not, that arrived; None for each item without one."""
+        found: list[int | None] = []
+        for part in self.parts:
+            found += [None] * len(part.items) if part.reply is None else _ages(part, COMMANDS[self.what[1]].field)
+        return found
+
+    @property
+    def whole(self) -> list[int]:
+        """The same of a call that got them all."""
+        return [answer for answer in self.answers if answer is not None]
+
+    @property
+    def truths(self) -> list[bool]:
+        """The same as whether each was there."""
+        return [answer == 1 for answer in self.whole]
+
+
+def _ages(part: Part, field: str) -> list[int]:
+    """Return an answer for each item of a part that was answered."""
+    assert part.reply is not None  # noqa: S101 - see above
+    if field in part.reply:
+        return list(map(int, part.reply[field]))
+    new = collections.deque(encode_items(part.reply["URI_list_unique"]))
+    ages = []
+    for item in encode_items(part.items):
+        is_new = bool(new) and new[0] == item
+        ages.append(0 if is_new else 1)
+        if is_new:
+            new.popleft()
+    return ages

@@ -1,0 +1,164 @@
+"""The blocking client of the service."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import httpx
+
+from urifilter_redis import client
+from urifilter_redis.flows import selected
+from urifilter_redis.sdk.api import API, TIMEOUTS
+from urifilter_redis.sdk.outcomes import failed, judged
+from urifilter_redis.wire import DEFAULT_PATH, FILTERS_PATH
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from urifilter_redis.errors import FilterAPIError
+    from urifilter_redis.exchange import Timeouts
+    from urifilter_redis.steps import Arguments, Flow
+
+__all__ = ["FilterAPI", "FilterAPIClient"]
+
+T = TypeVar("T")
+
+
+class _Connector:
+    """Sends requests, blocking; thread-safe, and after a fork over connections of its own."""
+
+    def __init__(self, api: API) -> None:
+        self._api = api
+        self._process, self._client = 0, None  # type: tuple[int, httpx.Client | None]
+
+    def send(self, commands: Sequence[Arguments]) -> list[Any]:
+        """Send requests once, one after the other; return an outcome for each (see ``steps.Send``)."""
+        return [self._send(command) for command in commands]
+
+    def _send(self, command: Arguments) -> Any:
+        if self._client is None or self._process != os.getpid():
+            self._process, self._client = os.getpid(), httpx.Client(**self._api.options)
+        try:
+            return judged(self._api.session, command[2], self._client.request(**self._api.request(command)))
+        except httpx.HTTPError as error:
+            return failed(error)
+
+    def close(self) -> None:
+        if self._client is not None and self._process == os.getpid():
+            self._client.close()
+        self._client = None
+
+
+class FilterAPIClient:
+    """Asks the service, blocking; it may be shared by threads and used after a fork. A context manager.
+
+    Args:
+        url: of the service; None: ``URIFILTER_API_URL``, else ``http://127.0.0.1:8000``.
+        access_token: None: ``URIFILTER_API_TOKEN``, else none.
+        timeouts: how long to wait, in seconds; ``total`` for repeating what got no answer, ``restoring`` for a filter
+            that is being brought back from its archive.
+        path: of the endpoint that ``filter`` asks, if the service's settings have another.
+
+    All methods raise:
+        FilterAPIError: the service refused or could not be reached; with ``error_code`` ``answer_lost`` it may have
+            inserted: pass the error as ``retry=`` to the same method with the same items, within eight minutes.
+        ValueError: ``retry=`` is not of this call.
+        TypeError: one string was given instead of a list.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        access_token: str | None = None,
+        *,
+        timeouts: Timeouts = TIMEOUTS,
+        path: str = DEFAULT_PATH,
+    ) -> None:
+        self._api = API(url, access_token, timeouts, path)
+        self._connector = _Connector(self._api)
+
+    def _run(self, flow: Flow[T]) -> T:
+        return client.drive(flow, self._connector)
+
+    @property
+    def unresolved(self) -> list[FilterAPIError]:
+        """Calls that were interrupted before all answers were there; pass one as ``retry=`` to get them."""
+        return self._api.unresolved()
+
+    def filter(
+        self, filter_typeid: str, uris: Iterable[object], *, retry: FilterAPIError | None = None
+    ) -> dict[str, Any]:
+        """Insert items; return ``filter_typeid``, ``URI_list_unique`` (the new ones), ``total`` and ``unique``."""
+        return self._run(self._api.filter(filter_typeid, uris, retry))
+
+    def insert_many(
+        self,
+        filter_typeid: str,
+        uris: Iterable[object],
+        *,
+        max_age: int | None = None,
+        retry: FilterAPIError | None = None,
+    ) -> list[int]:
+        """Insert items; return their ages, 0 for new; see ``UriFilter.insert_many``."""
+        return self._run(self._api.command(filter_typeid, "insert", uris, retry, max_age)).whole
+
+    def unique(
+        self,
+        filter_typeid: str,
+        uris: Iterable[T],
+        *,
+        max_age: int | None = None,
+        retry: FilterAPIError | None = None,
+    ) -> list[T]:
+        """Insert items; return those not seen before, in their order."""
+        items = list(uris)
+        return selected(items, self.insert_many(filter_typeid, items, max_age=max_age, retry=retry))
+
+    def contains_many(self, filter_typeid: str, uris: Iterable[object], *, max_age: int | None = None) -> list[int]:
+        """Return the ages of items, 0 for not seen; nothing is inserted."""
+        return self._run(self._api.command(filter_typeid, "contains", uris, None, max_age)).whole
+
+    def forget(self, filter_typeid: str, uris: Iterable[object], *, retry: FilterAPIError | None = None) -> list[bool]:
+        """Make items new again; return whether each was there."""
+        return self._run(self._api.command(filter_typeid, "forget", uris, retry)).truths
+
+    def remove(self, filter_typeid: str, uris: Iterable[object], *, retry: FilterAPIError | None = None) -> list[bool]:
+        """Take items out again, layout counting only; return whether each was there."""
+        return self._run(self._api.command(filter_typeid, "remove", uris, retry)).truths
+
+    def filters(self) -> list[str]:
+        """Return the names of the filters that the token is for."""
+        return self._run(self._api.get(FILTERS_PATH))["filters"]  # type: ignore[no-any-return]
+
+    def info(self, filter_typeid: str) -> dict[str, Any]:
+        """Return how a filter does: ``now``, ``measured``, ``answered`` and ``info`` (see ``FilterInfo``)."""
+        return self._run(self._api.get(self._api.path_of(filter_typeid)))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._connector.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def FilterAPI(  # noqa: N802, PLR0913 - the name that crawlers know, and what they can say
+    filter_typeid: str,
+    URI_list: Iterable[object],  # noqa: N803 - likewise
+    access_token: str | None = None,
+    *,
+    url: str | None = None,
+    timeouts: Timeouts = TIMEOUTS,
+    retry: FilterAPIError | None = None,
+) -> dict[str, Any]:
+    """Insert items by one call, over a connection of its own; see ``FilterAPIClient.filter``."""
+    with FilterAPIClient(url, access_token, timeouts=timeouts) as api:
+        return api.filter(filter_typeid, URI_list, retry=retry)

@@ -1,0 +1,109 @@
+"""The application: which path answers what, and how errors are told."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from urifilter_redis._version import __version__
+from urifilter_redis.errors import UriFilterError
+from urifilter_redis.service.bodies import Answer
+from urifilter_redis.service.documented import add_routes
+from urifilter_redis.service.endpoints import Service
+from urifilter_redis.service.failures import Refusal, refusal_of
+from urifilter_redis.service.gate import CODE, Gate
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from urifilter_redis.service.settings import ServiceSettings
+
+__all__ = ["make_app"]
+
+_PAGE = {
+    "/": ("index.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+}
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-cache",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def make_app(settings: ServiceSettings) -> FastAPI:
+    """Make the application of one worker; its filters are made or opened when it starts."""
+    service = Service(settings)
+    app = FastAPI(
+        title="urifilter",
+        summary="Has anybody seen this URI?",
+        version=__version__,
+        lifespan=service.lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
+    add_routes(app, service)
+    for path, (name, kind) in _PAGE.items():
+        app.add_route(path, _page(name, kind), methods=["GET"], include_in_schema=False)
+    for error, tell in _TOLD.items():
+        app.add_exception_handler(error, tell)
+    app.add_middleware(Gate, alone=not settings.tokens, log_requests=settings.log_requests)
+    return app
+
+
+def _page(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
+    content = (files("urifilter_redis.service") / "page" / name).read_bytes()
+
+    async def page(_: Request) -> Response:
+        return Response(content, media_type=kind, headers=_PAGE_HEADERS)
+
+    return page
+
+
+async def _tell(request: Request, refusal: Exception) -> Response:
+    assert isinstance(refusal, Refusal)  # noqa: S101 - see _TOLD
+    request.scope[CODE] = refusal.code
+    return Answer(refusal.content, refusal.status, refusal.headers)
+
+
+async def _tell_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, UriFilterError)  # noqa: S101 - likewise
+    return await _tell(request, refusal_of(error))
+
+
+async def _tell_wrong_path(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - likewise
+    text = "; ".join(f"{each['loc'][-1]}: {each['msg']}" for each in error.errors())
+    return await _tell(request, Refusal("bad_request", text))
+
+
+async def _tell_http(request: Request, error: Exception) -> Response:
+    """Tell what Starlette finds out: a path that is not there, or not for this method."""
+    assert isinstance(error, HTTPException)  # noqa: S101 - likewise
+    codes = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+    code = codes.get(error.status_code, "bad_request")
+    return await _tell(
+        request, Refusal(code, f"{request.method} {request.url.path}: {error.detail}", headers=error.headers)
+    )
+
+
+async def _tell_bug(request: Request, _: Exception) -> Response:
+    return await _tell(request, Refusal("internal_error", "a bug in the service: its log has it"))
+
+
+_TOLD = {
+    Refusal: _tell,
+    UriFilterError: _tell_error,
+    RequestValidationError: _tell_wrong_path,
+    HTTPException: _tell_http,
+    Exception: _tell_bug,
+}

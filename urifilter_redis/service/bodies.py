@@ -1,0 +1,113 @@
+"""The bodies of requests: read within their limits, and checked; and the answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+
+from urifilter_redis.errors import BadItem
+from urifilter_redis.items import encode_items
+from urifilter_redis.service.failures import Refusal, refusal_of
+from urifilter_redis.wire import read_json, write_json
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from urifilter_redis.service.settings import Limits
+
+__all__ = ["NAME_PATTERN", "Answer", "Items", "ItemsOf", "check_items", "read"]
+
+M = TypeVar("M", bound=BaseModel)
+
+#: What a filter's name is; see ``keys.check_name``.
+NAME_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
+
+_STRICT = ConfigDict(extra="forbid", strict=True)
+_CLOSE = {"Connection": "close"}
+
+Uris = Annotated[list[Any], Field(description="items: URIs, or any other JSON values")]
+
+
+class Items(BaseModel):
+    """Items for a command."""
+
+    model_config = _STRICT
+
+    URI_list: Uris
+    max_age: Annotated[int | None, Field(ge=1, description="ring: look only at so many of the newest slices")] = None
+
+
+class ItemsOf(BaseModel):
+    """Items of which those are wanted that were not seen before."""
+
+    model_config = _STRICT
+
+    filter_typeid: Annotated[str, Field(pattern=NAME_PATTERN, description="the filter's name")]
+    URI_list: Uris
+    access_token: Annotated[str | None, Field(description="or as Authorization: Bearer")] = None
+
+
+class Answer(JSONResponse):
+    """JSON, with whatever text the items have."""
+
+    def render(self, content: Any) -> bytes:
+        """Return its bytes."""
+        return write_json(content)
+
+
+async def read(request: Request, kind: type[M], limits: Limits) -> M:
+    """Read the body of a request.
+
+    Raises:
+        Refusal: it is too large, too slow, compressed, or not what it must be.
+    """
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise Refusal("unsupported_encoding", "send the body as it is, not compressed", headers=_CLOSE)
+    try:
+        async with asyncio.timeout(limits.seconds):
+            data = await _receive(request, limits.body)
+    except TimeoutError:
+        text = f"the body did not arrive within {limits.seconds:g} s: send less at a time"
+        raise Refusal("too_slow", text, headers=_CLOSE) from None
+    except ClientDisconnect:
+        raise Refusal("bad_json", "the connection ended before the body did", headers=_CLOSE) from None
+    try:
+        return kind.model_validate(read_json(data))
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in error.errors()]
+        raise Refusal("bad_request", "; ".join(lines)) from None
+    except ValueError as error:
+        raise Refusal("bad_json", f"the body is not JSON: {error}") from None
+
+
+async def _receive(request: Request, most: int) -> bytes:
+    data = bytearray()
+    announced = request.headers.get("Content-Length", "0")
+    async for part in request.stream():
+        data += part
+        if len(data) > most or int(announced) > most:
+            raise Refusal("body_too_large", f"a body has at most {most:,} bytes: send less at a time", headers=_CLOSE)
+    return bytes(data)
+
+
+def check_items(items: list[Any], limits: Limits) -> None:
+    """Check that items can be filtered.
+
+    Raises:
+        Refusal: there are too many, or some cannot, or are too long.
+    """
+    if len(items) > limits.items:
+        raise Refusal(
+            "too_many_items", f"a request has at most {limits.items:,} items, not {len(items):,}: send several"
+        )
+    try:
+        sizes = list(map(len, encode_items(items)))
+    except BadItem as error:
+        raise refusal_of(error) from None
+    long = [index for index, size in enumerate(sizes) if size > limits.item]
+    if long:
+        raise Refusal("item_too_long", f"an item has at most {limits.item:,} bytes", more={"indices": long})

@@ -1,0 +1,217 @@
+"""The routes, with what OpenAPI says of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from http import HTTPMethod
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import FastAPI, Path
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel, Field
+from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations
+from starlette.responses import Response
+
+from urifilter_redis.info import FilterInfo  # noqa: TC001 - so does pydantic
+from urifilter_redis.service.bodies import NAME_PATTERN, Answer, Items, ItemsOf
+from urifilter_redis.service.endpoints import KEY_LENGTH, Service
+from urifilter_redis.wire import COMMANDS, ERROR_CODES, FILTERS_PATH, KEY_HEADER
+
+if TYPE_CHECKING:
+    from urifilter_redis.service.settings import Limits
+
+__all__ = ["add_routes"]
+
+_Name = Annotated[str, Path(pattern=NAME_PATTERN, description="the filter's name")]
+
+
+class Error(BaseModel):
+    """What went wrong, and what to do about it."""
+
+    error_code: str = Field(json_schema_extra={"enum": [*sorted(ERROR_CODES)]})
+    error: str
+    indices: list[int] = Field(default=[], description="of the items that it is about")
+    ages: list[int | None] = Field(default=[], description="what did arrive, null for each item without an answer")
+    was_there: list[bool | None] = Field(default=[], description="likewise")
+
+
+class Unique(BaseModel):
+    """The items that were not seen before, in their order."""
+
+    filter_typeid: str
+    URI_list_unique: list[Any]
+    total: int = Field(description="items asked about")
+    unique: int = Field(description="items that are new")
+
+
+class Inserted(BaseModel):
+    """How each item was found."""
+
+    filter_typeid: str
+    ages: list[int] = Field(description="0: new; n: seen, in the n-th newest slice")
+    total: int
+    unique: int = Field(description="items that are new")
+
+
+class Found(BaseModel):
+    """How each item was found; nothing was inserted."""
+
+    filter_typeid: str
+    ages: list[int] = Field(description="0: new; n: seen, in the n-th newest slice")
+    total: int
+    seen: int
+
+
+class WasThere(BaseModel):
+    """Whether each item was there."""
+
+    filter_typeid: str
+    was_there: list[bool]
+    total: int
+    seen: int = Field(description="items that were there")
+
+
+class Filters(BaseModel):
+    """The names of the filters that the token is for."""
+
+    filters: list[str]
+
+
+class Answered(BaseModel):
+    """Items answered by all workers of this service since it began."""
+
+    new: int
+    seen: int
+
+
+class Info(BaseModel):
+    """How a filter does."""
+
+    filter_typeid: str
+    now: float = Field(description="server time, seconds since 1970")
+    measured: float = Field(description="when `info` was found out, likewise")
+    answered: Answered
+    info: FilterInfo
+
+
+class Status(BaseModel):
+    """That it runs."""
+
+    status: str
+
+
+_COMMANDS: Mapping[str, tuple[type[BaseModel], str]] = {
+    "insert": (Inserted, "Insert items; those that were not seen before have age 0"),
+    "contains": (Found, "Look whether items were seen; nothing is inserted"),
+    "forget": (WasThere, "Make items new again"),
+    "remove": (WasThere, "Take items out again (layout counting only)"),
+}
+
+#: Error codes that any question about items may be answered with.
+_OF_ITEMS = set(ERROR_CODES) - {"not_found", "method_not_allowed"}
+_OF_SERVER = {"bad_host", "foreign_origin", "internal_error", "server_unavailable", "archive_unavailable"}
+_OF_TOKENS = {"unauthorized", "forbidden"}
+_OF_FILTER = {"filter_not_found", "bad_request", "config_mismatch", "restoring", "slice_lost", "too_many_requests"}
+
+_KEY = {
+    "name": KEY_HEADER,
+    "in": "header",
+    "required": False,
+    "description": "names the request, so that it may be repeated and gets the same answer: client/slot/sequence "
+    "(16 hex digits and two numbers; the sequence of a slot goes up), or any text that was not used before",
+    "schema": {"type": "string", "minLength": 1, "maxLength": KEY_LENGTH, "pattern": "^[!-~]([ -~]*[!-~])?$"},
+}
+
+
+def add_routes(app: FastAPI, service: Service) -> None:
+    """Add all routes, and the OpenAPI document."""
+    settings = service.settings
+    secured: list[dict[str, list[str]]] = [{"token": []}] if settings.tokens else []
+    add = functools.partial(_add, app, secured)
+    limits = settings.limits
+    unique = {**_body(ItemsOf, limits), "parameters": [_KEY], "security": [*secured, {}]}
+    add(HTTPMethod.POST, settings.path, service.unique, Unique, _OF_ITEMS - {"not_for_this_filter"}, "unique",
+        "Insert items, and answer those that were not seen before", unique)  # fmt: skip
+    for command, (model, summary) in _COMMANDS.items():
+        more = _body(Items, limits) | ({"parameters": [_KEY]} if COMMANDS[command].writes else {})
+        path = f"{FILTERS_PATH}/{{filter_typeid}}/{command}"
+        add(HTTPMethod.POST, path, _command(service, command), model, _OF_ITEMS, command, summary, more)
+    add(HTTPMethod.GET, FILTERS_PATH, service.list, Filters, _OF_SERVER | _OF_TOKENS, "list",
+        "List the filters that the token is for")  # fmt: skip
+    of_info, no_wait = _OF_SERVER | _OF_TOKENS | _OF_FILTER, {"too_many_requests"}
+    add(HTTPMethod.GET, FILTERS_PATH + "/{filter_typeid}", _info(service), Info, of_info, "info",
+        "Tell how a filter does: fill, error rate, slices, times")  # fmt: skip
+    open_to_all: dict[str, Any] = {"security": []}
+    of_process = {"bad_host", "foreign_origin", "internal_error"}
+    add(HTTPMethod.GET, "/healthz", service.healthz, Status, of_process, "healthz",
+        "Say that the process runs", open_to_all)  # fmt: skip
+    add(HTTPMethod.GET, "/readyz", service.readyz, Status, _OF_SERVER | _OF_FILTER - no_wait, "readyz",
+        "Say whether questions are answered", open_to_all)  # fmt: skip
+    add(HTTPMethod.GET, "/metrics", service.metrics, None, _OF_SERVER | _OF_TOKENS, "metrics", "Metrics for Prometheus")
+    app.openapi = functools.partial(_openapi, app, secured)  # type: ignore[method-assign]
+
+
+def _add(  # noqa: PLR0913, PLR0917 - what a route is
+    app: FastAPI,
+    secured: list[dict[str, list[str]]],
+    method: HTTPMethod,
+    path: str,
+    endpoint: Callable[..., Any],
+    model: type[BaseModel] | None,
+    codes: set[str],
+    name: str,
+    summary: str,
+    more: Mapping[str, Any] | None = None,
+) -> None:
+    good = {"model": model} if model else {"content": {"text/plain": {"schema": {"type": "string"}}}}
+    app.add_api_route(
+        path,
+        endpoint,
+        methods=[method],
+        operation_id=name,
+        summary=summary,
+        response_class=Answer if model else Response,
+        responses={200: {"description": "the answer", **good}, **_errors(codes)},
+        openapi_extra={"security": secured, **(more or {})},
+    )
+
+
+def _errors(codes: set[str]) -> dict[int | str, dict[str, Any]]:
+    """Describe the responses of error codes, by status."""
+    by_status: dict[int | str, dict[str, Any]] = {}
+    for code, meaning in ERROR_CODES.items():
+        if code in codes:
+            known = by_status.setdefault(int(meaning.status), {"model": Error, "description": ""})
+            known["description"] += f"{'; ' if known['description'] else ''}`{code}`: {meaning.when}"
+    return by_status
+
+
+def _body(model: type[BaseModel], limits: Limits) -> dict[str, Any]:
+    schema = model.model_json_schema()
+    schema["properties"]["URI_list"]["maxItems"] = limits.items
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def _command(service: Service, command: str) -> Callable[..., Any]:
+    async def endpoint(request: Request, filter_typeid: _Name) -> Response:
+        return await service.command(request, filter_typeid, command)
+
+    return endpoint
+
+
+def _info(service: Service) -> Callable[..., Any]:
+    async def endpoint(request: Request, filter_typeid: _Name) -> Response:
+        return await service.info(request, filter_typeid)
+
+    return endpoint
+
+
+def _openapi(app: FastAPI, secured: list[dict[str, list[str]]]) -> dict[str, Any]:
+    """Return the document, made once."""
+    if app.openapi_schema is None:
+        made = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
+        if secured:
+            made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        app.openapi_schema = made
+    return app.openapi_schema

@@ -1,0 +1,249 @@
+"""What the service answers, and to whom."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations
+from starlette.responses import Response
+
+from urifilter_redis.archive.home import named_home
+from urifilter_redis.callid import CallKey
+from urifilter_redis.connection import Address, AsyncConnector
+from urifilter_redis.errors import UriFilterError
+from urifilter_redis.exchange import Timeouts
+from urifilter_redis.service import metrics, tokens
+from urifilter_redis.service.bodies import Answer, Items, ItemsOf, check_items, read
+from urifilter_redis.service.failures import Refusal, refusal_of
+from urifilter_redis.service.filters import Filters
+from urifilter_redis.service.gate import COMMAND, COUNTS, TOKEN
+from urifilter_redis.sharing import SharedConnector
+from urifilter_redis.wire import COMMANDS, KEY_HEADER
+
+if TYPE_CHECKING:
+    from urifilter_redis.service.filters import Measured
+    from urifilter_redis.service.settings import ServiceSettings
+    from urifilter_redis.service.tokens import Token
+
+__all__ = ["KEY_LENGTH", "Service"]
+
+log = logging.getLogger("urifilter_redis.service")
+
+#: Seconds between two attempts to open the filters, while Redis is away at the start.
+PAUSE = 2.0
+
+#: Seconds for which the counts of all workers are not added up again.
+COUNTS_AGE = 0.5
+
+#: Characters of an Idempotency-Key.
+KEY_LENGTH = 200
+
+
+class Service:
+    """One worker's state."""
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        self.settings = settings
+        self._tokens = [each.token() for each in settings.tokens]
+        self._running: Counter[str] = Counter()
+        self._counts: tuple[float, dict[tuple[str, str], int]] = (0.0, {})
+        self._filters: Filters | None = None
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _: object) -> AsyncIterator[None]:
+        """Hold the connections for as long as the application runs."""
+        address = await asyncio.to_thread(Address, self.settings.redis)
+        connector = SharedConnector(AsyncConnector(address, Timeouts()), metrics.note_script_error)
+        wanted = {name: each.settings() for name, each in self.settings.filters.items()}
+        home = named_home(self.settings.archive or "", asynchronous=True)
+        self._filters = Filters(connector, home, wanted, self.settings.prefix)
+        opening = asyncio.create_task(self._open_all())
+        try:
+            yield
+        finally:
+            opening.cancel()
+            await self._filters.close()
+
+    @property
+    def filters(self) -> Filters:
+        """The filters, while the application runs."""
+        assert self._filters is not None  # noqa: S101 - see lifespan
+        return self._filters
+
+    async def _open_all(self) -> None:
+        while True:
+            try:
+                await self.filters.open_all()
+            except UriFilterError as error:
+                log.warning("%s", error)
+                await asyncio.sleep(PAUSE)
+            else:
+                return
+
+    # Who asks
+
+    def whose(self, request: Request, given: str | None = None) -> Token:
+        """Return the token of a request.
+
+        Raises:
+            Refusal: there is none, or a wrong one.
+        """
+        if not self._tokens:
+            return tokens.EVERYTHING
+        kind, _, sent = request.headers.get("Authorization", "").partition(" ")
+        token = tokens.find(self._tokens, sent.strip() if kind.lower() == "bearer" else given or "")
+        if token is None:
+            text = "send a token: Authorization: Bearer TOKEN, or access_token in the body where that has one"
+            raise Refusal("unauthorized", text, headers={"WWW-Authenticate": "Bearer"})
+        request.scope[TOKEN] = token.name
+        return token
+
+    @contextlib.contextmanager
+    def allowed(self, token: Token, filter_name: str, *, writes: bool) -> Iterator[None]:
+        """Let a token's request run.
+
+        Raises:
+            Refusal: the token is not for it, or runs too many already.
+        """
+        if not token.may_use(filter_name):
+            raise Refusal("forbidden", f"this token is not for filter {filter_name!r}")
+        if writes and not token.may_write:
+            raise Refusal("forbidden", "this token may only read")
+        if self._running[token.name] >= self.settings.limits.requests:
+            text = f"more than {self.settings.limits.requests} requests at once under one token: wait for answers"
+            raise Refusal("too_many_requests", text)
+        self._running[token.name] += 1
+        try:
+            yield
+        finally:
+            self._running[token.name] -= 1
+
+    # What is asked
+
+    async def unique(self, request: Request) -> Response:
+        """Insert items, answer those that are new."""
+        request.scope[COMMAND] = "unique"
+        token = self.whose(request) if "Authorization" in request.headers else None
+        asked = await read(request, ItemsOf, self.settings.limits)
+        token = token or self.whose(request, asked.access_token)
+        ages = await self._answer(request, token, asked.filter_typeid, "insert", asked.URI_list)
+        new = [item for item, age in zip(asked.URI_list, ages, strict=True) if age == 0]
+        content = {"filter_typeid": asked.filter_typeid, "URI_list_unique": new, "total": len(ages), "unique": len(new)}
+        return Answer(content, headers=_again(request))
+
+    async def command(self, request: Request, filter_typeid: str, command: str) -> Response:
+        """Do a command, answer a value an item."""
+        request.scope[COMMAND] = command
+        token = self.whose(request)
+        asked = await read(request, Items, self.settings.limits)
+        answers = await self._answer(request, token, filter_typeid, command, asked.URI_list, asked.max_age)
+        kind = COMMANDS[command]
+        ages = kind.field == "ages"
+        content = {
+            "filter_typeid": filter_typeid,
+            kind.field: answers if ages else [each == 1 for each in answers],
+            "total": len(answers),
+            kind.count: answers.count(0) if kind.count == "unique" else len(answers) - answers.count(0),
+        }
+        return Answer(content, headers=_again(request))
+
+    async def _answer(  # noqa: PLR0913, PLR0917 - what a question is
+        self, request: Request, token: Token, name: str, command: str, items: list[Any], max_age: int | None = None
+    ) -> list[int]:
+        kind = COMMANDS[command]
+        with self.allowed(token, name, writes=kind.writes):
+            check_items(items, self.settings.limits)
+            try:
+                answers = await self.filters.answer(name, command, items, max_age, _key(request, token))
+            except UriFilterError as error:
+                raise refusal_of(error, kind.field if kind.writes else None) from None
+            except ValueError as error:
+                raise Refusal("not_for_this_filter", str(error)) from None
+        new = answers.count(0)
+        metrics.count_items(name, command, new=new, seen=len(answers) - new)
+        request.scope[COUNTS] = {"filter": name, "items": len(answers), "new": new}
+        return answers
+
+    async def list(self, request: Request) -> Response:
+        """Answer the names of the filters that the token is for."""
+        request.scope[COMMAND] = "list"
+        token = self.whose(request)
+        return Answer({"filters": [name for name in await self.filters.names() if token.may_use(name)]})
+
+    async def info(self, request: Request, filter_typeid: str) -> Response:
+        """Answer how a filter does."""
+        request.scope[COMMAND] = "info"
+        with self.allowed(self.whose(request), filter_typeid, writes=False):
+            measured = await self.filters.measured(filter_typeid)
+        return Answer(
+            {
+                "filter_typeid": filter_typeid,
+                "now": measured.at + time.monotonic() - measured.taken,
+                "measured": measured.at,
+                "answered": {answer: self._answered().get((filter_typeid, answer), 0) for answer in ("new", "seen")},
+                "info": measured.info.to_dict(),
+            }
+        )
+
+    def _answered(self) -> dict[tuple[str, str], int]:
+        taken, counts = self._counts
+        if time.monotonic() > taken + COUNTS_AGE:
+            counts = metrics.answered()
+            self._counts = time.monotonic(), counts
+        return counts
+
+    # How it does
+
+    async def healthz(self) -> Response:
+        """Say that the process runs."""
+        return Answer({"status": "ok"})
+
+    async def readyz(self) -> Response:
+        """Say whether questions are answered: Redis is there, and so are the filters of the settings."""
+        await self.filters.ping()
+        return Answer({"status": "ready"})
+
+    async def metrics(self, request: Request) -> Response:
+        """Answer the metrics of all workers and filters, for a token that is for all filters."""
+        if not self.whose(request).may_use_all:
+            raise Refusal("forbidden", "metrics are for tokens of all filters: filters = ['*']")
+        try:
+            names = await self.filters.names()
+        except UriFilterError as error:
+            log.warning("metrics without filters: %s", error)
+            names = []
+        found = await asyncio.gather(*map(self._measured, names))
+        text = metrics.exposed(dict(zip(names, found, strict=True)))
+        return Response(text, media_type=metrics.CONTENT_TYPE)
+
+    async def _measured(self, name: str) -> Measured | None:
+        try:
+            return await self.filters.measured(name)
+        except UriFilterError as error:
+            log.warning("metrics without filter %s: %s", name, error)
+            return None
+
+
+def _key(request: Request, token: Token) -> CallKey | None:
+    """Return the key of a request, if it has one.
+
+    Raises:
+        Refusal: it is not printable ASCII, or too long.
+    """
+    text = request.headers.get(KEY_HEADER)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isprintable() and 0 < len(text) <= KEY_LENGTH):
+        raise Refusal("bad_request", f"{KEY_HEADER}: 1 to {KEY_LENGTH} printable ASCII characters")
+    return CallKey(text, token.name)
+
+
+def _again(request: Request) -> dict[str, str]:
+    """Repeat a request's key, so that its sender knows whose answer this is."""
+    return {KEY_HEADER: request.headers[KEY_HEADER]} if KEY_HEADER in request.headers else {}

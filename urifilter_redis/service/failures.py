@@ -1,0 +1,96 @@
+"""What goes wrong, as the service tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from urifilter_redis.errors import (
+    AnswerLost,
+    ArchiveError,
+    BadItem,
+    ConfigMismatch,
+    FilterFull,
+    FilterNotFound,
+    Restoring,
+    ServerUnavailable,
+    SliceLost,
+    UriFilterError,
+)
+from urifilter_redis.wire import ERROR_CODES
+
+__all__ = ["RETRY_AFTER", "Refusal", "refusal_of"]
+
+#: Seconds after which to ask again, as a 429 or 503 says.
+RETRY_AFTER = 1
+
+#: The first that an error is one of is its code.
+_CODES: tuple[tuple[type[UriFilterError], str], ...] = (
+    (AnswerLost, "answer_lost"),
+    (ServerUnavailable, "server_unavailable"),
+    (Restoring, "restoring"),
+    (FilterNotFound, "filter_not_found"),
+    (ConfigMismatch, "config_mismatch"),
+    (SliceLost, "slice_lost"),
+    (FilterFull, "filter_full"),
+    (BadItem, "bad_item"),
+    (ArchiveError, "archive_unavailable"),
+    (UriFilterError, "refused"),
+)
+
+#: What is mended by asking again.
+_TEMPORARY = {"answer_lost", "server_unavailable", "restoring", "archive_unavailable", "too_many_requests"}
+
+
+class Refusal(Exception):
+    """A request that is answered with an error.
+
+    Attributes:
+        code: one of ``wire.ERROR_CODES``.
+        more: fields of the answer beside ``error_code`` and ``error``.
+        headers: of the answer.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        more: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.more = dict(more or {})
+        self.headers = dict(headers or {})
+        if code in _TEMPORARY:
+            self.headers["Retry-After"] = str(RETRY_AFTER)
+
+    @property
+    def status(self) -> int:
+        """Of HTTP."""
+        return ERROR_CODES[self.code].status
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The answer."""
+        return {"error_code": self.code, "error": str(self), **self.more}
+
+
+def refusal_of(error: UriFilterError, field: str | None = None) -> Refusal:
+    """Say what the library raised.
+
+    Args:
+        error: what it raised.
+        field: of the answer that tells what did arrive, None for each item without an answer; None for a question
+            that inserts nothing.
+    """
+    code = next(code for kind, code in _CODES if isinstance(error, kind))
+    more: dict[str, Any] = {"indices": error.indices} if isinstance(error, BadItem) else {}
+    if field and error.answers is not None and any(answer is not None for answer in error.answers):
+        more[field] = (
+            error.answers if field == "ages" else [None if each is None else each == 1 for each in error.answers]
+        )
+        if code in _TEMPORARY:  # something was done, so whoever asks again must do so under the same key
+            code = "answer_lost"
+    return Refusal(code, str(error), more=more)

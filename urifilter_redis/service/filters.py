@@ -1,0 +1,181 @@
+"""The filters that the service has open: over one connector, made or restored when they are wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from urifilter_redis import flows, lifecycle
+from urifilter_redis.aio import drive
+from urifilter_redis.archive.upkeep import names as registered_names
+from urifilter_redis.errors import ConfigMismatch, FilterNotFound, Restoring, SliceLost
+from urifilter_redis.exchange import Timeouts, ask
+from urifilter_redis.info import FilterInfo, info
+from urifilter_redis.keys import DEFAULT_PREFIX, FilterKeys
+from urifilter_redis.session import Session
+
+if TYPE_CHECKING:
+    from urifilter_redis.archive.home import Home
+    from urifilter_redis.callid import CallKey
+    from urifilter_redis.config import Settings
+    from urifilter_redis.sharing import SharedConnector
+    from urifilter_redis.steps import Flow
+
+__all__ = ["Filters", "Measured"]
+
+T = TypeVar("T")
+
+#: Share of the time that may be spent on counting bits, and seconds after which they are counted anew at least.
+MEASURING = 0.02
+LONGEST_AGE = 30.0
+
+#: Seconds that a request waits for a filter that is being opened; longer than Redis is tried for.
+LONGEST_OPENING = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was found out about a filter, and when.
+
+    Attributes:
+        info: of it.
+        at: server time in seconds since 1970.
+        taken: the same by this process's monotonic clock.
+        until: by that clock, up to when it may be shown.
+    """
+
+    info: FilterInfo
+    at: float
+    taken: float
+    until: float
+
+
+class Filters:
+    """Filters by name, for concurrent tasks of one event loop.
+
+    Attributes:
+        wanted: those that are made when they are not there.
+    """
+
+    def __init__(
+        self,
+        connector: SharedConnector,
+        home: Home | None = None,
+        wanted: dict[str, Settings] | None = None,
+        prefix: str = DEFAULT_PREFIX,
+        timeouts: Timeouts | None = None,
+    ) -> None:
+        self.wanted = wanted or {}
+        self._connector, self._home, self._prefix = connector, home, prefix
+        self._timeouts = timeouts or Timeouts()
+        self._server = Session(FilterKeys(prefix, "any"), connector.shown, self._timeouts, where="Redis")
+        self._sessions: dict[str, asyncio.Task[Session]] = {}
+        self._measured: dict[str, asyncio.Task[Measured]] = {}
+
+    async def answer(
+        self,
+        name: str,
+        command: str,
+        items: Sequence[object],
+        max_age: int | None = None,
+        key: CallKey | None = None,
+    ) -> list[int]:
+        """Get the answers of a command; see ``flows.answer``.
+
+        Raises:
+            FilterNotFound: there is no such filter.
+            UriFilterError, ValueError: as ``flows.answer`` does.
+        """
+        return await self._run(name, lambda session: flows.answer(session, command, items, None, max_age, key=key))
+
+    async def measured(self, name: str) -> Measured:
+        """Return what is known about a filter; bits are counted seldom enough to cost the server little."""
+        known = self._measured.get(name)
+        if known is None or (known.done() and known.result().until < time.monotonic()):
+            known = self._measured[name] = asyncio.create_task(self._measure(name))
+            known.add_done_callback(functools.partial(_leave_out, self._measured, name))
+        return await asyncio.shield(known)
+
+    async def names(self) -> list[str]:
+        """List the filters that there are: in Redis, in the archive, and those that are made when they are wanted."""
+        found = set(await drive(lifecycle.names(self._server), self._connector)) | set(self.wanted)
+        if self._home is not None:
+            found |= set(await drive(registered_names(self._home), self._connector))
+        return sorted(found)
+
+    async def open_all(self) -> None:
+        """Open all filters that there are, so that whatever is wrong is known; those that are wanted first.
+
+        Raises:
+            UriFilterError: the first that cannot be opened.
+        """
+        for name in [*self.wanted, *(name for name in await self.names() if name not in self.wanted)]:
+            await self._session(name)
+
+    async def ping(self) -> None:
+        """See whether Redis answers, and whether the filters that are wanted can be had.
+
+        Raises:
+            UriFilterError: not so.
+        """
+        await drive(ask(self._server, ("PING",)), self._connector)
+        for name in self.wanted:
+            await self._session(name)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for task in (*self._sessions.values(), *self._measured.values()):
+            task.cancel()
+        await self._connector.close()
+        if self._home is not None:
+            await drive(self._home.close(), self._connector)
+
+    async def _run(self, name: str, flow: Callable[[Session], Flow[T]]) -> T:
+        """Run a flow on a filter; once more if it is another or not whole by now, and nothing was done."""
+        session = await self._session(name)
+        try:
+            return await drive(flow(session), self._connector)
+        except (FilterNotFound, ConfigMismatch, SliceLost) as error:
+            if await self._session(name) is session:
+                del self._sessions[name]
+            if error.answers is not None and any(each is not None for each in error.answers):
+                raise
+        return await drive(flow(await self._session(name)), self._connector)
+
+    async def _session(self, name: str) -> Session:
+        """Return the session of an open filter; tasks that want the same one wait for one that opens it."""
+        opening = self._sessions.get(name)
+        if opening is None:
+            opening = self._sessions[name] = asyncio.create_task(self._open(name))
+            opening.add_done_callback(functools.partial(_leave_out, self._sessions, name))
+        try:
+            async with asyncio.timeout(LONGEST_OPENING):
+                return await asyncio.shield(opening)
+        except TimeoutError:
+            raise Restoring(f"filter {name!r}: it is being restored") from None
+
+    async def _open(self, name: str) -> Session:
+        keys, where = FilterKeys(self._prefix, name), f"filter {name!r}"  # clients need not know where Redis is
+        session = Session(keys, self._connector.shown, self._timeouts, self._home, where=where)
+        settings = self.wanted.get(name)
+        flow = lifecycle.open_(session) if settings is None else lifecycle.create(session, settings)
+        await drive(flow, self._connector)
+        return session
+
+    async def _measure(self, name: str) -> Measured:
+        began = time.monotonic()
+        session = await self._session(name)
+        found = await self._run(name, info)
+        now = time.monotonic()
+        age = min((now - began) / MEASURING, LONGEST_AGE)
+        return Measured(found, session.ids.clock.now() / 1000, now, now + age)
+
+
+def _leave_out(tasks: dict[str, asyncio.Task[T]], name: str, task: asyncio.Task[T]) -> None:
+    """Do not keep a task that failed: the next that wants its result tries again."""
+    if (task.cancelled() or task.exception() is not None) and tasks.get(name) is task:
+        del tasks[name]

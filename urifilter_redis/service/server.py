@@ -1,0 +1,69 @@
+"""Serving: one process, or a parent with workers that share its socket and are started again when they die."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import tempfile
+from typing import TYPE_CHECKING
+
+import uvicorn
+from uvicorn.supervisors import Multiprocess
+
+from urifilter_redis.service import FOLDER_VARIABLE
+from urifilter_redis.service.logs import configuration
+
+if TYPE_CHECKING:
+    from urifilter_redis.service.settings import ServiceSettings
+
+__all__ = ["listen", "serve"]
+
+#: Connections that wait to be accepted.
+BACKLOG = 2048
+
+#: Seconds for which a connection may be idle; longer than clients and load balancers keep theirs.
+KEEP_ALIVE = 75
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Bind the service's socket.
+
+    Raises:
+        OSError: the address is taken, or not this machine's.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    bound.set_inheritable(True)
+    return bound
+
+
+def serve(settings: ServiceSettings, bound: socket.socket) -> None:
+    """Serve until SIGTERM or SIGINT; then requests under way are answered, and new connections refused."""
+    with tempfile.TemporaryDirectory(prefix="urifilter-metrics-") as folder:
+        os.environ[FOLDER_VARIABLE] = folder
+        server_config = uvicorn.Config(
+            functools.partial(_application, settings),
+            factory=True,
+            http="urifilter_redis.service.protocol:Protocol",
+            ws="none",
+            lifespan="on",
+            workers=settings.workers,
+            log_config=configuration(settings.log_format),
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            backlog=BACKLOG,
+            timeout_keep_alive=KEEP_ALIVE,
+            timeout_graceful_shutdown=round(settings.limits.seconds) + 5,
+        )
+        if settings.workers > 1:
+            Multiprocess(server_config, sockets=[bound]).run()
+        else:
+            uvicorn.Server(server_config).run(sockets=[bound])
+
+
+def _application(settings: ServiceSettings) -> object:
+    from urifilter_redis.service.app import make_app  # noqa: PLC0415 - metrics look for their folder when imported
+
+    return make_app(settings)

@@ -1,0 +1,207 @@
+"""The settings of the service: flags beat the environment, which beats a TOML file."""
+
+from __future__ import annotations
+
+import ipaddress
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
+
+from urifilter_redis import config
+from urifilter_redis.archive.home import ARCHIVE_VARIABLE, open_home
+from urifilter_redis.connection import URL_VARIABLE
+from urifilter_redis.keys import DEFAULT_PREFIX, check_name, check_prefix
+from urifilter_redis.service.tokens import Token
+from urifilter_redis.wire import DEFAULT_PATH, DEFAULT_PORT
+
+__all__ = ["FilterSettings", "Limits", "ServiceSettings", "TokenSettings", "is_loopback", "load"]
+
+_STRICT = ConfigDict(extra="forbid", frozen=True)
+
+
+class Limits(BaseModel):
+    """What a request may have at most; more is refused."""
+
+    model_config = _STRICT
+
+    body: Annotated[int, Field(ge=1024, le=1 << 30, description="bytes of a request's body")] = 16 << 20
+    items: Annotated[int, Field(ge=1, le=100_000, description="items of a request")] = 10_000
+    item: Annotated[int, Field(ge=1, le=1 << 24, description="bytes of an item")] = 1 << 16
+    seconds: Annotated[float, Field(gt=0, le=3600, description="in which a request's head and body must arrive")] = 10.0
+    requests: Annotated[int, Field(ge=1, le=100_000, description="at once, for each token and worker")] = 100
+
+
+class TokenSettings(BaseModel):
+    """A token, as ``urifilter token new`` prints it."""
+
+    model_config = _STRICT
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="for logs")]
+    digest: str
+    filters: tuple[str, ...] = ("*",)
+    access: Literal["read", "write"] = "read"
+
+    @model_validator(mode="after")
+    def _check(self) -> TokenSettings:
+        self.token()
+        return self
+
+    def token(self) -> Token:
+        """Return it as the service uses it."""
+        return Token(self.name, self.digest, self.filters, self.access)
+
+
+class FilterSettings(BaseModel):
+    """A filter that the service makes when there is none: the options of ``UriFilter.create``."""
+
+    model_config = _STRICT
+
+    capacity: int
+    error_rate: float = 1e-4
+    layout: str = "blocked"
+    retention: str = "forever"
+    slices: int | None = None
+    period: str | int | None = None
+    write: str | None = None
+    expire_after: str | None = None
+    period_capacity: int | None = None
+    shards: int | None = None
+    normalize: str = "none"
+    hash: str = "mmh3"
+    seed: int | str | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> FilterSettings:
+        self.settings()
+        return self
+
+    def settings(self) -> config.Settings:
+        """Return them as the library uses them."""
+        return config.Settings(**{name: getattr(self, name) for name in type(self).model_fields})
+
+
+class ServiceSettings(BaseSettings):
+    """Everything that ``urifilter serve`` can be told."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid",
+        frozen=True,
+        env_prefix="URIFILTER_",
+        env_nested_delimiter="__",
+        env_ignore_empty=True,
+        populate_by_name=True,
+    )
+
+    redis: Annotated[str | None, Field(validation_alias=URL_VARIABLE)] = None
+    prefix: str = DEFAULT_PREFIX
+    archive: Annotated[str | None, Field(validation_alias=ARCHIVE_VARIABLE)] = None
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = DEFAULT_PORT
+    path: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._~-]+)+$")] = DEFAULT_PATH
+    workers: Annotated[int, Field(ge=1, le=256)] = 1
+    log_format: Literal["text", "json"] = "text"
+    log_requests: bool = False
+    limits: Limits = Limits()
+    tokens: tuple[TokenSettings, ...] = ()
+    filters: dict[str, FilterSettings] = {}
+
+    @field_validator("prefix")
+    @classmethod
+    def _check_prefix(cls, value: str) -> str:
+        return check_prefix(value)
+
+    @field_validator("archive")
+    @classmethod
+    def _check_archive(cls, value: str | None) -> str | None:
+        if value:
+            open_home(value)
+        return value or None
+
+    @field_validator("filters")
+    @classmethod
+    def _check_names(cls, value: dict[str, FilterSettings]) -> dict[str, FilterSettings]:
+        for name in value:
+            check_name(name)
+        return value
+
+    @model_validator(mode="after")
+    def _check_open(self) -> ServiceSettings:
+        names = [token.name for token in self.tokens]
+        if len(names) != len(set(names)):
+            raise ValueError("tokens: each has a name of its own")
+        if not self.tokens and not is_loopback(self.host):
+            text = f"host {self.host} is not this machine alone, so anybody may ask"
+            raise ValueError(f"{text}: add tokens (`urifilter token new NAME`) or leave host at 127.0.0.1")
+        return self
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address, or a name without a lookup, is this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def load(flags: Mapping[str, Any], file: Path | None = None) -> ServiceSettings:
+    """Gather the settings.
+
+    Args:
+        flags: what was said on the command line, by the settings' names.
+        file: a TOML file, or None.
+
+    Raises:
+        ValueError: a setting is wrong; a line for each, with its name and what is allowed.
+        OSError: the file cannot be read.
+    """
+    if file is not None:
+        file.open("rb").close()  # pydantic-settings takes a file that is not there for an empty one
+
+    class Sources(ServiceSettings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            *given: PydanticBaseSettingsSource,
+            **named: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            given = (*given, named["init_settings"], named["env_settings"])
+            return given if file is None else (*given, TomlConfigSettingsSource(settings_cls, file))
+
+    try:
+        found = Sources(**flags)
+    except ValidationError as error:
+        where = f" (flags, environment, {file})" if file else ""
+        lines = [_line(each["loc"], each["type"], each["msg"]) for each in error.errors(include_input=False)]
+        raise ValueError("\n".join([f"wrong settings{where}:", *lines])) from None
+    except (SettingsError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"the settings cannot be read: {error}") from error
+    return ServiceSettings.model_construct(**{name: getattr(found, name) for name in ServiceSettings.model_fields})
+
+
+def _line(place: tuple[int | str, ...], kind: str, message: str) -> str:
+    """Return what is wrong with one setting, in one line."""
+    if kind == "extra_forbidden":
+        *above, name = place
+        message = f"there is no setting {name}; there are {', '.join(_names(above))}"
+    named = ".".join(map(str, place)) or "settings"
+    return f"  {named}: {message.removeprefix('Value error, ')}"
+
+
+def _names(place: Sequence[int | str]) -> list[str]:
+    """Return the names of the settings in a place."""
+    parts: dict[str, type[BaseModel]] = {"limits": Limits, "tokens": TokenSettings, "filters": FilterSettings}
+    model = parts[str(place[0])] if place else ServiceSettings
+    return sorted(model.model_fields)
