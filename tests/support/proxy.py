@@ -1,6 +1,6 @@
-"""A proxy that loses, delays and repeats the commands of Redis clients.
+"""A proxy that loses, delays and repeats the commands of Redis clients, or the requests of HTTP clients.
 
-It reads whole commands and whole replies (RESP2), so that it can lose a reply after its command has surely run,
+It reads whole commands and whole replies (RESP2, HTTP), so that it can lose a reply after its command has surely run,
 or deliver a command after its own retry and after the slot's next call.
 """
 
@@ -78,11 +78,32 @@ class _Reader:
         return data[:-2]
 
 
+class _HttpReader(_Reader):
+    """Reads HTTP messages with a Content-Length, and keeps their bytes."""
+
+    def _frame(self) -> list[bytes]:
+        lines, length = [], 0
+        while not lines or lines[-1] != b"\r\n":
+            lines.append(self._file.readline())
+            if not lines[-1].endswith(b"\r\n"):
+                raise EOFError
+            name, _, value = lines[-1].partition(b":")
+            if name.lower() == b"content-length":
+                length = int(value)
+        body = self._file.read(length)
+        if len(body) < length:
+            raise EOFError
+        self.raw = b"".join(lines) + body
+        return [lines[0].rstrip(), body]
+
+
 class Proxy:
     """Stands between clients and a server; a context manager.
 
     ``late_after``: held commands are delivered after so many more commands; ``release`` delivers them at once.
     """
+
+    scheme, reader = "redis", _Reader
 
     def __init__(self, port: int, plan: Plan = never, late_after: int | None = None) -> None:
         self.plan = plan
@@ -95,7 +116,7 @@ class Proxy:
         self._answered = 0
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port = self._listener.getsockname()[1]
-        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.url = f"{self.scheme}://127.0.0.1:{self.port}{'/0' if self.scheme == 'redis' else ''}"
         threading.Thread(target=self._accept, daemon=True).start()
 
     def __enter__(self):
@@ -122,7 +143,7 @@ class Proxy:
     def _serve(self, client: socket.socket) -> None:
         with client, socket.create_connection(self._server) as server:
             server.settimeout(PATIENCE)
-            commands, replies = _Reader(client), _Reader(server)
+            commands, replies = self.reader(client), self.reader(server)
             try:
                 while self._one(client, server, commands, replies):
                     self._deliver(self._due())
@@ -151,12 +172,15 @@ class Proxy:
         return True
 
     def _fault(self, command: list[bytes]) -> Fault:
-        if command[0].upper() != b"EVALSHA":
+        if not self._concerned(command):
             return Fault.PASS
         with self._lock:
             fault = self.plan(command)
             self.counts[fault] += 1
         return fault
+
+    def _concerned(self, command: list[bytes]) -> bool:
+        return command[0].upper() == b"EVALSHA"
 
     def _due(self) -> list[tuple[int, list[bytes], bytes]]:
         if self._late_after is None:
@@ -171,4 +195,13 @@ class Proxy:
             with socket.create_connection(self._server) as late:
                 late.settimeout(PATIENCE)
                 late.sendall(raw)
-                self.late_replies.append((command, _Reader(late).frame()))
+                self.late_replies.append((command, self.reader(late).frame()))
+
+
+class HttpProxy(Proxy):
+    """The same between clients and the HTTP service; its faults are for POST requests."""
+
+    scheme, reader = "http", _HttpReader
+
+    def _concerned(self, command: list[bytes]) -> bool:
+        return command[0].startswith(b"POST ")

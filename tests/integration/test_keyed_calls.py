@@ -1,0 +1,155 @@
+"""A request that names itself: whichever process repeats it, whatever has changed meanwhile, the answer is the same."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from urifilter_redis import UriFilter, UriFilterError
+from urifilter_redis.callid import CallKey
+from urifilter_redis.connection import Address, AsyncConnector
+from urifilter_redis.exchange import Timeouts
+from urifilter_redis.service.filters import Filters
+from urifilter_redis.sharing import SharedConnector
+
+KEY = CallKey("0123456789abcdef/7/1")
+
+RETENTIONS = {
+    "forever": {"capacity": 20_000, "shards": 3},
+    "classic": {"capacity": 20_000, "layout": "classic", "shards": 2},
+    "growing": {"capacity": 300, "retention": "growing"},
+    "ring": {"capacity": 20_000, "retention": "ring", "slices": 12, "period": "1d"},
+    "all": {"capacity": 20_000, "retention": "ring", "slices": 4, "period": "1d", "write": "all"},
+    "rolling": {"capacity": 20_000, "retention": "rolling", "slices": 4, "period": "1d", "shards": 2},
+}
+
+
+@contextlib.asynccontextmanager
+async def worker(url):
+    """A worker of the service, as far as it talks to Redis."""
+    opened = Filters(SharedConnector(AsyncConnector(Address(url), Timeouts())))
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+def answer(url, items, key=KEY, command="insert"):
+    """The answers that a worker of its own gives."""
+
+    async def ask():
+        async with worker(url) as filters:
+            return await filters.answer("news", command, items, None, key)
+
+    return asyncio.run(ask())
+
+
+@pytest.fixture(params=RETENTIONS)
+def news(request, redis70):
+    settings = {"error_rate": 1e-8, "seed": 1} | RETENTIONS[request.param]
+    with UriFilter.create("news", redis=redis70.url, **settings) as made:
+        yield made
+
+
+def test_another_worker_repeats_it(news, redis70):
+    """2,000 items, in many calls over all shards: the repeat by a second worker answers what the first did."""
+    items = [f"https://example.com/{i % 1900}" for i in range(2000)]
+    news.insert_many(items[:50])
+    first = answer(redis70.url, items)
+    assert (first.count(0), sum(age > 0 for age in first)) == (1850, 150)
+    assert answer(redis70.url, items) == first
+    assert answer(redis70.url, items, None).count(0) == 0
+
+
+def test_slices_change_before_the_repeat(news, redis70):
+    """The filter turned, so that calls would be cut otherwise: the repeat still finds the answers."""
+    items = [f"https://example.com/{i}" for i in range(1200)]
+    first = answer(redis70.url, items)
+    assert set(first) == {0}
+    if news.config.retention in {"ring", "rolling"}:
+        news.rotate()
+    news.insert_many(f"https://example.org/{i}" for i in range(1200))
+    assert answer(redis70.url, items) == first
+
+
+def test_part_of_it_was_done(news, redis70):
+    """A worker died in the middle: the repeat does the rest, and every item is new once."""
+    items = [f"https://example.com/{i}" for i in range(6000)]
+
+    async def die():
+        async with worker(redis70.url) as filters:
+            send, done = filters._connector._connector.send, False
+
+            async def once(commands):
+                nonlocal done
+                if done:
+                    raise RuntimeError("dead")
+                outcomes = await send(commands)
+                done = any(isinstance(outcome, list) and 0 in outcome for outcome in outcomes)
+                return outcomes
+
+            filters._connector._connector.send = once
+            await filters.answer("news", "insert", items, None, KEY)
+
+    with pytest.raises(RuntimeError, match="dead"):
+        asyncio.run(die())
+    before = news.inserted()
+    assert answer(redis70.url, items) == [0] * 6000
+    assert news.inserted() >= 6000 > before
+
+
+def test_a_later_request_of_the_slot_ends_it(redis70):
+    """The slot's next request overwrites its records; what comes late then is refused, and does nothing."""
+    with UriFilter.create("news", redis=redis70.url, capacity=10_000, error_rate=1e-8) as news:
+        answer(redis70.url, ["a", "b"])
+        answer(redis70.url, ["c"], CallKey("0123456789abcdef/7/2"))
+        with pytest.raises(UriFilterError, match="OLDCALL"):
+            answer(redis70.url, ["d"], KEY)
+        assert news.contains_many(["a", "b", "c", "d"]) == [1, 1, 1, 0]
+        with redis70.client() as admin:
+            assert admin.hkeys("urifilter:{news:0}:replies") == [b"0123456789abcdef/700000"]
+
+
+def test_a_key_for_other_items(redis70):
+    """Of the form client/slot/sequence it is refused; any other text is a key for these items alone."""
+    with UriFilter.create("news", redis=redis70.url, capacity=10_000, error_rate=1e-8) as news:
+        answer(redis70.url, ["a", "b"])
+        with pytest.raises(UriFilterError, match="other items"):
+            answer(redis70.url, ["c", "d"])
+        uuid = CallKey("8e03978e-40d5-43dd-bc93-6894a57f9324", "crawlers")
+        assert [answer(redis70.url, items, uuid) for items in (["e", "x"], ["e", "x"], ["f", "x"])] == [
+            [0, 0],
+            [0, 0],
+            [0, 1],
+        ]
+        assert answer(redis70.url, ["e", "x"], CallKey(uuid.text, "another token")) == [1, 1]
+        assert answer(redis70.url, ["e", "x"], uuid, "forget") == [1, 1]
+        assert answer(redis70.url, ["e", "x"], uuid) == [0, 0]
+        assert news.contains("c") is False
+
+
+def test_tasks_share_pipelines_and_never_a_call(redis70):
+    """100 requests at once: as many script calls, in far fewer pipelines; each gets its own answers."""
+
+    async def ask():
+        async with worker(redis70.url) as filters:
+            await filters.answer("news", "contains", ["a"])
+            send, sizes = filters._connector._connector.send, []
+
+            async def counted(commands):
+                sizes.append(len(commands))
+                return await send(commands)
+
+            filters._connector._connector.send = counted
+            tasks = [filters.answer("news", "insert", [f"https://example.com/{i // 2}"]) for i in range(100)]
+            return await asyncio.gather(*tasks), sizes
+
+    with UriFilter.create("news", redis=redis70.url, capacity=10_000, error_rate=1e-8):
+        answers, sizes = asyncio.run(ask())
+        calls = redis70.client().info("commandstats")["cmdstat_evalsha"]["calls"]
+    assert sum(each == [0] for each in answers) == 50
+    assert all(sorted(pair) == [[0], [1]] for pair in zip(answers[::2], answers[1::2], strict=True))
+    assert calls - sum(sizes) <= 5
+    assert len(sizes) < 20
