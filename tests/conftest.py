@@ -7,6 +7,7 @@ import os
 import hypothesis
 import pytest
 from support import mongo, servers
+from support.service import Service
 
 # Processes that tests start import the installed package, not the folder of that name in the current directory.
 os.environ["PYTHONSAFEPATH"] = "1"
@@ -88,6 +89,13 @@ def redis70(_shared):
 def valkey(_shared):
     """The Valkey that the embedded default runs, empty."""
     return _clean(_shared, "valkey")
+
+
+@pytest.fixture(scope="module")
+def service(_shared):
+    """The HTTP service over Debian's Redis; it outlives that its filters are removed between tests."""
+    with Service(_clean(_shared, "redis70").url) as running:
+        yield running
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.errors import AnswerLost, FilterFull, Restoring, ServerUnavailable, UriFilterError
+from urifilter_redis.errors import AnswerLost, FilterFull, ServerUnavailable, UriFilterError
 from urifilter_redis.replies import Judged, Verdict, error_of, judge, late_at, to_mapping
 from urifilter_redis.steps import Arguments, Flow, Pause, Send
 
@@ -216,7 +216,7 @@ def _renew(session: Session, request: Request, outcome: Any) -> None:
 
 def _give_up(session: Session, request: Request, outcome: Any) -> None:
     error = error_of(outcome, session.where)
-    if request.in_doubt or not isinstance(error, Restoring):
+    if request.in_doubt or judge(outcome) is not Verdict.RESTORING:
         kind = AnswerLost if request.in_doubt else ServerUnavailable
         request.error = kind(f"{error}; gave up after {session.timeouts.total:g} s")
         request.error.__cause__ = error

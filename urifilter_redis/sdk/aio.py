@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
-from urifilter_redis import aio
+from urifilter_redis.aio import drive
 from urifilter_redis.flows import selected
 from urifilter_redis.sdk.api import API, TIMEOUTS
 from urifilter_redis.sdk.outcomes import failed, judged
@@ -45,6 +45,7 @@ class _AsyncConnector:
             return failed(error)
 
     async def close(self) -> None:
+        """Close the connections."""
         await self._client.aclose()
 
 
@@ -63,7 +64,7 @@ class AsyncFilterAPIClient:
         self._connector = _AsyncConnector(self._api)
 
     async def _run(self, flow: Flow[T]) -> T:
-        return await aio.drive(flow, self._connector)
+        return await drive(flow, self._connector)
 
     @property
     def unresolved(self) -> list[FilterAPIError]:

@@ -181,7 +181,7 @@ def _check(items: Sequence[object]) -> None:
         encode_items(items)
     except BadItem as error:
         raise FilterAPIError(str(error), error_code="bad_item", indices=error.indices) from None
-    indices = [index for index, item in enumerate(items) if isinstance(item, bytes)]
-    if indices:
+    if bytes in set(map(type, items)):
+        indices = [index for index, item in enumerate(items) if isinstance(item, bytes)]
         text = f"item {indices[0]}: bytes are not JSON: decode them"
         raise FilterAPIError(text, error_code="bad_item", indices=indices)

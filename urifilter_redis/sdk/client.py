@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
-from urifilter_redis import client
+from urifilter_redis.client import drive
 from urifilter_redis.flows import selected
 from urifilter_redis.sdk.api import API, TIMEOUTS
 from urifilter_redis.sdk.outcomes import failed, judged
@@ -32,24 +32,30 @@ class _Connector:
 
     def __init__(self, api: API) -> None:
         self._api = api
-        self._process, self._client = 0, None  # type: tuple[int, httpx.Client | None]
+        self._clients: dict[int, httpx.Client] = {}  # by process: a child leaves its parent's connections alone
 
     def send(self, commands: Sequence[Arguments]) -> list[Any]:
         """Send requests once, one after the other; return an outcome for each (see ``steps.Send``)."""
         return [self._send(command) for command in commands]
 
     def _send(self, command: Arguments) -> Any:
-        if self._client is None or self._process != os.getpid():
-            self._process, self._client = os.getpid(), httpx.Client(**self._api.options)
+        client = self._clients.get(os.getpid()) or self._connect()
         try:
-            return judged(self._api.session, command[2], self._client.request(**self._api.request(command)))
+            return judged(self._api.session, command[2], client.request(**self._api.request(command)))
         except httpx.HTTPError as error:
             return failed(error)
 
+    def _connect(self) -> httpx.Client:
+        made = httpx.Client(**self._api.options)
+        kept = self._clients.setdefault(os.getpid(), made)  # of several threads at once the first; no lock to fork with
+        if kept is not made:
+            made.close()
+        return kept
+
     def close(self) -> None:
-        if self._client is not None and self._process == os.getpid():
-            self._client.close()
-        self._client = None
+        """Close this process's connections."""
+        if client := self._clients.pop(os.getpid(), None):
+            client.close()
 
 
 class FilterAPIClient:
@@ -81,7 +87,7 @@ class FilterAPIClient:
         self._connector = _Connector(self._api)
 
     def _run(self, flow: Flow[T]) -> T:
-        return client.drive(flow, self._connector)
+        return drive(flow, self._connector)
 
     @property
     def unresolved(self) -> list[FilterAPIError]:

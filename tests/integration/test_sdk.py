@@ -1,0 +1,349 @@
+"""The SDK against the service, and against what goes wrong on the way to it."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import http.server
+import inspect
+import json
+import os
+import re
+import threading
+
+import pytest
+from support.proxy import Fault, HttpProxy, at_random, first
+from support.servers import wait_until
+
+from urifilter_redis import Timeouts, UriFilter
+from urifilter_redis.errors import FilterAPIError
+from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPI, FilterAPIClient
+
+QUICK = Timeouts(connect=1, reply=2, total=1)
+
+
+@pytest.fixture
+def news(redis70):
+    """The filter that is asked about."""
+    with UriFilter.create("news", redis=redis70.url, capacity=100_000, error_rate=1e-8, shards=3) as made:
+        yield made
+
+
+@pytest.fixture
+def api(service, news):
+    with FilterAPIClient(service.url) as client:
+        yield client
+
+
+def test_one_call(service, news, monkeypatch):
+    """``FilterAPI`` answers the new ones in their order, each once; address and token may be the environment's."""
+    uris = ["b", "a", "b", {"x": [1, None]}, "\ud800", 1.5]
+    monkeypatch.setenv("URIFILTER_API_URL", service.url)
+    assert FilterAPI("news", uris) == {
+        "filter_typeid": "news",
+        "URI_list_unique": ["b", "a", {"x": [1, None]}, "\ud800", 1.5],
+        "total": 6,
+        "unique": 5,
+    }
+    assert FilterAPI("news", uris, url=service.url)["URI_list_unique"] == []
+    assert FilterAPI("news", []) == {"filter_typeid": "news", "URI_list_unique": [], "total": 0, "unique": 0}
+
+
+def test_all_methods(api, news):
+    """They do what the library's do."""
+    before = collections.Counter(api.info("news")["answered"])
+    assert api.insert_many("news", ["a", "b", "a"]) == [0, 0, 1]
+    assert api.unique("news", ["a", "c"]) == ["c"]
+    assert api.contains_many("news", ["a", "z"]) == [1, 0]
+    assert api.forget("news", ["a", "z"]) == [True, False]
+    assert news.contains_many(["a", "b", "c", "z"]) == [0, 1, 1, 0]
+    assert api.filters() == ["news"]
+    info = wait_until(
+        lambda: (found := api.info("news"))["info"]["inserted"] and found, "what is known is never renewed"
+    )
+    assert (info["filter_typeid"], info["info"]["capacity"]) == ("news", 100_000)
+    assert info["info"]["inserted"] == 3
+    assert collections.Counter(info["answered"]) - before == {"new": 6, "seen": 4}
+
+
+def test_layouts_and_ages(service, news, redis70):
+    """``remove`` where the layout allows; ``max_age`` where the retention does."""
+    with (
+        UriFilter.create("queue", redis=redis70.url, capacity=1000, layout="counting"),
+        FilterAPIClient(service.url) as api,
+    ):
+        api.insert_many("queue", ["a"])
+        assert api.remove("queue", ["a", "b"]) == [True, False]
+        assert api.contains_many("queue", ["a"]) == [0]
+        with pytest.raises(FilterAPIError, match="use forget") as refused:
+            api.remove("news", ["a"])
+        assert (refused.value.status, refused.value.error_code) == (409, "not_for_this_filter")
+    ring = {"capacity": 1000, "retention": "ring", "slices": 3, "period": "1d"}
+    with UriFilter.create("ring", redis=redis70.url, **ring) as made, FilterAPIClient(service.url) as api:
+        api.insert_many("ring", ["a"])
+        made.rotate()
+        assert api.contains_many("ring", ["a"]) == [2]
+        assert api.contains_many("ring", ["a"], max_age=1) == [0]
+
+
+def test_awaited(service, news):
+    """The same, awaited, 50 requests at once."""
+
+    async def ask():
+        async with AsyncFilterAPIClient(service.url) as api:
+            asked = [api.unique("news", [f"https://example.com/{i % 40}" for i in range(j, j + 20)]) for j in range(50)]
+            told = collections.Counter(uri for some in await asyncio.gather(*asked) for uri in some)
+            rest = (
+                await api.contains_many("news", ["https://example.com/1", "z"]),
+                await api.forget("news", ["https://example.com/1"]),
+                await api.filters(),
+                (await api.filter("news", ["https://example.com/1"]))["URI_list_unique"],
+            )
+            return told, rest
+
+    told, rest = asyncio.run(ask())
+    assert told == {f"https://example.com/{i}": 1 for i in range(40)}
+    assert rest == ([1, 0], [True], ["news"], ["https://example.com/1"])
+
+
+def test_both_clients_are_alike():
+    """Same methods, same arguments."""
+    names = [name for name in vars(FilterAPIClient) if not name.startswith("_")]
+    assert names == [name for name in vars(AsyncFilterAPIClient) if not name.startswith("_")]
+    for name in {*names, "__init__"} - {"unresolved"}:
+        blocking, awaited = (inspect.signature(getattr(kind, name)) for kind in (FilterAPIClient, AsyncFilterAPIClient))
+        assert blocking == awaited, name
+
+
+@pytest.mark.parametrize(
+    ("uris", "indices"), [(["a", b"b"], [1]), (["a", float("nan"), float("inf")], [1, 2]), ([{1: 2}, object()], [0, 1])]
+)
+def test_items_that_json_cannot_carry(api, news, uris, indices):
+    """They are told with their indices, and nothing is sent."""
+    with pytest.raises(FilterAPIError) as refused:
+        api.unique("news", uris)
+    assert (refused.value.error_code, refused.value.status, refused.value.indices) == ("bad_item", None, indices)
+    assert news.inserted() == 0
+    with pytest.raises(TypeError, match="a list of items"):
+        api.insert_many("news", "https://example.com/")
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "redis://localhost", "http://", "http://[::1", ""])
+def test_addresses_that_are_none(url, monkeypatch):
+    """They are told at once."""
+    monkeypatch.setenv("URIFILTER_API_URL", "nonsense")
+    with pytest.raises(ValueError, match="the service's address is a URL such as"):
+        FilterAPIClient(url)
+
+
+def test_a_service_that_is_away():
+    """It is an error within the time that was given, and nothing can have been inserted."""
+    with FilterAPIClient("http://127.0.0.1:9", timeouts=QUICK) as api, pytest.raises(FilterAPIError) as away:
+        api.unique("news", ["a"])
+    assert (away.value.error_code, away.value.status, away.value.answers) == ("unreachable", None, [None])
+
+
+@pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.DELAY, Fault.DUPLICATE])
+@pytest.mark.parametrize("method", ["unique", "filter"])
+def test_a_request_or_an_answer_is_lost(service, news, fault, method):
+    """It is repeated under its key: all items are new, though the service had inserted them already."""
+    uris = [f"https://example.com/{i}" for i in range(700)]
+    with HttpProxy(int(service.url.rsplit(":", 1)[1]), first(fault, fault)) as proxy, FilterAPIClient(proxy.url) as api:
+        new = getattr(api, method)("news", uris)
+        assert (new if method == "unique" else new["URI_list_unique"]) == uris
+        proxy.release()
+        assert api.unique("news", [*uris, "z"]) == ["z"]
+        assert proxy.counts[fault] == 2
+    assert news.inserted() == 701
+
+
+def test_retries_end(service, news):
+    """``answer_lost``; ``retry=`` with the same items gets the answers, from another client object too."""
+    uris = [f"https://example.com/{i}" for i in range(12_000)]
+    port = int(service.url.rsplit(":", 1)[1])
+    with HttpProxy(port, first(Fault.PASS, *[Fault.CUT_AFTER] * 99)) as proxy:
+        with FilterAPIClient(proxy.url, timeouts=QUICK) as api, pytest.raises(FilterAPIError) as lost:
+            api.unique("news", uris)
+        assert (lost.value.error_code, lost.value.status) == ("answer_lost", None)
+        assert lost.value.answers == [0] * 5000 + [None] * 7000
+        assert news.inserted() == 10_000
+    with FilterAPIClient(service.url) as api:
+        with pytest.raises(ValueError, match="retry= takes what insert raised"):
+            api.unique("news", uris[:-1], retry=lost.value)
+        with pytest.raises(ValueError, match="retry= takes what forget raised"):
+            api.forget("news", uris, retry=lost.value)
+        assert api.unique("news", uris, retry=lost.value) == uris
+        assert api.unique("news", uris) == []
+
+
+def test_answers_of_the_endpoint_that_were_lost(service, news):
+    """What ``filter`` had been told before it failed is in the error, too."""
+    uris = ["a", "b", "a", *[f"https://example.com/{i}" for i in range(6000)]]
+    news.insert("b")
+    with HttpProxy(int(service.url.rsplit(":", 1)[1]), first(Fault.PASS, *[Fault.CUT_AFTER] * 99)) as proxy:
+        with FilterAPIClient(proxy.url, timeouts=QUICK) as api, pytest.raises(FilterAPIError) as lost:
+            api.filter("news", uris)
+        assert lost.value.answers[:4] == [0, 1, 1, 0]
+        proxy.plan = lambda _: Fault.PASS
+        with FilterAPIClient(proxy.url) as api:
+            assert api.filter("news", uris, retry=lost.value)["unique"] == 6001
+
+
+def test_a_cancelled_task(service, news):
+    """Its call waits in ``unresolved``, and ``retry=`` gets the answers."""
+
+    async def ask():
+        with HttpProxy(int(service.url.rsplit(":", 1)[1]), first(Fault.HANG)) as proxy:
+            async with AsyncFilterAPIClient(proxy.url) as api:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(api.unique("news", ["a", "b"]), 1)
+                (lost,) = api.unresolved
+                assert await api.unique("news", ["c"]) == ["c"]
+                assert await api.unique("news", ["a", "b"], retry=lost) == ["a", "b"]
+                return api.unresolved
+
+    assert asyncio.run(ask()) == []
+
+
+def test_threads_share_a_client(service, news):
+    """8 threads over one client and a proxy that loses a tenth of everything: each item is new once."""
+    told: collections.Counter[str] = collections.Counter()
+    port = int(service.url.rsplit(":", 1)[1])
+    with HttpProxy(port, at_random(5, 0.1), late_after=5) as proxy, FilterAPIClient(proxy.url) as api:
+
+        def insert_all() -> None:
+            for start in range(0, 3000, 100):
+                told.update(api.unique("news", [f"https://example.com/{i}" for i in range(start, start + 100)]))
+
+        threads = [threading.Thread(target=insert_all) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert told == {f"https://example.com/{i}": 1 for i in range(3000)}
+
+
+def test_after_a_fork(api):
+    """A child is a client of its own, over connections of its own."""
+    api.insert_many("news", ["before"])
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            answers = api.insert_many("news", ["before", "child"]), api._api.session.ids.client
+            os.write(write, json.dumps(answers).encode())
+        finally:
+            os._exit(0)
+    parents = [api.insert_many("news", [f"parent {i}"]) for i in range(20)]
+    os.waitpid(pid, 0)
+    os.close(write)
+    answers, client = json.loads(os.read(read, 1000))
+    os.close(read)
+    assert (answers, parents) == ([1, 0], [[0]] * 20)
+    assert client != api._api.session.ids.client
+
+
+class Scripted(http.server.ThreadingHTTPServer):
+    """A server that answers POST requests as it is told, and keeps what they were."""
+
+    def __init__(self, *answers) -> None:
+        self.answers, self.seen = iter(answers), []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                self.server.seen.append((self.path, dict(self.headers), json.loads(body)))
+                status, headers, content = next(self.server.answers)
+                key = self.headers.get("Idempotency-Key")
+                headers = ({"Idempotency-Key": key} if key else {}) | headers
+                content = content if isinstance(content, bytes) else json.dumps(content).encode()
+                self.send_response(status)
+                for name, value in {"Content-Length": str(len(content)), **headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_):
+                pass
+
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def __exit__(self, *_) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+GOOD = (200, {}, {"filter_typeid": "news", "ages": [0], "total": 1, "unique": 1})
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        (503, {"Retry-After": "0"}, {"error_code": "server_unavailable", "error": "away"}),
+        (503, {}, {"error_code": "answer_lost", "error": "away"}),
+        (429, {}, {"error_code": "too_many_requests", "error": "wait"}),
+        (408, {"Connection": "close"}, {"error_code": "too_slow", "error": "slow"}),
+        (500, {}, {"error_code": "internal_error", "error": "a bug"}),
+        (502, {}, b"<html>Bad Gateway</html>"),
+        (504, {"Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}, b""),
+        (200, {"Idempotency-Key": "somebody's/else/1"}, GOOD[2]),
+        (200, {}, b'{"ages": [0'),
+        (200, {}, b"[]"),
+    ],
+)
+def test_what_is_repeated(bad):
+    """Everything temporary, and every answer that is not this request's, under the same key."""
+    with Scripted(bad, bad, GOOD, GOOD) as server, FilterAPIClient(server.url, "secret") as api:
+        assert api.insert_many("news", ["a"]) == [0]
+        assert api.insert_many("news", ["b"]) == [0]
+    keys = [headers["Idempotency-Key"] for _, headers, _ in server.seen]
+    assert keys[0] == keys[1] == keys[2] != keys[3]
+    assert re.fullmatch(r"[0-9a-f]{16}/0/1", keys[0])
+    assert keys[3] == keys[0][:-1] + "2"
+    assert {headers["Authorization"] for _, headers, _ in server.seen} == {"Bearer secret"}
+    assert {path for path, _, _ in server.seen} == {"/v1/filters/news/insert"}
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(400, "bad_json"), (401, "unauthorized"), (403, "forbidden"), (404, "filter_not_found"), (409, "refused"),
+     (413, "body_too_large"), (422, "bad_item"), (507, "filter_full"), (503, "slice_lost"), (503, "restoring")],
+)  # fmt: skip
+def test_what_is_not_repeated(status, code):
+    """Everything that asking again would not mend: an error at once, with code, status and what the service says."""
+    answer = (status, {}, {"error_code": code, "error": "do this", "indices": [2]})
+    with (
+        Scripted(answer) as server,
+        FilterAPIClient(server.url) as api,
+        pytest.raises(FilterAPIError, match="do this") as told,
+    ):
+        api.unique("news", ["a"])
+    assert (told.value.status, told.value.error_code, told.value.indices) == (status, code, [2])
+    assert len(server.seen) == 1
+
+
+def test_waiting_for_a_restore():
+    """``Timeouts(restoring=)`` waits for a filter that is being brought back."""
+    busy = (503, {"Retry-After": "0"}, {"error_code": "restoring", "error": "wait"})
+    with Scripted(busy, busy, GOOD) as server:
+        patient = Timeouts(connect=1, reply=2, total=1, restoring=30)
+        with FilterAPIClient(server.url, timeouts=patient) as api:
+            assert api.insert_many("news", ["a"]) == [0]
+
+
+def test_refused_after_it_may_have_run():
+    """A refusal after a lost answer does not say that nothing was inserted: ``answer_lost``, and the slot waits."""
+    lost, refused = (502, {}, b""), (403, {}, {"error_code": "forbidden", "error": "no longer yours"})
+    with Scripted(lost, refused, GOOD, GOOD) as server, FilterAPIClient(server.url) as api:
+        with pytest.raises(FilterAPIError) as told:
+            api.unique("news", ["a"])
+        assert told.value.error_code == "answer_lost"
+        assert api.unique("news", ["b"]) == ["b"]
+        assert api.unique("news", ["a"], retry=told.value) == ["a"]
+    slots = [headers["Idempotency-Key"].split("/")[1:] for _, headers, _ in server.seen]
+    assert slots == [["0", "1"], ["0", "1"], ["1", "1"], ["0", "1"]]

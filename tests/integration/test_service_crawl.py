@@ -1,0 +1,125 @@
+"""Crawlers that ask the service: "new" is answered exactly once, whatever is cut, repeated or killed."""
+
+from __future__ import annotations
+
+import collections
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from support import api_crawler
+from support.proxy import HttpProxy, at_random
+from support.servers import wait_until
+from support.service import Service
+
+from urifilter_redis import UriFilter
+from urifilter_redis.sdk import FilterAPIClient
+
+CRAWLERS = 8
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory):
+    """48,010 lines, 47,940 of them different; ``URIFILTER_TEST_URLS`` names a file of real ones."""
+    if named := os.environ.get("URIFILTER_TEST_URLS"):
+        return Path(named)
+    dice = random.Random(1)
+    different = [f"https://www.example{i % 97}.com/päge/{i}?q={dice.randrange(9)}".encode() for i in range(47_900)]
+    different += [b"\xef\xbb\xbfhttp://bom.example/", b"\xff\xfe odd bytes", b"", b"tab\there", b"'\"\\\x01"]
+    different += [b"http://\xed\xa0\x80.example/%d" % i for i in range(47_940 - len(different))]
+    file = tmp_path_factory.mktemp("urls") / "urls.txt"
+    file.write_bytes(b"\n".join([*different, *dice.sample(different, 70)]))
+    return file
+
+
+@pytest.fixture
+def news(redis70):
+    with UriFilter.create("news", redis=redis70.url, capacity=100_000, error_rate=1e-8, shards=3) as made:
+        yield made
+
+
+def crawl(url: str, lines: Path, out: Path, batch: int) -> collections.Counter[bytes]:
+    """Let crawlers insert all lines; return how often each was new."""
+    command = [sys.executable, api_crawler.__file__, url, "news", str(lines)]
+    running = [subprocess.Popen([*command, str(seed), str(batch), str(out)]) for seed in range(CRAWLERS)]
+    assert [each.wait(200) for each in running] == [0] * CRAWLERS
+    return collections.Counter(out.read_bytes().split(b"\n")[:-1])
+
+
+def test_two_workers(redis70, news, lines, tmp_path):
+    """8 processes insert the same 48,010 lines: each that differs is new exactly once."""
+    with Service(redis70.url, "--workers", 2) as service:
+        told = crawl(service.url, lines, tmp_path / "new", 2000)
+        assert told == dict.fromkeys(lines.read_bytes().split(b"\n"), 1)
+        assert news.inserted() == len(told)
+
+
+def test_faults_and_killed_workers(redis70, news, lines, tmp_path):
+    """The same through a proxy that loses, delays and repeats, while workers are killed again and again."""
+    stop, killed = threading.Event(), []
+    with Service(redis70.url, "--workers", 2) as service:
+        with HttpProxy(service.port, at_random(7, 0.05), late_after=20) as proxy:
+            killer = threading.Thread(target=kill_workers, args=(service, stop, killed))
+            killer.start()
+            told = crawl(proxy.url, lines, tmp_path / "new", 700)
+            stop.set()
+            killer.join()
+            faults = sum(count for fault, count in proxy.counts.items() if fault.value != "pass")
+        assert told == dict.fromkeys(lines.read_bytes().split(b"\n"), 1)
+        assert news.inserted() == len(told)
+        assert len(killed) >= 2
+        assert faults > 10
+
+
+def kill_workers(service: Service, stop: threading.Event, killed: list[int]) -> None:
+    """Kill one worker after the other, each once both are there."""
+    while not stop.wait(1):
+        workers = children(service.process.pid)
+        if len(workers) == 2:
+            os.kill(workers[len(killed) % 2], signal.SIGKILL)
+            killed.append(workers[len(killed) % 2])
+
+
+def children(process: int) -> list[int]:
+    """Return the workers of a service."""
+    listed = subprocess.run(["pgrep", "-P", str(process), "-f", "spawn_main"], capture_output=True, text=True)
+    return sorted(map(int, listed.stdout.split()))
+
+
+def test_redis_is_killed_under_load(make_server, tmp_path):
+    """503 while it is away, then answers again without a restart; with an append-only file nothing is lost."""
+    redis = make_server("redis70", appendonly="yes", appendfsync="always")
+    uris = [f"https://example.com/{i}" for i in range(40_000)]
+    with UriFilter.create("news", redis=redis.url, capacity=100_000, error_rate=1e-8) as news:
+        with Service(redis.url, "--workers", 2) as service:
+            told: collections.Counter[str] = collections.Counter()
+
+            def insert_all() -> None:
+                with FilterAPIClient(service.url) as api:
+                    for start in range(0, len(uris), 200):
+                        told.update(api.unique("news", uris[start : start + 200]))
+
+            threads = [threading.Thread(target=insert_all) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for wanted in (5_000, 20_000):
+                wait_until(lambda: len(told) >= wanted, "nothing is inserted")  # noqa: B023 - called at once
+                redis.kill()
+                wait_until(
+                    lambda: "server_unavailable" in metrics(service) or "answer_lost" in metrics(service), "no 503"
+                )
+                redis.start()
+            for thread in threads:
+                thread.join()
+            assert told == dict.fromkeys(uris, 1)
+        assert news.inserted() == len(uris)
+
+
+def metrics(service: Service) -> str:
+    with service.raw() as connection:
+        return connection.ask(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").body.decode()
