@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import Any, NoReturn
 
 __all__ = [
+    "ATTEMPT_HEADER",
     "COMMANDS",
     "DEFAULT_PATH",
     "DEFAULT_PORT",
@@ -29,8 +30,11 @@ DEFAULT_PATH = "/cr-clawr/uri_filter/api/uri_filter"
 #: Where everything else about filters is: a list, and below it each filter and its commands.
 FILTERS_PATH = "/v1/filters"
 
-#: What names a request, so that it may be repeated; see ``callid.CallKey``. The answer repeats it.
+#: What names a request, so that it may be repeated; see ``callid.CallKey``.
 KEY_HEADER = "Idempotency-Key"
+
+#: What names one attempt; its answer repeats it, whatever it is, so that no other is taken for it.
+ATTEMPT_HEADER = "X-Request-Id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ ERROR_CODES: Mapping[str, Meaning] = {
     "internal_error": Meaning(HTTPStatus.INTERNAL_SERVER_ERROR, "a bug: the log has it"),
     "server_unavailable": Meaning(HTTPStatus.SERVICE_UNAVAILABLE, "Redis is away or refuses; nothing was inserted"),
     "answer_lost": Meaning(
-        HTTPStatus.SERVICE_UNAVAILABLE, "the same, and some may have been inserted: repeat it under its key"
+        HTTPStatus.SERVICE_UNAVAILABLE, "it ended half-way, and some may have been inserted: repeat it under its key"
     ),
     "restoring": Meaning(HTTPStatus.SERVICE_UNAVAILABLE, "the filter is being brought back from its archive"),
     "slice_lost": Meaning(HTTPStatus.SERVICE_UNAVAILABLE, "Redis has lost a bitmap of the filter"),

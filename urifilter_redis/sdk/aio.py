@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,6 +13,7 @@ from urifilter_redis.aio import drive
 from urifilter_redis.flows import selected
 from urifilter_redis.sdk.api import API, TIMEOUTS
 from urifilter_redis.sdk.outcomes import failed, judged
+from urifilter_redis.steps import Unanswered
 from urifilter_redis.wire import DEFAULT_PATH, FILTERS_PATH
 
 if TYPE_CHECKING:
@@ -39,10 +41,15 @@ class _AsyncConnector:
         return list(await asyncio.gather(*map(self._send, commands)))
 
     async def _send(self, command: Arguments) -> Any:
+        attempt = secrets.token_hex(8)
         try:
-            return judged(self._api.session, command[2], await self._client.request(**self._api.request(command)))
+            response = await self._client.request(**self._api.request(command, attempt))
         except httpx.HTTPError as error:
             return failed(error)
+        outcome = judged(self._api.session, attempt, response)
+        if isinstance(outcome, Unanswered):
+            await response.extensions["network_stream"].aclose()
+        return outcome
 
     async def close(self) -> None:
         """Close the connections."""

@@ -19,7 +19,7 @@ from urifilter_redis.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.sdk.asked import Asked, Part
 from urifilter_redis.sdk.outcomes import told
 from urifilter_redis.session import Session
-from urifilter_redis.wire import COMMANDS, DEFAULT_PORT, FILTERS_PATH, KEY_HEADER, write_json
+from urifilter_redis.wire import ATTEMPT_HEADER, COMMANDS, DEFAULT_PORT, FILTERS_PATH, KEY_HEADER, Command, write_json
 
 if TYPE_CHECKING:
     from urifilter_redis.steps import Arguments, Flow
@@ -74,15 +74,15 @@ class API:
         """Return where a filter is."""
         return f"{FILTERS_PATH}/{quote(filter_typeid.encode('utf-8', 'surrogatepass'), safe='')}"
 
-    def request(self, command: Arguments) -> dict[str, Any]:
-        """Return what httpx takes to send a command: method, path, key and body."""
+    def request(self, command: Arguments, attempt: str) -> dict[str, Any]:
+        """Return what httpx takes to send a command (method, path, key and body) in an attempt of that name."""
         method, path, key, body = command
         headers = {"Content-Type": "application/json"} if body else {}
         return {
             "method": method,
             "url": str(self.url) + str(path),
             "content": body or None,
-            "headers": headers | ({KEY_HEADER: key} if key else {}),
+            "headers": headers | {ATTEMPT_HEADER: attempt} | ({KEY_HEADER: key} if key else {}),
         }
 
     def command(self, filter_typeid: str, command: str, items: Iterable[object], retry: UriFilterError | None,
@@ -90,12 +90,12 @@ class API:
         """Send items for a command of a filter."""
         more = {} if max_age is None else {"max_age": max_age}
         path = f"{self.path_of(filter_typeid)}/{command}"
-        asked = self._asked((filter_typeid, command), items, retry)
+        asked = self._asked((filter_typeid, command), COMMANDS[command], items, retry)
         return (yield from self._ask(asked, path, lambda part: {"URI_list": part.items, **more}))
 
     def filter(self, filter_typeid: str, items: Iterable[object], retry: UriFilterError | None) -> Flow[dict[str, Any]]:
         """Send items to the endpoint that answers which are new; return its answer for all."""
-        asked = self._asked((filter_typeid, "insert"), items, retry)
+        asked = self._asked((filter_typeid, "filter"), COMMANDS["insert"], items, retry)
 
         def body(part: Part) -> dict[str, Any]:
             return {"filter_typeid": filter_typeid, "URI_list": part.items}
@@ -113,11 +113,13 @@ class API:
             raise told(request.error)
         return request.reply  # type: ignore[no-any-return]
 
-    def _asked(self, what: tuple[str, str], items: Iterable[object], retry: UriFilterError | None) -> Asked:
+    def _asked(
+        self, what: tuple[str, str], command: Command, items: Iterable[object], retry: UriFilterError | None
+    ) -> Asked:
         wanted = listed(items)
         if retry is None:
             _check(wanted)
-            return Asked(what, wanted, ITEMS_A_REQUEST)
+            return Asked(what, command, wanted, ITEMS_A_REQUEST)
         asked = retry.batch
         if not isinstance(asked, Asked) or asked.what != what or list(asked.items) != list(wanted):
             raise ValueError(f"retry= takes what {what[1]} raised for these same items, not {retry!r}")
@@ -131,7 +133,7 @@ class API:
         Raises:
             FilterAPIError: with what did arrive.
         """
-        keyed = COMMANDS[asked.what[1]].writes
+        keyed = asked.command.writes
         for part in asked.parts:
             if part.reply is None:
                 try:
@@ -165,6 +167,9 @@ class API:
         request = Request(lambda _: ("POST", path, key, body), None, part.call_id, part.in_doubt)
         try:
             yield from exchange(self.session, [request])
+            if request.answered and request.reply.get("total") != len(part.items):
+                request.in_doubt, text = keyed, f"{self.session.where}: its answer is not for these items"
+                request.error = FilterAPIError(text, error_code="bad_response")
         finally:
             part.in_doubt = request.in_doubt or not request.settled
             if part.call_id is not None and request.settled and not part.in_doubt:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.items import encode_items
-from urifilter_redis.wire import COMMANDS
 
 if TYPE_CHECKING:
     from urifilter_redis.callid import CallId
+    from urifilter_redis.wire import Command
 
 __all__ = ["Asked", "Part"]
 
@@ -39,13 +39,15 @@ class Asked:
     """A call of the SDK, and how far it has come.
 
     Attributes:
-        what: the filter and command.
+        what: the filter and the method.
+        command: that the items are for.
         items: as the caller gave them.
         parts: of them.
     """
 
-    def __init__(self, what: tuple[str, str], items: Sequence[object], size: int) -> None:
+    def __init__(self, what: tuple[str, str], command: Command, items: Sequence[object], size: int) -> None:
         self.what = what
+        self.command = command
         self.items = items
         self.parts = [Part(at, items[at : at + size]) for at in range(0, len(items), size)]
 
@@ -54,7 +56,7 @@ class Asked:
         """The ages, or 1 and 0 for was there and was not, that arrived; None for each item without one."""
         found: list[int | None] = []
         for part in self.parts:
-            found += [None] * len(part.items) if part.reply is None else _ages(part, COMMANDS[self.what[1]].field)
+            found += [None] * len(part.items) if part.reply is None else _ages(part, self.command.field)
         return found
 
     @property

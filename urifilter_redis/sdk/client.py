@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,6 +13,7 @@ from urifilter_redis.client import drive
 from urifilter_redis.flows import selected
 from urifilter_redis.sdk.api import API, TIMEOUTS
 from urifilter_redis.sdk.outcomes import failed, judged
+from urifilter_redis.steps import Unanswered
 from urifilter_redis.wire import DEFAULT_PATH, FILTERS_PATH
 
 if TYPE_CHECKING:
@@ -40,10 +42,15 @@ class _Connector:
 
     def _send(self, command: Arguments) -> Any:
         client = self._clients.get(os.getpid()) or self._connect()
+        attempt = secrets.token_hex(8)
         try:
-            return judged(self._api.session, command[2], client.request(**self._api.request(command)))
+            response = client.request(**self._api.request(command, attempt))
         except httpx.HTTPError as error:
             return failed(error)
+        outcome = judged(self._api.session, attempt, response)
+        if isinstance(outcome, Unanswered):
+            response.extensions["network_stream"].close()
+        return outcome
 
     def _connect(self) -> httpx.Client:
         made = httpx.Client(**self._api.options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -10,7 +9,7 @@ import httpx
 from urifilter_redis.errors import AnswerLost, FilterAPIError, UriFilterError
 from urifilter_redis.replies import Judged, Verdict
 from urifilter_redis.steps import Unanswered, Unsent
-from urifilter_redis.wire import KEY_HEADER, read_json
+from urifilter_redis.wire import ATTEMPT_HEADER, read_json
 
 if TYPE_CHECKING:
     from urifilter_redis.session import Session
@@ -45,34 +44,45 @@ def told(error: UriFilterError) -> FilterAPIError:
     )
 
 
-def judged(session: Session, key: object, response: httpx.Response) -> Any:
-    """Make an outcome of a response: its content, or what to do about an error."""
-    code, text, seconds = "bad_response", f"HTTP {response.status_code}", 0.0
+def judged(session: Session, attempt: str, response: httpx.Response) -> Any:
+    """Make an outcome of a response to an attempt: its content, or what to do about an error.
+
+    ``Unanswered`` if it is another attempt's; then the connection is out of step, and must not be used again.
+    """
+    content = _content(response)
+    known = isinstance(content.get("error_code"), str)
+    answered = response.headers.get(ATTEMPT_HEADER)
+    if answered != attempt and (answered or known or response.is_success):
+        return Unanswered(ConnectionError("the answer on this connection was another request's"))
+    if response.is_success and content:
+        return content
+    error = FilterAPIError(
+        f"{session.where}: {content['error']} ({content['error_code']})"
+        if known
+        else f"{session.where}: HTTP {response.status_code} of somebody else than the service",
+        error_code=content["error_code"] if known else "bad_response",
+        status=response.status_code,
+        retry_after=_seconds(response),
+        indices=[index for index in content.get("indices", ()) if isinstance(index, int)],
+    )
+    between = Verdict.IN_DOUBT if response.status_code in _BETWEEN or response.is_success else Verdict.REFUSED
+    verdict = _VERDICTS.get(error.error_code, Verdict.REFUSED) if known else between
+    return Judged(error, verdict, min(error.retry_after, session.timeouts.total))
+
+
+def _content(response: httpx.Response) -> dict[str, Any]:
+    """Return the object that a response has, empty if it is none."""
     try:
         content = read_json(response.content)
     except ValueError:
-        content = None
-    if response.is_success and isinstance(content, dict) and key in {"", response.headers.get(KEY_HEADER)}:
-        return content
-    indices: list[int] = []
-    if isinstance(content, dict) and isinstance(content.get("error_code"), str):
-        code, text = content["error_code"], str(content.get("error"))
-        indices = [index for index in content.get("indices", ()) if isinstance(index, int)]
-    verdict = Verdict.IN_DOUBT if response.status_code in _BETWEEN or response.is_success else Verdict.REFUSED
-    verdict = _VERDICTS.get(code, verdict if code == "bad_response" else Verdict.REFUSED)
-    try:
-        seconds = float(response.headers.get("Retry-After", 0))
-    except ValueError:  # a date
-        seconds = 1.0
-    seconds = seconds if math.isfinite(seconds) and seconds > 0 else 0.0
-    error = FilterAPIError(
-        f"{session.where}: {text} ({code})",
-        error_code=code,
-        status=response.status_code,
-        retry_after=seconds,
-        indices=indices,
-    )
-    return Judged(error, verdict, min(seconds, session.timeouts.total))
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _seconds(response: httpx.Response) -> float:
+    """Return what Retry-After says; 1 for a date."""
+    text = response.headers.get("Retry-After", "0")
+    return float(text) if text.isdecimal() else 1.0
 
 
 def failed(error: httpx.HTTPError) -> Unsent | Unanswered:

@@ -79,7 +79,7 @@ class Filters(BaseModel):
 
 
 class Answered(BaseModel):
-    """Items answered by all workers of this service since it began."""
+    """Items that all workers of this service inserted or looked for since it began."""
 
     new: int
     seen: int

@@ -135,7 +135,7 @@ class Service:
         ages = await self._answer(request, token, asked.filter_typeid, "insert", asked.URI_list)
         new = [item for item, age in zip(asked.URI_list, ages, strict=True) if age == 0]
         content = {"filter_typeid": asked.filter_typeid, "URI_list_unique": new, "total": len(ages), "unique": len(new)}
-        return Answer(content, headers=_again(request))
+        return Answer(content)
 
     async def command(self, request: Request, filter_typeid: str, command: str) -> Response:
         """Do a command, answer a value an item."""
@@ -151,7 +151,7 @@ class Service:
             "total": len(answers),
             kind.count: answers.count(0) if kind.count == "unique" else len(answers) - answers.count(0),
         }
-        return Answer(content, headers=_again(request))
+        return Answer(content)
 
     async def _answer(  # noqa: PLR0913, PLR0917 - what a question is
         self, request: Request, token: Token, name: str, command: str, items: list[Any], max_age: int | None = None
@@ -242,8 +242,3 @@ def _key(request: Request, token: Token) -> CallKey | None:
     if not (text.isascii() and text.isprintable() and 0 < len(text) <= KEY_LENGTH):
         raise Refusal("bad_request", f"{KEY_HEADER}: 1 to {KEY_LENGTH} printable ASCII characters")
     return CallKey(text, token.name)
-
-
-def _again(request: Request) -> dict[str, str]:
-    """Repeat a request's key, so that its sender knows whose answer this is."""
-    return {KEY_HEADER: request.headers[KEY_HEADER]} if KEY_HEADER in request.headers else {}

@@ -91,6 +91,5 @@ def refusal_of(error: UriFilterError, field: str | None = None) -> Refusal:
         more[field] = (
             error.answers if field == "ages" else [None if each is None else each == 1 for each in error.answers]
         )
-        if code in _TEMPORARY:  # something was done, so whoever asks again must do so under the same key
-            code = "answer_lost"
+        code = "answer_lost"  # something was done: whoever asks again must do so under the same key
     return Refusal(code, str(error), more=more)

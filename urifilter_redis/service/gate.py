@@ -7,17 +7,21 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 
 from urifilter_redis.service import metrics
 from urifilter_redis.service.bodies import Answer
 from urifilter_redis.service.failures import Refusal
 from urifilter_redis.service.settings import is_loopback
+from urifilter_redis.wire import ATTEMPT_HEADER
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 __all__ = ["CODE", "COMMAND", "COUNTS", "TOKEN", "Gate"]
+
+#: Characters of an attempt's name that are repeated.
+ATTEMPT_LENGTH = 200
 
 log = logging.getLogger("urifilter_redis.service.requests")
 
@@ -42,15 +46,19 @@ class Gate:
             await self._app(scope, receive, send)
             return
         began, status = time.perf_counter(), 500
+        headers = Headers(scope=scope)
+        attempt = headers.get(ATTEMPT_HEADER, "")[:ATTEMPT_LENGTH]
 
         async def noting(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if attempt:
+                    MutableHeaders(scope=message)[ATTEMPT_HEADER] = attempt
             await send(message)
 
         try:
-            refusal = _foreign(Headers(scope=scope)) if self._alone else None
+            refusal = _foreign(headers) if self._alone else None
             if refusal is None:
                 await self._app(scope, receive, noting)
             else:
@@ -81,6 +89,7 @@ def _foreign(headers: Headers) -> Refusal | None:
 def _log(scope: Scope, status: int, seconds: float) -> None:
     fields = {
         "client": (scope.get("client") or ("",))[0],
+        "request_id": Headers(scope=scope).get(ATTEMPT_HEADER, "")[:ATTEMPT_LENGTH],
         "token": scope.get(TOKEN, ""),
         "method": scope["method"],
         "path": scope["path"],

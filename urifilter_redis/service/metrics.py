@@ -85,11 +85,11 @@ def note_script_error(error: RedisError) -> None:
 
 
 def answered() -> dict[tuple[str, str], int]:
-    """Return how many items were answered, by filter and answer (``new`` or ``seen``), by all workers so far."""
+    """Return how many items were inserted or looked for, by filter and answer, by all workers so far."""
     counts: collections.Counter[tuple[str, str]] = collections.Counter()
     for metric in _registry().collect():
         for sample in metric.samples:
-            if sample.name == "urifilter_items_total":
+            if sample.name == "urifilter_items_total" and sample.labels["command"] in {"insert", "contains"}:
                 counts[sample.labels["filter"], sample.labels["answer"]] += int(sample.value)
     return counts
 
