@@ -10,7 +10,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import click
@@ -49,7 +49,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass
 class Shared:
-    """The options that every command has."""
+    """The options that every command has; ``said`` are the names of those that were."""
 
     redis: str | None = None
     prefix: str = DEFAULT_PREFIX
@@ -57,6 +57,7 @@ class Shared:
     wait: float = 0.0
     json: bool = False
     verbose: bool = False
+    said: set[str] = field(default_factory=set)
 
     def where(self) -> dict[str, Any]:
         """Return the arguments of the library that say where the filters are."""
@@ -87,7 +88,9 @@ def shared(command: F) -> F:
 def _kept(name: str, read: Callable[[Any], object] = lambda value: value) -> dict[str, Any]:
     def keep(context: click.Context, _: click.Parameter, value: object) -> None:
         if value:
-            setattr(context.ensure_object(Shared), name, read(value))
+            options = context.ensure_object(Shared)
+            setattr(options, name, read(value))
+            options.said.add(name)
 
     return {"expose_value": False, "callback": keep}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,14 +14,14 @@ from urifilter_redis import ServerUnavailable, UriFilter, UriFilterError, list_f
 
 from .common import Shared, pass_shared, say, shared
 from .daemon import background, daemon_options, stop_daemon, tell_status
-from .signals import Signals
+from .signals import Interrupted, Signals
 
 if TYPE_CHECKING:
     from urifilter_redis.service.settings import ServiceSettings
 
 __all__ = ["serve"]
 
-_MISSING = "serve needs more packages: pip install 'urifilter-redis[server]'"
+_NEEDED = ("fastapi", "httptools", "prometheus_client", "pydantic_settings", "uvicorn")
 _HOST = "Address to listen at; 127.0.0.1 by default, and anything else wants tokens."
 
 
@@ -61,29 +63,44 @@ def serve(
     bound = listen(settings.host, settings.port)
     host, port = bound.getsockname()[:2]
     say(f"listens at http://{f'[{host}]' if ':' in host else host}:{port}{settings.path}")
-    with background(daemon=daemon, pidfile=pidfile, log_file=log_file, keeps=[bound.fileno()]), Signals():
+    keeps = [bound.fileno()]
+    with (
+        background(daemon=daemon, pidfile=pidfile, log_file=log_file, keeps=keeps),
+        Signals() as signals,
+        contextlib.suppress(Interrupted),
+        signals.allowed(),
+    ):
         serve_until_stopped(settings, bound)
 
 
 def _said(options: Shared, flags: dict[str, Any]) -> dict[str, Any]:
     """Return what the command line says, and nothing that it leaves open."""
-    shared_ones = {"redis": options.redis, "archive": options.archive}
-    if options.prefix != Shared().prefix:
+    shared_ones = {"redis_url": options.redis, "archive": options.archive}
+    if "prefix" in options.said:
         shared_ones["prefix"] = options.prefix
     return {name: value for name, value in (flags | shared_ones).items() if value is not None}
 
 
 def _load(flags: dict[str, Any], file: Path | None) -> tuple[ServiceSettings, Callable[..., Any], Callable[..., Any]]:
-    try:
-        from urifilter_redis.service import server, settings  # noqa: PLC0415 - an extra
-    except ModuleNotFoundError as error:
-        raise UriFilterError(f"{_MISSING} ({error})") from error
+    missing = [name for name in _NEEDED if not _is_there(name)]
+    if missing:
+        text = "serve needs more packages: pip install 'urifilter-redis[server]'"
+        raise UriFilterError(f"{text} (missing: {', '.join(missing)})")
+    from urifilter_redis.service import server, settings  # noqa: PLC0415 - an extra
+
     return settings.load(flags, file), server.listen, server.serve
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ValueError:  # in sys.modules, and not a module
+        return False
 
 
 def _try_filters(settings: ServiceSettings) -> None:
     """Make or open all filters once, so that what is wrong is told at once; a server that is away may come."""
-    where: dict[str, Any] = {"redis": settings.redis, "prefix": settings.prefix}
+    where: dict[str, Any] = {"redis": settings.redis_url, "prefix": settings.prefix}
     archived = where | {"archive": settings.archive}
     try:
         for name, wanted in settings.filters.items():

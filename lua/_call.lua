@@ -1,5 +1,5 @@
 -- The call id of a writing call, and the record that lets its answer survive a lost reply.
--- A record is cmsgpack: sequence, time, count and last digest of the items, and the answers; without answers
+-- A record is cmsgpack: sequence, time, count and SHA-1 of the items, and the answers; without answers
 -- (the short form) when the call changed nothing.
 
 local DEADLINE_AHEAD = 2 * 60 * 1000 -- ms; shorter than any record's life
@@ -21,15 +21,15 @@ local function open_call(id, packed)
   end
   local call = {
     id = id, field = client .. '/' .. slot, sequence = tonumber(sequence), now = server_time(),
-    count = #packed / 16, last = string.sub(packed, -16),
+    count = #packed / 16, items = redis.sha1hex(ARGV[3] .. packed), -- with max_age, which they are asked about by
   }
   local record = redis.call('HGET', KEYS[2], call.field)
   if record then
-    local recorded, _, count, last, answers = cmsgpack.unpack(record)
+    local recorded, _, count, items, answers = cmsgpack.unpack(record)
     if recorded > call.sequence then
       return nil, redis.error_reply('OLDCALL a later call of this client and slot has run')
     elseif recorded == call.sequence then
-      if count ~= call.count or last ~= call.last then
+      if count ~= call.count or items ~= call.items then
         return nil, redis.error_reply('BADARG this call id was used for other items')
       end
       call.answers = answers
@@ -50,7 +50,7 @@ local function record_call(call, answers)
   if call.id == '-' then
     return
   end
-  local record = cmsgpack.pack(call.sequence, call.now, call.count, call.last)
+  local record = cmsgpack.pack(call.sequence, call.now, call.count, call.items)
   if answers then
     record = record .. cmsgpack.pack(answers)
   end

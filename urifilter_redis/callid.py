@@ -25,6 +25,9 @@ CALL_LIFE = 60_000
 #: for ten minutes; two are left for clocks that disagree).
 PROOF_LIFE = 8 * 60_000
 
+#: Commands that a key may be for; each has slots of its own.
+KEYED = ("insert", "forget", "remove")
+
 #: Calls to one shard that one request under a ``CallKey`` may be cut into.
 PARTS = 100_000
 
@@ -94,7 +97,8 @@ class CallKey:
         """Make the id of the part-th call to a shard, below ``PARTS``, of a request with these digests."""
         found = _KEY.fullmatch(self.text)
         if found:
-            return CallId(found[1], int(found[2]) * PARTS + part, int(found[3]), started, keyed=True)
+            slot = (int(found[2]) * len(KEYED) + KEYED.index(command)) * PARTS + part
+            return CallId(found[1], slot, int(found[3]), started, keyed=True)
         named = f"{self.scope}\0{command}\0{self.text}".encode("utf-8", "surrogatepass")
         return CallId(blake2b(packed, key=blake2b(named).digest(), digest_size=16).hexdigest(), part, 1, started, True)  # noqa: FBT003
 

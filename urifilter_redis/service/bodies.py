@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
@@ -32,13 +32,22 @@ _CLOSE = {"Connection": "close"}
 Uris = Annotated[list[Any], Field(description="items: URIs, or any other JSON values")]
 
 
+def _whole(value: object) -> object:
+    """Return a number as JSON means it: 1.0 is 1."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_AGE = "ring: look only at so many of the newest slices"
+Age = Annotated[int | None, BeforeValidator(_whole), Field(ge=1, description=_AGE)]
+
+
 class Items(BaseModel):
     """Items for a command."""
 
     model_config = _STRICT
 
     URI_list: Uris
-    max_age: Annotated[int | None, Field(ge=1, description="ring: look only at so many of the newest slices")] = None
+    max_age: Age = None
 
 
 class ItemsOf(BaseModel):

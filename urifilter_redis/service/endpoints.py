@@ -58,7 +58,7 @@ class Service:
     @contextlib.asynccontextmanager
     async def lifespan(self, _: object) -> AsyncIterator[None]:
         """Hold the connections for as long as the application runs."""
-        address = await asyncio.to_thread(Address, self.settings.redis)
+        address = await asyncio.to_thread(Address, self.settings.redis_url)
         connector = SharedConnector(AsyncConnector(address, Timeouts()), metrics.note_script_error)
         wanted = {name: each.settings() for name, each in self.settings.filters.items()}
         home = named_home(self.settings.archive or "", asynchronous=True)

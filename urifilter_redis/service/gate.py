@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from typing import TYPE_CHECKING
@@ -98,4 +99,11 @@ def _log(scope: Scope, status: int, seconds: float) -> None:
         "ms": round(1000 * seconds, 2),
         **scope.get(COUNTS, {}),
     }
-    log.info(" ".join(f"{name}={value}" for name, value in fields.items() if value != ""), extra={"fields": fields})
+    shown = (f"{name}={_shown(value)}" for name, value in fields.items() if value != "")
+    log.info(" ".join(shown), extra={"fields": fields})
+
+
+def _shown(value: object) -> str:
+    """Return a value as it may stand in a line."""
+    text = str(value)
+    return text if text.isascii() and text.isprintable() and not set(' "=') & set(text) else json.dumps(text)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import os
+import signal
 import socket
 import tempfile
+import threading
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -15,6 +18,8 @@ from urifilter_redis.service import FOLDER_VARIABLE
 from urifilter_redis.service.logs import configuration
 
 if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
     from urifilter_redis.service.settings import ServiceSettings
 
 __all__ = ["listen", "serve"]
@@ -64,6 +69,15 @@ def serve(settings: ServiceSettings, bound: socket.socket) -> None:
 
 
 def _application(settings: ServiceSettings) -> object:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     from urifilter_redis.service.app import make_app  # noqa: PLC0415 - metrics look for their folder when imported
 
     return make_app(settings)
+
+
+def _end_with(parent: BaseProcess) -> None:
+    """Stop this worker when its parent is gone, however it ended: nobody would stop it, or start another."""
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)

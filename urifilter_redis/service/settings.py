@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -18,8 +18,7 @@ from pydantic_settings import (
 )
 
 from urifilter_redis import config
-from urifilter_redis.archive.home import ARCHIVE_VARIABLE, open_home
-from urifilter_redis.connection import URL_VARIABLE
+from urifilter_redis.archive.home import open_home
 from urifilter_redis.keys import DEFAULT_PREFIX, check_name, check_prefix
 from urifilter_redis.service.tokens import Token
 from urifilter_redis.wire import DEFAULT_PATH, DEFAULT_PORT
@@ -29,16 +28,27 @@ __all__ = ["FilterSettings", "Limits", "ServiceSettings", "TokenSettings", "is_l
 _STRICT = ConfigDict(extra="forbid", frozen=True)
 
 
+def _no_truth(value: object) -> object:
+    """Refuse what Python takes for a number."""
+    if isinstance(value, bool):
+        raise ValueError("a number is wanted, and not true or false")  # noqa: TRY004 - pydantic tells of ValueErrors
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_no_truth)]
+Number = Annotated[float, BeforeValidator(_no_truth)]
+
+
 class Limits(BaseModel):
     """What a request may have at most; more is refused."""
 
     model_config = _STRICT
 
-    body: Annotated[int, Field(ge=1024, le=1 << 30, description="bytes of a request's body")] = 16 << 20
-    items: Annotated[int, Field(ge=1, le=100_000, description="items of a request")] = 10_000
-    item: Annotated[int, Field(ge=1, le=1 << 24, description="bytes of an item")] = 1 << 16
-    seconds: Annotated[float, Field(gt=0, le=3600, description="in which a request's head and body must arrive")] = 10.0
-    requests: Annotated[int, Field(ge=1, le=100_000, description="at once, for each token and worker")] = 100
+    body: Annotated[Whole, Field(ge=1024, le=1 << 30, description="bytes of a request's body")] = 16 << 20
+    items: Annotated[Whole, Field(ge=1, le=100_000, description="items of a request")] = 10_000
+    item: Annotated[Whole, Field(ge=1, le=1 << 24, description="bytes of an item")] = 1 << 16
+    seconds: Annotated[Number, Field(gt=0, le=3600, description="for a body to arrive")] = 10.0
+    requests: Annotated[Whole, Field(ge=1, le=100_000, description="at once, for each token and worker")] = 100
 
 
 class TokenSettings(BaseModel):
@@ -66,16 +76,16 @@ class FilterSettings(BaseModel):
 
     model_config = _STRICT
 
-    capacity: int
-    error_rate: float = 1e-4
+    capacity: Whole
+    error_rate: Number = 1e-4
     layout: str = "blocked"
     retention: str = "forever"
-    slices: int | None = None
+    slices: Whole | None = None
     period: str | int | None = None
     write: str | None = None
     expire_after: str | None = None
-    period_capacity: int | None = None
-    shards: int | None = None
+    period_capacity: Whole | None = None
+    shards: Whole | None = None
     normalize: str = "none"
     hash: str = "mmh3"
     seed: int | str | None = None
@@ -99,16 +109,15 @@ class ServiceSettings(BaseSettings):
         env_prefix="URIFILTER_",
         env_nested_delimiter="__",
         env_ignore_empty=True,
-        populate_by_name=True,
     )
 
-    redis: Annotated[str | None, Field(validation_alias=URL_VARIABLE)] = None
+    redis_url: str | None = None
     prefix: str = DEFAULT_PREFIX
-    archive: Annotated[str | None, Field(validation_alias=ARCHIVE_VARIABLE)] = None
+    archive: str | None = None
     host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535)] = DEFAULT_PORT
+    port: Annotated[Whole, Field(ge=0, le=65535)] = DEFAULT_PORT
     path: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._~-]+)+$")] = DEFAULT_PATH
-    workers: Annotated[int, Field(ge=1, le=256)] = 1
+    workers: Annotated[Whole, Field(ge=1, le=256)] = 1
     log_format: Literal["text", "json"] = "text"
     log_requests: bool = False
     limits: Limits = Limits()
@@ -180,14 +189,14 @@ def load(flags: Mapping[str, Any], file: Path | None = None) -> ServiceSettings:
             given = (*given, named["init_settings"], named["env_settings"])
             return given if file is None else (*given, TomlConfigSettingsSource(settings_cls, file))
 
+    where = f" (flags, environment, {file})" if file else ""
     try:
         found = Sources(**flags)
     except ValidationError as error:
-        where = f" (flags, environment, {file})" if file else ""
         lines = [_line(each["loc"], each["type"], each["msg"]) for each in error.errors(include_input=False)]
         raise ValueError("\n".join([f"wrong settings{where}:", *lines])) from None
-    except (SettingsError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"the settings cannot be read: {error}") from error
+    except (SettingsError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"the settings{where} cannot be read: {error}") from error
     return ServiceSettings.model_construct(**{name: getattr(found, name) for name in ServiceSettings.model_fields})
 
 

@@ -17,6 +17,7 @@ __all__ = ["ACCESS", "EVERYTHING", "Token", "digest", "find", "new"]
 ACCESS = ("read", "write")
 
 _MARK = "sha256:"
+_PATTERN = re.compile(r"[A-Za-z0-9._*?-]{1,64}")
 _DIGEST = re.compile(_MARK + "[0-9a-f]{64}")
 
 
@@ -31,7 +32,7 @@ class Token:
         access: ``read`` or ``write``.
 
     Raises:
-        ValueError: the digest or access is none.
+        ValueError: the digest, access, or a filter's name is none.
     """
 
     name: str
@@ -42,6 +43,9 @@ class Token:
     def __post_init__(self) -> None:
         if not _DIGEST.fullmatch(self.digest):
             raise ValueError("digest is sha256: and 64 hex digits, as `urifilter token new` prints it")
+        wrong = [pattern for pattern in self.filters if not _PATTERN.fullmatch(pattern)]
+        if wrong or not self.filters:
+            raise ValueError(f"filters are names, or patterns with * and ?, and not {wrong or 'none'}")
         if self.access not in ACCESS:
             raise ValueError(f"access is {' or '.join(ACCESS)} and not {self.access!r}")
 
