@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from urifilter_redis import ServerUnavailable, UriFilter, UriFilterError, list_filters
+from urifilter_redis import Restoring, ServerUnavailable, UriFilterError
 
 from .common import Shared, pass_shared, say, shared
 from .daemon import background, daemon_options, stop_daemon, tell_status
@@ -100,14 +100,11 @@ def _is_there(package: str) -> bool:
 
 def _try_filters(settings: ServiceSettings) -> None:
     """Make or open all filters once, so that what is wrong is told at once; a server that is away may come."""
-    where: dict[str, Any] = {"redis": settings.redis_url, "prefix": settings.prefix}
-    archived = where | {"archive": settings.archive}
+    from urifilter_redis.service.connecting import try_all  # noqa: PLC0415 - an extra
+
     try:
-        for name, wanted in settings.filters.items():
-            UriFilter.create(name, **wanted.model_dump(), **archived).close()
-        for name in list_filters(**where):
-            UriFilter.open(name, **archived).close()
-    except ServerUnavailable as error:
+        try_all(settings)
+    except (ServerUnavailable, Restoring) as error:
         say(f"urifilter: {error}; answering 503 until it is there")
 
 

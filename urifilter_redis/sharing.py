@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
@@ -25,63 +26,97 @@ PIPELINES = 2
 COMMANDS_A_PIPELINE = 32
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What one task wants to be sent, since when, and where its outcomes go."""
+
+    commands: Sequence[Arguments]
+    outcomes: asyncio.Future[list[Any]]
+    since: float
+
+    def settle(self, outcomes: list[Any]) -> None:
+        if not self.outcomes.done():
+            self.outcomes.set_result(outcomes)
+
+    def fail(self, why: str) -> None:
+        """It was never sent."""
+        self.settle([Unsent(ConnectionError(why))] * len(self.commands))
+
+
 class SharedConnector:
     """Sends pipelines, awaited; tasks share pipelines, and each has its own commands' outcomes.
 
     A task that is cancelled leaves its commands with the others': they may run.
     """
 
-    def __init__(self, connector: AsyncConnector, note: Callable[[RedisError], object] = lambda _: None) -> None:
-        """Share a connector; ``note`` hears of every error that the server answers."""
+    def __init__(
+        self, connector: AsyncConnector, patience: float, note: Callable[[RedisError], object] = lambda _: None
+    ) -> None:
+        """Share a connector.
+
+        Args:
+            connector: that sends.
+            patience: seconds after which what still waits for a pipeline is ``Unsent``.
+            note: hears of every error that the server answers.
+        """
         self.shown = connector.shown
-        self._note = note
+        self._note, self._patience = note, patience
         self._connector = connector
-        self._waiting: deque[tuple[Sequence[Arguments], asyncio.Future[list[Any]]]] = deque()
+        self._waiting: deque[_Wanted] = deque()
         self._pumps: set[asyncio.Task[None]] = set()
+        self._pumping = 0
 
     async def send(self, commands: Sequence[Arguments]) -> list[Any]:
         """Send commands once; return an outcome a command (see ``steps.Send``)."""
-        outcomes: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((commands, outcomes))
-        if len(self._pumps) < PIPELINES:
+        loop = asyncio.get_running_loop()
+        wanted = _Wanted(commands, loop.create_future(), loop.time())
+        self._waiting.append(wanted)
+        if self._pumping < PIPELINES:
+            self._pumping += 1
             pump = asyncio.create_task(self._pump())
             self._pumps.add(pump)
             pump.add_done_callback(self._pumps.discard)
-        return await outcomes
+        return await wanted.outcomes
 
     async def _pump(self) -> None:
-        while taken := self._take():
-            try:
-                outcomes = await self._connector.send([command for commands, _ in taken for command in commands])
-            except Exception as error:  # noqa: BLE001 - raised in each task that asked
-                for _, future in taken:
-                    if not future.done():
-                        future.set_exception(error)
-                continue
-            for outcome in outcomes:
-                if isinstance(outcome, RedisError):
-                    self._note(outcome)
-            for commands, future in taken:
-                mine, outcomes = outcomes[: len(commands)], outcomes[len(commands) :]
-                if not future.done():
-                    future.set_result(mine)
+        try:
+            while taken := self._take():
+                await self._send(taken)
+        finally:
+            self._pumping -= 1  # at once when nothing waits any more: what waits later gets another pump
 
-    def _take(self) -> list[tuple[Sequence[Arguments], asyncio.Future[list[Any]]]]:
-        """Take what waits, as much as one pipeline holds; what was cancelled before it was sent is left out."""
-        taken: list[tuple[Sequence[Arguments], asyncio.Future[list[Any]]]] = []
-        size = 0
-        while self._waiting and (not taken or size + len(self._waiting[0][0]) <= COMMANDS_A_PIPELINE):
-            commands, outcomes = self._waiting.popleft()
-            if not outcomes.done():
-                taken.append((commands, outcomes))
-                size += len(commands)
+    async def _send(self, taken: Sequence[_Wanted]) -> None:
+        try:
+            outcomes = await self._connector.send([command for wanted in taken for command in wanted.commands])
+        except Exception as error:  # noqa: BLE001 - raised in each task that asked
+            for wanted in taken:
+                if not wanted.outcomes.done():
+                    wanted.outcomes.set_exception(error)
+            return
+        begin = 0
+        for wanted in taken:
+            wanted.settle(outcomes[begin : begin + len(wanted.commands)])
+            begin += len(wanted.commands)
+        for outcome in outcomes:
+            if isinstance(outcome, RedisError):
+                self._note(outcome)
+
+    def _take(self) -> list[_Wanted]:
+        """Take what waits, as much as one pipeline holds; not what was cancelled, or has waited too long."""
+        taken: list[_Wanted] = []
+        size, since = 0, asyncio.get_running_loop().time() - self._patience
+        while self._waiting and (not taken or size + len(self._waiting[0].commands) <= COMMANDS_A_PIPELINE):
+            wanted = self._waiting.popleft()
+            if wanted.since < since:
+                wanted.fail("the server is too slow for all that is asked")
+            elif not wanted.outcomes.done():
+                taken.append(wanted)
+                size += len(wanted.commands)
         return taken
 
     async def close(self) -> None:
         """Wait for what is under way, and close the connections."""
         while self._waiting:
-            commands, outcomes = self._waiting.popleft()
-            if not outcomes.done():
-                outcomes.set_result([Unsent(ConnectionError("the connector was closed"))] * len(commands))
+            self._waiting.popleft().fail("the connector was closed")
         await asyncio.gather(*self._pumps)
         await self._connector.close()

@@ -29,7 +29,7 @@ RETENTIONS = {
 @contextlib.asynccontextmanager
 async def worker(url):
     """A worker of the service, as far as it talks to Redis."""
-    opened = Filters(SharedConnector(AsyncConnector(Address(url), Timeouts())))
+    opened = Filters(SharedConnector(AsyncConnector(Address(url), Timeouts()), 3.0))
     try:
         yield opened
     finally:

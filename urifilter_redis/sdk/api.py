@@ -117,12 +117,12 @@ class API:
         self, what: tuple[str, str], command: Command, items: Iterable[object], retry: UriFilterError | None
     ) -> Asked:
         wanted = listed(items)
+        _check(wanted)
         if retry is None:
-            _check(wanted)
             return Asked(what, command, wanted, ITEMS_A_REQUEST)
         asked = retry.batch
-        if not isinstance(asked, Asked) or asked.what != what or list(asked.items) != list(wanted):
-            raise ValueError(f"retry= takes what {what[1]} raised for these same items, not {retry!r}")
+        if not isinstance(asked, Asked) or not asked.is_of(what, wanted):
+            raise ValueError(f"retry= takes what {what[1]} raised for these same items, in this process, not {retry!r}")
         if asked in self.interrupted:
             self.interrupted.remove(asked)
         return asked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -48,8 +49,14 @@ class Asked:
     def __init__(self, what: tuple[str, str], command: Command, items: Sequence[object], size: int) -> None:
         self.what = what
         self.command = command
-        self.items = items
-        self.parts = [Part(at, items[at : at + size]) for at in range(0, len(items), size)]
+        self.items = list(items)
+        self.parts = [Part(at, self.items[at : at + size]) for at in range(0, len(items), size)]
+        self._process = os.getpid()
+
+    def is_of(self, what: tuple[str, str], items: Sequence[object]) -> bool:
+        """Whether it is the same call, in the same process: a forked child's answers are not its parent's."""
+        same = self.what == what and self._process == os.getpid()
+        return same and encode_items(self.items) == encode_items(items)
 
     @property
     def answers(self) -> list[int | None]:

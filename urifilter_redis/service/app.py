@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
     from urifilter_redis.service.settings import ServiceSettings
 
 __all__ = ["make_app"]
+
+#: Seconds between two lines about outages.
+LOG_PAUSE = 1.0
+
+outages = logging.getLogger("urifilter_redis.service.outages")
 
 _PAGE = {
     "/": ("index.html", "text/html"),
@@ -72,6 +79,8 @@ def _page(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
 async def _tell(request: Request, refusal: Exception) -> Response:
     assert isinstance(refusal, Refusal)  # noqa: S101 - see _TOLD
     request.scope[CODE] = refusal.code
+    if refusal.detail:
+        outages.warning("%s", refusal.detail)
     return Answer(refusal.content, refusal.status, refusal.headers)
 
 
@@ -99,6 +108,22 @@ async def _tell_http(request: Request, error: Exception) -> Response:
 async def _tell_bug(request: Request, _: Exception) -> Response:
     return await _tell(request, Refusal("internal_error", "a bug in the service: its log has it"))
 
+
+class _Seldom(logging.Filter):
+    """Lets a message pass once in a while: in an outage every request has the same to say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passed = -LOG_PAUSE
+
+    def filter(self, _: logging.LogRecord) -> bool:
+        if time.monotonic() < self._passed + LOG_PAUSE:
+            return False
+        self._passed = time.monotonic()
+        return True
+
+
+outages.addFilter(_Seldom())
 
 _TOLD = {
     Refusal: _tell,

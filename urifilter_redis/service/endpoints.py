@@ -13,21 +13,17 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations
 from starlette.responses import Response
 
-from urifilter_redis.archive.home import named_home
 from urifilter_redis.callid import CallKey
-from urifilter_redis.connection import Address, AsyncConnector
 from urifilter_redis.errors import UriFilterError
-from urifilter_redis.exchange import Timeouts
 from urifilter_redis.service import metrics, tokens
 from urifilter_redis.service.bodies import Answer, Items, ItemsOf, check_items, read
+from urifilter_redis.service.connecting import connect
 from urifilter_redis.service.failures import Refusal, refusal_of
-from urifilter_redis.service.filters import Filters
 from urifilter_redis.service.gate import COMMAND, COUNTS, TOKEN
-from urifilter_redis.sharing import SharedConnector
 from urifilter_redis.wire import COMMANDS, KEY_HEADER
 
 if TYPE_CHECKING:
-    from urifilter_redis.service.filters import Measured
+    from urifilter_redis.service.filters import Filters, Measured
     from urifilter_redis.service.settings import ServiceSettings
     from urifilter_redis.service.tokens import Token
 
@@ -58,11 +54,7 @@ class Service:
     @contextlib.asynccontextmanager
     async def lifespan(self, _: object) -> AsyncIterator[None]:
         """Hold the connections for as long as the application runs."""
-        address = await asyncio.to_thread(Address, self.settings.redis_url)
-        connector = SharedConnector(AsyncConnector(address, Timeouts()), metrics.note_script_error)
-        wanted = {name: each.settings() for name, each in self.settings.filters.items()}
-        home = named_home(self.settings.archive or "", asynchronous=True)
-        self._filters = Filters(connector, home, wanted, self.settings.prefix)
+        self._filters = await connect(self.settings, metrics.note_script_error)
         opening = asyncio.create_task(self._open_all())
         try:
             yield

@@ -38,6 +38,13 @@ _CODES: tuple[tuple[type[UriFilterError], str], ...] = (
     (UriFilterError, "refused"),
 )
 
+#: What is told of servers whose addresses are nobody's business; the log has what they said.
+_TEXTS = {
+    "answer_lost": "it ended half-way, and some may have been inserted: repeat the request under its Idempotency-Key",
+    "archive_unavailable": "the filter's archive is away, or damaged",
+    "server_unavailable": "Redis is away, or refuses; nothing was inserted",
+}
+
 #: What is mended by asking again.
 _TEMPORARY = {"answer_lost", "server_unavailable", "restoring", "archive_unavailable", "too_many_requests"}
 
@@ -49,7 +56,10 @@ class Refusal(Exception):
         code: one of ``wire.ERROR_CODES``.
         more: fields of the answer beside ``error_code`` and ``error``.
         headers: of the answer.
+        detail: for the log alone.
     """
+
+    detail = ""
 
     def __init__(
         self,
@@ -92,4 +102,8 @@ def refusal_of(error: UriFilterError, field: str | None = None) -> Refusal:
             error.answers if field == "ages" else [None if each is None else each == 1 for each in error.answers]
         )
         code = "answer_lost"  # something was done: whoever asks again must do so under the same key
-    return Refusal(code, str(error), more=more)
+    away = isinstance(error, ServerUnavailable | ArchiveError)
+    text = str(error) if code not in _TEXTS else _TEXTS[code] if away else f"{_TEXTS[code]} ({error})"
+    refusal = Refusal(code, text, more=more)
+    refusal.detail = str(error) if away else ""
+    return refusal

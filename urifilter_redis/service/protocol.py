@@ -23,6 +23,7 @@ class Protocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._head: asyncio.TimerHandle | None = None
         self._head_size = 0
+        self._begun = False
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -31,22 +32,28 @@ class Protocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; refuse a head that does not end."""
+        """Take bytes; refuse a head that does not end, and leave nobody waiting who sends what is no request."""
         super().data_received(data)
         if self._head is not None:
             self._head_size += len(data)
             if self._head_size > HEAD_BYTES:
                 self._refuse(b"431 Request Header Fields Too Large")
+        elif self._is_idle():  # uvicorn has ended its own wait
+            self._await_head()
 
     def on_message_begin(self) -> None:
         """Wait for the rest of the head."""
         super().on_message_begin()
         self._await_head()
+        self._begun = True
 
     def on_headers_complete(self) -> None:
         """Begin the request."""
         self._got_head()
         super().on_headers_complete()
+
+    def _is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
 
     def _await_head(self) -> None:
         self._got_head()
@@ -54,15 +61,17 @@ class Protocol(HttpToolsProtocol):
         self._head = self.loop.call_later(HEAD_SECONDS, self._refuse, b"408 Request Timeout")
 
     def _got_head(self) -> None:
+        self._begun = False
         if self._head is not None:
             self._head.cancel()
             self._head = None
 
     def _refuse(self, status: bytes) -> None:
-        """Answer and close the connection, once no other answer is under way on it."""
-        self._got_head()
-        if self.cycle is not None and not self.cycle.response_complete:
+        """Close the connection, once no answer is under way on it; if a head was begun, with an answer."""
+        if not self._is_idle():
             self._head = self.loop.call_later(HEAD_SECONDS, self._refuse, status)
-        elif not self.transport.is_closing():
+            return
+        if self._begun and not self.transport.is_closing():
             self.transport.write(b"HTTP/1.1 " + status + b"\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
-            self.transport.close()
+        self._got_head()
+        self.transport.close()

@@ -65,7 +65,7 @@ async function ask(path, question) {
     throw new Error(signal.aborted ? "the service does not answer" : "the service cannot be reached");
   });
   if (reply.ok) return reply.json();
-  const { error } = await reply.json().catch(() => ({ error: `the service answered ${reply.status}` }));
+  const { error = `the service answered ${reply.status}` } = await reply.json().catch(() => ({}));
   if (reply.status !== 401) throw new Error(error);
   if (token === sessionStorage.getItem(TOKEN)) wantToken(token !== null);
   throw new Error(""); // the form says it

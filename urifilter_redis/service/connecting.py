@@ -1,0 +1,51 @@
+"""From settings to open filters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from urifilter_redis.archive.home import named_home
+from urifilter_redis.connection import Address, AsyncConnector
+from urifilter_redis.exchange import Timeouts
+from urifilter_redis.service.filters import Filters
+from urifilter_redis.sharing import SharedConnector
+
+if TYPE_CHECKING:
+    from redis.exceptions import RedisError
+
+    from urifilter_redis.service.settings import ServiceSettings
+
+__all__ = ["connect", "try_all"]
+
+
+async def connect(settings: ServiceSettings, note: Callable[[RedisError], object] = lambda _: None) -> Filters:
+    """Return the filters that the settings are about, none of them opened yet; ``note`` hears of Redis's errors.
+
+    Raises:
+        ServerUnavailable: the embedded server is wanted and cannot be had.
+    """
+    timeouts = Timeouts()
+    address = await asyncio.to_thread(Address, settings.redis_url)
+    connector = SharedConnector(AsyncConnector(address, timeouts), timeouts.total, note)
+    wanted = {name: each.settings() for name, each in settings.filters.items()}
+    home = named_home(settings.archive or "", asynchronous=True)
+    return Filters(connector, home, wanted, settings.prefix, timeouts)
+
+
+def try_all(settings: ServiceSettings) -> None:
+    """Make, restore or open all filters once.
+
+    Raises:
+        UriFilterError: the first that cannot be had.
+    """
+
+    async def open_all() -> None:
+        filters = await connect(settings)
+        try:
+            await filters.open_all()
+        finally:
+            await filters.close()
+
+    asyncio.run(open_all())
