@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from urifilter_redis import AnswerLost
+from urifilter_redis import AnswerLost, UriFilter
+from urifilter_redis.service.settings import Limits, load
+from urifilter_redis.wire import DEFAULT_PATH, DEFAULT_PORT, ERROR_CODES
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 ADDRESS = "redis://localhost:6379/0"
+SERVICE = "http://localhost:8000"
 
 
 def blocks(language: str) -> list[str]:
@@ -39,7 +42,7 @@ def run_python(code: str, names: dict) -> int:
 
 def test_python_snippets(redis70, folder, capsys):
     """Each snippet runs, in order, and each commented value is what comes out."""
-    first, with_asyncio, lost, archived = (block.replace(ADDRESS, redis70.url) for block in blocks("python"))
+    first, with_asyncio, lost, _, archived = (block.replace(ADDRESS, redis70.url) for block in blocks("python"))
     names: dict = {}
     assert run_python(first, names) == 6
     run_python(with_asyncio, names)
@@ -67,6 +70,39 @@ def test_console_blocks(redis70, tmp_path):
             assert re.fullmatch(pattern, done.stdout), (command, done.stdout, done.stderr)
             compared += 1
     assert compared == 23
+
+
+def test_over_http(redis70, service, capsys):
+    """The requests by curl, and the SDK's snippet, answer what stands there."""
+    with UriFilter.create("news", redis=redis70.url, capacity=1000):
+        compared = 0
+        for block in blocks("shell-session"):
+            for command, expected in re.findall(r"^\$ (.*)\n(.*)\n", block, re.MULTILINE):
+                asked = command.replace(SERVICE, service.url)
+                done = subprocess.run(asked, shell=True, capture_output=True, text=True)
+                assert done.stdout == expected, (command, done.stderr)
+                compared += 1
+        assert compared == 5
+        (snippet,) = (block for block in blocks("python") if "FilterAPI" in block)
+        names: dict = {}
+        assert run_python(snippet.replace(SERVICE, service.url), names) == 3
+        assert capsys.readouterr().out == "404 filter_not_found\n"
+        names["api"].close()
+
+
+def test_settings_of_the_service(tmp_path):
+    """The TOML file is one; each setting that it shows has the value that it has by default, or says so."""
+    (tmp_path / "settings.toml").write_text(*blocks("toml"))
+    shown = load({}, tmp_path / "settings.toml")
+    assert shown.limits == Limits()
+    assert (shown.port, shown.path) == (DEFAULT_PORT, DEFAULT_PATH)
+    assert (shown.tokens[0].name, shown.filters["news"].slices) == ("crawlers", 30)
+
+
+def test_error_codes_of_the_service():
+    """The table has them all, as they are."""
+    rows = [f"| {int(meaning.status)} | `{code}` | {meaning.when} |" for code, meaning in ERROR_CODES.items()]
+    assert "\n".join(["| status | `error_code` | when |", "| --- | --- | --- |", *rows, ""]) in README
 
 
 @pytest.mark.parametrize("number", [0, 1])

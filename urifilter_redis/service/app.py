@@ -57,6 +57,7 @@ def make_app(settings: ServiceSettings) -> FastAPI:
         lifespan=service.lifespan,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
     )
     add_routes(app, service)
     for path, (name, kind) in _PAGE.items():

@@ -38,7 +38,7 @@ def _whole(value: object) -> object:
 
 
 _AGE = "ring: look only at so many of the newest slices"
-Age = Annotated[int | None, BeforeValidator(_whole), Field(ge=1, description=_AGE)]
+Age = Annotated[int, Field(ge=1, description=_AGE), BeforeValidator(_whole)] | None
 
 
 class Items(BaseModel):
@@ -95,11 +95,13 @@ async def read(request: Request, kind: type[M], limits: Limits) -> M:
 
 async def _receive(request: Request, most: int) -> bytes:
     data = bytearray()
-    announced = request.headers.get("Content-Length", "0")
+    too_large = Refusal("body_too_large", f"a body has at most {most:,} bytes: send less at a time", headers=_CLOSE)
+    if int(request.headers.get("Content-Length", "0")) > most:
+        raise too_large
     async for part in request.stream():
         data += part
-        if len(data) > most or int(announced) > most:
-            raise Refusal("body_too_large", f"a body has at most {most:,} bytes: send less at a time", headers=_CLOSE)
+        if len(data) > most:
+            raise too_large
     return bytes(data)
 
 

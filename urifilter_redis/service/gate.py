@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 
@@ -46,7 +46,7 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 500
+        began, status, read = time.perf_counter(), 500, False
         headers = Headers(scope=scope)
         attempt = headers.get(ATTEMPT_HEADER, "")[:ATTEMPT_LENGTH]
 
@@ -54,14 +54,22 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                more = MutableHeaders(scope=message)
                 if attempt:
-                    MutableHeaders(scope=message)[ATTEMPT_HEADER] = attempt
+                    more[ATTEMPT_HEADER] = attempt
+                if "Expect" in headers and not read:  # the body may come, or not: who knows where the next head begins
+                    more["Connection"] = "close"
             await send(message)
+
+        async def reading() -> Message:
+            nonlocal read
+            read = True
+            return await receive()
 
         try:
             refusal = _foreign(headers) if self._alone else None
             if refusal is None:
-                await self._app(scope, receive, noting)
+                await self._app(scope, reading, noting)
             else:
                 scope[CODE] = refusal.code
                 await Answer(refusal.content, refusal.status, refusal.headers)(scope, receive, noting)
@@ -75,16 +83,19 @@ class Gate:
 def _foreign(headers: Headers) -> Refusal | None:
     """Say what is wrong with who asks a service without tokens."""
     host = headers.get("Host", "localhost")
-    try:
-        named = urlsplit(f"//{host}").hostname or ""
-        origin = urlsplit(headers.get("Origin", f"//{host}")).netloc
-    except ValueError:
-        named = origin = ""
-    if not is_loopback(named):
+    if not is_loopback(_parts(f"//{host}").hostname or ""):
         return Refusal("bad_host", "this service has no tokens, so it is asked as localhost only: add tokens")
-    if origin != host:
+    if "Origin" in headers and _parts(headers["Origin"]).netloc != host:
         return Refusal("foreign_origin", "this service has no tokens, so pages of other sites may not ask: add tokens")
     return None
+
+
+def _parts(url: str) -> SplitResult:
+    """Return the parts of a URL; all empty if it is none."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return urlsplit("")
 
 
 def _log(scope: Scope, status: int, seconds: float) -> None:

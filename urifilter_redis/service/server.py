@@ -16,6 +16,7 @@ from uvicorn.supervisors import Multiprocess
 
 from urifilter_redis.service import FOLDER_VARIABLE
 from urifilter_redis.service.logs import configuration
+from urifilter_redis.service.protocol import Protocol
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -50,7 +51,7 @@ def serve(settings: ServiceSettings, bound: socket.socket) -> None:
         server_config = uvicorn.Config(
             functools.partial(_application, settings),
             factory=True,
-            http="urifilter_redis.service.protocol:Protocol",
+            http=Protocol,
             ws="none",
             lifespan="on",
             workers=settings.workers,
@@ -74,6 +75,7 @@ def _application(settings: ServiceSettings) -> object:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     from urifilter_redis.service.app import make_app  # noqa: PLC0415 - metrics look for their folder when imported
 
+    Protocol.head_seconds = settings.limits.seconds
     return make_app(settings)
 
 
