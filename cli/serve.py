@@ -62,7 +62,6 @@ def serve(
     _try_filters(settings)
     bound = listen(settings.host, settings.port)
     host, port = bound.getsockname()[:2]
-    say(f"listens at http://{f'[{host}]' if ':' in host else host}:{port}{settings.path}")
     keeps = [bound.fileno()]
     with (
         background(daemon=daemon, pidfile=pidfile, log_file=log_file, keeps=keeps),
@@ -70,6 +69,7 @@ def serve(
         contextlib.suppress(Interrupted),
         signals.allowed(),
     ):
+        say(f"listens at http://{f'[{host}]' if ':' in host else host}:{port}{settings.path}")
         serve_until_stopped(settings, bound)
 
 

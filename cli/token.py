@@ -7,7 +7,7 @@ import click
 from urifilter_redis.keys import check_name
 from urifilter_redis.service import tokens
 
-from .common import Shared, pass_shared, print_json, shared
+from .common import Shared, pass_shared, print_json, say, shared
 
 __all__ = ["token"]
 
@@ -26,7 +26,7 @@ def token() -> None:
 @shared
 @pass_shared
 def new(options: Shared, name: str, filters: tuple[str, ...], access: str) -> None:
-    """Make a token; print it, this once, and the lines for the settings, which hold only its hash.
+    """Make a token: the lines for the settings, which hold only its hash, on stdout; itself, this once, on stderr.
 
     \b
     Example:
@@ -38,5 +38,5 @@ def new(options: Shared, name: str, filters: tuple[str, ...], access: str) -> No
         fields = {"name": name, "digest": known.digest, "filters": known.filters, "access": access}
         print_json({"token": made, **fields})
         return
-    click.echo(f"# the token, shown this once: {made}")
     click.echo(known.toml())
+    say(f"the token, which is shown this once: {made}")

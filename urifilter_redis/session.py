@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Session"]
 
 #: Batches that ended without their answers and are kept for ``unresolved``; the oldest go first.
-UNRESOLVED_KEPT = 100
+UNRESOLVED_KEPT = 10_000
 
 
 @dataclass(slots=True)

@@ -100,6 +100,7 @@ ERROR_CODES: Mapping[str, Meaning] = {
     "archive_unavailable": Meaning(
         HTTPStatus.SERVICE_UNAVAILABLE, "the filter is to be restored, and its archive fails"
     ),
+    "not_ready": Meaning(HTTPStatus.SERVICE_UNAVAILABLE, "`/readyz`: a filter of the settings cannot be had"),
     "filter_full": Meaning(HTTPStatus.INSUFFICIENT_STORAGE, "a growing filter reached its last possible slice"),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -16,8 +17,8 @@ from urifilter_redis.exchange import Request, Timeouts, exchange
 from urifilter_redis.flows import listed
 from urifilter_redis.items import encode_items
 from urifilter_redis.keys import DEFAULT_PREFIX, FilterKeys
-from urifilter_redis.sdk.asked import Asked, Part
-from urifilter_redis.sdk.outcomes import told
+from urifilter_redis.sdk.asked import Asked, Part, What
+from urifilter_redis.sdk.outcomes import BAD_RESPONSE, told
 from urifilter_redis.session import Session
 from urifilter_redis.wire import ATTEMPT_HEADER, COMMANDS, DEFAULT_PORT, FILTERS_PATH, KEY_HEADER, Command, write_json
 
@@ -33,11 +34,19 @@ TOKEN_VARIABLE = "URIFILTER_API_TOKEN"  # noqa: S105 - the name of it
 #: Seconds to wait for the service: its own patience with Redis, and time for the body, are shorter.
 TIMEOUTS = Timeouts(connect=3.0, reply=20.0, total=60.0)
 
-#: Items of one request; a list of more goes out in several, one after the other.
+#: Items of one request, and their bytes, which JSON can make six times as many; a list of more goes out in several,
+#: one after the other.
 ITEMS_A_REQUEST = 5000
+BYTES_A_REQUEST = 512 << 10
+
+#: Two characters in Python that JSON cannot tell from one beyond U+FFFF.
+_PAIR = re.compile(rb"\xed[\xa0-\xaf].\xed[\xb0-\xbf]", re.DOTALL)
 
 #: Calls that were interrupted and are kept for ``unresolved``; the oldest go first.
-INTERRUPTED_KEPT = 100
+INTERRUPTED_KEPT = 10_000
+
+#: Connections of a client; more requests at once wait for one.
+CONNECTIONS = 32
 
 #: Seconds after which an idle connection is not used again; the service keeps them longer.
 KEEP_ALIVE = 60.0
@@ -51,22 +60,25 @@ class API:
         token = access_token or os.environ.get(TOKEN_VARIABLE)
         try:
             self.url = httpx.URL(url.rstrip("/"))
-        except httpx.InvalidURL as error:
+        except (httpx.InvalidURL, UnicodeError) as error:
             raise ValueError(
                 f"the service's address is a URL such as http://127.0.0.1:{DEFAULT_PORT}: {error}"
             ) from None
+        if self.url.userinfo:
+            raise ValueError("the service's address has no user and password: give the token as access_token")
         if self.url.scheme not in {"http", "https"} or not self.url.host:
             raise ValueError(f"the service's address is a URL such as http://127.0.0.1:{DEFAULT_PORT}, and not {url!r}")
         if token is not None and not (token.isascii() and token.isprintable()):
             raise ValueError("a token is printable ASCII")
         self.path = path
         self.interrupted: collections.deque[Asked] = collections.deque(maxlen=INTERRUPTED_KEPT)
-        shown = str(self.url.copy_with(userinfo=b""))
+        shown = str(self.url)
         self.session = Session(FilterKeys(DEFAULT_PREFIX, "any"), shown, timeouts, where=f"the service at {shown}")
         self.options: dict[str, Any] = {
             "headers": {"Authorization": f"Bearer {token}"} if token else {},
             "timeout": httpx.Timeout(timeouts.reply, connect=timeouts.connect),
-            "limits": httpx.Limits(max_keepalive_connections=None, max_connections=None, keepalive_expiry=KEEP_ALIVE),
+            "limits": httpx.Limits(max_connections=CONNECTIONS, keepalive_expiry=KEEP_ALIVE),
+            "trust_env": False,  # a proxy is for what is crawled
         }
 
     @staticmethod
@@ -90,12 +102,12 @@ class API:
         """Send items for a command of a filter."""
         more = {} if max_age is None else {"max_age": max_age}
         path = f"{self.path_of(filter_typeid)}/{command}"
-        asked = self._asked((filter_typeid, command), COMMANDS[command], items, retry)
+        asked = self._asked((filter_typeid, command, max_age), COMMANDS[command], items, retry)
         return (yield from self._ask(asked, path, lambda part: {"URI_list": part.items, **more}))
 
     def filter(self, filter_typeid: str, items: Iterable[object], retry: UriFilterError | None) -> Flow[dict[str, Any]]:
         """Send items to the endpoint that answers which are new; return its answer for all."""
-        asked = self._asked((filter_typeid, "filter"), COMMANDS["insert"], items, retry)
+        asked = self._asked((filter_typeid, "filter", None), COMMANDS["insert"], items, retry)
 
         def body(part: Part) -> dict[str, Any]:
             return {"filter_typeid": filter_typeid, "URI_list": part.items}
@@ -113,13 +125,11 @@ class API:
             raise told(request.error)
         return request.reply  # type: ignore[no-any-return]
 
-    def _asked(
-        self, what: tuple[str, str], command: Command, items: Iterable[object], retry: UriFilterError | None
-    ) -> Asked:
+    def _asked(self, what: What, command: Command, items: Iterable[object], retry: UriFilterError | None) -> Asked:
         wanted = listed(items)
-        _check(wanted)
+        sizes = _sizes(wanted)
         if retry is None:
-            return Asked(what, command, wanted, ITEMS_A_REQUEST)
+            return Asked(what, command, wanted, _cuts(sizes))
         asked = retry.batch
         if not isinstance(asked, Asked) or not asked.is_of(what, wanted):
             raise ValueError(f"retry= takes what {what[1]} raised for these same items, in this process, not {retry!r}")
@@ -137,7 +147,7 @@ class API:
         for part in asked.parts:
             if part.reply is None:
                 try:
-                    yield from self._send(part, path, write_json(body(part)), keyed=keyed)
+                    yield from self._send(asked, part, path, write_json(body(part)))
                 except FilterAPIError as error:
                     error.batch = asked
                     raise
@@ -156,8 +166,8 @@ class API:
             errors.append(error)
         return errors
 
-    def _send(self, part: Part, path: str, body: bytes, *, keyed: bool) -> Flow[None]:
-        ids = self.session.ids
+    def _send(self, asked: Asked, part: Part, path: str, body: bytes) -> Flow[None]:
+        ids, keyed = self.session.ids, asked.command.writes
         if keyed and part.call_id is None:
             part.call_id = ids.draw()
         if part.in_doubt and part.call_id and ids.clock.now() > part.call_id.started + PROOF_LIFE:
@@ -167,9 +177,11 @@ class API:
         request = Request(lambda _: ("POST", path, key, body), None, part.call_id, part.in_doubt)
         try:
             yield from exchange(self.session, [request])
-            if request.answered and request.reply.get("total") != len(part.items):
-                request.in_doubt, text = keyed, f"{self.session.where}: its answer is not for these items"
-                request.error = FilterAPIError(text, error_code="bad_response")
+            if request.answered and not part.is_answered_by(request.reply, asked.command.field):
+                text = f"{self.session.where}: its answer is not for these items"
+                request.error = FilterAPIError(text, error_code=BAD_RESPONSE)
+            if isinstance(request.error, FilterAPIError) and request.error.error_code == BAD_RESPONSE:
+                request.in_doubt = keyed
         finally:
             part.in_doubt = request.in_doubt or not request.settled
             if part.call_id is not None and request.settled and not part.in_doubt:
@@ -180,13 +192,31 @@ class API:
         part.reply = request.reply
 
 
-def _check(items: Sequence[object]) -> None:
-    """Raise for items that JSON cannot carry, before anything is sent."""
+def _sizes(items: Sequence[object]) -> list[int]:
+    """Return the bytes of each item; raise for those that JSON cannot carry, before anything is sent."""
     try:
-        encode_items(items)
+        encoded = encode_items(items)
     except BadItem as error:
         raise FilterAPIError(str(error), error_code="bad_item", indices=error.indices) from None
+    bad: list[int] = []
     if bytes in set(map(type, items)):
-        indices = [index for index, item in enumerate(items) if isinstance(item, bytes)]
-        text = f"item {indices[0]}: bytes are not JSON: decode them"
-        raise FilterAPIError(text, error_code="bad_item", indices=indices)
+        text, bad = "bytes are not JSON: decode them", [n for n, item in enumerate(items) if isinstance(item, bytes)]
+    elif _PAIR.search(b"".join(encoded)):
+        text, bad = (
+            "a pair of surrogates is one character in JSON",
+            [n for n, e in enumerate(encoded) if _PAIR.search(e)],
+        )
+    if bad:
+        raise FilterAPIError(f"item {bad[0]}: {text}", error_code="bad_item", indices=bad)
+    return list(map(len, encoded))
+
+
+def _cuts(sizes: Sequence[int]) -> list[int]:
+    """Return where the parts of a call begin, and its end."""
+    cuts, size = [0], 0
+    for at, each in enumerate(sizes):
+        if at - cuts[-1] == ITEMS_A_REQUEST or (size + each > BYTES_A_REQUEST and at > cuts[-1]):
+            cuts.append(at)
+            size = 0
+        size += each
+    return [*cuts, len(sizes)]

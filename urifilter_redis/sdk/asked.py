@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from urifilter_redis.items import encode_items
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from urifilter_redis.callid import CallId
     from urifilter_redis.wire import Command
 
-__all__ = ["Asked", "Part"]
+__all__ = ["Asked", "Part", "What"]
 
 
 @dataclass(slots=True)
@@ -35,25 +36,35 @@ class Part:
     in_doubt: bool = False
     reply: dict[str, Any] | None = None
 
+    def is_answered_by(self, reply: dict[str, Any], field: str) -> bool:
+        """Whether a reply is about as many items as this has."""
+        found = reply.get(field, reply.get("URI_list_unique"))
+        enough = len(self.items) if field in reply else reply.get("unique")
+        return isinstance(found, list) and len(found) == enough and reply.get("total") == len(self.items)
+
+
+#: What a call is, beside its items; see ``Asked``.
+What: TypeAlias = tuple[str, str, int | None]
+
 
 class Asked:
     """A call of the SDK, and how far it has come.
 
     Attributes:
-        what: the filter and the method.
+        what: the filter, the method, and max_age.
         command: that the items are for.
         items: as the caller gave them.
         parts: of them.
     """
 
-    def __init__(self, what: tuple[str, str], command: Command, items: Sequence[object], size: int) -> None:
+    def __init__(self, what: What, command: Command, items: Sequence[object], cuts: Sequence[int]) -> None:
         self.what = what
         self.command = command
         self.items = list(items)
-        self.parts = [Part(at, self.items[at : at + size]) for at in range(0, len(items), size)]
+        self.parts = [Part(begin, self.items[begin:end]) for begin, end in itertools.pairwise(cuts)]
         self._process = os.getpid()
 
-    def is_of(self, what: tuple[str, str], items: Sequence[object]) -> bool:
+    def is_of(self, what: What, items: Sequence[object]) -> bool:
         """Whether it is the same call, in the same process: a forked child's answers are not its parent's."""
         same = self.what == what and self._process == os.getpid()
         return same and encode_items(self.items) == encode_items(items)

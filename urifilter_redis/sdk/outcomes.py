@@ -14,7 +14,7 @@ from urifilter_redis.wire import ATTEMPT_HEADER, read_json
 if TYPE_CHECKING:
     from urifilter_redis.session import Session
 
-__all__ = ["failed", "judged", "told"]
+__all__ = ["BAD_RESPONSE", "failed", "judged", "told"]
 
 #: What to do about an error code; any other is the answer.
 _VERDICTS = {
@@ -27,8 +27,11 @@ _VERDICTS = {
     "too_slow": Verdict.WAIT,
 }
 
-#: HTTP statuses of whoever stands between: what was asked may have reached the service.
-_BETWEEN = {500, 502, 503, 504}
+#: The error code of what the service did not answer; so whoever did may have passed the request on.
+BAD_RESPONSE = "bad_response"
+
+#: HTTP statuses of whoever else answers, a wrong address for example, that asking again would not mend.
+_ELSEWHERE = set(range(300, 500)) - {408, 425, 429, 499}
 
 
 def told(error: UriFilterError) -> FilterAPIError:
@@ -56,17 +59,20 @@ def judged(session: Session, attempt: str, response: httpx.Response) -> Any:
         return Unanswered(ConnectionError("the answer on this connection was another request's"))
     if response.is_success and content:
         return content
+    if known:
+        code, text = content["error_code"], f"{session.where}: {content.get('error')} ({content['error_code']})"
+        verdict = _VERDICTS.get(code, Verdict.REFUSED)
+    else:
+        code, text = BAD_RESPONSE, f"{session.where}: HTTP {response.status_code} of somebody else than the service"
+        verdict = Verdict.REFUSED if response.status_code in _ELSEWHERE else Verdict.IN_DOUBT
+    indices = content.get("indices")
     error = FilterAPIError(
-        f"{session.where}: {content['error']} ({content['error_code']})"
-        if known
-        else f"{session.where}: HTTP {response.status_code} of somebody else than the service",
-        error_code=content["error_code"] if known else "bad_response",
+        text,
+        error_code=code,
         status=response.status_code,
         retry_after=_seconds(response),
-        indices=[index for index in content.get("indices", ()) if isinstance(index, int)],
+        indices=[index for index in indices if isinstance(index, int)] if isinstance(indices, list) else (),
     )
-    between = Verdict.IN_DOUBT if response.status_code in _BETWEEN or response.is_success else Verdict.REFUSED
-    verdict = _VERDICTS.get(error.error_code, Verdict.REFUSED) if known else between
     return Judged(error, verdict, min(error.retry_after, session.timeouts.total))
 
 

@@ -85,12 +85,17 @@ async def read(request: Request, kind: type[M], limits: Limits) -> M:
     except ClientDisconnect:
         raise Refusal("bad_json", "the connection ended before the body did", headers=_CLOSE) from None
     try:
-        return kind.model_validate(read_json(data))
+        content = read_json(data)
+    except ValueError as error:
+        raise Refusal("bad_json", f"the body is not JSON: {error}") from None
+    if isinstance(content, dict) and not content.keys() <= kind.model_fields.keys():
+        wrong = next(name for name in content if name not in kind.model_fields)
+        raise Refusal("bad_request", f"there is no field {wrong[:40]!r}; there are {', '.join(kind.model_fields)}")
+    try:
+        return kind.model_validate(content)
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in error.errors()]
         raise Refusal("bad_request", "; ".join(lines)) from None
-    except ValueError as error:
-        raise Refusal("bad_json", f"the body is not JSON: {error}") from None
 
 
 async def _receive(request: Request, most: int) -> bytes:

@@ -109,7 +109,7 @@ _COMMANDS: Mapping[str, tuple[type[BaseModel], str]] = {
 }
 
 #: Error codes that any question about items may be answered with.
-_OF_ITEMS = set(ERROR_CODES) - {"not_found", "method_not_allowed"}
+_OF_ITEMS = set(ERROR_CODES) - {"not_found", "method_not_allowed", "not_ready"}
 _OF_SERVER = {"bad_host", "foreign_origin", "internal_error", "server_unavailable", "archive_unavailable"}
 _OF_TOKENS = {"unauthorized", "forbidden"}
 _OF_FILTER = {"filter_not_found", "bad_request", "config_mismatch", "restoring", "slice_lost", "too_many_requests"}
@@ -139,14 +139,14 @@ def add_routes(app: FastAPI, service: Service) -> None:
         add(HTTPMethod.POST, path, _command(service, command), model, _OF_ITEMS, command, summary, more)
     add(HTTPMethod.GET, FILTERS_PATH, service.list, Filters, _OF_SERVER | _OF_TOKENS, "list",
         "List the filters that the token is for")  # fmt: skip
-    of_info, no_wait = _OF_SERVER | _OF_TOKENS | _OF_FILTER, {"too_many_requests"}
+    of_info = _OF_SERVER | _OF_TOKENS | _OF_FILTER
     add(HTTPMethod.GET, FILTERS_PATH + "/{filter_typeid}", _info(service), Info, of_info, "info",
         "Tell how a filter does: fill, error rate, slices, times")  # fmt: skip
     open_to_all: dict[str, Any] = {"security": []}
     of_process = {"bad_host", "foreign_origin", "internal_error"}
     add(HTTPMethod.GET, "/healthz", service.healthz, Status, of_process, "healthz",
         "Say that the process runs", open_to_all)  # fmt: skip
-    add(HTTPMethod.GET, "/readyz", service.readyz, Status, _OF_SERVER | _OF_FILTER - no_wait, "readyz",
+    add(HTTPMethod.GET, "/readyz", service.readyz, Status, of_process | {"server_unavailable", "not_ready"}, "readyz",
         "Say whether questions are answered", open_to_all)  # fmt: skip
     add(HTTPMethod.GET, "/metrics", service.metrics, None, _OF_SERVER | _OF_TOKENS, "metrics", "Metrics for Prometheus")
     app.openapi = functools.partial(_openapi, app, secured)  # type: ignore[method-assign]

@@ -14,7 +14,7 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotation
 from starlette.responses import Response
 
 from urifilter_redis.callid import CallKey
-from urifilter_redis.errors import UriFilterError
+from urifilter_redis.errors import ServerUnavailable, UriFilterError
 from urifilter_redis.service import metrics, tokens
 from urifilter_redis.service.bodies import Answer, Items, ItemsOf, check_items, read
 from urifilter_redis.service.connecting import connect
@@ -198,7 +198,12 @@ class Service:
 
     async def readyz(self) -> Response:
         """Say whether questions are answered: Redis is there, and so are the filters of the settings."""
-        await self.filters.ping()
+        try:
+            await self.filters.ping()
+        except ServerUnavailable:
+            raise
+        except UriFilterError as error:
+            raise Refusal("not_ready", refusal_of(error).content["error"]) from None
         return Answer({"status": "ready"})
 
     async def metrics(self, request: Request) -> Response:

@@ -45,8 +45,8 @@ _TEXTS = {
     "server_unavailable": "Redis is away, or refuses; nothing was inserted",
 }
 
-#: What is mended by asking again.
-_TEMPORARY = {"answer_lost", "server_unavailable", "restoring", "archive_unavailable", "too_many_requests"}
+#: Statuses that say when to ask again.
+_LATER = {429, 503}
 
 
 class Refusal(Exception):
@@ -73,7 +73,7 @@ class Refusal(Exception):
         self.code = code
         self.more = dict(more or {})
         self.headers = dict(headers or {})
-        if code in _TEMPORARY:
+        if self.status in _LATER:
             self.headers["Retry-After"] = str(RETRY_AFTER)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,14 @@ from typing import TYPE_CHECKING, TypeVar
 from urifilter_redis import flows, lifecycle
 from urifilter_redis.aio import drive
 from urifilter_redis.archive.upkeep import names as registered_names
-from urifilter_redis.errors import ConfigMismatch, FilterNotFound, Restoring, SliceLost
+from urifilter_redis.errors import (
+    ConfigMismatch,
+    FilterNotFound,
+    Restoring,
+    ServerUnavailable,
+    SliceLost,
+    UriFilterError,
+)
 from urifilter_redis.exchange import Timeouts, ask
 from urifilter_redis.info import FilterInfo, info
 from urifilter_redis.keys import DEFAULT_PREFIX, FilterKeys
@@ -26,6 +34,8 @@ if TYPE_CHECKING:
     from urifilter_redis.steps import Flow
 
 __all__ = ["Filters", "Measured"]
+
+log = logging.getLogger("urifilter_redis.service")
 
 T = TypeVar("T")
 
@@ -108,23 +118,30 @@ class Filters:
         return sorted(found)
 
     async def open_all(self) -> None:
-        """Open all filters that there are, so that whatever is wrong is known; those that are wanted first.
+        """Open all filters that there are; those that are wanted first.
 
         Raises:
-            UriFilterError: the first that cannot be opened.
+            UriFilterError: the first of the wanted that cannot be had; what is wrong with others is logged.
         """
-        for name in [*self.wanted, *(name for name in await self.names() if name not in self.wanted)]:
+        for name in self.wanted:
             await self._session(name)
+        for name in await self.names():
+            try:
+                await self._session(name)
+            except ServerUnavailable:
+                raise
+            except UriFilterError as error:
+                log.warning("not served: %s", error)
 
     async def ping(self) -> None:
-        """See whether Redis answers, and whether the filters that are wanted can be had.
+        """See whether Redis answers, and whether the filters that are wanted answer.
 
         Raises:
             UriFilterError: not so.
         """
         await drive(ask(self._server, ("PING",)), self._connector)
         for name in self.wanted:
-            await self._session(name)
+            await self.answer(name, "contains", [""])
 
     async def close(self) -> None:
         """Close the connections."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
@@ -75,6 +76,8 @@ class Gate:
                 await Answer(refusal.content, refusal.status, refusal.headers)(scope, receive, noting)
         finally:
             seconds = time.perf_counter() - began
+            if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+                scope[CODE] = "internal_error"
             metrics.observe(scope.get(COMMAND, "other"), status, scope.get(CODE, ""), seconds)
             if self._log_requests:
                 _log(scope, status, seconds)

@@ -12,8 +12,10 @@ import threading
 from typing import TYPE_CHECKING
 
 import uvicorn
+from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
+from urifilter_redis.errors import UriFilterError
 from urifilter_redis.service import FOLDER_VARIABLE
 from urifilter_redis.service.logs import configuration
 from urifilter_redis.service.protocol import Protocol
@@ -39,13 +41,18 @@ def listen(host: str, port: int) -> socket.socket:
         OSError: the address is taken, or not this machine's.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    both = host == "::" and socket.has_dualstack_ipv6()
+    bound = socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
     bound.set_inheritable(True)
     return bound
 
 
 def serve(settings: ServiceSettings, bound: socket.socket) -> None:
-    """Serve until SIGTERM or SIGINT; then requests under way are answered, and new connections refused."""
+    """Serve until SIGTERM or SIGINT; then requests under way are answered, and new connections refused.
+
+    Raises:
+        UriFilterError: it did not start.
+    """
     with tempfile.TemporaryDirectory(prefix="urifilter-metrics-") as folder:
         os.environ[FOLDER_VARIABLE] = folder
         server_config = uvicorn.Config(
@@ -64,9 +71,15 @@ def serve(settings: ServiceSettings, bound: socket.socket) -> None:
             timeout_graceful_shutdown=round(settings.limits.seconds) + 5,
         )
         if settings.workers > 1:
-            Multiprocess(server_config, sockets=[bound]).run()
+            supervisor = Multiprocess(server_config, sockets=[bound])
+            supervisor.run()
+            failed = any(worker.exitcode == STARTUP_FAILURE for worker in supervisor.processes)
         else:
-            uvicorn.Server(server_config).run(sockets=[bound])
+            server = uvicorn.Server(server_config)
+            server.run(sockets=[bound])
+            failed = not server.started
+    if failed:
+        raise UriFilterError("the service did not start: the log says why")
 
 
 def _application(settings: ServiceSettings) -> object:

@@ -44,7 +44,7 @@ class Limits(BaseModel):
 
     model_config = _STRICT
 
-    body: Annotated[Whole, Field(ge=1024, le=1 << 30, description="bytes of a request's body")] = 16 << 20
+    body: Annotated[Whole, Field(ge=1024, le=1 << 30, description="bytes of a request's body")] = 4 << 20
     items: Annotated[Whole, Field(ge=1, le=100_000, description="items of a request")] = 10_000
     item: Annotated[Whole, Field(ge=1, le=1 << 24, description="bytes of an item")] = 1 << 16
     seconds: Annotated[Number, Field(gt=0, le=3600, description="for a head, and for a body, to arrive")] = 10.0

@@ -1,0 +1,162 @@
+"""What the service says of itself in OpenAPI is what it does: schemathesis asks what it allows and what it forbids."""
+
+from __future__ import annotations
+
+import collections
+import re
+
+import pytest
+import schemathesis
+from schemathesis.config import SchemathesisConfig
+from schemathesis.engine import events, from_schema
+from support.servers import Server
+from support.service import Service, request
+
+from urifilter_redis.service import tokens
+from urifilter_redis.wire import COMMANDS, DEFAULT_PATH, ERROR_CODES, FILTERS_PATH
+
+FILTERS = """
+[filters.forever]
+capacity = 100_000
+[filters.counting]
+capacity = 1000
+layout = "counting"
+[filters.ring]
+capacity = 1000
+retention = "ring"
+slices = 3
+period = "1d"
+"""
+NAMES = ("forever", "counting", "ring", "missing")
+NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+TOKEN = tokens.new()
+AUTHORIZATION = {"Authorization": f"Bearer {TOKEN}"}
+
+#: Cases to draw for each operation, besides those that are enumerated: each border of each rule, each wrong type.
+EXAMPLES = 25
+
+
+@pytest.fixture(scope="module")
+def redis():
+    with Server("redis70") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def alone(redis):
+    """A service without tokens."""
+    with Service(redis.url, settings=FILTERS) as service:
+        yield service
+        assert "Traceback" not in service.log()
+
+
+@pytest.fixture(scope="module")
+def guarded(redis):
+    """A service with a token."""
+    token = tokens.Token("all", tokens.digest(TOKEN), access="write").toml()
+    with Service(redis.url, "--prefix", "guarded", settings=FILTERS + token) as service:
+        yield service
+        assert "Traceback" not in service.log()
+        assert TOKEN not in service.log()
+
+
+def look(service, **headers):
+    """Return what schemathesis finds, and how many cases it has tried of each operation."""
+    config = SchemathesisConfig.from_dict(
+        {
+            "seed": 1,
+            "headers": headers,
+            "continue-on-failure": True,
+            "generation": {"max-examples": EXAMPLES, "deterministic": True, "database": "none"},
+        }
+    )
+    schema = schemathesis.openapi.from_url(f"{service.url}/openapi.json", headers=headers, config=config)
+    schema.hook(map_case)
+    found, tried = [], collections.Counter()
+    for event in from_schema(schema).execute():
+        if isinstance(event, events.ScenarioFinished):
+            tried[event.recorder.label] += len(event.recorder.interactions)
+            for key, checks in event.recorder.checks.items():
+                asked = event.recorder.cases[key].value.as_curl_command()
+                failures = [check.failure_info.failure for check in checks if check.failure_info is not None]
+                found += [f"{failure.title}: {failure.message}\n{asked}" for failure in failures]
+        elif isinstance(event, events.NonFatalError):
+            found.append(f"{event.label}: {event.value!r}")
+        elif isinstance(event, events.FatalError):
+            raise event.exception
+        elif isinstance(event, events.SchemaAnalysisWarnings):
+            found += map(str, event.warnings)
+        elif isinstance(event, events.EngineFinished):
+            found += map(str, event.failures)
+    return found, tried
+
+
+def map_case(context, case):
+    """Ask about filters that there are: no other name that was drawn would be one."""
+    body = case.body if isinstance(case.body, dict) else {}
+    for where in (case.path_parameters, body):
+        name = where.get("filter_typeid")
+        if isinstance(name, str) and NAME.fullmatch(name):
+            where["filter_typeid"] = NAMES[sum(name.encode()) % len(NAMES)]
+    return case
+
+
+def test_schemathesis_finds_nothing_without_tokens(alone):
+    """Every answer is one that is documented; what is not allowed is refused, and what is allowed is not."""
+    found, tried = look(alone)
+    assert found == []
+    assert set(tried) == {f"{m.upper()} {p}" for p, ms in document(alone)["paths"].items() for m in ms}, tried
+
+
+def test_schemathesis_finds_nothing_with_tokens(guarded):
+    """The same with a token; without one, or with another, nothing is answered that wants one."""
+    found, _ = look(guarded, **AUTHORIZATION)
+    assert found == []
+
+
+def document(service):
+    with service.raw() as connection:
+        return connection.ask(request("GET", "/openapi.json")).json()
+
+
+def operations(found):
+    return {each["operationId"]: each for path in found["paths"].values() for each in path.values()}
+
+
+def test_all_operations_are_named(alone, guarded):
+    """Each path and method is documented, under a name of its own; with tokens, that and where they are wanted."""
+    commands = {f"{FILTERS_PATH}/{{filter_typeid}}/{command}": command for command in COMMANDS}
+    info = {FILTERS_PATH: "list", f"{FILTERS_PATH}/{{filter_typeid}}": "info"}
+    process = {f"/{name}": name for name in ("healthz", "readyz", "metrics")}
+    for service in (alone, guarded):
+        found = document(service)
+        named = {path: [each["operationId"] for each in methods.values()] for path, methods in found["paths"].items()}
+        assert {path: [name] for path, name in ({DEFAULT_PATH: "unique"} | commands | info | process).items()} == named
+        posts = {path for path, methods in found["paths"].items() if "post" in methods}
+        assert {DEFAULT_PATH, *commands} == posts
+    token = [{"token": []}]
+    wants = dict.fromkeys((*COMMANDS, "list", "info", "metrics"), token) | {"unique": [*token, {}]}
+    open_to_all = {"healthz": [], "readyz": []}
+    assert wants | open_to_all == {name: each["security"] for name, each in operations(document(guarded)).items()}
+    assert document(guarded)["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
+    assert "securitySchemes" not in document(alone)["components"]
+
+
+def test_all_error_codes_are_documented(alone):
+    """Each error code is among those of an error, and with its status and meaning at an operation that gives it."""
+    found = document(alone)
+    assert sorted(ERROR_CODES) == found["components"]["schemas"]["Error"]["properties"]["error_code"]["enum"]
+    described = {
+        (int(status), text)
+        for each in operations(found).values()
+        for status, response in each["responses"].items()
+        for text in response["description"].split("; `")
+    }
+    texts = {(status, "`" + text.lstrip("`")) for status, text in described}
+    nowhere = {"not_found", "method_not_allowed"}  # of what is not in the document
+    wanted = {
+        (int(meaning.status), f"`{code}`: {meaning.when}")
+        for code, meaning in ERROR_CODES.items()
+        if code not in nowhere
+    }
+    assert {(200, "`the answer")} | wanted == texts
