@@ -18,7 +18,7 @@ from urifilter_redis import UriFilterError
 
 from .common import print_json, say
 
-__all__ = ["background", "daemon_options", "running", "stop_daemon", "tell_status"]
+__all__ = ["background", "check_background", "daemon_options", "running", "stop_daemon", "tell_status"]
 
 #: Seconds that a daemon may take to finish what it is at.
 PATIENCE = 60.0
@@ -47,6 +47,19 @@ def daemon_options(command: F) -> F:
     return command
 
 
+def check_background(*, daemon: bool, pidfile: Path | None, log_file: Path | None) -> None:
+    """Check what ``background`` wants, for who has more to do before.
+
+    Raises:
+        click.UsageError: the background is wanted, and the files are not named.
+        UriFilterError: it runs already.
+    """
+    if daemon and (pidfile is None or log_file is None):
+        raise click.UsageError("--daemon wants --pidfile and --log-file")
+    if pidfile is not None and (process := running(pidfile)):
+        raise UriFilterError(f"it runs already, as process {process} ({pidfile})")
+
+
 @contextlib.contextmanager
 def background(
     *, daemon: bool, pidfile: Path | None, log_file: Path | None, keeps: Sequence[int] = ()
@@ -54,13 +67,9 @@ def background(
     """Go into the background if that is wanted, and hold the pidfile; ``keeps`` are files that stay open.
 
     Raises:
-        click.UsageError: it is wanted, and the files are not named.
-        UriFilterError: it runs already, or python-daemon is missing.
+        click.UsageError, UriFilterError: as ``check_background``; or python-daemon is missing.
     """
-    if daemon and (pidfile is None or log_file is None):
-        raise click.UsageError("--daemon wants --pidfile and --log-file")
-    if pidfile is not None and (process := running(pidfile)):
-        raise UriFilterError(f"it runs already, as process {process} ({pidfile})")
+    check_background(daemon=daemon, pidfile=pidfile, log_file=log_file)
     if not daemon:
         with _held(pidfile):
             yield

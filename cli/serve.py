@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +11,11 @@ import click
 from urifilter_redis import Restoring, ServerUnavailable, UriFilterError
 
 from .common import Shared, pass_shared, say, shared
-from .daemon import background, daemon_options, stop_daemon, tell_status
-from .signals import Interrupted, Signals
+from .daemon import background, check_background, daemon_options, stop_daemon, tell_status
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from urifilter_redis.service.settings import ServiceSettings
 
 __all__ = ["serve"]
@@ -58,19 +57,15 @@ def serve(
     """
     if context.invoked_subcommand is not None:
         return
-    settings, listen, serve_until_stopped = _load(_said(options, flags), file)
+    check_background(daemon=daemon, pidfile=pidfile, log_file=log_file)
+    settings, server = _load(_said(options, flags), file)
     _try_filters(settings)
-    bound = listen(settings.host, settings.port)
+    bound = server.listen(settings.host, settings.port)
     host, port = bound.getsockname()[:2]
     keeps = [bound.fileno()]
-    with (
-        background(daemon=daemon, pidfile=pidfile, log_file=log_file, keeps=keeps),
-        Signals() as signals,
-        contextlib.suppress(Interrupted),
-        signals.allowed(),
-    ):
+    with server.held_signals(), background(daemon=daemon, pidfile=pidfile, log_file=log_file, keeps=keeps):
         say(f"listens at http://{f'[{host}]' if ':' in host else host}:{port}{settings.path}")
-        serve_until_stopped(settings, bound)
+        server.serve(settings, bound, None if daemon else log_file)
 
 
 def _said(options: Shared, flags: dict[str, Any]) -> dict[str, Any]:
@@ -81,14 +76,14 @@ def _said(options: Shared, flags: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in (flags | shared_ones).items() if value is not None}
 
 
-def _load(flags: dict[str, Any], file: Path | None) -> tuple[ServiceSettings, Callable[..., Any], Callable[..., Any]]:
+def _load(flags: dict[str, Any], file: Path | None) -> tuple[ServiceSettings, ModuleType]:
     missing = [name for name in _NEEDED if not _is_there(name)]
     if missing:
         text = "serve needs more packages: pip install 'urifilter-redis[server]'"
         raise UriFilterError(f"{text} (missing: {', '.join(missing)})")
     from urifilter_redis.service import server, settings  # noqa: PLC0415 - an extra
 
-    return settings.load(flags, file), server.listen, server.serve
+    return settings.load(flags, file), server
 
 
 def _is_there(package: str) -> bool:

@@ -19,15 +19,15 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
 
 from urifilter_redis.errors import ServerUnavailable
+from urifilter_redis.exchange import Timeouts
 from urifilter_redis.steps import Arguments, Unanswered, Unsent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from urifilter_redis.embedded import EmbeddedServer
-    from urifilter_redis.exchange import Timeouts
 
-__all__ = ["Address", "AsyncConnector", "Connector", "without_password"]
+__all__ = ["Address", "AsyncConnector", "Connector", "check_url", "without_password"]
 
 # What redis-py raises for an error reply; the last two are ConnectionErrors and close the connection.
 _REFUSALS = (ResponseError, AuthenticationError, BusyLoadingError)
@@ -63,6 +63,15 @@ def _from_url(kind: Any, retry: Any, url: str, timeouts: Timeouts) -> tuple[Any,
         text = "the server's address is a URL such as redis://localhost:6379/0, rediss:// or unix:///path"
         raise ValueError(f"{text}; in a password / and @ are written %2F and %40") from None
     return client, shown
+
+
+def check_url(url: str) -> None:
+    """Check that a URL can be an address of a server; nothing is connected.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    _from_url(redis.Redis, None, url, Timeouts())
 
 
 def _acquire() -> EmbeddedServer:

@@ -120,7 +120,7 @@ class Service:
 
     async def unique(self, request: Request) -> Response:
         """Insert items, answer those that are new."""
-        request.scope[COMMAND] = "unique"
+        request.scope[COMMAND] = "insert"
         token = self.whose(request) if "Authorization" in request.headers else None
         asked = await read(request, ItemsOf, self.settings.limits)
         token = token or self.whose(request, asked.access_token)

@@ -1,10 +1,11 @@
-"""Logs on stderr: text, or a JSON object a line."""
+"""Logs: text, or a JSON object a line."""
 
 from __future__ import annotations
 
 import json
 import logging
 import time
+from pathlib import Path
 from typing import Any
 
 __all__ = ["JsonFormatter", "configuration"]
@@ -29,16 +30,19 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(fields, default=str)
 
 
-def configuration(kind: str) -> dict[str, Any]:
-    """Return what ``logging.config.dictConfig`` takes, for ``text`` or ``json``; workers get it, too."""
+def configuration(kind: str, file: Path | None = None) -> dict[str, Any]:
+    """Return what ``logging.config.dictConfig`` takes, for ``text`` or ``json`` to a file or stderr."""
+    stream: dict[str, Any] = {"class": "logging.StreamHandler", "formatter": kind}
+    if file is not None:
+        stream |= {"class": "logging.FileHandler", "filename": str(file)}
     text = {"format": "%(asctime)s %(process)d %(levelname)s %(message)s"}
     return {
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {"text": text, "json": {"()": "urifilter_redis.service.logs.JsonFormatter"}},
-        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": kind}},
+        "handlers": {"stream": stream},
         "loggers": {
-            name: {"handlers": ["stderr"], "level": "INFO", "propagate": False}
+            name: {"handlers": ["stream"], "level": "INFO", "propagate": False}
             for name in ("uvicorn", "urifilter_redis")
         },
     }

@@ -81,6 +81,9 @@ class Protocol(HttpToolsProtocol):
         else:
             self._no_http = msg
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Say nothing: clients that ask for HTTP/2 do so in every request."""
+
     def _is_idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
 

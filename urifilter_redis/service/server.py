@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import multiprocessing
 import os
@@ -9,6 +10,7 @@ import signal
 import socket
 import tempfile
 import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -22,10 +24,13 @@ from urifilter_redis.service.protocol import Protocol
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
+    from pathlib import Path
 
     from urifilter_redis.service.settings import ServiceSettings
 
-__all__ = ["listen", "serve"]
+__all__ = ["held_signals", "listen", "serve"]
+
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 #: Connections that wait to be accepted.
 BACKLOG = 2048
@@ -47,7 +52,33 @@ def listen(host: str, port: int) -> socket.socket:
     return bound
 
 
-def serve(settings: ServiceSettings, bound: socket.socket) -> None:
+@contextlib.contextmanager
+def held_signals() -> Iterator[None]:
+    """Hold SIGTERM and SIGINT back until the server listens to them; once it has stopped, more change nothing."""
+    before = {number: signal.signal(number, lambda *_: None) for number in _STOPPING}
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+    try:
+        yield
+    finally:
+        _let_signals_in()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _let_signals_in() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+
+
+class _Server(uvicorn.Server):
+    """A server that begins when its signal handlers are there."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start."""
+        _let_signals_in()
+        await super().startup(sockets)
+
+
+def serve(settings: ServiceSettings, bound: socket.socket, log_file: Path | None = None) -> None:
     """Serve until SIGTERM or SIGINT; then requests under way are answered, and new connections refused.
 
     Raises:
@@ -62,7 +93,7 @@ def serve(settings: ServiceSettings, bound: socket.socket) -> None:
             ws="none",
             lifespan="on",
             workers=settings.workers,
-            log_config=configuration(settings.log_format),
+            log_config=configuration(settings.log_format, log_file),
             access_log=False,
             server_header=False,
             proxy_headers=False,
@@ -72,10 +103,11 @@ def serve(settings: ServiceSettings, bound: socket.socket) -> None:
         )
         if settings.workers > 1:
             supervisor = Multiprocess(server_config, sockets=[bound])
+            _let_signals_in()
             supervisor.run()
             failed = any(worker.exitcode == STARTUP_FAILURE for worker in supervisor.processes)
         else:
-            server = uvicorn.Server(server_config)
+            server = _Server(server_config)
             server.run(sockets=[bound])
             failed = not server.started
     if failed:

@@ -19,6 +19,7 @@ from pydantic_settings import (
 
 from urifilter_redis import config
 from urifilter_redis.archive.home import open_home
+from urifilter_redis.connection import check_url
 from urifilter_redis.keys import DEFAULT_PREFIX, check_name, check_prefix
 from urifilter_redis.service.tokens import Token
 from urifilter_redis.wire import DEFAULT_PATH, DEFAULT_PORT
@@ -128,6 +129,13 @@ class ServiceSettings(BaseSettings):
     @classmethod
     def _check_prefix(cls, value: str) -> str:
         return check_prefix(value)
+
+    @field_validator("redis_url")
+    @classmethod
+    def _check_redis(cls, value: str | None) -> str | None:
+        if value:
+            check_url(value)
+        return value or None
 
     @field_validator("archive")
     @classmethod
