@@ -125,7 +125,13 @@ def test_both_clients_are_alike():
 
 
 @pytest.mark.parametrize(
-    ("uris", "indices"), [(["a", b"b"], [1]), (["a", float("nan"), float("inf")], [1, 2]), ([{1: 2}, object()], [0, 1])]
+    ("uris", "indices"),
+    [
+        (["a", b"b"], [1]),
+        (["a", "\ud83d", "\ud83d\ude00"], [2]),
+        (["a", float("nan"), float("inf")], [1, 2]),
+        ([{1: 2}, object()], [0, 1]),
+    ],
 )
 def test_items_that_json_cannot_carry(api, news, uris, indices):
     """They are told with their indices, and nothing is sent."""
@@ -269,7 +275,8 @@ class Scripted(http.server.ThreadingHTTPServer):
                 content = content if isinstance(content, bytes) else json.dumps(content).encode()
                 self.send_response(status)
                 for name, value in {"Content-Length": str(len(content)), **headers}.items():
-                    self.send_header(name, value)
+                    if value is not None:
+                        self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(content)
 
@@ -333,6 +340,99 @@ def test_what_is_not_repeated(status, code):
         api.unique("news", ["a"])
     assert (told.value.status, told.value.error_code, told.value.indices) == (status, code, [2])
     assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize("status", [301, 401, 404, 413])
+def test_somebody_else_answers(status):
+    """A proxy or a wrong address: an error at once; whether the request went on is not known, so its key is kept."""
+    html = (status, {"X-Request-Id": None}, b"<html>nginx</html>")
+    with Scripted(html, GOOD, GOOD) as server, FilterAPIClient(server.url) as api:
+        with pytest.raises(FilterAPIError, match="somebody else than the service") as told:
+            api.unique("news", ["a"])
+        assert (told.value.status, told.value.error_code) == (status, "bad_response")
+        assert api.unique("news", ["b"]) == ["b"]
+        assert api.unique("news", ["a"], retry=told.value) == ["a"]
+    slots = [headers["Idempotency-Key"].split("/")[1:] for _, headers, _ in server.seen]
+    assert slots == [["0", "1"], ["1", "1"], ["0", "1"]]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{"error_code": "forbidden"}, {"error_code": "forbidden", "error": 1, "indices": 7, "ages": "x"}],
+)
+def test_odd_refusals(content):
+    """What an error lacks is left out."""
+    with (
+        Scripted((403, {}, content)) as server,
+        FilterAPIClient(server.url) as api,
+        pytest.raises(FilterAPIError) as told,
+    ):
+        api.unique("news", ["a"])
+    assert (told.value.error_code, told.value.indices) == ("forbidden", [])
+
+
+@pytest.mark.parametrize("ages", [None, [], [0, 0], "0", {"0": 0}])
+def test_odd_answers(ages):
+    """An answer that is not for these items is none, and the key is kept."""
+    odd = (200, {}, {"filter_typeid": "news", "total": 1, "unique": 1, **({} if ages is None else {"ages": ages})})
+    with Scripted(odd, GOOD) as server, FilterAPIClient(server.url) as api:
+        with pytest.raises(FilterAPIError, match="not for these items") as told:
+            api.unique("news", ["a"])
+        assert told.value.error_code == "bad_response"
+        assert api.unique("news", ["a"], retry=told.value) == ["a"]
+    assert len({headers["Idempotency-Key"] for _, headers, _ in server.seen}) == 1
+
+
+def test_what_retry_refuses(service, news):
+    """Another method, other items, another max_age, a list that has grown, another process."""
+    uris = ["a", "b"]
+    lost = (502, {}, b"")
+    with (
+        Scripted(*[lost] * 99) as server,
+        FilterAPIClient(server.url, timeouts=QUICK) as api,
+        pytest.raises(FilterAPIError) as told,
+    ):
+        api.insert_many("news", uris)
+    with FilterAPIClient(service.url) as api:
+        uris.append("c")
+        for ask in (
+            lambda: api.insert_many("news", uris, retry=told.value),
+            lambda: api.insert_many("news", ["a", 1], retry=told.value),
+            lambda: api.insert_many("other", ["a", "b"], retry=told.value),
+            lambda: api.insert_many("news", ["a", "b"], max_age=1, retry=told.value),
+            lambda: api.filter("news", ["a", "b"], retry=told.value),
+            lambda: api.forget("news", ["a", "b"], retry=told.value),
+        ):
+            with pytest.raises(ValueError, match="retry= takes what"):
+                ask()
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                api.insert_many("news", ["a", "b"], retry=told.value)
+            except ValueError:
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert api.insert_many("news", ["a", "b"], retry=told.value) == [0, 0]
+
+
+def test_long_items_go_out_in_several_requests(service, news):
+    """By their bytes, too: 100 items of 60,000 characters are no body that is too large."""
+    uris = [f"{i}/{'ä' * 30_000}" for i in range(100)]
+    with FilterAPIClient(service.url) as api:
+        assert api.unique("news", uris) == uris
+        assert api.contains_many("news", uris) == [1] * 100
+        with pytest.raises(FilterAPIError) as refused:
+            api.unique("news", ["short", "x" * 70_000])
+    assert (refused.value.error_code, refused.value.indices) == ("item_too_long", [1])
+
+
+def test_proxies_are_for_what_is_crawled(service, news, monkeypatch):
+    """The environment's proxy is not asked."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    assert FilterAPI("news", ["a"], url=service.url)["unique"] == 1
 
 
 def test_waiting_for_a_restore():
