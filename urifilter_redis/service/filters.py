@@ -159,6 +159,7 @@ class Filters:
         except (FilterNotFound, ConfigMismatch, SliceLost) as error:
             if await self._session(name) is session:
                 del self._sessions[name]
+                self._measured.pop(name, None)
             if error.answers is not None and any(each is not None for each in error.answers):
                 raise
         return await drive(flow(await self._session(name)), self._connector)
