@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+SHIPPED = {".py", ".lua", ".html", ".css", ".js"}
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -42,7 +44,7 @@ def test_one_top_level_package(wheel):
 
 
 def test_every_file_is_inside(wheel):
-    """All modules and all Lua files, and the marker of types."""
+    """All modules, all Lua files, the page, and the marker of types."""
     inside = {name for name in wheel.namelist() if name.startswith("urifilter_redis/")}
     expected = {"urifilter_redis/py.typed"}
     for part, package in (
@@ -50,7 +52,7 @@ def test_every_file_is_inside(wheel):
         ("cli", "urifilter_redis/cli"),
         ("urifilter_redis", "urifilter_redis"),
     ):
-        files = [file for file in (ROOT / part).rglob("*") if file.suffix in {".py", ".lua"}]
+        files = [file for file in (ROOT / part).rglob("*") if file.suffix in SHIPPED]
         expected |= {f"{package}/{file.relative_to(ROOT / part)}" for file in files}
     assert expected == inside
 

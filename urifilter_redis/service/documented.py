@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from http import HTTPMethod
+from http import HTTPMethod, HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, Path
@@ -16,7 +16,8 @@ from starlette.responses import Response
 from urifilter_redis.info import FilterInfo  # noqa: TC001 - so does pydantic
 from urifilter_redis.service.bodies import NAME_PATTERN, Answer, Items, ItemsOf
 from urifilter_redis.service.endpoints import KEY_LENGTH, Service
-from urifilter_redis.wire import COMMANDS, ERROR_CODES, FILTERS_PATH, KEY_HEADER
+from urifilter_redis.service.failures import LATER
+from urifilter_redis.wire import COMMANDS, ERROR_CODES, FILTERS_PATH, KEY_HEADER, Meaning
 
 if TYPE_CHECKING:
     from urifilter_redis.service.settings import Limits
@@ -182,9 +183,18 @@ def _errors(codes: set[str]) -> dict[int | str, dict[str, Any]]:
     by_status: dict[int | str, dict[str, Any]] = {}
     for code, meaning in ERROR_CODES.items():
         if code in codes:
-            known = by_status.setdefault(int(meaning.status), {"model": Error, "description": ""})
+            known = by_status.setdefault(int(meaning.status), {"model": Error, "description": "", **_headers(meaning)})
             known["description"] += f"{'; ' if known['description'] else ''}`{code}`: {meaning.when}"
     return by_status
+
+
+def _headers(meaning: Meaning) -> dict[str, Any]:
+    """Describe the headers of an error's response."""
+    if meaning.status in LATER:
+        return {"headers": {"Retry-After": {"description": "seconds", "schema": {"type": "integer"}}}}
+    if meaning.status == HTTPStatus.UNAUTHORIZED:
+        return {"headers": {"WWW-Authenticate": {"description": "Bearer", "schema": {"type": "string"}}}}
+    return {}
 
 
 def _body(model: type[BaseModel], limits: Limits) -> dict[str, Any]:

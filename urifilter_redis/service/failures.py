@@ -19,7 +19,7 @@ from urifilter_redis.errors import (
 )
 from urifilter_redis.wire import ERROR_CODES
 
-__all__ = ["RETRY_AFTER", "Refusal", "refusal_of"]
+__all__ = ["LATER", "RETRY_AFTER", "Refusal", "refusal_of"]
 
 #: Seconds after which to ask again, as a 429 or 503 says.
 RETRY_AFTER = 1
@@ -45,8 +45,8 @@ _TEXTS = {
     "server_unavailable": "Redis is away, or refuses; nothing was inserted",
 }
 
-#: Statuses that say when to ask again.
-_LATER = {429, 503}
+#: Statuses of HTTP that say when to ask again.
+LATER = {429, 503}
 
 
 class Refusal(Exception):
@@ -73,7 +73,7 @@ class Refusal(Exception):
         self.code = code
         self.more = dict(more or {})
         self.headers = dict(headers or {})
-        if self.status in _LATER:
+        if self.status in LATER:
             self.headers["Retry-After"] = str(RETRY_AFTER)
 
     @property

@@ -40,9 +40,10 @@ class Protocol(HttpToolsProtocol):
         """Take bytes; refuse a head that does not end, and leave nobody waiting who sends what is no request."""
         if self._no_http:
             return
+        waiting = self._head
         super().data_received(data)
         if self._head is not None:
-            self._head_size += len(data)
+            self._head_size += len(data) if self._head is waiting else 0  # else there is more in it than this head
             if self._head_size > HEAD_BYTES:
                 self._refuse(b"431 Request Header Fields Too Large")
         elif self._is_idle():  # uvicorn has ended its own wait

@@ -47,9 +47,7 @@ def listen(host: str, port: int) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     both = host == "::" and socket.has_dualstack_ipv6()
-    bound = socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
-    bound.set_inheritable(True)
-    return bound
+    return socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
 
 
 @contextlib.contextmanager
