@@ -1,0 +1,703 @@
+"""``urifilter serve``: how it starts, what it serves, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support import cli
+from support.servers import free_port, wait_until
+from support.service import Service, request
+from urifilter_redis.cli.daemon import running
+
+from urifilter_redis import UriFilter
+from urifilter_redis.service import tokens
+
+OPTIONS = {"capacity": 1000, "error_rate": 1e-8, "seed": 1}
+NEWS = "[filters.news]\ncapacity = 1000\nerror_rate = 1e-8\nseed = 1\n"
+EXTRA = ("fastapi", "uvicorn", "httptools", "pydantic_settings", "prometheus_client")
+SERVER_PACKAGES = (*EXTRA, "starlette", "pydantic")
+DEFAULT_PATH = "/cr-clawr/uri_filter/api/uri_filter"
+
+
+def ask(service, method, path, content=None, token=None):
+    """Ask over a connection of its own."""
+    body = None if content is None else json.dumps(content).encode()
+    with service.raw() as connection:
+        answer = connection.ask(request(method, path, body, Authorization=token and f"Bearer {token}"))
+    assert answer is not None, service.log()
+    return answer
+
+
+def unique(service, name, items, token=None) -> list:
+    answer = ask(service, "POST", service.path, {"filter_typeid": name, "URI_list": items}, token)
+    assert answer.status == 200, answer
+    return answer.json()["URI_list_unique"]
+
+
+def ages(service, name, items) -> list[int]:
+    answer = ask(service, "POST", f"/v1/filters/{name}/contains", {"URI_list": items})
+    assert answer.status == 200, answer
+    return answer.json()["ages"]
+
+
+def asked_for(items, path=DEFAULT_PATH, name="news") -> bytes:
+    return request("POST", path, json.dumps({"filter_typeid": name, "URI_list": items}).encode())
+
+
+def make(url, name="news", items=(), **more) -> None:
+    """Make a filter, and insert items."""
+    with UriFilter.create(name, redis=url, **OPTIONS, **more) as made:
+        made.insert_many(items)
+        if "archive" in more:
+            made.checkpoint()
+
+
+def seen(url, name, items, **where) -> list[bool]:
+    with UriFilter.open(name, redis=url, **where) as opened:
+        return [age > 0 for age in opened.contains_many(items)]
+
+
+def in_environment(**env) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("URIFILTER_")} | env
+
+
+def refused(*arguments, code=2, **env) -> str:
+    """Run ``urifilter serve``, which must end by itself without having listened; return what it says."""
+    port = free_port()
+    process = cli.start("serve", "--port", port, *arguments, env=in_environment(**env))
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    text = err.decode()
+    assert (process.returncode, out) == (code, b""), text
+    assert "Traceback" not in text
+    assert "listens" not in text
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+    return text
+
+
+# several workers
+
+
+def workers(service, count=2) -> list[int]:
+    """Return the workers, in the order of their start, when there have been so many and all take requests."""
+    wait_until(lambda: service.log().count("Application startup complete") >= count, "the workers do not start")
+    assert len(_started(service)) == count
+    return _started(service)
+
+
+def _started(service) -> list[int]:
+    return list(map(int, re.findall(r"Started server process \[(\d+)\]", service.log())))
+
+
+def lives(process) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@contextlib.contextmanager
+def alone(service, worker):
+    """Let one worker answer: the others, and the parent, which would end those that do not, are suspended."""
+    others = [each for each in (service.process.pid, *_started(service)) if each != worker and lives(each)]
+    for each in others:
+        os.kill(each, signal.SIGSTOP)
+    try:
+        for each in others:
+            path = Path(f"/proc/{each}/stat")
+            wait_until(lambda path=path: path.read_text().rpartition(")")[2].split()[0] == "T", "it does not stop")
+        yield
+    finally:
+        for each in reversed(others):
+            os.kill(each, signal.SIGCONT)
+
+
+# settings
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "env", "said"),
+    [
+        (
+            ["--workers", "0", "--log-format", "xml", "--archive", "mongodb://me:hunter2@host"],
+            "x = 1\npath = ''\nlimits.item = 0\n[filters.a]\ncapacity = 0\n[[tokens]]\nname = 'a'\ndigest = 'hunter2'",
+            {"URIFILTER_LIMITS__BODY": "1"},
+            [
+                "  workers: ",
+                "  log_format: ",
+                "  path: ",
+                "  x: there is no setting x; there are archive, ",
+                "  limits.item: ",
+                "  limits.body: ",
+                "  filters.a: capacity is a whole number from 1 up",
+                "  tokens.0: digest is sha256: and 64 hex digits",
+                "  archive: ",
+            ],
+        ),
+        ([], NEWS, {"URIFILTER_HOST": "0.0.0.0"}, ["host 0.0.0.0 is not this machine alone", "`urifilter token new"]),
+        ([], "port = x", {}, ["settings.toml"]),
+        ([], NEWS, {"URIFILTER_REDIS_URL": "redis://:hunter2@host:port/0"}, ["redis", "redis://localhost:6379/0"]),
+        (["--settings", "none.toml"], NEWS, {}, ["none.toml"]),
+    ],
+    ids=["several", "host", "no TOML", "redis", "no file"],
+)
+def test_wrong_settings(arguments, settings, env, said, redis70, tmp_path):
+    """It does not start: exit 2 with the name of each and what is allowed; no secret is told, no filter made."""
+    file = tmp_path / "settings.toml"
+    file.write_text(settings)
+    env = {"URIFILTER_REDIS_URL": redis70.url, "URIFILTER_SETTINGS": str(file)} | env
+    text = refused(*arguments, **env)
+    for each in said:
+        assert each in text
+    assert "hunter2" not in text
+    with redis70.client() as admin:
+        assert admin.keys() == []
+
+
+def test_flags_beat_environment_beats_the_file(redis70, tmp_path):
+    """On the command line as in the library; the environment may name the file, and a flag may say the default."""
+    for prefix in ("env", "urifilter"):
+        make(redis70.url, prefix, prefix=prefix)
+    file = tmp_path / "settings.toml"
+    file.write_text("redis_url = 'redis://toml'\nprefix = 'toml'\npath = '/toml'\n[limits]\nitems = 3\nitem = 5\n")
+    env = {"URIFILTER_SETTINGS": str(file), "URIFILTER_REDIS_URL": redis70.url, "URIFILTER_PREFIX": "env"}
+    with Service(None, URIFILTER_PATH="/env/x", URIFILTER_LIMITS__ITEMS="2", **env) as service:
+        assert (service.path, ask(service, "GET", "/v1/filters").json()) == ("/env/x", {"filters": ["env"]})
+        codes = [
+            ask(service, "POST", "/v1/filters/env/insert", {"URI_list": items}).json().get("error_code")
+            for items in (["1", "2"], ["1", "2", "3"], ["123456"])
+        ]
+        assert codes == [None, "too_many_items", "item_too_long"]
+    env["URIFILTER_REDIS_URL"] = "redis://env"
+    with Service(redis70.url, "--prefix", "urifilter", **env) as service:
+        assert (service.path, ask(service, "GET", "/v1/filters").json()) == ("/toml", {"filters": ["urifilter"]})
+        assert unique(service, "urifilter", ["1", "2", "3"]) == ["1", "2", "3"]
+
+
+# filters
+
+
+def test_filters_of_settings_archive_and_redis(redis70, folder):
+    """Those of the settings are made, or restored first; those of the archive alone and of Redis alone are served."""
+    make(redis70.url, items=["a"], archive=folder)
+    make(redis70.url, "archived", items=["b"], archive=folder)
+    with redis70.client() as admin:
+        admin.flushall()
+    make(redis70.url, "plain", items=["c"])
+    fresh = "[filters.fresh]\ncapacity = 500\nretention = 'ring'\nslices = 3\nperiod = '1d'\n"
+    with Service(redis70.url, "--archive", folder, settings=NEWS + fresh) as service:
+        assert seen(redis70.url, "news", ["a", "b"]) == [True, False]  # it is there, nobody had to ask for it
+        with UriFilter.open("fresh", redis=redis70.url, archive=folder) as opened:
+            assert (opened.info().capacity, opened.info().retention, opened.info().archive) == (500, "ring", folder)
+        assert ask(service, "GET", "/v1/filters").json() == {"filters": ["archived", "fresh", "news", "plain"]}
+        assert [ages(service, name, ["a", "b", "c"]) for name in ("news", "archived", "plain", "fresh")] == [
+            [1, 0, 0],
+            [0, 1, 0],
+            [0, 0, 1],
+            [0, 0, 0],
+        ]
+        assert unique(service, "archived", ["b", "d"]) == ["d"]
+        make(redis70.url, "later", items=["e"])
+        assert ages(service, "later", ["e", "f"]) == [1, 0]
+        assert ask(service, "GET", "/readyz").status == 200
+
+
+@pytest.mark.parametrize("where", ["Redis", "the archive"])
+def test_filter_with_other_settings(where, redis70, folder, tmp_path):
+    """The start is refused, naming the filter and each setting; nothing is changed."""
+    make(redis70.url, items=["a"], archive=folder)
+    if where == "the archive":
+        with redis70.client() as admin:
+            admin.flushall()
+    file = tmp_path / "settings.toml"
+    file.write_text("[filters.news]\ncapacity = 2000\nlayout = 'classic'\nerror_rate = 1e-8\nnormalize = 'whatwg'\n")
+    text = refused("--settings", file, "--redis", redis70.url, "--archive", folder)
+    assert "'news'" in text
+    for name, has, want in (
+        ("capacity", 1000, 2000),
+        ("layout", "blocked", "classic"),
+        ("normalize", "none", "whatwg"),
+    ):
+        assert f"{name} is {has!r} and not {want!r}" in text
+    assert "error_rate" not in text
+    assert seen(redis70.url, "news", ["a", "b"], archive=folder) == [True, False]
+
+
+def test_redis_comes_later(make_server):
+    """It warns, answers 503 within bounds, and serves as soon as Redis is there, without a restart."""
+    server = make_server("redis70", requirepass="hunter2")
+    server.kill()
+    with Service(server.url, settings=NEWS) as service:
+        assert "answering 503 until it is there" in service.log()
+        assert ask(service, "GET", "/healthz").status == 200
+        with service.raw() as one, service.raw() as other:
+            one.send(request("GET", "/readyz"))
+            other.send(asked_for(["a"]))
+            for answer in (one.answer(), other.answer()):
+                assert (answer.status, answer.json()["error_code"]) == (503, "server_unavailable")
+                assert int(answer.headers["retry-after"]) > 0
+        server.start()
+        wait_until(lambda: ask(service, "GET", "/readyz").status == 200, "it does not see that Redis is there")
+        assert unique(service, "news", ["a", "b", "a"]) == ["a", "b"]
+    assert "Traceback" not in service.log()
+    assert "hunter2" not in service.log()
+
+
+def test_wrong_password(make_server):
+    """It is told, without the password, and answered with 503; nobody is told the address of Redis."""
+    server = make_server("redis70", requirepass="hunter2")
+    with Service(server.url.replace("hunter2", "hunter3")) as service:
+        assert "invalid username-password pair" in service.log()
+        answer = ask(service, "GET", "/readyz")
+        assert (answer.status, answer.json()["error_code"]) == (503, "server_unavailable")
+        assert str(server.port) not in answer.json()["error"]
+    assert "hunter" not in service.log()
+
+
+# addresses
+
+
+def test_the_port_is_taken(redis70):
+    """Exit 2, and which address it was."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        out, err = cli.run("serve", "--redis", redis70.url, "--port", port, code=2)
+    assert out == b""
+    assert "already in use" in err
+    assert f"('127.0.0.1', {port})" in err
+
+
+def test_an_address_of_another_machine(redis70, tmp_path):
+    """Exit 2 with the address."""
+    file = tmp_path / "settings.toml"
+    file.write_text(tokens.Token("one", tokens.digest("x")).toml())
+    assert "192.0.2.1" in refused("--settings", file, "--redis", redis70.url, "--host", "192.0.2.1")
+
+
+def test_ipv6(redis70):
+    """It is told in brackets, so that it can be copied."""
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6 here")
+    process = cli.start("serve", "--redis", redis70.url, "--host", "::1", "--port", 0)
+    try:
+        found = re.fullmatch(rb"listens at http://\[::1\]:(\d+)(/\S+)\n", process.stderr.readline())
+        with socket.create_connection(("::1", int(found[1]))) as connection:
+            connection.sendall(request("GET", "/healthz", Host="[::1]", Connection="close"))
+            assert connection.makefile("rb").read().startswith(b"HTTP/1.1 200 ")
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+# workers
+
+
+def asked(service) -> list[int]:
+    """Return which worker answered each question about items, by the log."""
+    lines = [json.loads(line) for line in service.log().splitlines()[1:]]
+    return [line["process"] for line in lines if line.get("path") == service.path]
+
+
+def test_workers(redis70):
+    """Each of two answers, for the same filters; one that is killed (-9) is started again, and service goes on."""
+    make(redis70.url)
+    with Service(redis70.url, "--workers", "2", "--log-requests", "--log-format", "json") as service:
+        first, second = workers(service)
+        for number, worker in enumerate((first, second)):
+            with alone(service, worker):
+                assert unique(service, "news", ["a", str(number)]) == [["a", "0"], ["1"]][number]
+                wait_until(lambda number=number: len(asked(service)) == number + 1, "it logs nothing")
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: not lives(first), "it is not reaped")
+        for number in range(20):  # whether there is one worker or another one by now
+            assert unique(service, "news", [f"while {number}"]) == [f"while {number}"]
+        third = workers(service, 3)[2]
+        with alone(service, third):
+            assert unique(service, "news", ["a", "b"]) == ["b"]
+        assert [lives(each) for each in (first, second, third)] == [False, True, True]
+    assert [lives(each) for each in (second, third)] == [False, False]
+    assert asked(service)[:2] == [first, second]
+    assert (asked(service)[-1], len(asked(service))) == (third, 23)
+
+
+def test_workers_end_with_their_parent(redis70):
+    """When the parent is killed (-9) they end too, so that it can be started again at the same address."""
+    make(redis70.url)
+    with Service(redis70.url, "--workers", "2") as service:
+        both = workers(service)
+        os.kill(service.process.pid, signal.SIGKILL)
+        service.process.wait(30)
+        try:
+            wait_until(lambda: not any(map(lives, both)), "workers stay behind", patience=10)
+            with Service(redis70.url, "--port", service.port) as again:
+                assert unique(again, "news", ["a"]) == ["a"]
+        finally:
+            service.kill()
+
+
+# the end
+
+
+def gone(service, processes) -> None:
+    """Check that it has ended well, and that nothing is left of it."""
+    assert service.process.wait(60) == 0, service.log()
+    assert [each for each in processes if lives(each)] == []
+    with pytest.raises(ConnectionRefusedError):
+        service.raw()
+    assert "Traceback" not in service.log()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_request_that_is_arriving_is_answered(count, redis70, tmp_path):
+    """SIGTERM while its body is on the way: it ends with 0, after the answer; its folder of counts is removed."""
+    make(redis70.url)
+    more = {"TMPDIR": str(tmp_path), "URIFILTER_LIMITS__SECONDS": "60"}
+    with Service(redis70.url, "--workers", count, **more) as service, service.raw() as connection:
+        processes = workers(service, count)
+        assert len(list(tmp_path.iterdir())) == 1
+        data = asked_for(["a", "b"])
+        connection.send(data[:-5])
+        assert ask(service, "GET", "/healthz").status == 200  # by now the head has been read, if by the same worker
+        if count > 1:
+            for worker in processes:
+                with alone(service, worker):
+                    assert ask(service, "GET", "/healthz").status == 200
+        service.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: service.log().count("Shutting down") == count, "it does not begin to stop")
+        connection.send(data[-5:])
+        answer = connection.answer()
+        assert (answer.status, answer.json()["URI_list_unique"]) == (200, ["a", "b"])
+        assert connection.answer() is None
+        gone(service, processes)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_request_under_way_is_answered(redis70):
+    """SIGTERM while Redis has it and does not answer: it ends with 0, after the answer."""
+    make(redis70.url)
+    with Service(redis70.url) as service, redis70.client() as admin, service.raw() as connection:
+        admin.client_pause(120_000, all=False)
+        try:
+            connection.send(asked_for(["a"]))
+            wait_until(lambda: admin.info("clients")["blocked_clients"] > 0, "it does not reach Redis")
+            service.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: service.log().count("Shutting down") == 1, "it does not begin to stop")
+        finally:
+            admin.client_unpause()
+        answer = connection.answer()
+        if answer.status == 503:  # so slow a machine that it was given up
+            assert answer.json()["error_code"] == "answer_lost"
+        else:
+            assert (answer.status, answer.json()["URI_list_unique"]) == (200, ["a"])
+        gone(service, [service.process.pid])
+    assert "path=" not in service.log()  # no line for each request, as nobody wanted any
+    assert seen(redis70.url, "news", ["a"]) == [True]
+
+
+def test_ctrl_c(redis70):
+    """SIGINT, which a terminal sends to all of them: exit 0, no worker left, no traceback."""
+    with Service(redis70.url, "--workers", "2") as service:
+        processes = workers(service)
+        os.killpg(service.process.pid, signal.SIGINT)
+        gone(service, processes)
+
+
+@pytest.mark.parametrize(("count", "seconds"), [(1, 0), (1, 0.002), (2, 0)])
+def test_sigterm_at_the_very_start(count, seconds, redis70):
+    """It ends, however early that comes: as soon as it has said that it listens, or a moment later."""
+    process = cli.start("serve", "--redis", redis70.url, "--port", 0, "--workers", count, start_new_session=True)
+    try:
+        assert process.stderr.readline().startswith(b"listens at ")
+        time.sleep(seconds)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=20)
+        assert process.returncode in {0, 128 + signal.SIGTERM, -signal.SIGTERM}
+        assert b"Traceback" not in err
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+# in the background
+
+
+class Daemon:
+    """A service in the background, as its user handles it."""
+
+    def __init__(self, folder, url) -> None:
+        self.pidfile, self.log, self.url = folder / "serve.pid", folder / "serve.log", url
+        self.port = 0
+
+    def arguments(self, *more) -> list:
+        files = ["--daemon", "--pidfile", self.pidfile, "--log-file", self.log]
+        return ["serve", "--redis", self.url, "--port", 0, *files, *more]
+
+    def start(self, *more) -> int:
+        """Start it; return its process."""
+        before = len(self.listened())
+        out, err = cli.run(*self.arguments(*more))
+        process = int(self.pidfile.read_text())
+        assert (out, err) == (b"", f"runs as process {process}; log: {self.log}\n")
+        wait_until(lambda: len(self.listened()) > before, "it does not listen")
+        self.port = self.listened()[-1]
+        return process
+
+    def listened(self) -> list[int]:
+        """Return the ports that its log tells."""
+        text = self.log.read_text() if self.log.exists() else ""
+        found = re.findall(rf"^listens at http://127\.0\.0\.1:(\d+){DEFAULT_PATH}$", text, re.MULTILINE)
+        return list(map(int, found))
+
+    def ask(self, data) -> bytes:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=30) as connection:
+            connection.sendall(data.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
+            return connection.makefile("rb").read()
+
+    def status(self, code) -> str:
+        return cli.run("serve", "status", "--pidfile", self.pidfile, code=code)[0].decode()
+
+
+@pytest.fixture
+def daemon(redis70, tmp_path):
+    """A daemon that can be started; killed at the end if it runs."""
+    make(redis70.url)
+    made = Daemon(tmp_path, redis70.url)
+    yield made
+    if process := running(made.pidfile):
+        os.killpg(os.getpgid(process), signal.SIGKILL)
+        wait_until(lambda: not running(made.pidfile), "it does not die")
+
+
+def test_daemon(daemon):
+    """One at a time; it serves, and ``stop`` leaves no process behind."""
+    assert "does not run" in cli.run("serve", "stop", "--pidfile", daemon.pidfile, code=3)[1]
+    process = daemon.start("--workers", 2)
+    told = json.loads(cli.run("serve", "status", "--pidfile", daemon.pidfile, "--json")[0])
+    assert told == {"running": True, "process": process}
+    assert daemon.ask(asked_for(["a"])).endswith(b'"URI_list_unique":["a"],"total":1,"unique":1}')
+    out, err = cli.run(*daemon.arguments(), code=2)
+    assert out == b""
+    assert f"it runs already, as process {process}" in err
+    wait_until(lambda: daemon.log.read_text().count("startup complete") == 2, "the workers do not start")
+    processes = {process, *map(int, re.findall(r"server process \[(\d+)\]", daemon.log.read_text()))}
+    assert len(processes) == 3
+    assert cli.run("serve", "stop", "--pidfile", daemon.pidfile) == (b"", f"stopped process {process}\n")
+    wait_until(lambda: not any(map(lives, processes)), "something is left")
+    assert not daemon.pidfile.exists()
+    with pytest.raises(ConnectionRefusedError):
+        daemon.ask(b"")
+    assert "Traceback" not in daemon.log.read_text()
+    told = json.loads(cli.run("serve", "status", "--pidfile", daemon.pidfile, "--json", code=3)[0])
+    assert told == {"running": False, "process": None}
+
+
+def test_daemon_that_was_killed(daemon):
+    """The pidfile of one that was killed (-9) says nothing and blocks nobody."""
+    first = daemon.start()
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: not running(daemon.pidfile), "it does not die")
+    assert daemon.status(3) == "not running\n"
+    second = daemon.start()
+    assert daemon.status(0) == f"running, process {second}\n"
+    assert daemon.ask(asked_for(["a"])).endswith(b'"unique":1}')
+    cli.run("serve", "stop", "--pidfile", daemon.pidfile)
+
+
+def test_daemon_with_wrong_settings(daemon, tmp_path):
+    """It is told where it was started, with exit 2, and nothing runs."""
+    file = tmp_path / "settings.toml"
+    file.write_text("[filters.news]\ncapacity = 5\n")
+    out, err = cli.run(*daemon.arguments("--settings", file), code=2)
+    assert out == b""
+    assert "capacity is 1000 and not 5" in err
+    assert not daemon.pidfile.exists()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [["--daemon", "--pidfile", "pid"], ["status"]],
+    ids=" ".join,
+)
+def test_daemon_wrong_use(wrong, redis70, tmp_path):
+    """Exit 2 with a message before anything listens, and nothing has been started."""
+    where = [] if wrong == ["status"] else ["--redis", redis70.url, "--port", 0]
+    out, err = cli.run("serve", *wrong, *where, code=2, cwd=tmp_path)
+    assert out == b""
+    assert "pidfile" in err
+    assert "listens" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pidfile_and_log_file_in_the_foreground(redis70, tmp_path):
+    """Without --daemon the pidfile is held too, for supervisors; and the log is where it was wanted."""
+    pidfile, log = tmp_path / "serve.pid", tmp_path / "serve.log"
+    with Service(redis70.url, "--pidfile", pidfile, "--log-file", log) as service:
+        assert pidfile.read_text() == f"{service.process.pid}\n"
+        _, err = cli.run("serve", "--redis", redis70.url, "--port", 0, "--pidfile", pidfile, code=2)
+        assert f"it runs already, as process {service.process.pid}" in err
+        cli.run("serve", "stop", "--pidfile", pidfile)
+        assert service.process.wait(60) == 0
+        assert "Application startup complete" in log.read_text()
+        assert "Application startup complete" not in service.log()
+
+
+# logs
+
+
+@pytest.fixture
+def secrets():
+    """Tokens, and the settings that know them."""
+    made = {name: tokens.new() for name in ("one", "reader", "wrong")}
+    known = [
+        tokens.Token("one", tokens.digest(made["one"]), ("*",), "write"),
+        tokens.Token("reader", tokens.digest(made["reader"]), ("other",), "read"),
+    ]
+    return made, "".join(f"{each.toml()}\n" for each in known)
+
+
+def ask_variously(service, secrets) -> None:
+    """Send tokens wherever they can be sent."""
+    one, reader, wrong = secrets["one"], secrets["reader"], secrets["wrong"]
+    asked = {"filter_typeid": "news", "URI_list": ["a", "b"]}
+    statuses = [
+        ask(service, "POST", service.path, asked, one).status,
+        ask(service, "POST", service.path, asked | {"access_token": one}).status,
+        ask(service, "POST", service.path, asked | {"access_token": wrong}).status,
+        ask(service, "POST", service.path, asked | {"access_token": [one]}).status,
+        ask(service, "POST", service.path, asked, wrong).status,
+        ask(service, "POST", service.path, asked, reader).status,
+        ask(service, "POST", service.path, asked | {one: 1}, one).status,
+        ask(service, "GET", f"/v1/filters?access_token={one}").status,
+        ask(service, "GET", "/v1/filters", token=one).status,
+    ]
+    assert statuses == [200, 200, 401, 422, 401, 403, 422, 401, 200]
+
+
+def test_log_in_json(redis70, secrets):
+    """Every line is JSON; one for each request has who asked what and how it went, and never a token."""
+    make(redis70.url)
+    said = ("--workers", "2", "--log-format", "json", "--log-requests")
+    with Service(redis70.url, *said, settings=secrets[1]) as service:
+        workers(service)
+        ask_variously(service, secrets[0])
+        assert ask(service, "GET", "/a%0Ab%22%7B").status == 404
+    first, *rest = service.log().splitlines()
+    assert first.startswith("listens at ")
+    lines = [json.loads(line) for line in rest]
+    for line in lines:
+        assert list(line)[:4] == ["time", "level", "logger", "process"]
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"])
+        assert dt.datetime.fromisoformat(line["time"]).utcoffset() == dt.timedelta(0)
+        assert isinstance(line["process"], int)
+    told = [line for line in lines if "path" in line and line["path"] != "/healthz"]
+    plain = ["client", "token", "method", "path", "status", "error_code"]
+    assert sorted([line[name] for name in plain] for line in told) == sorted(
+        [
+            ["127.0.0.1", "one", "POST", service.path, 200, ""],
+            ["127.0.0.1", "one", "POST", service.path, 200, ""],
+            ["127.0.0.1", "", "POST", service.path, 401, "unauthorized"],
+            ["127.0.0.1", "", "POST", service.path, 422, "bad_request"],
+            ["127.0.0.1", "", "POST", service.path, 401, "unauthorized"],
+            ["127.0.0.1", "reader", "POST", service.path, 403, "forbidden"],
+            ["127.0.0.1", "one", "POST", service.path, 422, "bad_request"],
+            ["127.0.0.1", "", "GET", "/v1/filters", 401, "unauthorized"],
+            ["127.0.0.1", "one", "GET", "/v1/filters", 200, ""],
+            ["127.0.0.1", "", "GET", '/a\nb"{', 404, "not_found"],
+        ]
+    )
+    assert sorted([line[name] for name in ("filter", "items", "new")] for line in told if "items" in line) == [
+        ["news", 2, 0],
+        ["news", 2, 2],
+    ]
+    assert all(line["ms"] > 0 for line in told)
+    for token in secrets[0].values():
+        assert token not in service.log()
+
+
+def test_log_in_text(redis70, secrets):
+    """A line for each request with --log-requests, never a token; a line break in a path is none in the log."""
+    make(redis70.url)
+    with Service(redis70.url, "--log-requests", settings=secrets[1]) as service:
+        ask_variously(service, secrets[0])
+        assert ask(service, "GET", "/x%0Aforged%0D%1B[31m%E2%80%A8").status == 404
+    (line,) = [line for line in service.log().splitlines() if "forged" in line]
+    assert re.search(r' path="?/x', line)
+    assert line.isprintable()
+    found = re.findall(rf"^.* {service.process.pid} INFO (client=.*) ms=[\d.]+(.*)$", service.log(), re.MULTILINE)
+    assert len([head for head, _ in found if "path=/healthz" not in head]) == 10
+    text = f"client=127.0.0.1 token=one method=POST path={service.path} status=200"
+    assert (text, " filter=news items=2 new=2") in found
+    for token in secrets[0].values():
+        assert token not in service.log()
+
+
+# packages that are not there
+
+
+def run_without(hidden, *arguments, code="from urifilter_redis.cli import main; main()"):
+    """Run Python where packages are not installed; return its exit code, stdout and stderr."""
+    text = f"import sys; sys.modules.update(dict.fromkeys({tuple(hidden)!r})); sys.argv = ['urifilter', *sys.argv[1:]]"
+    command = [sys.executable, "-c", f"{text}\n{code}", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("hidden", [SERVER_PACKAGES, ["httptools"]], ids=["all", "one"])
+def test_packages_that_are_missing(hidden, redis70):
+    """All of them, or any one of the extra: exit 2 and what to install, before anything listens."""
+    code, out, err = run_without(hidden, "serve", "--redis", redis70.url, "--port", 0)
+    assert (code, out) == (2, "")
+    assert err.startswith("urifilter: serve needs more packages: pip install 'urifilter-redis[server]'")
+    assert all(each in err for each in hidden if each in EXTRA)
+    assert "Traceback" not in err
+
+
+def test_what_needs_no_packages(tmp_path):
+    """A service is asked after and stopped without the server's packages, and all else is there without httpx."""
+    code, _, err = run_without([*SERVER_PACKAGES, "httpx"], "serve", "stop", "--pidfile", tmp_path / "pid")
+    assert (code, "does not run" in err) == (3, True)
+    code, out, err = run_without([*SERVER_PACKAGES, "httpx"], "plan", "--capacity", "1000")
+    assert (code, "blocked" in out, err) == (0, True, "")
+
+
+def test_the_sdk_needs_httpx_alone():
+    """It loads nothing of the server's; the service and the rest of the library nothing of the SDK's."""
+    loaded = f"print(sorted(set(sys.modules) & {{'httpx', *{SERVER_PACKAGES!r}}}))"
+    code, out, err = run_without([], code=f"import urifilter_redis.sdk\n{loaded}")
+    assert (code, out, err) == (0, "['httpx']\n", "")
+    code, out, err = run_without(
+        SERVER_PACKAGES, code="from urifilter_redis.sdk import FilterAPI, AsyncFilterAPIClient"
+    )
+    assert (code, out, err) == (0, "", "")
+    code, out, err = run_without([], code=f"import urifilter_redis, urifilter_redis.cli\n{loaded}")
+    assert (code, out, err) == (0, "[]\n", "")
+    code, out, err = run_without(["httpx"], code="import urifilter_redis.service.app, urifilter_redis.service.server")
+    assert (code, out, err) == (0, "", "")
+
+
+def test_the_sdk_without_httpx():
+    """It says what is missing."""
+    code, out, err = run_without(["httpx"], code="import urifilter_redis.sdk")
+    assert (code, out) == (1, "")
+    assert "httpx" in err.splitlines()[-1]

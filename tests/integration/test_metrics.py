@@ -1,0 +1,402 @@
+"""What the service tells of itself: metrics that are right over several workers, health, and readiness."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from support.servers import wait_until
+from support.service import Service, request
+
+from urifilter_redis import UriFilter
+from urifilter_redis.service import tokens
+
+NEWS = {"capacity": 1000, "error_rate": 1e-8, "seed": 1}
+TWO = ("--workers", "2")
+
+
+def ask(service, method, path, content=None, token=None):
+    """Ask over a connection of its own."""
+    body = None if content is None else json.dumps(content).encode()
+    with service.raw() as connection:
+        answer = connection.ask(request(method, path, body, Authorization=token and f"Bearer {token}"))
+    assert answer is not None, service.log()
+    return answer
+
+
+def insert(service, items, name="news", connections=1) -> int:
+    """Insert items over so many connections; return how many were new."""
+    new = 0
+    for number in range(connections):
+        answer = ask(service, "POST", service.path, {"filter_typeid": name, "URI_list": items[number::connections]})
+        assert answer.status == 200, answer
+        new += answer.json()["unique"]
+    return new
+
+
+def answered(service, name="news") -> tuple[int, int]:
+    told = ask(service, "GET", f"/v1/filters/{name}").json()["answered"]
+    return told["new"], told["seen"]
+
+
+class Metrics(dict):
+    """Samples, by name and labels."""
+
+    def __init__(self, service, token=None) -> None:
+        answer = ask(service, "GET", "/metrics", token=token)
+        assert answer.status == 200, answer
+        assert answer.headers["content-type"].startswith("text/plain; version=")
+        for family in text_string_to_metric_families(answer.body.decode()):
+            for sample in family.samples:
+                key = (sample.name, *sorted(sample.labels.items()))
+                assert key not in self, "a sample is there twice"
+                self[key] = sample.value
+
+    def __call__(self, name, **labels) -> float | None:
+        return self.get((name, *sorted(labels.items())))
+
+    def items(self, command="insert", name="news") -> tuple[float, float]:
+        found = [self("urifilter_items_total", filter=name, command=command, answer=each) for each in ("new", "seen")]
+        return found[0] or 0, found[1] or 0
+
+    def requests(self) -> dict[tuple[str, str, str], float]:
+        return {
+            (labels["command"], labels["status"], labels["error_code"]): value
+            for (name, *pairs), value in dict.items(self)
+            if name == "urifilter_requests_total" and (labels := dict(pairs))
+        }
+
+    def values(self, label) -> set[str]:
+        return {value for _, *pairs in self for name, value in pairs if name == label}
+
+
+def workers(service, count=2) -> list[int]:
+    """Return the workers, in the order of their start, when there have been so many and all take requests."""
+    wait_until(lambda: service.log().count("Application startup complete") >= count, "the workers do not start")
+    found = re.findall(r"Started server process \[(\d+)\]", service.log())
+    assert len(found) == count
+    return list(map(int, found))
+
+
+def state(process) -> str:
+    """Return a process's state as the kernel says it; empty when there is none."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return ""
+
+
+@contextlib.contextmanager
+def alone(service, worker):
+    """Let one worker answer: the others, and the parent, which would end those that do not, are suspended."""
+    others = [each for each in (service.process.pid, *workers_alive(service)) if each != worker]
+    for each in others:
+        os.kill(each, signal.SIGSTOP)
+    try:
+        for each in others:
+            wait_until(lambda each=each: state(each) == "T", "it does not stop")
+        yield
+    finally:
+        for each in reversed(others):
+            os.kill(each, signal.SIGCONT)
+
+
+def workers_alive(service) -> list[int]:
+    return [each for each in map(int, re.findall(r"server process \[(\d+)\]", service.log())) if state(each)]
+
+
+@pytest.fixture
+def news(redis70):
+    with UriFilter.create("news", redis=redis70.url, **NEWS) as made:
+        yield made
+
+
+# counters
+
+
+def test_counts_over_workers(redis70, news):
+    """New and seen are exact over both workers and all connections, whichever is asked, and after a kill -9."""
+    with Service(redis70.url, *TWO) as service:
+        first, second = workers(service)
+        with alone(service, first):
+            assert insert(service, list(range(50)), connections=10) == 50
+            assert Metrics(service).items() == (50, 0)
+        with alone(service, second):
+            assert Metrics(service).items() == (50, 0)
+            assert insert(service, list(range(30, 70)), connections=8) == 20
+            assert insert(service, ["x", "x", "x"]) == 1
+            ask(service, "POST", "/v1/filters/news/contains", {"URI_list": [1, 2, "nobody's"]})
+            ask(service, "POST", "/v1/filters/news/insert", {"URI_list": [1, "y"]})
+        for each in (first, second):
+            with alone(service, each):
+                found = Metrics(service)
+                assert (found.items("insert"), found.items("contains")) == ((72, 23), (1, 2))
+                wait_until(lambda: answered(service) == (73, 25), "they do not agree")
+        os.kill(second, signal.SIGKILL)
+        third = workers(service, 3)[2]
+        with alone(service, third):
+            assert Metrics(service).items() == (72, 23)
+            assert insert(service, list(range(60, 90)), connections=6) == 20
+        for each in (first, third):
+            with alone(service, each):
+                assert Metrics(service).items() == (92, 33)
+                wait_until(lambda: answered(service) == (93, 35), "they do not agree")
+        assert news.info().inserted == 92
+
+
+def test_requests_and_their_times(redis70, news):
+    """Each request is counted once, by command, status and error code, and its time; over both workers."""
+    with Service(redis70.url, *TWO) as service:
+        both = workers(service)
+        before = Metrics(service).requests()
+        for worker in both:
+            with alone(service, worker):
+                assert insert(service, list(range(20)), connections=20) in {20, 0}
+                for name in ("nobody", "else"):
+                    ask(service, "POST", service.path, {"filter_typeid": name, "URI_list": []})
+                ask(service, "POST", service.path, {"URI_list": []})
+                ask(service, "GET", "/v1/filters")
+                ask(service, "GET", "/nowhere")
+                ask(service, "PUT", "/v1/filters")
+                ask(service, "POST", "/v1/filters/news/remove", {"URI_list": ["a"]})
+        wanted = {
+            ("insert", "200", ""): 40,
+            ("insert", "404", "filter_not_found"): 4,
+            ("insert", "422", "bad_request"): 2,
+            ("list", "200", ""): 2,
+            ("other", "404", "not_found"): 2,
+            ("other", "405", "method_not_allowed"): 2,
+            ("remove", "409", "not_for_this_filter"): 2,
+        }
+
+        def new() -> dict[tuple[str, str, str], float]:
+            now = Metrics(service).requests()
+            return {key: value - before.get(key, 0) for key, value in now.items() if key in wanted}
+
+        with contextlib.suppress(TimeoutError):  # a request is counted when its answer has been sent
+            wait_until(lambda: new() == wanted, "they are not counted", patience=10)
+        assert new() == wanted
+        found = Metrics(service)
+        for command, count in (("insert", 46), ("list", 2), ("remove", 2)):
+            buckets = {
+                float(dict(pairs)["le"]): value
+                for (name, *pairs), value in dict.items(found)
+                if name == "urifilter_request_seconds_bucket" and dict(pairs)["command"] == command
+            }
+            assert [value for _, value in sorted(buckets.items())] == sorted(buckets.values())
+            assert buckets[float("inf")] == count
+            assert found("urifilter_request_seconds_count", command=command) == count
+            assert 0 < found("urifilter_request_seconds_sum", command=command) < 60 * count
+
+
+def test_what_nobody_knows_makes_no_labels(redis70, news):
+    """Names of filters that there are not, paths, methods, headers and tokens do not become series."""
+    with Service(redis70.url) as service:
+        insert(service, ["a"])
+        for number in range(10):
+            odd = f"odd-{number}"
+            statuses = [
+                ask(service, "POST", service.path, {"filter_typeid": odd, "URI_list": ["a"]}).status,
+                ask(service, "POST", service.path, {"filter_typeid": odd + "?", "URI_list": ["a"]}).status,
+                ask(service, "POST", f"/v1/filters/{odd}/contains", {"URI_list": ["a"]}).status,
+                ask(service, "POST", f"/v1/filters/news/{odd}", {"URI_list": ["a"]}).status,
+                ask(service, "GET", f"/v1/filters/{odd}").status,
+                ask(service, "GET", f"/{odd}").status,
+                ask(service, f"ODD{number}", "/metrics").status,
+            ]
+            assert (statuses[0], set(statuses)) == (404, {400, 404, 405, 422} & set(statuses))
+        found = Metrics(service)
+    assert "odd" not in "".join(map(str, found)).lower()
+    assert found.values("filter") == {"news"}
+    assert found.values("command") <= {"insert", "contains", "info", "other"}
+    assert found.values("status") <= {"200", "400", "404", "405", "422"}
+
+
+def test_script_errors(make_server):
+    """What Redis refuses is counted by its first word."""
+    server = make_server("redis70")
+    UriFilter.create("news", redis=server.url, **NEWS).close()
+    with Service(server.url) as service, server.client() as admin:
+        insert(service, ["a"])
+        before = Metrics(service)
+
+        def more(word) -> float:
+            return (found("urifilter_script_errors_total", word=word) or 0) - (
+                before("urifilter_script_errors_total", word=word) or 0
+            )
+
+        admin.script_flush()
+        assert insert(service, ["a", "b"]) == 1
+        found = Metrics(service)
+        assert more("NOSCRIPT") == 1
+        admin.config_set("maxmemory", 1)
+        answer = ask(service, "POST", service.path, {"filter_typeid": "news", "URI_list": ["c"]})
+        assert (answer.status, answer.json()["error_code"]) == (503, "server_unavailable")
+        found = Metrics(service)
+        assert (more("NOSCRIPT"), more("OOM") > 0) == (1, True)
+        admin.config_set("maxmemory", 0)
+        assert insert(service, ["c"]) == 1
+
+
+# gauges
+
+
+def at(server, **fields) -> None:
+    """Let times of all shards be so many seconds earlier."""
+    with server.client() as admin:
+        for key in admin.scan_iter("*:meta"):
+            for name, seconds in fields.items():
+                if admin.hexists(key, name):
+                    admin.hincrby(key, name, -1000 * seconds)
+
+
+def test_gauges(redis70, folder):
+    """Each filter's are what the library says of it; ages are counted by the server's clock."""
+    url = redis70.url
+    rolling = {"retention": "rolling", "slices": 3, "period": "1d", "archive": folder}
+    with (
+        UriFilter.create("full", redis=url, capacity=100, seed=1) as full,
+        UriFilter.create("pages", redis=url, **NEWS, **rolling) as pages,
+        UriFilter.create("empty", redis=url, **NEWS) as empty,
+        redis70.client() as admin,
+    ):
+        full.insert_many(list(range(150)))
+        pages.insert_many(list(range(50)))
+        pages.rotate()
+        pages.rotate()
+        pages.insert_many(list(range(50, 70)))
+        pages.checkpoint()
+        at(redis70, opened=90_000, checkpointed=5000)
+        began = admin.time()[0]
+        with Service(url, "--archive", folder) as service:
+            found = Metrics(service)
+        ended = admin.time()[0] + 1
+        infos = {each.name: each.info() for each in (full, pages, empty)}
+    for name, info in infos.items():
+        gauges = {
+            "up": 1,
+            "items": info.inserted,
+            "capacity_items": info.capacity,
+            "fill_ratio": info.fill,
+            "error_rate_now": info.error_rate_now,
+            "error_rate_promised": info.error_rate,
+            "over_capacity": int(info.over_capacity),
+            "epoch": info.epoch,
+            "restoring": 0,
+        }
+        assert {gauge: found(f"urifilter_filter_{gauge}", filter=name) for gauge in gauges} == gauges
+        assert found("urifilter_filter_memory_bytes", filter=name) > 0
+    assert [infos[name].over_capacity for name in ("full", "pages", "empty")] == [True, False, False]
+    assert found("urifilter_filter_error_rate_now", filter="full") > 1e-4
+    assert found("urifilter_filter_error_rate_now", filter="empty") == 0
+    assert (found("urifilter_filter_epoch", filter="pages"), infos["pages"].inserted) == (2, 70)
+    for gauge, then in (
+        ("checkpoint_age", infos["pages"].checkpointed),
+        ("rotation_age", infos["pages"].live_slices[0].opened),
+    ):
+        age = found(f"urifilter_filter_{gauge}_seconds", filter="pages")
+        assert began - 1 <= then + age <= ended + 1
+        assert age >= (4999 if gauge == "checkpoint_age" else 89_999)
+        for name in ("full", "empty"):  # never
+            assert found(f"urifilter_filter_{gauge}_seconds", filter=name) is None
+    due = found("urifilter_filter_rotation_due_seconds", filter="pages")
+    assert began - 1 <= infos["pages"].next_rotation - due <= ended + 1
+    assert due <= 86_400 - 89_999  # it is late
+    assert found("urifilter_filter_rotation_due_seconds", filter="full") is None
+
+
+def test_a_filter_that_cannot_be_looked_at(redis70, news):
+    """It is down, has no other gauges, and those of the others are there."""
+    with UriFilter.create("broken", redis=redis70.url, **NEWS), Service(redis70.url) as service:
+        insert(service, ["a"], "broken")
+        with redis70.client() as admin:
+            admin.hset("urifilter:{broken:0}:meta", "slices", "nonsense")
+        found = Metrics(service)
+        gauges = {name for name, *pairs in found if ("filter", "broken") in pairs}
+        assert gauges == {"urifilter_filter_up", "urifilter_items_total"}
+        assert found("urifilter_filter_up", filter="broken") == 0
+        assert found("urifilter_filter_up", filter="news") == 1
+        assert found("urifilter_filter_capacity_items", filter="news") == 1000
+    assert "broken" in service.log()
+
+
+def test_gauges_follow(redis70, news):
+    """What was measured is told for a while, never for long: the newest count of items comes through."""
+    with Service(redis70.url) as service:
+        assert Metrics(service)("urifilter_filter_items", filter="news") == 0
+        insert(service, ["a", "b"])
+        wait_until(lambda: Metrics(service)("urifilter_filter_items", filter="news") == 2, "never", patience=60)
+
+
+# who may ask, and when Redis is away
+
+
+def test_who_may_ask(redis70, news):
+    """Metrics are for tokens of all filters; health is for everybody."""
+    made = {name: tokens.new() for name in ("all", "some", "both")}
+    known = [
+        tokens.Token("all", tokens.digest(made["all"]), ("*",), "read"),
+        tokens.Token("some", tokens.digest(made["some"]), ("news",), "write"),
+        tokens.Token("both", tokens.digest(made["both"]), ("news", "n*"), "write"),
+    ]
+    with Service(redis70.url, settings="\n".join(each.toml() for each in known)) as service:
+        for path in ("/healthz", "/readyz"):
+            assert ask(service, "GET", path).status == 200
+        for name, status, code in (("some", 403, "forbidden"), ("both", 403, "forbidden"), (None, 401, "unauthorized")):
+            answer = ask(service, "GET", "/metrics", token=made.get(name))
+            assert (answer.status, answer.json()["error_code"]) == (status, code)
+        assert ask(service, "GET", "/metrics", token="x").status == 401
+        found = Metrics(service, made["all"])
+        assert found("urifilter_filter_up", filter="news") == 1
+        assert not any(token in "".join(map(str, found)) for token in made.values())
+
+
+def test_health(make_server):
+    """Redis away: alive, not ready, and its counters are still told; then ready again."""
+    server = make_server("redis70", appendonly="yes", appendfsync="always")
+    UriFilter.create("news", redis=server.url, **NEWS).close()
+    with Service(server.url) as service:
+        assert ask(service, "GET", "/healthz").json() == {"status": "ok"}
+        assert ask(service, "GET", "/readyz").json() == {"status": "ready"}
+        insert(service, ["a", "b"])
+        server.kill()
+        assert ask(service, "GET", "/healthz").json() == {"status": "ok"}
+        with service.raw() as one, service.raw() as other:
+            began = time.monotonic()
+            one.send(request("GET", "/readyz"))
+            other.send(request("GET", "/metrics"))
+            ready, told = one.answer(), other.answer()
+            assert time.monotonic() - began < 60
+        assert (ready.status, ready.json()["error_code"]) == (503, "server_unavailable")
+        assert told.status == 200
+        assert b'urifilter_items_total{answer="new",command="insert",filter="news"} 2.0' in told.body
+        assert b"urifilter_filter_fill_ratio{" not in told.body
+        server.start()
+        wait_until(lambda: ask(service, "GET", "/readyz").status == 200, "it does not get ready")
+        assert insert(service, ["a", "b", "c"]) == 1
+        assert Metrics(service).items() == (3, 2)
+
+
+def test_ready_when_the_filters_of_the_settings_are(redis70):
+    """A filter that somebody replaced by one with other settings: not ready, and it is said why; until it is mended."""
+    with Service(redis70.url, settings="[filters.news]\ncapacity = 1000\n") as service:
+        assert ask(service, "GET", "/readyz").status == 200
+        with redis70.client() as admin:
+            admin.flushall()
+        UriFilter.create("news", redis=redis70.url, capacity=2000).close()
+        answer = ask(service, "POST", service.path, {"filter_typeid": "news", "URI_list": ["a"]})
+        assert (answer.status, answer.json()["error_code"]) == (409, "config_mismatch")
+        answer = ask(service, "GET", "/readyz")
+        assert (answer.status, answer.json()["error_code"]) == (503, "not_ready")
+        assert "capacity is 2000 and not 1000" in answer.json()["error"]
+        with redis70.client() as admin:
+            admin.flushall()
+        assert ask(service, "GET", "/readyz").status == 200
+        assert insert(service, ["a"]) == 1
