@@ -340,10 +340,10 @@ def test_workers(redis70):
     assert (asked(service)[-1], len(asked(service))) == (third, 23)
 
 
-def test_workers_end_with_their_parent(redis70):
+def test_workers_end_with_their_parent(redis70, tmp_path):
     """When the parent is killed (-9) they end too, so that it can be started again at the same address."""
     make(redis70.url)
-    with Service(redis70.url, "--workers", "2") as service:
+    with Service(redis70.url, "--workers", "2", TMPDIR=str(tmp_path)) as service:
         both = workers(service)
         os.kill(service.process.pid, signal.SIGKILL)
         service.process.wait(30)
@@ -423,9 +423,12 @@ def test_ctrl_c(redis70):
 
 
 @pytest.mark.parametrize(("count", "seconds"), [(1, 0), (1, 0.002), (2, 0)])
-def test_sigterm_at_the_very_start(count, seconds, redis70):
+def test_sigterm_at_the_very_start(count, seconds, redis70, tmp_path):
     """It ends, however early that comes: as soon as it has said that it listens, or a moment later."""
-    process = cli.start("serve", "--redis", redis70.url, "--port", 0, "--workers", count, start_new_session=True)
+    env = os.environ | {"TMPDIR": str(tmp_path)}
+    process = cli.start(
+        "serve", "--redis", redis70.url, "--port", 0, "--workers", count, env=env, start_new_session=True
+    )
     try:
         assert process.stderr.readline().startswith(b"listens at ")
         time.sleep(seconds)
@@ -456,7 +459,7 @@ class Daemon:
     def start(self, *more) -> int:
         """Start it; return its process."""
         before = len(self.listened())
-        out, err = cli.run(*self.arguments(*more))
+        out, err = cli.run(*self.arguments(*more), env=os.environ | {"TMPDIR": str(self.log.parent)})
         process = int(self.pidfile.read_text())
         assert (out, err) == (b"", f"runs as process {process}; log: {self.log}\n")
         wait_until(lambda: len(self.listened()) > before, "it does not listen")
