@@ -14,7 +14,12 @@ __all__ = ["token"]
 
 @click.group()
 def token() -> None:
-    """Access tokens for `urifilter serve`."""
+    """Access tokens for `urifilter serve`.
+
+    \b
+    Example:
+      urifilter token new crawlers --filter news
+    """
 
 
 @token.command()
