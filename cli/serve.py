@@ -63,9 +63,10 @@ def serve(
     bound = server.listen(settings.host, settings.port)
     host, port = bound.getsockname()[:2]
     keeps = [bound.fileno()]
-    with server.held_signals(), background(daemon=daemon, pidfile=pidfile, log_file=log_file, keeps=keeps):
+    held = server.held_signals()
+    with held as release, background(daemon=daemon, pidfile=pidfile, log_file=log_file, keeps=keeps):
         say(f"listens at http://{f'[{host}]' if ':' in host else host}:{port}{settings.path}")
-        server.serve(settings, bound, None if daemon else log_file)
+        server.serve(settings, bound, release, None if daemon else log_file)
 
 
 def _said(options: Shared, flags: dict[str, Any]) -> dict[str, Any]:

@@ -151,7 +151,12 @@ def alone(service, worker):
         ),
         ([], NEWS, {"URIFILTER_HOST": "0.0.0.0"}, ["host 0.0.0.0 is not this machine alone", "`urifilter token new"]),
         ([], "port = x", {}, ["settings.toml"]),
-        ([], NEWS, {"URIFILTER_REDIS_URL": "redis://:hunter2@host:port/0"}, ["redis", "redis://localhost:6379/0"]),
+        (
+            [],
+            NEWS,
+            {"URIFILTER_REDIS_URL": "redis://:hunter2@host:port/0"},
+            ["  redis_url: ", "redis://localhost:6379/0"],
+        ),
         (["--settings", "none.toml"], NEWS, {}, ["none.toml"]),
     ],
     ids=["several", "host", "no TOML", "redis", "no file"],
@@ -499,7 +504,7 @@ def test_daemon(daemon):
     told = json.loads(cli.run("serve", "status", "--pidfile", daemon.pidfile, "--json")[0])
     assert told == {"running": True, "process": process}
     assert daemon.ask(asked_for(["a"])).endswith(b'"URI_list_unique":["a"],"total":1,"unique":1}')
-    out, err = cli.run(*daemon.arguments(), code=2)
+    out, err = cli.run(*daemon.arguments("--port", daemon.port), code=2)
     assert out == b""
     assert f"it runs already, as process {process}" in err
     wait_until(lambda: daemon.log.read_text().count("startup complete") == 2, "the workers do not start")

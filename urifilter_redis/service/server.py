@@ -10,7 +10,7 @@ import signal
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -51,33 +51,45 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 @contextlib.contextmanager
-def held_signals() -> Iterator[None]:
-    """Hold SIGTERM and SIGINT back until the server listens to them; once it has stopped, more change nothing."""
-    before = {number: signal.signal(number, lambda *_: None) for number in _STOPPING}
-    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+def held_signals() -> Iterator[Callable[[], None]]:
+    """Hold SIGTERM and SIGINT back until what this yields is called; once the server has stopped, they do nothing."""
+    held: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: held.append(number)) for number in _STOPPING}
+
+    def release() -> None:
+        for number in held:
+            signal.raise_signal(number)
+
     try:
-        yield
+        yield release
     finally:
-        _let_signals_in()
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _let_signals_in() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
 
 
 class _Server(uvicorn.Server):
     """A server that begins when its signal handlers are there."""
 
+    def __init__(self, config: uvicorn.Config, release: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._release = release
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start."""
-        _let_signals_in()
+        self._release()
         await super().startup(sockets)
 
 
-def serve(settings: ServiceSettings, bound: socket.socket, log_file: Path | None = None) -> None:
+def serve(
+    settings: ServiceSettings, bound: socket.socket, release: Callable[[], None], log_file: Path | None = None
+) -> None:
     """Serve until SIGTERM or SIGINT; then requests under way are answered, and new connections refused.
+
+    Args:
+        settings: of the service.
+        bound: its socket.
+        release: called once it listens to signals; see ``held_signals``.
+        log_file: for the log instead of stderr.
 
     Raises:
         UriFilterError: it did not start.
@@ -101,11 +113,11 @@ def serve(settings: ServiceSettings, bound: socket.socket, log_file: Path | None
         )
         if settings.workers > 1:
             supervisor = Multiprocess(server_config, sockets=[bound])
-            _let_signals_in()
+            release()
             supervisor.run()
             failed = any(worker.exitcode == STARTUP_FAILURE for worker in supervisor.processes)
         else:
-            server = _Server(server_config)
+            server = _Server(server_config, release)
             server.run(sockets=[bound])
             failed = not server.started
     if failed:
