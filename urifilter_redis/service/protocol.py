@@ -26,7 +26,7 @@ class Protocol(HttpToolsProtocol):
         """Wait for the first head."""
         super().connection_made(transport)
         self._head: asyncio.TimerHandle | None = None
-        self._head_size = 0
+        self._heads = self._head_size = 0
         self._begun = False
         self._no_http = ""
         self._await_head()
@@ -40,10 +40,11 @@ class Protocol(HttpToolsProtocol):
         """Take bytes; refuse a head that does not end, and leave nobody waiting who sends what is no request."""
         if self._no_http:
             return
-        waiting = self._head
+        waiting, heads = self._head is not None, self._heads
         super().data_received(data)
         if self._head is not None:
-            self._head_size += len(data) if self._head is waiting else 0  # else there is more in it than this head
+            only_this = waiting and heads == self._heads  # and not the end of another request before it
+            self._head_size += len(data) if only_this else 0
             if self._head_size > HEAD_BYTES:
                 self._refuse(b"431 Request Header Fields Too Large")
         elif self._is_idle():  # uvicorn has ended its own wait
@@ -66,6 +67,7 @@ class Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Begin the request."""
+        self._heads += 1
         self._got_head()
         super().on_headers_complete()
 
