@@ -16,9 +16,9 @@ import click
 
 from urifilter_redis import UriFilterError
 
-from .common import print_json, say
+from .common import Shared, pass_shared, print_json, say, shared
 
-__all__ = ["background", "check_background", "daemon_options", "running", "stop_daemon", "tell_status"]
+__all__ = ["add_stop_and_status", "background", "check_background", "daemon_options", "running"]
 
 #: Seconds that a daemon may take to finish what it is at.
 PATIENCE = 60.0
@@ -149,7 +149,28 @@ def running(pidfile: Path) -> int:
     return 0
 
 
-def stop_daemon(pidfile: Path) -> None:
+def add_stop_and_status(group: click.Group, what: str) -> None:
+    """Add the commands that look after a daemon; ``what`` it is called."""
+    pidfile = click.option("--pidfile", required=True, type=click.Path(path_type=Path), help=f"Of the {what}.")
+    example = f"\b\nExample:\n  urifilter {group.name} %s --pidfile /run/urifilter/{group.name}.pid"
+
+    @group.command(help=f"Stop the {what} that holds a pidfile, and wait until it has.\n\n{example % 'stop'}")
+    @pidfile
+    @shared
+    def stop(pidfile: Path) -> None:
+        _stop(pidfile)
+
+    text = f"Say whether a {what} holds a pidfile; exits with 0 if so, with 3 if not."
+
+    @group.command(help=f"{text}\n\n{example % 'status'}")
+    @pidfile
+    @shared
+    @pass_shared
+    def status(options: Shared, pidfile: Path) -> None:
+        _tell_status(pidfile, as_json=options.json)
+
+
+def _stop(pidfile: Path) -> None:
     """Ask a daemon to stop, and wait until it has."""
     process = running(pidfile)
     if not process:
@@ -164,7 +185,7 @@ def stop_daemon(pidfile: Path) -> None:
     say(f"stopped process {process}")
 
 
-def tell_status(pidfile: Path, *, as_json: bool) -> None:
+def _tell_status(pidfile: Path, *, as_json: bool) -> None:
     """Say whether a daemon runs; exit with 0 if it does and with 3 if not."""
     process = running(pidfile)
     if as_json:

@@ -11,7 +11,7 @@ import click
 from urifilter_redis import Restoring, ServerUnavailable, UriFilterError
 
 from .common import Shared, pass_shared, say, shared
-from .daemon import background, check_background, daemon_options, stop_daemon, tell_status
+from .daemon import add_stop_and_status, background, check_background, daemon_options
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -104,31 +104,4 @@ def _try_filters(settings: ServiceSettings) -> None:
         say(f"urifilter: {error}; answering 503 until it is there")
 
 
-_PIDFILE = click.option("--pidfile", required=True, type=click.Path(path_type=Path), help="Of the service.")
-
-
-@serve.command()
-@_PIDFILE
-@shared
-def stop(pidfile: Path) -> None:
-    """Stop the service that holds a pidfile, and wait until it has.
-
-    \b
-    Example:
-      urifilter serve stop --pidfile /run/urifilter/serve.pid
-    """
-    stop_daemon(pidfile)
-
-
-@serve.command()
-@_PIDFILE
-@shared
-@pass_shared
-def status(options: Shared, pidfile: Path) -> None:
-    """Say whether a service holds a pidfile; exits with 0 if so, with 3 if not.
-
-    \b
-    Example:
-      urifilter serve status --pidfile /run/urifilter/serve.pid
-    """
-    tell_status(pidfile, as_json=options.json)
+add_stop_and_status(serve, "service")

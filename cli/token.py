@@ -13,6 +13,7 @@ __all__ = ["token"]
 
 
 @click.group()
+@shared
 def token() -> None:
     """Access tokens for `urifilter serve`.
 

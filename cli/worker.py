@@ -18,7 +18,7 @@ from urifilter_redis.retention import period_of, seconds_of
 from urifilter_redis.worker import Worker
 
 from .common import Shared, moment, pass_shared, print_json, say, shared, size_text
-from .daemon import background, daemon_options, stop_daemon, tell_status
+from .daemon import add_stop_and_status, background, daemon_options
 from .progress import steps
 from .signals import Interrupted, Signals
 
@@ -164,31 +164,4 @@ def _once(work: Worker, options: Shared) -> None:
         sys.exit(2)
 
 
-_PIDFILE = click.option("--pidfile", required=True, type=click.Path(path_type=Path), help="Of the worker.")
-
-
-@worker.command()
-@_PIDFILE
-@shared
-def stop(pidfile: Path) -> None:
-    """Stop the worker that holds a pidfile, and wait until it has.
-
-    \b
-    Example:
-      urifilter worker stop --pidfile /run/urifilter/worker.pid
-    """
-    stop_daemon(pidfile)
-
-
-@worker.command()
-@_PIDFILE
-@shared
-@pass_shared
-def status(options: Shared, pidfile: Path) -> None:
-    """Say whether a worker holds a pidfile; exits with 0 if so, with 3 if not.
-
-    \b
-    Example:
-      urifilter worker status --pidfile /run/urifilter/worker.pid
-    """
-    tell_status(pidfile, as_json=options.json)
+add_stop_and_status(worker, "worker")

@@ -242,7 +242,7 @@ def run(options, server, folder):
     run_state_machine_as_test(
         type("Machine", (Machine,), known),
         settings=settings(
-            max_examples=40,
+            max_examples=25,
             stateful_step_count=30,
             deadline=None,
             phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes many minutes
