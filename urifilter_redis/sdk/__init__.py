@@ -4,7 +4,13 @@ A request that inserts has a key, and is repeated under it until its answer is t
 once whatever happens on the way.
 """
 
+import importlib.util
+
 from urifilter_redis.errors import FilterAPIError
+
+if importlib.util.find_spec("httpx") is None:
+    raise ModuleNotFoundError("the SDK needs httpx: pip install 'urifilter-redis[sdk]'", name="httpx")
+
 from urifilter_redis.sdk.aio import AsyncFilterAPIClient
 from urifilter_redis.sdk.client import FilterAPI, FilterAPIClient
 
