@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from support import cli
 from support.servers import free_port, wait_until
-from support.service import Service, request
+from support.service import Service, ask, request
 from urifilter_redis.cli.daemon import running
 
 from urifilter_redis import UriFilter
@@ -28,15 +28,6 @@ NEWS = "[filters.news]\ncapacity = 1000\nerror_rate = 1e-8\nseed = 1\n"
 EXTRA = ("fastapi", "uvicorn", "httptools", "pydantic_settings", "prometheus_client")
 SERVER_PACKAGES = (*EXTRA, "starlette", "pydantic")
 DEFAULT_PATH = "/cr-clawr/uri_filter/api/uri_filter"
-
-
-def ask(service, method, path, content=None, token=None):
-    """Ask over a connection of its own."""
-    body = None if content is None else json.dumps(content).encode()
-    with service.raw() as connection:
-        answer = connection.ask(request(method, path, body, Authorization=token and f"Bearer {token}"))
-    assert answer is not None, service.log()
-    return answer
 
 
 def unique(service, name, items, token=None) -> list:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -13,22 +12,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.servers import wait_until
-from support.service import Service, request
+from support.service import Service, ask, request
 
 from urifilter_redis import UriFilter
 from urifilter_redis.service import tokens
 
 NEWS = {"capacity": 1000, "error_rate": 1e-8, "seed": 1}
 TWO = ("--workers", "2")
-
-
-def ask(service, method, path, content=None, token=None):
-    """Ask over a connection of its own."""
-    body = None if content is None else json.dumps(content).encode()
-    with service.raw() as connection:
-        answer = connection.ask(request(method, path, body, Authorization=token and f"Bearer {token}"))
-    assert answer is not None, service.log()
-    return answer
 
 
 def insert(service, items, name="news", connections=1) -> int:

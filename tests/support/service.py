@@ -171,6 +171,15 @@ class Raw:
         self.close()
 
 
+def ask(service: Service, method: str, path: str, content: object = None, token: str | None = None) -> Answer:
+    """Ask over a connection of its own, with ``content`` as JSON."""
+    body = None if content is None else json.dumps(content).encode()
+    with service.raw() as connection:
+        answer = connection.ask(request(method, path, body, Authorization=token and f"Bearer {token}"))
+    assert answer is not None, service.log()
+    return answer
+
+
 def request(method: str, path: str, body: bytes | None = None, **headers: str | None) -> bytes:
     """Return the bytes of a request: ``Content_Type="…"`` names a header, None leaves out one that would be there."""
     wanted: dict[str, str | None] = {"Host": "127.0.0.1"}
