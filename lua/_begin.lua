@@ -6,6 +6,11 @@ local FIRST_ITEM = 5
 
 -- opener: open_call of _call.lua; nil for a script that writes nothing.
 local function begin(first_slice, opener)
+  local base = string.sub(KEYS[1], 1, -1 - #'meta') -- not check_keys: this is done for each item that comes alone
+  if KEYS[1] ~= base .. 'meta' or opener and KEYS[2] ~= base .. 'replies'
+    or KEYS[first_slice - 1] ~= base .. 'forgotten' then
+    return nil, redis.error_reply('BADARG the first keys are those of the header, and all are of one shard')
+  end
   local uid, call_id, max_age, encoding = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
   local job = {}
   local refusal

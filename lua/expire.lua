@@ -10,7 +10,11 @@
 -- Reply: how many were removed.
 -- Errors: NOFILTER, MISMATCH, BADARG
 
+-- @include "_keys.lua"
+
 local uid, limit = ARGV[1], tonumber(ARGV[2])
+local refusal = check_keys({ 'forgotten' })
+if refusal then return refusal end
 local meta = redis.call('HMGET', KEYS[1], 'uid', 'oldest')
 if not meta[1] then return redis.error_reply('NOFILTER there is no filter here') end
 if meta[1] ~= uid then return redis.error_reply('MISMATCH the filter was dropped and created anew') end

@@ -18,6 +18,7 @@
 -- Reply: piece: how many bits were not set before; forget: how many items were added; count: 1.
 -- Errors: NOFILTER, MISMATCH, LOST, STALE, RESTORING, BADPHASE, BADARG
 
+-- @include "_keys.lua"
 -- @include "_filter.lua"
 -- @include "_$layout.lua"
 -- @include "_has_$layout.lua"
@@ -30,7 +31,10 @@ local FIRST_SLICE = 5
 
 local forgotten_key, merging_1, merging_2 = KEYS[2], KEYS[3], KEYS[4]
 local uid, step, which, number, data = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local meta, refusal = read_meta(uid, FIRST_SLICE)
+local meta
+local refusal = check_keys({ 'forgotten', 'merging_1', 'merging_2' })
+if refusal then return refusal end
+meta, refusal = read_meta(uid, FIRST_SLICE)
 if not meta then return refusal end
 if meta.epoch ~= ARGV[6] or meta.phase == 'rotating' then
   return redis.error_reply('BADPHASE the shard is in epoch ' .. meta.epoch .. ', ' .. meta.phase)

@@ -18,12 +18,13 @@
 -- Reply: 1; allocate: 1 if the slice was there, else 0.
 -- Errors: NOFILTER, MISMATCH, BADPHASE, BADARG
 
+-- @include "_keys.lua"
 -- @include "_now.lua"
 -- @include "_restorer.lua"
 
 local replies_key, forgotten_key, merging_1, merging_2, slice_key = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local step, uid, token, offset, data = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
-local refusal = fence_restorer(uid, token)
+local refusal = check_keys({ 'replies', 'forgotten', 'merging_1', 'merging_2' }, '^[thf]%a*_?%w*$') or fence_restorer(uid, token)
 if refusal then return refusal end
 if step == 'piece' and offset + #data > redis.call('STRLEN', slice_key) then
   return redis.error_reply('BADARG the piece ends past the slice')

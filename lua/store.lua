@@ -14,11 +14,15 @@
 -- Reply: 1.
 -- Errors: NOFILTER, MISMATCH, RESTORING, BADPHASE, BADARG
 
+-- @include "_keys.lua"
 -- @include "_fence.lua"
 
 local archived_key = KEYS[2]
 local step, uid, epoch, token, field, data = unpack(ARGV)
-local refusal, meta = fence(uid, epoch, 'rotating', token)
+local refusal = check_keys({}, '^slice:%d+$')
+if refusal then return refusal end
+local meta
+refusal, meta = fence(uid, epoch, 'rotating', token)
 if refusal then return refusal end
 
 if step == 'write' then

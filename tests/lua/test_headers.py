@@ -55,6 +55,7 @@ CALLS = [
         calls.refill("piece", CONFIG.uid, KEYS, STATE.token, offset=8, slices=[KEYS.slice("today")], data=[b"data"]),
     ),
     ("lease", calls.lease("take", CONFIG.uid, KEYS, STATE.token, 1000)),
+    ("probe", calls.probe(KEYS)),
     ("drop", calls.drop("delete", CONFIG.uid, KEYS, [KEYS.slice("today"), KEYS.meta])),
 ]
 
@@ -90,6 +91,7 @@ ARGUMENTS = {
     "fields": lambda v: v in CONFIG.to_meta(0, "idle"),
     "timeline": lambda v: v == "-",
     "begun": lambda v: v == 9,
+    "word": lambda v: v == "list",
     "time": lambda v: v == 1000,
 }
 

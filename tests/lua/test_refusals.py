@@ -8,6 +8,7 @@ import itertools
 import pytest
 from redis.exceptions import ResponseError
 from support.shard import KEYS, Shard, geometry, md5
+from support.states import dumped
 
 from urifilter_redis import calls
 
@@ -30,10 +31,6 @@ def shard(request, client):
     return shard
 
 
-def state(client) -> dict[bytes, bytes]:
-    return {key: client.dump(key) for key in client.keys()}
-
-
 def now(client) -> int:
     seconds, microseconds = client.time()
     return seconds * 1000 + microseconds // 1000
@@ -45,10 +42,10 @@ def call_id(client, slot=0, sequence=1, ahead=60_000) -> str:
 
 def refused(shard, call, word):
     """Send a call that must be refused with ``word``, and check that nothing changed."""
-    before = state(shard.client)
+    before = dumped(shard.client)
     with pytest.raises(ResponseError, match=f"^{word} "):
         shard.call(call)
-    assert before == state(shard.client)
+    assert before == dumped(shard.client)
 
 
 def changed(shard, command, **replaced):
@@ -160,9 +157,9 @@ def test_repeated_call_is_answered_from_its_record(shard, command):
     """The same call id: the same answers, and nothing is done again."""
     the_id = call_id(shard.client)
     first = shard.ask(command, A + B + B, the_id)
-    before = state(shard.client)
+    before = dumped(shard.client)
     assert first == shard.ask(command, A + B + B, the_id)
-    assert before == state(shard.client)
+    assert before == dumped(shard.client)
 
 
 @pytest.mark.parametrize("command", WRITING)
@@ -171,9 +168,9 @@ def test_repeated_call_that_changed_nothing(shard, command):
     the_id, item = call_id(shard.client), {"insert": A, "forget": B}[command]
     first = shard.ask(command, item, the_id)
     shard.ask("forget" if command == "insert" else "insert", item)
-    before = state(shard.client)
+    before = dumped(shard.client)
     assert first == shard.ask(command, item, the_id)
-    assert before == state(shard.client)
+    assert before == dumped(shard.client)
 
 
 @pytest.mark.parametrize("command", WRITING)

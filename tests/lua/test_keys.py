@@ -1,0 +1,97 @@
+"""Scripts refuse keys that are mixed up, before they write anything."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from redis.exceptions import ResponseError
+from support.shard import KEYS, Shard, geometry, md5
+from support.states import dumped
+
+from urifilter_redis import calls
+from urifilter_redis.config import Config, Settings
+from urifilter_redis.keys import FilterKeys
+from urifilter_redis.turning import Turn
+
+A, B = md5(b"a"), md5(b"b")
+TIMED = {"retention": "rolling", "slices": 3, "period": "1d"}
+OTHER = FilterKeys("urifilter", "other").shard(0)
+
+
+@pytest.fixture(params=["blocked", "classic", "counting"])
+def shard(request, server):
+    """A shard with records, and with something forgotten."""
+    with server.client() as client:
+        shard = Shard(client, geometry(request.param, 12, 1000))
+        shard.ask("insert", A + B)
+        shard.ask("forget", A)
+        yield shard
+
+
+def made(shard: Shard) -> dict[str, calls.Call]:
+    """Return a call of each script whose keys have fixed names, as the library makes it."""
+    config, state, uid = shard.config, shard.state(), shard.config.uid
+    found = {
+        command: calls.items(command, config, KEYS, shard.view, "-", B)
+        for command in ("insert", "contains", "forget", *(["remove"] if config.layout == "counting" else []))
+    }
+    if config.layout != "counting":
+        found["merge"] = calls.merge("forget", config, KEYS, state, data=B)
+    return found | {
+        "turn": calls.turn("allocate", KEYS, Turn(0, state, "token", shard.view.slices[0], 0), ["history_1", "today"]),
+        "build": calls.build("archived", KEYS, state, number=0),
+        "store": calls.store("write", KEYS, state, 5, "3", b"data"),
+        "expire": calls.expire(uid, KEYS),
+        "refill": calls.refill("allocate", uid, KEYS, "token", offset=8, slices=[KEYS.slice("today")]),
+    }
+
+
+def mixed_up(keys: tuple[str, ...], fixed: int) -> list[tuple[str, ...]]:
+    """Return the keys with each of the first ``fixed`` replaced by meta, by another shard's, or by its neighbour."""
+    found = [(KEYS.base, *keys[1:]), (KEYS.replies, *keys[1:])]
+    for i in range(1, fixed):
+        other = OTHER.slice(keys[i].removeprefix(KEYS.base))
+        found += [(*keys[:i], wrong, *keys[i + 1 :]) for wrong in (keys[0], other)]
+        if i + 1 < len(keys):
+            found.append((*keys[:i], keys[i + 1], keys[i], *keys[i + 2 :]))
+    return found
+
+
+FIXED = {"contains": 2, "expire": 2, "store": 2, "turn": 2, "build": 4, "merge": 4, "refill": 6}
+
+
+def test_mixed_up_keys_are_refused(shard):
+    """BADARG for every script and every key whose name is fixed; nothing changes."""
+    for name, call in made(shard).items():
+        for keys in mixed_up(call.keys, FIXED.get(name, 3)):
+            before = dumped(shard.client)
+            with pytest.raises(ResponseError, match="^BADARG "):
+                shard.call(dataclasses.replace(call, keys=keys))
+            assert before == dumped(shard.client), (name, keys)
+
+
+def test_too_few_keys_are_refused(shard):
+    """BADARG: meta alone is no list of keys."""
+    for name, call in made(shard).items():
+        if name == "store":  # its only key beside meta has a name of its own
+            continue
+        before = dumped(shard.client)
+        with pytest.raises(ResponseError, match="^BADARG "):
+            shard.call(dataclasses.replace(call, keys=call.keys[:1]))
+        assert before == dumped(shard.client), name
+
+
+def test_rolling_scripts_take_their_own_keys(server):
+    """The same calls with the right keys are not refused for their keys."""
+    config = Config.new(Settings(capacity=1000, **TIMED))
+    with server.client() as client:
+        shard = Shard(client, config)
+        state = shard.state()
+        turn = Turn(0, state, "0123456789abcdef", shard.view.slices[0], 0)
+        assert shard.call(calls.turn("allocate", KEYS, turn, ["history_1", "today"])) == 1
+        assert shard.call(calls.turn("turn", KEYS, turn, ["history_1", "today"])) == 1
+        state = shard.state()
+        assert shard.call(calls.store("write", KEYS, state, 0, "manifest", b"data")) == 1
+        assert shard.call(calls.build("archived", KEYS, state, number=0)) == 1
+        assert shard.call(calls.build("finish", KEYS, state, number=0, oldest=0)) == 1
