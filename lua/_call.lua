@@ -24,6 +24,7 @@ local function open_call(id, packed)
     count = #packed / 16, items = redis.sha1hex(ARGV[3] .. packed), -- with max_age, which they are asked about by
   }
   local record = redis.call('HGET', KEYS[2], call.field)
+  call.adds = not record
   if record then
     local recorded, _, count, items, answers = cmsgpack.unpack(record)
     if recorded > call.sequence then
@@ -45,21 +46,29 @@ local function open_call(id, packed)
   return call
 end
 
--- answers: nil when the call changed nothing.
-local function record_call(call, answers)
-  if call.id == '-' then
-    return
-  end
-  local record = cmsgpack.pack(call.sequence, call.now, call.count, call.items)
-  if answers then
-    record = record .. cmsgpack.pack(answers)
-  end
-  if redis.call('HSET', KEYS[2], call.field, record) == 1 then
+-- A call that adds a record looks at two others and removes them if they are old: clients that are gone leave theirs.
+local function remove_old_records(call)
+  if call.adds then
     for _, field in ipairs(redis.call('HRANDFIELD', KEYS[2], 2)) do
       local _, _, time = cmsgpack.unpack_limit(redis.call('HGET', KEYS[2], field), 2)
       if call.now - time > RECORD_LIFE then
         redis.call('HDEL', KEYS[2], field)
       end
     end
+    call.adds = false
   end
+end
+
+-- The last write of a call; a call that writes bits has made sure before that HSET is allowed.
+-- answers: nil when the call changed nothing.
+local function record_call(call, answers)
+  if call.id == '-' then
+    return
+  end
+  remove_old_records(call)
+  local record = cmsgpack.pack(call.sequence, call.now, call.count, call.items)
+  if answers then
+    record = record .. cmsgpack.pack(answers)
+  end
+  redis.call('HSET', KEYS[2], call.field, record)
 end

@@ -1,4 +1,9 @@
--- Insert an item; true when it was not in the slice.
+-- The commands that write, without effect.
+local function try_writing(slice)
+  call('SETRANGE', slice.key, 0, '')
+end
+
+-- Insert an item; true when it was not in the slice. Before the first bit is written, before_writing is called.
 local function insert(slice, d0, d1, d2, d3)
   local start = d0 % slice.units * BLOCK
   local $words = unpack_words('<$I4s', call('GETRANGE', slice.key, start, start + BLOCK - 1))
@@ -14,6 +19,7 @@ local function insert(slice, d0, d1, d2, d3)
   end
   -- @end
   if new then
+    before_writing()
     call('SETRANGE', slice.key, start, struct.pack('<$I4s', $words))
   end
   return new

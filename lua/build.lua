@@ -20,13 +20,18 @@
 -- Reply: 1.
 -- Errors: NOFILTER, MISMATCH, LOST, RESTORING, BADPHASE, BADARG
 
+-- @include "_keys.lua"
 -- @include "_fence.lua"
 -- @include "_check_slices.lua"
 -- @include "_set_oldest.lua"
+-- @include "_try_renaming.lua"
 
 local meta_key, history_key, closed_key = KEYS[1], KEYS[2], KEYS[3]
 local step, uid, epoch, token, number, oldest, offset, data, late = unpack(ARGV)
-local refusal, meta = fence(uid, epoch, 'rotating', token)
+local refusal = check_keys({ 'history', 'history_1', 'today' })
+if refusal then return refusal end
+local meta
+refusal, meta = fence(uid, epoch, 'rotating', token)
 if refusal then return refusal end
 
 local expected = step == 'archived' and 'nil' or number
@@ -43,15 +48,16 @@ elseif step == 'piece' then
     return redis.error_reply('BADARG the piece ends past the slice')
   end
   redis.call('SETRANGE', closed_key, offset, data)
-  redis.call('HINCRBY', meta_key, 'pieces', 1)
   if late == '1' then redis.call('HSET', meta_key, 'late', 1) end
+  redis.call('HSET', meta_key, 'pieces', number + 1)
 elseif step == 'finish' then
   local kept = redis.call('HMGET', meta_key, 'closed', 'late', 'oldest')
-  redis.call('RENAME', closed_key, history_key)
-  redis.call('HDEL', meta_key, 'pieces', 'late')
   local geometry = string.match(meta.slices, 'today(:%d+:%d+)')
+  try_renaming(closed_key)
   redis.call('HSET', meta_key, 'phase', 'idle', 'slices', 'history' .. geometry .. ' today' .. geometry)
   set_oldest(kept[1], tonumber(kept[2] and kept[3] or oldest))
+  redis.call('HDEL', meta_key, 'pieces', 'late')
+  redis.call('RENAME', closed_key, history_key)
 else
   return redis.error_reply('BADARG build takes the steps archived, piece and finish')
 end

@@ -31,16 +31,22 @@ local job, reply = begin(FIRST_SLICE, open_call)
 if not job then return reply end
 local packed, tested = job.packed, job.tested
 local was_there, changed = {}, false
+
 for i = 1, job.count do
   was_there[i] = 0
-  if not job.call.changed_nothing and age_in(tested, struct.unpack('<I4I4I4I4', packed, i * 16 - 15)) > 0 then
-    was_there[i] = redis.call('ZADD', KEYS[3], 'NX', forgotten_score(job.meta.epoch), string.sub(packed, i * 16 - 15, i * 16))
-    changed = changed or was_there[i] == 1
+  local digest = string.sub(packed, i * 16 - 15, i * 16)
+  if not job.call.changed_nothing and age_in(tested, struct.unpack('<I4I4I4I4', digest)) > 0
+    and not redis.call('ZSCORE', KEYS[3], digest) then
+    if not changed then -- before the first digest, as a user may lack the right to these
+      note_change()
+      remove_old_records(job.call)
+      changed = true
+    end
+    was_there[i] = redis.call('ZADD', KEYS[3], forgotten_score(job.meta.epoch), digest)
   end
 end
 
 if changed then
-  note_change()
   record_call(job.call, was_there)
 elseif not job.call.changed_nothing then
   record_call(job.call)

@@ -40,6 +40,9 @@
 -- @include "_$layout.lua"
 -- @include "_has_$layout.lua"
 -- @include "_age.lua"
+
+local before_writing
+
 -- @include "_insert_$layout.lua"
 -- @include "_room.lua"
 
@@ -66,10 +69,22 @@ if not has_room(job, any_forgotten) then
   return redis.error_reply('FULL today is for ' .. job.meta.limit .. ' items: the next slice must be made')
 end
 
+-- A user may lack the right to a command. All that a call may need once a bit is written is tried before: a script that
+-- dies in between has inserted items whose finder is never told so.
+local tried = false
+before_writing = function()
+  if tried then return end
+  tried = true
+  try_writing(today)
+  if any_forgotten then redis.call('ZREM', KEYS[3], '') end
+  remove_old_records(job.call)
+  redis.call('HSET', KEYS[1], 'inserted', job.meta.inserted + 1)
+end
+
 local inserted = 0
 for i = 1, job.count do
   local d0, d1, d2, d3 = unpack_digest('<I4I4I4I4', packed, i * 16 - 15)
-  local again = any_forgotten and redis.call('ZREM', KEYS[3], string.sub(packed, i * 16 - 15, i * 16)) == 1
+  local again = any_forgotten and redis.call('ZSCORE', KEYS[3], string.sub(packed, i * 16 - 15, i * 16))
   local wrote, age = false
   if one_slice then -- test and insert in one step
     wrote = insert(today, d0, d1, d2, d3)
@@ -82,6 +97,10 @@ for i = 1, job.count do
       end
     end
   end
+  if again then
+    before_writing()
+    redis.call('ZREM', KEYS[3], string.sub(packed, i * 16 - 15, i * 16))
+  end
   if age == 0 or wrote then
     inserted = inserted + 1
   end
@@ -89,7 +108,7 @@ for i = 1, job.count do
 end
 
 if inserted > 0 then
-  redis.call('HINCRBY', KEYS[1], 'inserted', inserted)
+  if inserted > 1 then redis.call('HSET', KEYS[1], 'inserted', job.meta.inserted + inserted) end
   record_call(job.call, ages)
 else
   record_call(job.call)

@@ -29,12 +29,19 @@ local job, reply = begin(FIRST_SLICE, open_call)
 if not job then return reply end
 local packed, any_forgotten = job.packed, redis.call('EXISTS', KEYS[3]) == 1
 local was_there, removed = {}, 0
+-- A server that is out of memory lets a script write on whose first write frees some, or could have.
+redis.call('HDEL', KEYS[1], '')
+
 for i = 1, job.count do
   was_there[i] = 0
   local forgotten = any_forgotten and redis.call('ZSCORE', KEYS[3], string.sub(packed, i * 16 - 15, i * 16))
   if not job.call.changed_nothing and not forgotten then
     local offsets, values = counters(job.today, false, struct.unpack('<I4I4I4I4', packed, i * 16 - 15))
     if offsets then
+      if removed == 0 then -- before the first counter, as a user may lack the right to these
+        note_change()
+        remove_old_records(job.call)
+      end
       set_counters(job.today, offsets, values, -1)
       was_there[i] = 1
       removed = removed + 1
@@ -43,8 +50,7 @@ for i = 1, job.count do
 end
 
 if removed > 0 then
-  redis.call('HINCRBY', KEYS[1], 'inserted', -removed)
-  note_change()
+  redis.call('HSET', KEYS[1], 'inserted', job.meta.inserted - removed)
   record_call(job.call, was_there)
 elseif not job.call.changed_nothing then
   record_call(job.call)

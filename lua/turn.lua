@@ -17,14 +17,19 @@
 -- Reply: 1.
 -- Errors: NOFILTER, MISMATCH, LOST, RESTORING, BADPHASE, BADARG
 
+-- @include "_keys.lua"
 -- @include "_fence.lua"
 -- @include "_check_slices.lua"
 -- @include "_set_oldest.lua"
 -- @include "_now.lua"
+-- @include "_try_renaming.lua"
 
 local meta_key, next_key = KEYS[1], KEYS[2]
 local step, uid, epoch, token, units, bytes, limit = unpack(ARGV)
-local refusal, meta = fence(uid, epoch, 'idle')
+local refusal = check_keys({ 'today_next' })
+if refusal then return refusal end
+local meta
+refusal, meta = fence(uid, epoch, 'idle')
 if refusal then return refusal end
 local allocated = redis.call('STRLEN', next_key) == tonumber(bytes)
 
@@ -64,13 +69,14 @@ for i, move in ipairs(moves) do
   end
 end
 
-for _, move in ipairs(moves) do
-  if move[1] ~= move[2] then redis.call('RENAME', move[1], move[2]) end
-end
 local now = now_ms()
-redis.call('HDEL', meta_key, 'pieces', 'late')
+try_renaming(next_key)
 redis.call('HSET', meta_key, 'epoch', epoch + 1, 'phase', retention == 'rolling' and 'rotating' or 'idle', 'token', token,
   'slices', table.concat(entries, ' '), 'inserted', 0, 'opened', now)
 if limit ~= '0' then redis.call('HSET', meta_key, 'limit', limit) end
 set_oldest(table.concat({ closed or '', table.concat({ epoch, opened, now, inserted }, ':') }, ' '), tonumber(oldest))
+redis.call('HDEL', meta_key, 'pieces', 'late')
+for _, move in ipairs(moves) do
+  if move[1] ~= move[2] then redis.call('RENAME', move[1], move[2]) end
+end
 return 1

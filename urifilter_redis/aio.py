@@ -177,6 +177,11 @@ class AsyncUriFilter:
         return self._session.config.settings
 
     @property
+    def forbidden(self) -> tuple[str, ...]:
+        """The server's commands that this user may not run and some methods need; see ``UriFilter.forbidden``."""
+        return self._session.forbidden
+
+    @property
     def restored(self) -> Restored | None:
         """What opening the filter brought back from its archive; None if nothing."""
         return self._session.restored

@@ -31,6 +31,7 @@ __all__ = [
     "items_a_call",
     "lease",
     "merge",
+    "probe",
     "refill",
     "restore",
     "store",
@@ -204,6 +205,11 @@ def refill(  # noqa: PLR0913 - the header of the script has as many
 def lease(step: str, uid: str, keys: ShardKeys, token: str, time: int = 0) -> Call:
     """Build ``lease``: step ``take`` for ``time`` ms, or ``release``."""
     return Call(scripts.load("lease"), (keys.meta,), (step, uid, token, time))
+
+
+def probe(keys: ShardKeys) -> Call:
+    """Build ``probe``."""
+    return Call(scripts.load("probe"), keys.merging[:1], ("list",))
 
 
 def _live(keys: ShardKeys, view: View) -> tuple[str, ...]:

@@ -235,6 +235,11 @@ class UriFilter:
         return self._session.view(shard)
 
     @property
+    def forbidden(self) -> tuple[str, ...]:
+        """The server's commands that this user may not run and some methods need, as opening the filter found them."""
+        return self._session.forbidden
+
+    @property
     def restored(self) -> Restored | None:
         """What opening the filter brought back from its archive; None if nothing."""
         return self._session.restored

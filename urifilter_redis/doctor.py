@@ -10,6 +10,7 @@ from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.exchange import ask
 from urifilter_redis.replies import to_mapping
 from urifilter_redis.retention import seconds_of
+from urifilter_redis.rights import read_rights
 
 if TYPE_CHECKING:
     from urifilter_redis.info import FilterInfo
@@ -52,12 +53,14 @@ class Facts:
     Attributes:
         info: the fields of INFO.
         settings: of CONFIG GET; empty if this user may not ask.
-        libraries: the Lua libraries of ``LIBRARIES`` that are missing.
+        missing: the Lua libraries of ``LIBRARIES`` that are missing.
+        forbidden: the commands that the scripts call and this user may not run.
     """
 
     info: dict[str, str]
     settings: dict[str, str] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    forbidden: tuple[str, ...] = ()
 
 
 def gather(session: Session) -> Flow[Facts]:
@@ -81,13 +84,14 @@ def gather(session: Session) -> Flow[Facts]:
         probe = f"return pcall(function() return {library}.pack end) and 1 or 0"
         (found,) = yield from ask(session, ("EVAL", probe, 0))
         missing += [] if found else [library]
-    return Facts(info, settings, tuple(missing))
+    return Facts(info, settings, tuple(missing), (yield from read_rights(session)))
 
 
 def examine(facts: Facts) -> Iterator[Finding]:
     """Say of each fact whether it endangers the promises."""
     yield _version(facts)
     yield _libraries(facts)
+    yield _rights(facts)
     yield _eviction(facts)
     yield _memory(facts)
     yield _persistence(facts)
@@ -133,6 +137,13 @@ def _libraries(facts: Facts) -> Finding:
     if facts.missing:
         return Finding("danger", "Lua", f"{', '.join(facts.missing)} missing in scripts: use another server")
     return Finding("ok", "Lua", f"{', '.join(LIBRARIES)}")
+
+
+def _rights(facts: Facts) -> Finding:
+    if facts.forbidden:
+        text = f"this user may not run {', '.join(facts.forbidden)}, and the scripts that need them are refused"
+        return Finding("note", "rights", f"{text}: mend its ACL unless that is meant")
+    return Finding("ok", "rights", "this user may run every command of the scripts")
 
 
 def _eviction(facts: Facts) -> Finding:

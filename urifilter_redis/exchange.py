@@ -194,10 +194,12 @@ def _settle(session: Session, request: Request, outcome: Any) -> Verdict:
         request.full = True
     elif verdict is Verdict.RENEW:
         _renew(session, request, outcome)
-    elif verdict is Verdict.REFUSED:
+    elif verdict in {Verdict.REFUSED, Verdict.DIED}:
+        request.in_doubt |= verdict is Verdict.DIED and request.call_id is not None
         request.error = error_of(outcome, session.where)
         if request.in_doubt:  # refused now, but an earlier attempt may have run, or may run yet
-            request.error = AnswerLost(f"a reply was lost, and asking again failed: {request.error}")
+            why = "it may be half done" if verdict is Verdict.DIED else "a reply was lost, and asking again failed"
+            request.error = AnswerLost(f"{why}: {request.error}")
     return verdict
 
 

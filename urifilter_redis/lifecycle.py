@@ -13,6 +13,7 @@ from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing, ConfigMismatc
 from urifilter_redis.exchange import ask, server_time
 from urifilter_redis.replies import to_mapping
 from urifilter_redis.restore import ensure
+from urifilter_redis.rights import then_check_rights
 from urifilter_redis.steps import Work
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ SHARDS_A_PIPELINE = 16
 KEYS_A_CALL = 8
 
 
+@then_check_rights
 def create(session: Session, settings: Settings) -> Flow[Config]:
     """Make the filter, or open it if it is there with these settings; complete one that is half made.
 
@@ -67,6 +69,7 @@ def create(session: Session, settings: Settings) -> Flow[Config]:
     return session.config
 
 
+@then_check_rights
 def open_(session: Session) -> Flow[Config]:
     """Open the filter; complete it if its creator died half-way; bring it back if its archive has what Redis has not.
 

@@ -22,7 +22,7 @@ from urifilter_redis.errors import (
 )
 from urifilter_redis.steps import Unanswered, Unsent
 
-__all__ = ["Judged", "Verdict", "error_of", "judge", "late_at", "text_of", "to_mapping"]
+__all__ = ["Judged", "Verdict", "error_of", "judge", "late_at", "text_in", "text_of", "to_mapping"]
 
 
 class Verdict(Enum):
@@ -37,6 +37,7 @@ class Verdict(Enum):
     RESTORING = auto()  # not run; the same again once the filter is there, if the caller wants to wait
     RENEW = auto()  # not run, and will not under this call id
     REFUSED = auto()  # not run; asking again would not help
+    DIED = auto()  # a script ended in its middle, so it may have done a part; asking again would not help
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,11 @@ _AGAIN = {
 
 #: What to do about a server that refuses; the server's own words come first.
 _ADVICE = {
-    "OOM": "the server is out of memory: raise maxmemory or free some; nothing was inserted",
-    "MISCONF": "the server cannot save its data (is its disk full?); nothing was inserted",
+    "OOM": (
+        "the server is out of memory: raise maxmemory, or drop a filter; nothing was changed"
+        " (insert and forget need memory, remove and drop do not)"
+    ),
+    "MISCONF": "the server cannot save its data (is its disk full?), and nothing was changed",
     "READONLY": "this server is a read-only replica: give the address of the primary",
     "NOREPLICAS": "too few replicas are connected for the server's min-replicas-to-write",
     "NOPERM": "this user may not run the commands or touch the keys: mend its ACL",
@@ -106,6 +110,11 @@ _CLASSES = {
     exceptions.ReadOnlyError: "READONLY",
     exceptions.TryAgainError: "TRYAGAIN",
 }
+# What the server says of a script that it stopped, and of a command that an ACL refused to one: with no word before it.
+_STOPPED = re.compile(r"user_script|Error running script")
+_REFUSED_IN_SCRIPT = re.compile(r"executing the script can't|ACL failure in script")
+# A script is stopped for these only at its first write, so nothing has been written.
+_NOTHING_WRITTEN = {"OOM", "MISCONF", "READONLY", "NOREPLICAS", "WRONGTYPE"}
 _WORD = re.compile(r"[A-Z]+(?= |$)")
 # Redis 6.2 wraps what a command inside a script answered: "ERR Error running script … -OOM command not …".
 _WRAPPED = re.compile(r"Error running script .*@user_script: ?\d+: -?(?P<inner>[A-Z]+ .*)", re.DOTALL)
@@ -122,9 +131,16 @@ def judge(outcome: Any) -> Verdict:
         return Verdict.REFUSED if isinstance(outcome.error, AuthenticationError) else Verdict.WAIT
     if not isinstance(outcome, RedisError):
         return Verdict.ANSWERED
-    if "max number of clients reached" in str(outcome):
+    return _judge_refusal(outcome)
+
+
+def _judge_refusal(error: RedisError) -> Verdict:
+    word = _word(error)
+    if "max number of clients reached" in str(error):
         return Verdict.WAIT
-    return _AGAIN.get(_word(outcome), Verdict.REFUSED)
+    if word not in _AGAIN and word not in _NOTHING_WRITTEN and _STOPPED.search(str(error)):
+        return Verdict.DIED
+    return _AGAIN.get(word, Verdict.REFUSED)
 
 
 def error_of(outcome: Any, where: str) -> UriFilterError:
@@ -159,15 +175,18 @@ def text_of(outcome: RedisError) -> str:
 def to_mapping(reply: Any) -> dict[str, str]:
     """Read the reply of HGETALL, RESP2 or RESP3."""
     pairs = reply.items() if isinstance(reply, Mapping) else zip(reply[::2], reply[1::2], strict=True)
-    return {_text(name): _text(value) for name, value in pairs}
+    return {text_in(name): text_in(value) for name, value in pairs}
 
 
-def _text(value: Any) -> str:
+def text_in(value: Any) -> str:
+    """Return a reply, or a part of one, as text."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _word(error: RedisError) -> str:
     """Return the first word of what the server said."""
+    if _REFUSED_IN_SCRIPT.search(str(error)):
+        return "NOPERM"
     wrapped = _WRAPPED.search(str(error))
     if wrapped:
         return wrapped["inner"].split(" ", 1)[0]

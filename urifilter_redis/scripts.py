@@ -41,6 +41,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "restore": (),
     "refill": (),
     "lease": (),
+    "probe": (),
 }
 
 _GROUPS_A_WORD = 6
@@ -61,6 +62,10 @@ class Script:
     name: str
     source: str
     sha1: str
+
+    def calls(self, command: str) -> bool:
+        """Whether the script calls a command of the server."""
+        return re.search(rf"[({{] ?'{command}'", self.source) is not None
 
 
 @cache

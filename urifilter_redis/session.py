@@ -40,6 +40,7 @@ class Session:
         ids: the call ids of this client.
         check: called before each step of the blocking client; what it raises ends what is being done.
         report: called with (done, total) as long work goes on.
+        forbidden: commands that the scripts call and this user may not run.
         restored: what opening the filter brought back from the archive, if anything.
         unresolved: batches whose caller went away (task cancelled, Ctrl-C) before all answers were there.
     """
@@ -53,6 +54,7 @@ class Session:
     where: str = ""
     check: Callable[[], object] = lambda: None
     report: Callable[[int, int], object] = lambda *_: None
+    forbidden: tuple[str, ...] = ()
     restored: Restored | None = None
     unresolved: deque[Batch] = field(default_factory=lambda: deque(maxlen=UNRESOLVED_KEPT))
     _config: Config | None = None

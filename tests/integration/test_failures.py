@@ -7,7 +7,7 @@ import time
 
 import fakeredis
 import pytest
-from support import cli
+from support import cli, servers
 
 from urifilter_redis import (
     AnswerLost,
@@ -106,6 +106,29 @@ def test_out_of_memory(make_server):
             assert "out of memory" in cli_says(server, command=("dedupe", "--filter", "news"))
             admin.config_set("maxmemory", "0")
             assert news.insert_many(["a", "b"], retry=error) == [1, 0]
+
+
+def test_a_full_server_lets_items_be_removed(make_server):
+    """At maxmemory ``remove`` works; ``forget`` takes memory: it is refused whole, and says what to do."""
+    for kind in servers.KINDS:
+        server = make_server(kind)
+        with (
+            UriFilter.create("counted", redis=server.url, capacity=1000, layout="counting") as counted,
+            UriFilter.create("news", redis=server.url, capacity=1000) as news,
+            server.client() as admin,
+        ):
+            counted.insert_many(range(700))
+            news.insert_many(["a", "b"])
+            admin.config_set("maxmemory", "1")
+            assert counted.remove(range(700)) == [True] * 700
+            assert counted.remove(range(700)) == [False] * 700
+            assert counted.inserted() == 0
+            error = error_of(news.forget, ["a", "c"])
+            assert type(error) is ServerUnavailable
+            assert "raise maxmemory, or drop a filter; nothing was changed" in str(error)
+            assert news.contains_many(["a", "b"]) == [1, 1]
+            admin.config_set("maxmemory", "0")
+            assert news.forget(["a", "c"], retry=error) == [True, False]
 
 
 def test_read_only_replica(make_server):

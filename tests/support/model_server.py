@@ -84,6 +84,9 @@ class ModelServer:
                 return ResponseError(f"{refusal} says the model")
         return getattr(self, f"_{command.lower()}")(*arguments)
 
+    def _probe(self, keys, word):
+        return []
+
     def _time(self):
         return [int(time.time()), 0]
 

@@ -1,0 +1,203 @@
+"""A user whose ACL forbids a command: nothing is half done, and opening the filter says which commands are missing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
+import re
+
+import pytest
+from support.cli import run
+
+from urifilter_redis import AsyncUriFilter, UriFilter, scripts
+from urifilter_redis.errors import AnswerLost, ServerUnavailable, UriFilterError
+from urifilter_redis.sizing import BLOCKED_K
+
+TIMED = {"slices": 3, "period": "1d"}
+FILTERS = {
+    "blocked": {},
+    "classic": {"layout": "classic"},
+    "counting": {"layout": "counting"},
+    "growing": {"retention": "growing", "capacity": 200},
+    "ring": {"retention": "ring"} | TIMED,
+    "all": {"retention": "ring", "write": "all"} | TIMED,
+    "rolling": {"retention": "rolling"} | TIMED,
+}
+TRIED = sorted(set(re.findall(r"{ '([A-Z_]+)'", scripts.load("probe").source)))
+
+
+class Users:
+    """A user "crawler" of a server, who loses and regains rights while connected."""
+
+    def __init__(self, server) -> None:
+        self.admin = server.client()
+        self.url = f"redis://crawler:pw@127.0.0.1:{server.port}/0"
+        self.grant()
+
+    def grant(self) -> None:
+        self.admin.acl_setuser("crawler", enabled=True, reset=True, passwords="+pw", commands=["+@all"], keys=["*"])
+
+    def forbid(self, *commands: str) -> None:
+        self.admin.execute_command("ACL", "SETUSER", "crawler", *(f"-{command.lower()}" for command in commands))
+
+    @contextlib.contextmanager
+    def without(self, command: str):
+        self.forbid(command)
+        yield
+        self.grant()
+
+
+@pytest.fixture
+def users(server):
+    made = Users(server)
+    yield made
+    made.admin.acl_deluser("crawler")
+    made.admin.close()
+
+
+@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize("how", ["retry", "plainly"])
+def test_no_item_is_lost_for_a_missing_right(users, name, how):
+    """Whichever command is forbidden: what was refused is new when it is asked about again, and nothing is told twice."""
+    settings = {"capacity": 10_000, "error_rate": 1e-9} | FILTERS[name]
+    with UriFilter.create(name, redis=users.url, **settings) as news:
+        numbers = itertools.count()
+        for command in TRIED:
+            items = [str(next(numbers)) for _ in range(30)]
+            news.insert_many(items[:10])
+            news.forget(items[:10])
+            refusal = None
+            with users.without(command):
+                try:
+                    assert news.insert_many(items) == [0] * 30
+                except ServerUnavailable as error:
+                    refusal = error
+            if refusal is not None:
+                assert "mend its ACL" in str(refusal)
+                retry = refusal if how == "retry" else None
+                assert news.insert_many(items, retry=retry) == [0] * 30, command
+            assert 0 not in news.insert_many(items)
+
+
+@pytest.mark.parametrize("name", ["blocked", "counting", "ring"])
+def test_forget_and_remove_are_whole_or_not_at_all(users, name):
+    """Whichever command is forbidden: what was refused is still seen, and the repeat takes it out."""
+    settings = {"capacity": 10_000, "error_rate": 1e-9} | FILTERS[name]
+    with UriFilter.create(name, redis=users.url, **settings) as news:
+        methods = [news.forget, news.remove] if name == "counting" else [news.forget]
+        for number, (command, method) in enumerate(itertools.product(TRIED, methods)):
+            items = [f"{number}/{i}" for i in range(20)]
+            news.insert_many(items)
+            with users.without(command):
+                try:
+                    assert method(items) == [True] * 20
+                except ServerUnavailable:
+                    refused = True
+                else:
+                    refused = False
+            if refused:
+                assert method(items) == [True] * 20, command
+            assert news.insert_many(items) == [0] * 20
+
+
+@pytest.mark.parametrize("name", ["ring", "rolling", "growing"])
+def test_no_slice_is_lost_for_a_missing_right(users, name):
+    """Whichever command is forbidden in the middle of a turn: nothing of the filter is lost, and it turns later."""
+    settings = {"capacity": 10_000, "error_rate": 1e-9} | FILTERS[name]
+    with UriFilter.create(name, redis=users.url, **settings) as news:
+        for number, command in enumerate(TRIED):
+            items = [f"{number}/{i}" for i in range(20)]
+            assert news.insert_many(items) == [0] * 20
+            with users.without(command), contextlib.suppress(UriFilterError):
+                if name == "growing":
+                    news.insert_many(range(1000 * number, 1000 * number + 300))
+                else:
+                    news.rotate()
+            assert news.contains_many(items) != [0] * 20, command
+            if name != "growing":
+                epoch = news.epoch()
+                news.rotate_due()
+                assert news.info().phase == "idle"
+                assert news.epoch() == epoch
+            assert 0 not in news.contains_many(items), command
+
+
+def test_a_script_that_ends_in_its_middle_is_an_answer_lost(redis70):
+    """Nobody knows how much a script has done that an ACL stopped: AnswerLost, and the slot waits for ``retry=``."""
+    users = Users(redis70)
+    with UriFilter.create("news", redis=users.url, capacity=1000) as news:
+        with users.without("setrange"), pytest.raises(AnswerLost, match="half done"):
+            news.insert("a")
+        with users.without("evalsha"), pytest.raises(ServerUnavailable) as refused:
+            news.insert("b")
+        assert not isinstance(refused.value, AnswerLost)
+    users.admin.close()
+
+
+def test_probe_tries_every_command_of_the_scripts():
+    """A command that a script begins to use must be tried, too."""
+    every = scripts.variants(BLOCKED_K)
+    called = {name for script in every for name in re.findall(r"[({] ?'([A-Z]+(?:_RO)?)'", script.source)}
+    words = {"BADARG", "LOST"}  # of error replies
+    assert called - words == set(TRIED)
+    assert {name for name in TRIED if any(script.calls(name) for script in every)} == set(TRIED)
+
+
+def test_probe_changes_nothing(server):
+    """Every command is tried where it has no effect, also at maxmemory."""
+    with UriFilter.create("news", redis=server.url, capacity=1000) as news, server.client() as admin:
+        news.insert("a")
+        before = {key: admin.dump(key) for key in admin.keys()}
+        UriFilter.open("news", redis=server.url).close()
+        admin.config_set("maxmemory", "1")
+        try:
+            with UriFilter.open("news", redis=server.url) as opened:
+                assert opened.forbidden == ()
+        finally:
+            admin.config_set("maxmemory", "0")
+        assert before == {key: admin.dump(key) for key in admin.keys()}
+
+
+@pytest.mark.parametrize("command", TRIED)
+def test_open_says_which_command_is_missing(users, command, caplog):
+    """The command is named, with the scripts that need it; without those of ``contains`` nothing can be asked."""
+    UriFilter.create("news", redis=users.url, capacity=1000).close()
+    users.forbid(command)
+    needed = scripts.load("contains", "blocked", 12).calls(command)
+    if needed or command in {"TIME", "HGETALL"}:  # which opening needs, too
+        with pytest.raises(ServerUnavailable, match=command if needed else "mend its ACL"):
+            UriFilter.open("news", redis=users.url)
+        return
+    with caplog.at_level(logging.WARNING, "urifilter_redis"), UriFilter.open("news", redis=users.url) as news:
+        assert news.forbidden == (command,)
+        assert news.contains("a") is False
+    (record,) = caplog.records
+    assert f"may not run {command}, so " in record.getMessage()
+
+
+def test_a_reader_is_told_and_served(users, caplog):
+    """A user who may only look opens the filter, asks it, and is told that the rest is refused; async, too."""
+    UriFilter.create("news", redis=users.url, capacity=1000).close()
+    users.forbid("@write")
+
+    async def look() -> tuple[str, ...]:
+        async with await AsyncUriFilter.open("news", redis=users.url) as news:
+            assert not await news.contains("a")
+            return news.forbidden
+
+    with caplog.at_level(logging.WARNING, "urifilter_redis"):
+        forbidden = asyncio.run(look())
+    assert {"SETRANGE", "HSET", "UNLINK"} <= set(forbidden)
+    assert "insert" in caplog.text
+
+
+def test_doctor_names_the_missing_rights(users):
+    """``urifilter doctor`` says which commands this user may not run."""
+    users.forbid("rename")
+    found, _ = run("doctor", "--json", "--redis", users.url, code=1)  # the tests' server keeps nothing on disk
+    (rights,) = [each for each in json.loads(found) if each["subject"] == "rights"]
+    assert "RENAME" in rights["text"]
+    assert rights["level"] == "note"

@@ -1,0 +1,73 @@
+"""Which commands of the scripts the server refuses to this user."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+from urifilter_redis import calls, scripts
+from urifilter_redis.errors import ServerUnavailable
+from urifilter_redis.exchange import ask
+from urifilter_redis.replies import text_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from urifilter_redis.config import Config
+    from urifilter_redis.session import Session
+    from urifilter_redis.steps import Flow
+
+__all__ = ["read_rights", "refused_scripts", "then_check_rights"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = logging.getLogger("urifilter_redis")
+
+
+def read_rights(session: Session) -> Flow[tuple[str, ...]]:
+    """Return the commands that the scripts call and this user may not run; empty if the user may not even ask.
+
+    Raises:
+        ServerUnavailable: the server is away.
+    """
+    try:
+        (names,) = yield from ask(session, calls.probe(session.keys.shard(0)))
+    except ServerUnavailable as error:
+        if "NOPERM" not in str(error):
+            raise
+        return ()
+    return tuple(map(text_in, names))
+
+
+def refused_scripts(config: Config, forbidden: tuple[str, ...]) -> list[str]:
+    """Return the names of the scripts of a filter that call a forbidden command."""
+    found = []
+    for name, layouts in scripts.COMMANDS.items():
+        if name == "probe" or (layouts and config.layout not in layouts):
+            continue
+        script = scripts.load(name, config.layout, config.k) if layouts else scripts.load(name)
+        found += [name] if any(map(script.calls, forbidden)) else []
+    return found
+
+
+def then_check_rights(flow: Callable[Concatenate[Session, P], Flow[T]]) -> Callable[Concatenate[Session, P], Flow[T]]:
+    """Let a flow that opens a filter note the commands that this user may not run, and log what they are needed for.
+
+    The flow raises ServerUnavailable if not even ``contains`` can be answered.
+    """
+
+    @functools.wraps(flow)
+    def checked(session: Session, /, *arguments: P.args, **named: P.kwargs) -> Flow[T]:
+        found = yield from flow(session, *arguments, **named)
+        session.forbidden = yield from read_rights(session)
+        if session.forbidden:
+            refused = refused_scripts(session.config, session.forbidden)
+            text = f"this user may not run {', '.join(session.forbidden)}, so {', '.join(refused)} will be refused"
+            if "contains" in refused:
+                raise ServerUnavailable(f"{session.where}: {text}: mend its ACL")
+            log.warning("%s: %s: mend its ACL unless that is meant", session.where, text)
+        return found
+
+    return checked
