@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 import itertools
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis import flows, lifecycle, rotation
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     import redis.asyncio as redis_asyncio
 
+    from urifilter_redis.batch import Batch
     from urifilter_redis.checkpoint import Written
     from urifilter_redis.restore import Restored
     from urifilter_redis.rotation import Rotation
@@ -200,22 +201,34 @@ class AsyncUriFilter:
         """Calls that were cancelled before all answers were there; pass one as ``retry=`` to get them."""
         return flows.unresolved(self._session)
 
+    async def _ask(
+        self,
+        command: str,
+        uris: Iterable[object],
+        read: Callable[[Batch], T],
+        max_age: int | None = None,
+        retry: UriFilterError | None = None,
+    ) -> T:
+        """Ask about items; return what ``read`` makes of the batch once it has all answers."""
+        batch = flows.batch_of(self._session, command, flows.listed(uris), retry, max_age)
+        with self._session.pending.hold(batch):
+            return read(await self._run(flows.resolve(self._session, batch)))
+
     async def insert(self, uri: object, *, max_age: int | None = None, retry: UriFilterError | None = None) -> bool:
         """Insert an item; see ``UriFilter.insert``."""
-        return (await self.insert_many([uri], max_age=max_age, retry=retry))[0] == 0
+        return await self._ask("insert", [uri], lambda batch: batch.answers[0] == 0, max_age, retry)
 
     async def insert_many(
         self, uris: Iterable[object], *, max_age: int | None = None, retry: UriFilterError | None = None
     ) -> list[int]:
         """Insert items; see ``UriFilter.insert_many``."""
-        return await self._run(flows.answer(self._session, "insert", flows.listed(uris), retry, max_age))
+        return await self._ask("insert", uris, flows.ages, max_age, retry)
 
     async def unique(
         self, uris: Iterable[object], *, max_age: int | None = None, retry: UriFilterError | None = None
     ) -> list[Any]:
         """Insert items, return the new ones; see ``UriFilter.unique``."""
-        items = flows.listed(uris)
-        return flows.selected(items, await self.insert_many(items, max_age=max_age, retry=retry))
+        return await self._ask("insert", uris, flows.new_items, max_age, retry)
 
     async def __call__(self, uris: Iterable[object], *, max_age: int | None = None) -> list[Any]:
         """Do as ``unique``."""
@@ -226,20 +239,33 @@ class AsyncUriFilter:
     ) -> AsyncIterator[T]:
         """Yield the new items of a stream, which may be asynchronous; see ``UriFilter.iter_unique``."""
         async for window in _windows(uris):
+            left: Iterator[Any] = iter(())
             failed: UriFilterError | None = None
             try:
-                new = await self.unique(window, max_age=max_age)
-            except UriFilterError as error:
-                failed, new = error, flows.selected(window, error.answers or [])
-            left = iter(new)
-            try:
+                left, failed = await self._insert_window(window, max_age)
                 for item in left:
                     yield item
-            except GeneratorExit:
-                await self.forget(left)
+            except BaseException:
+                if failed is None:
+                    await self.forget(left)
+                else:  # nobody hears of it otherwise
+                    self._session.pending.keep(failed.batch)
                 raise
             if failed is not None:
                 raise failed
+
+    async def _insert_window(
+        self, window: Sequence[T], max_age: int | None
+    ) -> tuple[Iterator[T], UriFilterError | None]:
+        """Insert items; return those that are known to be new, and the error that left others without an answer."""
+        batch = flows.batch_of(self._session, "insert", window, max_age=max_age)
+        with self._session.pending.hold(batch):
+            failed = None
+            try:
+                await self._run(flows.resolve(self._session, batch))
+            except UriFilterError as error:
+                failed = error
+            return iter(flows.new_items(batch)), failed
 
     async def contains(self, uri: object, *, max_age: int | None = None) -> bool:
         """Whether an item was seen; see ``UriFilter.contains``."""
@@ -247,17 +273,15 @@ class AsyncUriFilter:
 
     async def contains_many(self, uris: Iterable[object], *, max_age: int | None = None) -> list[int]:
         """Return the age of each item; see ``UriFilter.contains_many``."""
-        return await self._run(flows.answer(self._session, "contains", flows.listed(uris), max_age=max_age))
+        return await self._ask("contains", uris, flows.ages, max_age)
 
     async def forget(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[bool]:
         """Make items new again; see ``UriFilter.forget``."""
-        answers = await self._run(flows.answer(self._session, "forget", flows.listed(uris), retry))
-        return [answer == 1 for answer in answers]
+        return await self._ask("forget", uris, flows.truths, retry=retry)
 
     async def remove(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[bool]:
         """Take items out again, layout counting only; see ``UriFilter.remove``."""
-        answers = await self._run(flows.answer(self._session, "remove", flows.listed(uris), retry))
-        return [answer == 1 for answer in answers]
+        return await self._ask("remove", uris, flows.truths, retry=retry)
 
     async def checkpoint_age(self) -> float:
         """Return the seconds since the last checkpoint of any shard began; see ``UriFilter.checkpoint_age``."""

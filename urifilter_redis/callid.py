@@ -6,14 +6,19 @@ go up. The deadline, in milliseconds of the server's clock, ends the time in whi
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import secrets
-import threading
 import time
 import weakref
+from collections import deque
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["PARTS", "CallId", "CallIds", "CallKey", "ServerClock"]
 
@@ -105,12 +110,11 @@ class CallKey:
 
 @dataclass(slots=True)
 class _Slots:
-    """The slots of one client."""
+    """The slots of one client; without a lock, which Ctrl-C or a fork could leave locked."""
 
     client: str = field(default_factory=lambda: secrets.token_hex(8))
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    free: list[tuple[int, int]] = field(default_factory=list)  # (slot, last sequence)
-    made: int = 0
+    free: deque[tuple[int, int]] = field(default_factory=deque)  # (slot, last sequence)
+    unused: Iterator[int] = field(default_factory=itertools.count)
 
 
 class CallIds:
@@ -129,12 +133,10 @@ class CallIds:
     def draw(self) -> CallId:
         """Take a slot for a call; give it back by ``release`` once the call is resolved."""
         slots = self._slots
-        with slots.lock:
-            if slots.free:
-                slot, sequence = slots.free.pop()
-            else:
-                slot, sequence = slots.made, 0
-                slots.made += 1
+        try:
+            slot, sequence = slots.free.pop()
+        except IndexError:
+            slot, sequence = next(slots.unused), 0
         return CallId(slots.client, slot, sequence + 1, self.clock.now())
 
     def renew(self, call_id: CallId) -> CallId:
@@ -150,8 +152,7 @@ class CallIds:
         """Give a slot back, its call being answered."""
         slots = self._slots
         if call_id.client == slots.client:
-            with slots.lock:
-                slots.free.append((call_id.slot, call_id.sequence))
+            slots.free.append((call_id.slot, call_id.sequence))
 
     def forked(self) -> None:
         """Become another client, in a forked child; the parent's slots are the parent's."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis import flows, lifecycle, rotation
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     import redis as redis_py
 
+    from urifilter_redis.batch import Batch
     from urifilter_redis.checkpoint import Written
     from urifilter_redis.restore import Restored
     from urifilter_redis.rotation import Rotation
@@ -258,6 +259,19 @@ class UriFilter:
         """Calls that were interrupted before all answers were there; pass one as ``retry=`` to get them."""
         return flows.unresolved(self._session)
 
+    def _ask(
+        self,
+        command: str,
+        uris: Iterable[object],
+        read: Callable[[Batch], T],
+        max_age: int | None = None,
+        retry: UriFilterError | None = None,
+    ) -> T:
+        """Ask about items; return what ``read`` makes of the batch once it has all answers."""
+        batch = flows.batch_of(self._session, command, flows.listed(uris), retry, max_age)
+        with self._session.pending.hold(batch):
+            return read(self._run(flows.resolve(self._session, batch)))
+
     def insert(self, uri: object, *, max_age: int | None = None, retry: UriFilterError | None = None) -> bool:
         """Insert an item; True: it is new, and nobody else was or will be told so. Arguments as ``insert_many``.
 
@@ -266,7 +280,7 @@ class UriFilter:
             AnswerLost: ask again with ``retry=``.
             UriFilterError: any other of the tree in ``errors``.
         """
-        return self.insert_many([uri], max_age=max_age, retry=retry)[0] == 0
+        return self._ask("insert", [uri], lambda batch: batch.answers[0] == 0, max_age, retry)
 
     def insert_many(
         self, uris: Iterable[object], *, max_age: int | None = None, retry: UriFilterError | None = None
@@ -287,14 +301,13 @@ class UriFilter:
             AnswerLost: retries ran out; ``answers`` has what did arrive, ``retry=`` asks for the rest.
             UriFilterError: likewise with ``answers``.
         """
-        return self._run(flows.answer(self._session, "insert", flows.listed(uris), retry, max_age))
+        return self._ask("insert", uris, flows.ages, max_age, retry)
 
     def unique(
         self, uris: Iterable[object], *, max_age: int | None = None, retry: UriFilterError | None = None
     ) -> list[Any]:
         """Insert items; return those that are new, in their order. Arguments and errors as ``insert_many``."""
-        items = flows.listed(uris)
-        return flows.selected(items, self.insert_many(items, max_age=max_age, retry=retry))
+        return self._ask("insert", uris, flows.new_items, max_age, retry)
 
     def __call__(self, uris: Iterable[object], *, max_age: int | None = None) -> list[Any]:
         """Do as ``unique``."""
@@ -309,19 +322,30 @@ class UriFilter:
         """
         stream = iter(uris)
         while window := list(itertools.islice(stream, flows.WINDOW)):
+            left: Iterator[Any] = iter(())
             failed: UriFilterError | None = None
             try:
-                new = self.unique(window, max_age=max_age)
-            except UriFilterError as error:
-                failed, new = error, flows.selected(window, error.answers or [])
-            left = iter(new)
-            try:
+                left, failed = self._insert_window(window, max_age)
                 yield from left
-            except GeneratorExit:
-                self.forget(left)
+            except BaseException:
+                if failed is None:
+                    self.forget(left)
+                else:  # nobody hears of it otherwise
+                    self._session.pending.keep(failed.batch)
                 raise
             if failed is not None:
                 raise failed
+
+    def _insert_window(self, window: Sequence[T], max_age: int | None) -> tuple[Iterator[T], UriFilterError | None]:
+        """Insert items; return those that are known to be new, and the error that left others without an answer."""
+        batch = flows.batch_of(self._session, "insert", window, max_age=max_age)
+        with self._session.pending.hold(batch):
+            failed = None
+            try:
+                self._run(flows.resolve(self._session, batch))
+            except UriFilterError as error:
+                failed = error
+            return iter(flows.new_items(batch)), failed
 
     def contains(self, uri: object, *, max_age: int | None = None) -> bool:
         """Whether an item was seen; arguments and errors as ``contains_many``."""
@@ -339,15 +363,14 @@ class UriFilter:
             ValueError: ``max_age`` is not for this filter.
             UriFilterError: any other of the tree in ``errors``.
         """
-        return self._run(flows.answer(self._session, "contains", flows.listed(uris), max_age=max_age))
+        return self._ask("contains", uris, flows.ages, max_age)
 
     def __contains__(self, uri: Hashable) -> bool:
         return self.contains(uri)
 
     def forget(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[bool]:
         """Make items new again; return whether each was there. Raises as ``insert_many``."""
-        answers = self._run(flows.answer(self._session, "forget", flows.listed(uris), retry))
-        return [answer == 1 for answer in answers]
+        return self._ask("forget", uris, flows.truths, retry=retry)
 
     def remove(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[bool]:
         """Take items out again, layout counting only; return whether each was there. Raises as ``insert_many``.
@@ -358,8 +381,7 @@ class UriFilter:
         Raises:
             ValueError: the layout is another.
         """
-        answers = self._run(flows.answer(self._session, "remove", flows.listed(uris), retry))
-        return [answer == 1 for answer in answers]
+        return self._ask("remove", uris, flows.truths, retry=retry)
 
     def checkpoint_age(self) -> float:
         """Return the seconds since the last checkpoint of any shard began; infinity if one has none."""

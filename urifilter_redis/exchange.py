@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from urifilter_redis.errors import AnswerLost, FilterFull, ServerUnavailable, UriFilterError
 from urifilter_redis.replies import Judged, Verdict, error_of, judge, late_at, to_mapping
@@ -18,7 +18,18 @@ if TYPE_CHECKING:
     from urifilter_redis.calls import Call
     from urifilter_redis.session import Session
 
-__all__ = ["Request", "Timeouts", "ask", "ask_shard", "exchange", "scan", "scanned", "server_run", "server_time"]
+__all__ = [
+    "Numbered",
+    "Request",
+    "Timeouts",
+    "ask",
+    "ask_shard",
+    "exchange",
+    "scan",
+    "scanned",
+    "server_run",
+    "server_time",
+]
 
 #: Seconds; the first pause before the same is sent again, doubled each time up to the longest.
 FIRST_PAUSE = 0.02
@@ -47,6 +58,18 @@ class Timeouts:
     restoring: float = 0.0
 
 
+class Numbered(Protocol):
+    """Something that is sent under a call id; it knows at any moment how far it has come, Ctrl-C may be the next.
+
+    Attributes:
+        call_id: under which it is asked, also again.
+        in_doubt: it may have run without our knowing, or may still run.
+    """
+
+    call_id: CallId | None
+    in_doubt: bool
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """One command on its way to an answer.
@@ -54,8 +77,7 @@ class Request:
     Attributes:
         build: makes the command, anew for each attempt, because live slices and call ids change.
         shard: which shard's live slices it depends on, or None.
-        call_id: of a writing call; None for what may be repeated freely.
-        in_doubt: it may have run without our knowing, or may still run.
+        numbered: what has the call id of a writing call; None for what may be repeated freely.
         reply_lost: it was sent again because a reply was lost, so an earlier attempt may have run.
         answered: ``reply`` is the answer.
         full: not run, because today has no room for it; asked again under the same call id it will be.
@@ -64,8 +86,7 @@ class Request:
 
     build: Callable[[Request], Call | Arguments]
     shard: int | None = None
-    call_id: CallId | None = None
-    in_doubt: bool = False
+    numbered: Numbered | None = None
     reply_lost: bool = False
     answered: bool = False
     full: bool = False
@@ -76,6 +97,21 @@ class Request:
     def of(cls, made: Call | Arguments) -> Request:
         """Make a request of something that may be repeated freely."""
         return cls(lambda _: made)
+
+    @property
+    def call_id(self) -> CallId | None:
+        """The call id; None for what may be repeated freely."""
+        return None if self.numbered is None else self.numbered.call_id
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it may have run without our knowing, or may still run."""
+        return self.numbered is not None and self.numbered.in_doubt
+
+    @in_doubt.setter
+    def in_doubt(self, doubt: bool) -> None:
+        if self.numbered is not None:
+            self.numbered.in_doubt = doubt
 
     @property
     def settled(self) -> bool:
@@ -103,8 +139,11 @@ def exchange(session: Session, requests: Sequence[Request]) -> Flow[None]:
     pauses = _pauses()
     waiting, repeated = list(requests), False
     while waiting:
-        outcomes = yield Send([request.command() for request in waiting])
-        verdicts = [_settle(session, *pair) for pair in zip(waiting, outcomes, strict=True)]
+        commands, doubts = [request.command() for request in waiting], [request.in_doubt for request in waiting]
+        for request in waiting:
+            request.in_doubt = True  # from now until its outcome is settled
+        outcomes = yield Send(commands)
+        verdicts = [_settle(session, *each) for each in zip(waiting, outcomes, doubts, strict=True)]
         now = time.monotonic()
         if Verdict.RESTORING in verdicts and now < began + session.timeouts.restoring:
             restored = now  # the patience with everything else begins when that is over
@@ -184,36 +223,41 @@ def _answers(session: Session, requests: Sequence[Request]) -> Flow[list[Any]]:
     return [request.reply for request in requests]
 
 
-def _settle(session: Session, request: Request, outcome: Any) -> Verdict:
+def _settle(session: Session, request: Request, outcome: Any, in_doubt: bool) -> Verdict:  # noqa: FBT001 - passed by zip
+    """Note an outcome; ``in_doubt``: whether an earlier attempt may have run. Its own doubt ends last."""
     verdict = judge(outcome)
     if verdict is Verdict.ANSWERED:
-        request.answered, request.in_doubt, request.reply = True, False, outcome
+        request.answered, request.reply, in_doubt = True, outcome, False
     elif verdict is Verdict.IN_DOUBT:
-        request.in_doubt, request.reply_lost = request.call_id is not None, True
+        request.reply_lost, in_doubt = True, True
     elif verdict is Verdict.FULL:
         request.full = True
     elif verdict is Verdict.RENEW:
-        _renew(session, request, outcome)
+        in_doubt = _renew(session, request, outcome, in_doubt=in_doubt)
     elif verdict in {Verdict.REFUSED, Verdict.DIED}:
-        request.in_doubt |= verdict is Verdict.DIED and request.call_id is not None
+        in_doubt = request.call_id is not None and (in_doubt or verdict is Verdict.DIED)
         request.error = error_of(outcome, session.where)
-        if request.in_doubt:  # refused now, but an earlier attempt may have run, or may run yet
+        if in_doubt:  # refused now, but an earlier attempt may have run, or may run yet
             why = "it may be half done" if verdict is Verdict.DIED else "a reply was lost, and asking again failed"
             request.error = AnswerLost(f"{why}: {request.error}")
+    request.in_doubt = in_doubt
     return verdict
 
 
-def _renew(session: Session, request: Request, outcome: Any) -> None:
-    """Give a call that came past its deadline a new id, if it certainly did nothing under the old one."""
-    now, call_id = late_at(outcome), request.call_id
+def _renew(session: Session, request: Request, outcome: Any, *, in_doubt: bool) -> bool:
+    """Give a call that came past its deadline a new id, if it certainly did nothing under the old one.
+
+    Return whether it may have run.
+    """
+    now, numbered, call_id = late_at(outcome), request.numbered, request.call_id
     session.ids.clock.learn(now)
-    may_have_run = request.in_doubt and call_id is not None and not call_id.keyed
-    if call_id is None or (may_have_run and not call_id.proves_nothing_happened(now)):
+    may_have_run = in_doubt and call_id is not None and not call_id.keyed
+    if numbered is None or call_id is None or (may_have_run and not call_id.proves_nothing_happened(now)):
         text = "the answer of a call that may have inserted is not to be had any more"
         request.error = AnswerLost(f"{session.where}: {text} ({outcome})")
-    else:
-        request.in_doubt = False
-        request.call_id = session.ids.renew(call_id)
+        return in_doubt
+    numbered.call_id = session.ids.renew(call_id)
+    return False
 
 
 def _give_up(session: Session, request: Request, outcome: Any) -> None:
@@ -239,7 +283,7 @@ def _prepare(session: Session, unsettled: Sequence[tuple[Request, Verdict]]) -> 
         refusal = next((each for each in outcomes if judge(each) is Verdict.REFUSED), None)
         if refusal is not None:
             for request in missing:
-                _settle(session, request, refusal)
+                _settle(session, request, refusal, request.in_doubt)
     if stale:
         outcomes = yield Send([session.read_meta(shard) for shard in sorted(stale)])
         for shard, outcome in zip(sorted(stale), outcomes, strict=True):

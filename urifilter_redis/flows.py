@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from urifilter_redis import calls
 from urifilter_redis.batch import Batch
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from urifilter_redis.session import Session
     from urifilter_redis.steps import Flow
 
-__all__ = ["WINDOW", "answer", "check_question", "listed", "selected", "unresolved"]
+__all__ = ["WINDOW", "answer", "batch_of", "check_question", "listed", "resolve", "selected", "truths", "unresolved"]
 
 T = TypeVar("T")
 
@@ -53,13 +53,29 @@ def selected(items: Sequence[T], answers: Sequence[int | None]) -> list[T]:
     return [item for item, answer in zip(items, answers, strict=False) if answer == 0]
 
 
+def ages(batch: Batch) -> list[int]:
+    """Return the age of each item of a batch that has all answers."""
+    return cast("list[int]", batch.answers)
+
+
+def new_items(batch: Batch) -> list[Any]:
+    """Return the items of a batch that are new."""
+    return selected(batch.items, batch.answers)
+
+
+def truths(batch: Batch) -> list[bool]:
+    """Return whether each item was there, of a batch of ``forget`` or ``remove``."""
+    return [answer == 1 for answer in batch.answers]
+
+
 def unresolved(session: Session) -> list[AnswerLost]:
-    """Make an error, for ``retry=``, of each batch that was interrupted."""
+    """Make an error, for ``retry=``, of each batch that was interrupted in this process."""
     errors = []
-    for batch in list(session.unresolved):
-        error = AnswerLost(f"{session.where}: interrupted; ask again with retry= for the answers")
-        error.batch = batch
-        errors.append(error)
+    for batch in session.pending.interrupted():
+        if batch.command != "contains" and batch.client == session.ids.client:
+            error = AnswerLost(f"{session.where}: interrupted; ask again with retry= for the answers")
+            error.batch = batch
+            errors.append(error)
     return errors
 
 
@@ -72,7 +88,23 @@ def answer(  # noqa: PLR0913 - what a question is
     *,
     key: CallKey | None = None,
 ) -> Flow[list[int]]:
-    """Get the answers of a command for items, in the items' order.
+    """Get the answers of a command for items, in the items' order; see ``batch_of`` and ``resolve``."""
+    batch = batch_of(session, command, items, retry, max_age, key=key)
+    with session.pending.hold(batch):
+        yield from resolve(session, batch)
+        return cast("list[int]", batch.answers)
+
+
+def batch_of(  # noqa: PLR0913 - likewise
+    session: Session,
+    command: str,
+    items: Sequence[object],
+    retry: UriFilterError | None = None,
+    max_age: int | None = None,
+    *,
+    key: CallKey | None = None,
+) -> Batch:
+    """Make the batch of a question, or return the one that ``retry`` is about; nothing is sent.
 
     Args:
         session: of the filter.
@@ -83,18 +115,24 @@ def answer(  # noqa: PLR0913 - what a question is
         key: makes the call ids of all calls, so that another process may repeat the request.
 
     Raises:
-        BadItem: nothing was sent.
+        BadItem: with all bad indices.
         ValueError: ``retry`` is not of this call, or ``max_age`` or the command not for this filter.
-        UriFilterError: with the answers that did arrive; AnswerLost if others may have been lost.
     """
     check_question(session.config, command, max_age)
     if retry is not None:
-        batch = _resume(session, command, items, retry, max_age or 0)
-    else:
-        batch = _batch(session, command, items, max_age or 0, key)
+        return _resume(session, command, items, retry, max_age or 0)
+    return _batch(session, command, items, max_age or 0, key)
+
+
+def resolve(session: Session, batch: Batch) -> Flow[Batch]:
+    """Get the answers that a batch, held by ``session.pending``, does not have yet.
+
+    Raises:
+        UriFilterError: with the answers that did arrive; AnswerLost if others may have been lost.
+    """
     while batch.open:
         yield from _window(session, batch, batch.open[:CALLS_IN_FLIGHT])
-    return cast("list[int]", batch.answers)
+    return batch
 
 
 def check_question(config: Config, command: str, max_age: int | None) -> None:
@@ -134,8 +172,6 @@ def _resume(session: Session, command: str, items: Sequence[object], retry: UriF
         raise ValueError(f"retry= takes what {command} raised for these same items, not {retry!r}")
     if batch.client != session.ids.client:
         raise ValueError("retry= takes what this very filter object raised, in this very process")
-    if batch in session.unresolved:
-        session.unresolved.remove(batch)
     return batch
 
 
@@ -147,15 +183,8 @@ def _window(session: Session, batch: Batch, window: Sequence[OpenCall]) -> Flow[
     requests = [_request(session, batch, call) for call in window]
     try:
         yield from exchange(session, requests)
-    except BaseException:  # cancelled, Ctrl-C: what is on its way may run
-        for request in requests:
-            if not request.settled:
-                request.in_doubt = request.call_id is not None
+    finally:
         _take_over(session, batch, window, requests)
-        if batch.command != "contains":
-            session.unresolved.append(batch)
-        raise
-    _take_over(session, batch, window, requests)
     errors = [request.error for request in requests if request.error is not None]
     full = {call.shard: call for call, request in zip(window, requests, strict=True) if request.full}
     try:
@@ -174,7 +203,9 @@ def _request(session: Session, batch: Batch, call: OpenCall) -> Request:
     build = functools.partial(_call, session, batch, call)
     if batch.command == "contains":
         return Request(build, call.shard)
-    return Request(build, call.shard, call.call_id or session.ids.draw(), call.in_doubt)
+    if call.call_id is None:
+        call.call_id = session.ids.draw()
+    return Request(build, call.shard, call)
 
 
 def _call(session: Session, batch: Batch, call: OpenCall, request: Request) -> Call:
@@ -186,8 +217,7 @@ def _call(session: Session, batch: Batch, call: OpenCall, request: Request) -> C
 def _take_over(session: Session, batch: Batch, window: Sequence[OpenCall], requests: Sequence[Request]) -> None:
     """Note the answers; the slot of an answered call is free, any other stays with its call."""
     for call, request in zip(window, requests, strict=True):
-        call.call_id, call.in_doubt = request.call_id, request.in_doubt
         if request.answered:
             batch.close(call, request.reply)
-            if request.call_id is not None:
-                session.ids.release(request.call_id)
+            if call.call_id is not None:
+                session.ids.release(call.call_id)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.batch import Batch, Digester
+from urifilter_redis.batch import Digester
 from urifilter_redis.callid import CallIds
 from urifilter_redis.config import Config
 from urifilter_redis.digest import hasher
 from urifilter_redis.exchange import Timeouts
+from urifilter_redis.pending import Pending
 from urifilter_redis.state import View
 
 if TYPE_CHECKING:
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from urifilter_redis.steps import Arguments
 
 __all__ = ["Session"]
-
-#: Batches that ended without their answers and are kept for ``unresolved``; the oldest go first.
-UNRESOLVED_KEPT = 10_000
 
 
 @dataclass(slots=True)
@@ -42,7 +39,7 @@ class Session:
         report: called with (done, total) as long work goes on.
         forbidden: commands that the scripts call and this user may not run.
         restored: what opening the filter brought back from the archive, if anything.
-        unresolved: batches whose caller went away (task cancelled, Ctrl-C) before all answers were there.
+        pending: batches whose answers are not with their caller yet.
     """
 
     keys: FilterKeys
@@ -56,7 +53,7 @@ class Session:
     report: Callable[[int, int], object] = lambda *_: None
     forbidden: tuple[str, ...] = ()
     restored: Restored | None = None
-    unresolved: deque[Batch] = field(default_factory=lambda: deque(maxlen=UNRESOLVED_KEPT))
+    pending: Pending[Any] = field(default_factory=Pending)
     _config: Config | None = None
     _digester: Digester | None = None
     _first_view: View = field(default_factory=lambda: View(()))

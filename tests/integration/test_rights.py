@@ -61,7 +61,7 @@ def users(server):
 @pytest.mark.parametrize("name", FILTERS)
 @pytest.mark.parametrize("how", ["retry", "plainly"])
 def test_no_item_is_lost_for_a_missing_right(users, name, how):
-    """Whichever command is forbidden: what was refused is new when it is asked about again, and nothing is told twice."""
+    """Whichever command is forbidden: what was refused is new when it is asked about again, once."""
     settings = {"capacity": 10_000, "error_rate": 1e-9} | FILTERS[name]
     with UriFilter.create(name, redis=users.url, **settings) as news:
         numbers = itertools.count()

@@ -355,7 +355,7 @@ def test_out_of_memory(make_server, kind):
     settings = {"capacity": 4_000_000, "retention": "ring", "slices": 3, "period": "1d", "error_rate": 1e-3}
     with UriFilter.create("news", redis=server.url, **settings) as news, server.client() as admin:
         news.insert("a")
-        admin.config_set("maxmemory", admin.info("memory")["used_memory"] - 1000)
+        admin.config_set("maxmemory", admin.info("memory")["used_memory"] - 500_000)
         with pytest.raises(ServerUnavailable, match="OOM"):
             news.rotate()
         assert (news.epoch(), news.info().phase) == (0, "idle")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
 from urifilter_redis.aio import drive
-from urifilter_redis.flows import selected
 from urifilter_redis.sdk.api import API, TIMEOUTS
 from urifilter_redis.sdk.outcomes import failed, judged
 from urifilter_redis.steps import Unanswered
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.errors import FilterAPIError
     from urifilter_redis.exchange import Timeouts
+    from urifilter_redis.sdk.asked import Asked
     from urifilter_redis.steps import Arguments, Flow
 
 __all__ = ["AsyncFilterAPIClient"]
@@ -73,6 +74,11 @@ class AsyncFilterAPIClient:
     async def _run(self, flow: Flow[T]) -> T:
         return await drive(flow, self._connector)
 
+    async def _ask(self, asked: Asked, read: Callable[[Asked], T]) -> T:
+        """Return what ``read`` makes of a call once it has all answers."""
+        with self._api.session.pending.hold(asked):
+            return read(await self._run(self._api.resolve(asked)))
+
     @property
     def unresolved(self) -> list[FilterAPIError]:
         """Calls that were cancelled before all answers were there; pass one as ``retry=`` to get them."""
@@ -82,7 +88,7 @@ class AsyncFilterAPIClient:
         self, filter_typeid: str, uris: Iterable[object], *, retry: FilterAPIError | None = None
     ) -> dict[str, Any]:
         """Insert items; see ``FilterAPIClient.filter``."""
-        return await self._run(self._api.filter(filter_typeid, uris, retry))
+        return await self._ask(self._api.filter(filter_typeid, uris, retry), attrgetter("told"))
 
     async def insert_many(
         self,
@@ -93,7 +99,7 @@ class AsyncFilterAPIClient:
         retry: FilterAPIError | None = None,
     ) -> list[int]:
         """Insert items; return their ages, 0 for new."""
-        return (await self._run(self._api.command(filter_typeid, "insert", uris, retry, max_age))).whole
+        return await self._ask(self._api.command(filter_typeid, "insert", uris, retry, max_age), attrgetter("whole"))
 
     async def unique(
         self,
@@ -104,28 +110,25 @@ class AsyncFilterAPIClient:
         retry: FilterAPIError | None = None,
     ) -> list[T]:
         """Insert items; return those not seen before, in their order."""
-        items = list(uris)
-        return selected(items, await self.insert_many(filter_typeid, items, max_age=max_age, retry=retry))
+        return await self._ask(self._api.command(filter_typeid, "insert", uris, retry, max_age), attrgetter("new"))
 
     async def contains_many(
         self, filter_typeid: str, uris: Iterable[object], *, max_age: int | None = None
     ) -> list[int]:
         """Return the ages of items, 0 for not seen; nothing is inserted."""
-        return (await self._run(self._api.command(filter_typeid, "contains", uris, None, max_age))).whole
+        return await self._ask(self._api.command(filter_typeid, "contains", uris, None, max_age), attrgetter("whole"))
 
     async def forget(
         self, filter_typeid: str, uris: Iterable[object], *, retry: FilterAPIError | None = None
     ) -> list[bool]:
         """Make items new again; return whether each was there."""
-        asked = await self._run(self._api.command(filter_typeid, "forget", uris, retry))
-        return asked.truths
+        return await self._ask(self._api.command(filter_typeid, "forget", uris, retry), attrgetter("truths"))
 
     async def remove(
         self, filter_typeid: str, uris: Iterable[object], *, retry: FilterAPIError | None = None
     ) -> list[bool]:
         """Take items out again, layout counting only; return whether each was there."""
-        asked = await self._run(self._api.command(filter_typeid, "remove", uris, retry))
-        return asked.truths
+        return await self._ask(self._api.command(filter_typeid, "remove", uris, retry), attrgetter("truths"))
 
     async def filters(self) -> list[str]:
         """Return the names of the filters that the token is for."""

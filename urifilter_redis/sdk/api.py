@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import collections
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -42,9 +41,6 @@ BYTES_A_REQUEST = 512 << 10
 #: Two characters in Python that JSON cannot tell from one beyond U+FFFF.
 _PAIR = re.compile(rb"\xed[\xa0-\xaf].\xed[\xb0-\xbf]", re.DOTALL)
 
-#: Calls that were interrupted and are kept for ``unresolved``; the oldest go first.
-INTERRUPTED_KEPT = 10_000
-
 #: Connections of a client; more requests at once wait for one.
 CONNECTIONS = 32
 
@@ -71,7 +67,6 @@ class API:
         if token is not None and not (token.isascii() and token.isprintable()):
             raise ValueError("a token is printable ASCII")
         self.path = path
-        self.interrupted: collections.deque[Asked] = collections.deque(maxlen=INTERRUPTED_KEPT)
         shown = str(self.url)
         self.session = Session(FilterKeys(DEFAULT_PREFIX, "any"), shown, timeouts, where=f"the service at {shown}")
         self.options: dict[str, Any] = {
@@ -97,25 +92,18 @@ class API:
             "headers": headers | {ATTEMPT_HEADER: attempt} | ({KEY_HEADER: key} if key else {}),
         }
 
-    def command(self, filter_typeid: str, command: str, items: Iterable[object], retry: UriFilterError | None,
-                max_age: int | None = None) -> Flow[Asked]:  # fmt: skip
-        """Send items for a command of a filter."""
+    def command(self, filter_typeid: str, command: str, items: Iterable[object], retry: UriFilterError | None = None,
+                max_age: int | None = None) -> Asked:  # fmt: skip
+        """Make a call of a command of a filter, or return the one that ``retry`` is about; nothing is sent."""
         more = {} if max_age is None else {"max_age": max_age}
+        what = (filter_typeid, command, max_age)
         path = f"{self.path_of(filter_typeid)}/{command}"
-        asked = self._asked((filter_typeid, command, max_age), COMMANDS[command], items, retry)
-        return (yield from self._ask(asked, path, lambda part: {"URI_list": part.items, **more}))
+        return self._asked(what, COMMANDS[command], path, more, items, retry)
 
-    def filter(self, filter_typeid: str, items: Iterable[object], retry: UriFilterError | None) -> Flow[dict[str, Any]]:
-        """Send items to the endpoint that answers which are new; return its answer for all."""
-        asked = self._asked((filter_typeid, "filter", None), COMMANDS["insert"], items, retry)
-
-        def body(part: Part) -> dict[str, Any]:
-            return {"filter_typeid": filter_typeid, "URI_list": part.items}
-
-        yield from self._ask(asked, self.path, body)
-        replies = [part.reply for part in asked.parts if part.reply is not None]
-        new = [item for reply in replies for item in reply["URI_list_unique"]]
-        return {"filter_typeid": filter_typeid, "URI_list_unique": new, "total": len(asked.items), "unique": len(new)}
+    def filter(self, filter_typeid: str, items: Iterable[object], retry: UriFilterError | None) -> Asked:
+        """Make a call to the endpoint that answers which are new; otherwise as ``command``."""
+        more = {"filter_typeid": filter_typeid}
+        return self._asked((filter_typeid, "filter", None), COMMANDS["insert"], self.path, more, items, retry)
 
     def get(self, path: str) -> Flow[dict[str, Any]]:
         """Read what may be read any number of times."""
@@ -125,48 +113,50 @@ class API:
             raise told(request.error)
         return request.reply  # type: ignore[no-any-return]
 
-    def _asked(self, what: What, command: Command, items: Iterable[object], retry: UriFilterError | None) -> Asked:
+    def _asked(  # noqa: PLR0913, PLR0917 - all of it is what a call is
+        self,
+        what: What,
+        command: Command,
+        path: str,
+        more: dict[str, Any],
+        items: Iterable[object],
+        retry: UriFilterError | None,
+    ) -> Asked:
         wanted = listed(items)
         sizes = _sizes(wanted)
         if retry is None:
-            return Asked(what, command, wanted, _cuts(sizes))
+            return Asked(what, command, path, more, wanted, _cuts(sizes))
         asked = retry.batch
         if not isinstance(asked, Asked) or not asked.is_of(what, wanted):
             raise ValueError(f"retry= takes what {what[1]} raised for these same items, in this process, not {retry!r}")
-        if asked in self.interrupted:
-            self.interrupted.remove(asked)
         return asked
 
-    def _ask(self, asked: Asked, path: str, body: Callable[[Part], dict[str, Any]]) -> Flow[Asked]:
-        """Send the parts that have no answer yet, one after the other.
+    def resolve(self, asked: Asked) -> Flow[Asked]:
+        """Send the parts that have no answer yet, one after the other; the call is held by ``session.pending``.
 
         Raises:
             FilterAPIError: with what did arrive.
         """
-        keyed = asked.command.writes
         for part in asked.parts:
             if part.reply is None:
                 try:
-                    yield from self._send(asked, part, path, write_json(body(part)))
+                    yield from self._send(asked, part)
                 except FilterAPIError as error:
                     error.batch = asked
-                    raise
-                except BaseException:  # cancelled, Ctrl-C: what is on its way may run
-                    if keyed:
-                        self.interrupted.append(asked)
                     raise
         return asked
 
     def unresolved(self) -> list[FilterAPIError]:
-        """Make an error, for ``retry=``, of each call that was interrupted."""
+        """Make an error, for ``retry=``, of each call that was interrupted in this process."""
         errors = []
-        for asked in list(self.interrupted):
-            error = FilterAPIError("interrupted; ask again with retry= for the answers", error_code="answer_lost")
-            error.batch = asked
-            errors.append(error)
+        for asked in self.session.pending.interrupted():
+            if asked.command.writes and asked.process == os.getpid():
+                error = FilterAPIError("interrupted; ask again with retry= for the answers", error_code="answer_lost")
+                error.batch = asked
+                errors.append(error)
         return errors
 
-    def _send(self, asked: Asked, part: Part, path: str, body: bytes) -> Flow[None]:
+    def _send(self, asked: Asked, part: Part) -> Flow[None]:
         ids, keyed = self.session.ids, asked.command.writes
         if keyed and part.call_id is None:
             part.call_id = ids.draw()
@@ -174,22 +164,21 @@ class API:
             text = f"{self.session.where}: the answer is kept for {PROOF_LIFE // 60_000} minutes, and they are over"
             raise FilterAPIError(text, error_code="answer_lost")
         key = part.call_id.key if part.call_id else ""
-        request = Request(lambda _: ("POST", path, key, body), None, part.call_id, part.in_doubt)
-        try:
-            yield from exchange(self.session, [request])
-            if request.answered and not part.is_answered_by(request.reply, asked.command.field):
-                text = f"{self.session.where}: its answer is not for these items"
-                request.error = FilterAPIError(text, error_code=BAD_RESPONSE)
-            if isinstance(request.error, FilterAPIError) and request.error.error_code == BAD_RESPONSE:
-                request.in_doubt = keyed
-        finally:
-            part.in_doubt = request.in_doubt or not request.settled
-            if part.call_id is not None and request.settled and not part.in_doubt:
-                ids.release(part.call_id)
-                part.call_id = None
+        body = write_json({"URI_list": part.items, **asked.more})
+        request = Request(lambda _: ("POST", asked.path, key, body), None, part if keyed else None)
+        yield from exchange(self.session, [request])
+        if request.answered and not part.is_answered_by(request.reply, asked.command.field):
+            text = f"{self.session.where}: its answer is not for these items"
+            request.error = FilterAPIError(text, error_code=BAD_RESPONSE)
+        if isinstance(request.error, FilterAPIError) and request.error.error_code == BAD_RESPONSE:
+            request.in_doubt = True
+        if request.error is None:
+            part.reply = request.reply
+        if part.call_id is not None and not part.in_doubt:
+            done, part.call_id = part.call_id, None
+            ids.release(done)
         if request.error is not None:
             raise told(request.error)
-        part.reply = request.reply
 
 
 def _sizes(items: Sequence[object]) -> list[int]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from urifilter_redis.flows import selected
 from urifilter_redis.items import encode_items
 
 if TYPE_CHECKING:
@@ -53,20 +54,31 @@ class Asked:
     Attributes:
         what: the filter, the method, and max_age.
         command: that the items are for.
+        path: of the endpoint; more: of the request's body, beside the items.
         items: as the caller gave them.
         parts: of them.
+        process: that made it.
     """
 
-    def __init__(self, what: What, command: Command, items: Sequence[object], cuts: Sequence[int]) -> None:
+    def __init__(  # noqa: PLR0913, PLR0917 - all of it is what a call is
+        self,
+        what: What,
+        command: Command,
+        path: str,
+        more: dict[str, Any],
+        items: Sequence[object],
+        cuts: Sequence[int],
+    ) -> None:
         self.what = what
         self.command = command
+        self.path, self.more = path, more
         self.items = list(items)
         self.parts = [Part(begin, self.items[begin:end]) for begin, end in itertools.pairwise(cuts)]
-        self._process = os.getpid()
+        self.process = os.getpid()
 
     def is_of(self, what: What, items: Sequence[object]) -> bool:
         """Whether it is the same call, in the same process: a forked child's answers are not its parent's."""
-        same = self.what == what and self._process == os.getpid()
+        same = self.what == what and self.process == os.getpid()
         return same and encode_items(self.items) == encode_items(items)
 
     @property
@@ -81,6 +93,18 @@ class Asked:
     def whole(self) -> list[int]:
         """The same of a call that got them all."""
         return [answer for answer in self.answers if answer is not None]
+
+    @property
+    def new(self) -> list[Any]:
+        """The items that are new."""
+        return selected(self.items, self.answers)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the endpoint that answers which are new would say of the whole call."""
+        replies = [part.reply for part in self.parts if part.reply is not None]
+        new = [item for reply in replies for item in reply["URI_list_unique"]]
+        return {"filter_typeid": self.what[0], "URI_list_unique": new, "total": len(self.items), "unique": len(new)}
 
     @property
     def truths(self) -> list[bool]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
 from urifilter_redis.client import drive
-from urifilter_redis.flows import selected
 from urifilter_redis.sdk.api import API, TIMEOUTS
 from urifilter_redis.sdk.outcomes import failed, judged
 from urifilter_redis.steps import Unanswered
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.errors import FilterAPIError
     from urifilter_redis.exchange import Timeouts
+    from urifilter_redis.sdk.asked import Asked
     from urifilter_redis.steps import Arguments, Flow
 
 __all__ = ["FilterAPI", "FilterAPIClient"]
@@ -96,6 +97,11 @@ class FilterAPIClient:
     def _run(self, flow: Flow[T]) -> T:
         return drive(flow, self._connector)
 
+    def _ask(self, asked: Asked, read: Callable[[Asked], T]) -> T:
+        """Return what ``read`` makes of a call once it has all answers."""
+        with self._api.session.pending.hold(asked):
+            return read(self._run(self._api.resolve(asked)))
+
     @property
     def unresolved(self) -> list[FilterAPIError]:
         """Calls that were interrupted before all answers were there; pass one as ``retry=`` to get them."""
@@ -105,7 +111,7 @@ class FilterAPIClient:
         self, filter_typeid: str, uris: Iterable[object], *, retry: FilterAPIError | None = None
     ) -> dict[str, Any]:
         """Insert items; return ``filter_typeid``, ``URI_list_unique`` (the new ones), ``total`` and ``unique``."""
-        return self._run(self._api.filter(filter_typeid, uris, retry))
+        return self._ask(self._api.filter(filter_typeid, uris, retry), attrgetter("told"))
 
     def insert_many(
         self,
@@ -116,7 +122,7 @@ class FilterAPIClient:
         retry: FilterAPIError | None = None,
     ) -> list[int]:
         """Insert items; return their ages, 0 for new; see ``UriFilter.insert_many``."""
-        return self._run(self._api.command(filter_typeid, "insert", uris, retry, max_age)).whole
+        return self._ask(self._api.command(filter_typeid, "insert", uris, retry, max_age), attrgetter("whole"))
 
     def unique(
         self,
@@ -127,20 +133,19 @@ class FilterAPIClient:
         retry: FilterAPIError | None = None,
     ) -> list[T]:
         """Insert items; return those not seen before, in their order."""
-        items = list(uris)
-        return selected(items, self.insert_many(filter_typeid, items, max_age=max_age, retry=retry))
+        return self._ask(self._api.command(filter_typeid, "insert", uris, retry, max_age), attrgetter("new"))
 
     def contains_many(self, filter_typeid: str, uris: Iterable[object], *, max_age: int | None = None) -> list[int]:
         """Return the ages of items, 0 for not seen; nothing is inserted."""
-        return self._run(self._api.command(filter_typeid, "contains", uris, None, max_age)).whole
+        return self._ask(self._api.command(filter_typeid, "contains", uris, None, max_age), attrgetter("whole"))
 
     def forget(self, filter_typeid: str, uris: Iterable[object], *, retry: FilterAPIError | None = None) -> list[bool]:
         """Make items new again; return whether each was there."""
-        return self._run(self._api.command(filter_typeid, "forget", uris, retry)).truths
+        return self._ask(self._api.command(filter_typeid, "forget", uris, retry), attrgetter("truths"))
 
     def remove(self, filter_typeid: str, uris: Iterable[object], *, retry: FilterAPIError | None = None) -> list[bool]:
         """Take items out again, layout counting only; return whether each was there."""
-        return self._run(self._api.command(filter_typeid, "remove", uris, retry)).truths
+        return self._ask(self._api.command(filter_typeid, "remove", uris, retry), attrgetter("truths"))
 
     def filters(self) -> list[str]:
         """Return the names of the filters that the token is for."""

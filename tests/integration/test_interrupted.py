@@ -1,0 +1,154 @@
+"""Ctrl-C at any place of a call: what was sent is in ``unresolved``, and every answer is to be had, once."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from support.interrupts import Interrupt
+
+from urifilter_redis import UriFilter, flows
+from urifilter_redis.sdk import FilterAPIClient
+
+# One that comes while a generator is closed reaches nobody, and the call ends as if there had been none.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+ROUND = itertools.count()
+
+
+@pytest.fixture
+def news(redis70, monkeypatch):
+    """A filter whose calls are cut small: each item goes out in a call, and each call in a window, of its own."""
+    monkeypatch.setattr(flows, "CALLS_IN_FLIGHT", 1)
+    with UriFilter.create("news", redis=redis70.url, capacity=100_000, error_rate=1e-9, shards=3) as made:
+        yield made
+
+
+def fresh() -> list[str]:
+    """Return items for each of three shards that nobody has seen."""
+    number = next(ROUND)
+    return [f"{number}/{i}" for i in range(12)]
+
+
+def resolved(made, method, items):
+    """Return the answers of an interrupted call: those of ``unresolved``; of what was not sent, those of a new call."""
+    lost = made.unresolved
+    assert len(lost) <= 1
+    answers = method(items, retry=lost[0]) if lost else method(items)
+    assert made.unresolved == []
+    return answers
+
+
+def interrupted_everywhere(news, method, prepare, expected) -> int:
+    """Interrupt a method at each place in turn; return how many there are."""
+    with Interrupt() as counted:
+        method(prepare())
+    for at in range(1, counted.places + 1):
+        items = prepare()
+        with Interrupt(at):
+            try:
+                answers = method(items)
+            except KeyboardInterrupt:
+                answers = None
+        if answers is None:
+            answers = resolved(news, method, items)
+        assert news.unresolved == []
+        assert answers == expected(items), at
+    return counted.places
+
+
+@pytest.mark.parametrize("name", ["insert_many", "unique", "forget"])
+def test_every_place(news, name):
+    """At each line and call of the library the interrupted call leaves all answers to be had."""
+
+    def seen() -> list[str]:
+        items = fresh()
+        news.insert_many(items)
+        return items
+
+    expected = {"insert_many": lambda items: [0] * len(items), "unique": list}
+    prepare = seen if name == "forget" else fresh
+    assert (
+        interrupted_everywhere(
+            news, getattr(news, name), prepare, expected.get(name, lambda items: [True] * len(items))
+        )
+        > 100
+    )
+
+
+def test_every_place_of_one_insert(news):
+    """``insert`` likewise."""
+
+    def insert(items, **more):
+        return [news.insert(items[0], **more)]
+
+    assert interrupted_everywhere(news, insert, lambda: fresh()[:1], lambda _: [True]) > 50
+
+
+def test_every_place_of_a_stream(news, monkeypatch):
+    """``iter_unique``: items handed out, in ``unresolved``, and asked about anew are all items, once each."""
+    monkeypatch.setattr(flows, "WINDOW", 8)
+    with Interrupt() as counted:
+        list(news.iter_unique(fresh()))
+    for at in range(1, counted.places + 1):
+        items, got = fresh(), []
+        with Interrupt(at):
+            try:
+                for item in news.iter_unique(items):
+                    got.append(item)  # noqa: PERF402 - one at a time, as a crawler takes them
+            except KeyboardInterrupt:
+                pass
+        for lost in news.unresolved:
+            if lost.batch.command == "forget":
+                news.forget(lost.items, retry=lost)
+            else:
+                got += news.unique(lost.items, retry=lost)
+        got += news.iter_unique(items)
+        assert sorted(got) == sorted(items), at
+        assert news.unresolved == []
+
+
+def test_places_in_the_connection(news):
+    """Nor does one in the middle of sending and receiving, in redis-py, lose an answer."""
+    with Interrupt(packages=("redis",)) as counted:
+        news.insert_many(fresh())
+    for at in range(1, counted.places + 1, 7):
+        items = fresh()
+        with Interrupt(at, packages=("redis",)):
+            try:
+                answers = news.insert_many(items)
+            except KeyboardInterrupt:
+                answers = None
+        assert (resolved(news, news.insert_many, items) if answers is None else answers) == [0] * 12
+
+
+def test_every_place_of_the_sdk(service, redis70, monkeypatch):
+    """The SDK's calls likewise."""
+    monkeypatch.setattr("urifilter_redis.sdk.api.ITEMS_A_REQUEST", 5)
+    UriFilter.create("sdk", redis=redis70.url, capacity=10_000, error_rate=1e-9).close()
+    with FilterAPIClient(service.url) as api:
+
+        def insert_many(items, **more):
+            return api.insert_many("sdk", items, **more)
+
+        insert_many(fresh())
+        places = interrupted_everywhere(api, insert_many, fresh, lambda items: [0] * len(items))
+        assert places > 100
+
+
+def test_a_call_that_runs_in_another_thread_is_not_unresolved(make_server):
+    """``unresolved`` has what was interrupted, and not what is under way."""
+    import threading
+
+    server = make_server("redis70")
+    with UriFilter.create("news", redis=server.url, capacity=1000) as news:
+        server.suspend()
+        thread = threading.Thread(target=news.insert_many, args=(["a"],))
+        thread.start()
+        while not news._session.pending._owners:
+            pass
+        assert news.unresolved == []
+        server.resume()
+        thread.join()
+        assert news.unresolved == []
+        assert news.insert("a") is False

@@ -1,0 +1,37 @@
+"""Ctrl-C at each place of a call."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt at the ``at``-th line or call in the library, or in redis-py; a context manager.
+
+    (Python looks for signals at calls and jumps, so that these are places where one comes.) ``at=0``: it only counts.
+    """
+
+    def __init__(self, at: int = 0, packages: tuple[str, ...] = ("urifilter_redis",)) -> None:
+        self.at, self.places = at, 0
+        self._parts = tuple(f"/{package}/" for package in packages)
+        self._before: Callable[..., Any] | None = None
+
+    def __enter__(self):
+        self._before = sys.gettrace()
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_) -> None:
+        sys.settrace(self._before)
+
+    def _trace(self, frame: FrameType, event: str, _: object):
+        if any(part in frame.f_code.co_filename for part in self._parts):
+            if event in {"line", "call"}:
+                self.places += 1
+                if self.places == self.at:
+                    raise KeyboardInterrupt
+            return self._trace
+        return None
