@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from urifilter_redis import Timeouts, UriFilterError
 from urifilter_redis.keys import DEFAULT_PREFIX
@@ -49,7 +50,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass
 class Shared:
-    """The options that every command has; ``said`` are the names of those that were."""
+    """The options that every command has; ``said`` are the names of those that the command line says."""
 
     redis: str | None = None
     prefix: str = DEFAULT_PREFIX
@@ -72,7 +73,7 @@ pass_shared = click.make_pass_decorator(Shared, ensure=True)
 
 
 def shared(command: F) -> F:
-    """Add the shared options; they may stand before or after the command's name."""
+    """Add the shared options; they may stand before or after the command's name, and what is said last counts."""
     for option in (
         click.option("-v", "--verbose", is_flag=True, help="On errors show where they come from.", **_kept("verbose")),
         click.option("--json", is_flag=True, help="Print JSON.", **_kept("json")),
@@ -87,16 +88,23 @@ def shared(command: F) -> F:
 
 def _kept(name: str, read: Callable[[Any], object] = lambda value: value) -> dict[str, Any]:
     def keep(context: click.Context, _: click.Parameter, value: object) -> None:
-        if value:
-            options = context.ensure_object(Shared)
-            setattr(options, name, read(value))
+        options, source = context.ensure_object(Shared), context.get_parameter_source(name)
+        if source is ParameterSource.COMMANDLINE:
+            if value == "":  # as of a shell's variable that is not set: nobody wants the environment's server then
+                raise click.BadParameter("it is empty: say a value, or leave the option out")
             options.said.add(name)
+        elif source is not ParameterSource.ENVIRONMENT or name in options.said:
+            return
+        setattr(options, name, read(value))
 
     return {"expose_value": False, "callback": keep}
 
 
 def _seconds(text: str) -> float:
-    return float(seconds_of(period_of(text)))
+    try:
+        return float(seconds_of(period_of(text)))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def _from(variable: str) -> dict[str, Any]:

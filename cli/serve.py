@@ -71,10 +71,9 @@ def serve(
 
 def _said(options: Shared, flags: dict[str, Any]) -> dict[str, Any]:
     """Return what the command line says, and nothing that it leaves open."""
-    shared_ones = {"redis_url": options.redis, "archive": options.archive}
-    if "prefix" in options.said:
-        shared_ones["prefix"] = options.prefix
-    return {name: value for name, value in (flags | shared_ones).items() if value is not None}
+    shared_ones = {"redis": "redis_url", "prefix": "prefix", "archive": "archive"}
+    said = {setting: getattr(options, name) for name, setting in shared_ones.items() if name in options.said}
+    return said | {name: value for name, value in flags.items() if value is not None}
 
 
 def _load(flags: dict[str, Any], file: Path | None) -> tuple[ServiceSettings, ModuleType]:
