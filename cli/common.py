@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from urifilter_redis import Timeouts, UriFilterError
 from urifilter_redis.keys import DEFAULT_PREFIX
 from urifilter_redis.retention import period_of, seconds_of
 
-from .signals import Interrupted
+from .signals import Interrupted, name_of
 
 __all__ = [
     "Group",
@@ -33,10 +32,13 @@ __all__ = [
     "say",
     "shared",
     "size_text",
+    "to_nowhere",
 ]
 
 #: What a shell reports of a program that SIGPIPE ended.
 BROKEN_PIPE = 141
+
+_STDOUT, _STDERR = 1, 2
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 _SERVERS = "The server: redis://, rediss:// or unix://."
@@ -119,15 +121,15 @@ class Group(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            to_nowhere(_STDOUT)
             ctx.exit(BROKEN_PIPE)
         except (Interrupted, KeyboardInterrupt) as stopped:
             number = stopped.number if isinstance(stopped, Interrupted) else signal.SIGINT
-            say(f"urifilter: stopped by {signal.Signals(number).name}")
+            say(f"urifilter: stopped by {name_of(number)}")
             ctx.exit(128 + number)
         except (UriFilterError, ValueError, OSError) as error:
             if ctx.ensure_object(Shared).verbose:
-                traceback.print_exc()
+                say(traceback.format_exc().rstrip())
             say(f"urifilter: {error}")
             ctx.exit(2)
 
@@ -147,8 +149,18 @@ def moment(seconds: float) -> str:
 
 
 def say(text: str) -> None:
-    """Write a line to stderr."""
-    click.echo(text, err=True)
+    """Write a line to stderr, as long as there is somebody to read it."""
+    try:
+        click.echo(text, err=True)
+    except OSError:
+        to_nowhere(_STDERR)
+
+
+def to_nowhere(descriptor: int) -> None:
+    """Let what is written to stdout or stderr vanish: its reader or terminal is gone, and the work goes on."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 def print_json(value: object) -> None:

@@ -186,12 +186,13 @@ def dedupe(  # its options
     Example:
       urifilter dedupe urls.txt > new.txt
     """
-    summary = Summary(f"temporary-{secrets.token_hex(8)}" if temporary else name)
+    summary, output = Summary(f"temporary-{secrets.token_hex(8)}" if temporary else name), Output()
     with contextlib.ExitStack() as stack:
-        news = stack.enter_context(_open(options, summary.filter, make=temporary or name == DEFAULT_FILTER))
+        signals = stack.enter_context(Signals())
+        with contextlib.nullcontext() if temporary else signals.allowed():  # what was made is dropped, come what may
+            news = stack.enter_context(_open(options, summary.filter, make=temporary or name == DEFAULT_FILTER))
         if temporary:
             stack.callback(news.drop)
-        signals, output = stack.enter_context(Signals()), Output()
         try:
             for lines, items in _windows(files, summary, signals, quiet=quiet or sys.stdout.isatty()):
                 _print_new(news, signals, output, (lines, items), summary, max_age)
@@ -268,7 +269,7 @@ def _windows(
     """
     names = files or ("-",)
     with progress(total_size(names), quiet=quiet) as advance:
-        windows = windows_of(names, summary.report_bad, advance)
+        windows = windows_of(names, summary.report_bad, advance, signals.wait)
         while True:
             with signals.allowed():
                 window = next(windows, None)

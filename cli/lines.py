@@ -36,7 +36,10 @@ def total_size(files: Sequence[str]) -> int | None:
 
 
 def windows_of(
-    files: Sequence[str], bad: Callable[[str], None], read: Callable[[int], None] = lambda _: None
+    files: Sequence[str],
+    bad: Callable[[str], None],
+    read: Callable[[int], None] = lambda _: None,
+    wait: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Window]:
     """Yield the lines of files, some thousand at a time, in memory that does not grow.
 
@@ -44,6 +47,7 @@ def windows_of(
         files: paths; ``-`` is stdin.
         bad: called with a message for a file that cannot be read and for each line over ``LINE_LIMIT``.
         read: called with the bytes read, as they are read.
+        wait: called with the descriptor before it is read.
     """
     for name in files:
         try:
@@ -52,7 +56,7 @@ def windows_of(
             bad(f"{name}: {error.strerror}")
             continue
         try:
-            yield from _windows(_lines("stdin" if name == STDIN else name, descriptor, bad, read))
+            yield from _windows(_lines("stdin" if name == STDIN else name, _chunks(descriptor, read, wait), bad))
         except OSError as error:
             bad(f"{name}: {error.strerror}")
         finally:
@@ -72,13 +76,20 @@ def _windows(chunks: Iterator[list[bytes]]) -> Iterator[Window]:
             yield lines, items
 
 
-def _lines(
-    name: str, descriptor: int, bad: Callable[[str], None], read: Callable[[int], None]
-) -> Iterator[list[bytes]]:
+def _chunks(descriptor: int, read: Callable[[int], None], wait: Callable[[int], None]) -> Iterator[bytes]:
+    while True:
+        wait(descriptor)
+        chunk = os.read(descriptor, CHUNK)
+        if not chunk:
+            return
+        read(len(chunk))
+        yield chunk
+
+
+def _lines(name: str, chunks: Iterator[bytes], bad: Callable[[str], None]) -> Iterator[list[bytes]]:
     """Yield the lines of each chunk that is read; a line over the limit is read past and reported."""
     number, rest, too_long = 0, bytearray(), False
-    while chunk := os.read(descriptor, CHUNK):
-        read(len(chunk))
+    for chunk in chunks:
         head, newline, tail = chunk.partition(b"\n")
         rest += head
         if len(rest) > LINE_LIMIT:

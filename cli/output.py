@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import array
 import collections
+import errno
 import fcntl
 import os
 import select
@@ -19,11 +20,11 @@ __all__ = ["Output"]
 #: Bytes written at once.
 WRITE = 1 << 16
 
-#: Bytes before the end of what went into a pipe that a reader who has closed it may not have looked at: what a pipe
-#: holds (64 KiB), and what programs read ahead (head 8 KiB, grep 96 KiB).
+#: Bytes before the end of what went to a reader that it may not have looked at when it is gone: what a pipe holds
+#: (64 KiB), a socket (208 KiB) or a terminal (some 12 KiB), and what programs read ahead (head 8 KiB, grep 96 KiB).
 READ_AHEAD = 320 << 10
 
-#: Seconds after everything was read in which a reader that stops early (head) is seen to close the pipe.
+#: Seconds after everything was read in which a reader that stops early (head, a terminal that is closed) is seen to.
 LINGER = 0.05
 
 #: Seconds between two looks at a pipe.
@@ -36,7 +37,10 @@ class Output:
     """stdout, unbuffered."""
 
     def __init__(self) -> None:
-        self._pipe = stat.S_ISFIFO(os.fstat(_STDOUT).st_mode)
+        mode = os.fstat(_STDOUT).st_mode
+        self._pipe = stat.S_ISFIFO(mode)
+        self._terminal = os.isatty(_STDOUT)
+        self._read = self._pipe or self._terminal or stat.S_ISSOCK(mode)  # and may be closed before it is
         self._added = 0
         self._written = 0
         self._lines: collections.deque[bytes] = collections.deque()
@@ -53,36 +57,39 @@ class Output:
         """Write what was added.
 
         Raises:
-            OSError: a closed pipe, a full disk.
+            OSError: a closed pipe or terminal, a full disk.
         """
         while self._lines:
             block = bytearray()
             while self._lines and len(block) < WRITE:
                 block += self._lines.popleft() + b"\n"
             self._write(block)
-        delivered = self._written - (READ_AHEAD if self._pipe else 0)
+        delivered = self._written - (READ_AHEAD if self._read else 0)
         while self._undelivered and self._undelivered[0][0] <= delivered:
             self._undelivered.popleft()
 
     def finish(self) -> None:
-        """Wait until a pipe's reader has read everything.
+        """Wait until a reader has read everything, as far as the system tells: of a pipe.
 
         Raises:
             BrokenPipeError: it closed the pipe before the end.
+            OSError: the terminal was closed.
         """
-        if not self._pipe:
+        if not self._read:
             return
         poll = select.poll()
         poll.register(_STDOUT, 0)
-        while _unread():
+        while self._pipe and _unread():
             if poll.poll(1000 * POLL):
                 break
         if poll.poll(1000 * LINGER):
+            if self._terminal:
+                raise OSError(errno.EIO, "the terminal was closed")
             raise BrokenPipeError("the reader closed the pipe before the end")
 
     def undelivered(self) -> list[bytes]:
-        """Return the items of the lines that were not written, or that a pipe's reader may not have read."""
-        return [item for end, item in self._undelivered if self._pipe or end > self._written]
+        """Return the items of the lines that were not written, or that a reader may not have read."""
+        return [item for end, item in self._undelivered if self._read or end > self._written]
 
     def _write(self, block: bytearray) -> None:
         data = memoryview(block)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from .common import to_nowhere
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from urifilter_redis import UriFilter
 
 __all__ = ["bar", "progress", "steps"]
@@ -19,11 +24,10 @@ def progress(total: int | None, *, quiet: bool) -> Iterator[Callable[[int], None
     if quiet or not sys.stderr.isatty():
         yield lambda _: None
         return
-    from rich.console import Console  # noqa: PLC0415 - takes a while to load
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn  # noqa: PLC0415
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn  # noqa: PLC0415 - takes a while to load
 
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+    with Progress(*columns, console=_console(), transient=True) as shown:
         task = shown.add_task("", total=total)
         yield lambda size: shown.advance(task, size)
 
@@ -34,10 +38,9 @@ def bar(label: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], Non
     if quiet or not sys.stderr.isatty():
         yield lambda *_: None
         return
-    from rich.console import Console  # noqa: PLC0415 - takes a while to load
-    from rich.progress import Progress  # noqa: PLC0415
+    from rich.progress import Progress  # noqa: PLC0415 - takes a while to load
 
-    with Progress(console=Console(stderr=True), transient=True) as shown:
+    with Progress(console=_console(), transient=True) as shown:
         task = shown.add_task(label, total=None)
         yield lambda done, total: shown.update(task, completed=done, total=total)
 
@@ -48,3 +51,23 @@ def steps(opened: UriFilter, label: str, *, quiet: bool = False) -> Iterator[Non
     with bar(label, quiet=quiet) as report:
         opened.on_progress = report
         yield
+
+
+class _Stderr(io.FileIO):
+    """stderr, whose terminal may be closed while progress is shown."""
+
+    def write(self, data: Any) -> int:
+        """Write, as long as there is somebody to read it."""
+        try:
+            return super().write(data)
+        except OSError:
+            to_nowhere(self.fileno())
+            return len(data)
+
+
+def _console() -> Console:
+    from rich.console import Console  # noqa: PLC0415 - takes a while to load
+
+    raw = _Stderr(sys.stderr.fileno(), "w", closefd=False)
+    text = io.TextIOWrapper(io.BufferedWriter(raw), encoding=sys.stderr.encoding, errors=sys.stderr.errors)
+    return Console(file=text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import threading
 from dataclasses import asdict
 from pathlib import Path
 
@@ -76,7 +75,7 @@ def restore(options: Shared, name: str, *, quiet: bool) -> None:
 
 
 class _Stop:
-    """SIGTERM and SIGINT end the work between two steps, and any sleep at once."""
+    """A signal that asks to stop ends the work between two steps, and any sleep at once."""
 
     def __init__(self, signals: Signals) -> None:
         self._signals, self._raised = signals, False
@@ -94,7 +93,7 @@ class _Stop:
     def sleep(self, seconds: float) -> None:
         """Sleep, or raise Interrupted."""
         with self._signals.allowed():
-            threading.Event().wait(seconds)
+            self._signals.wait(seconds=seconds)
 
 
 def _log_to(path: Path | None) -> None:

@@ -1,0 +1,270 @@
+"""Signals and terminals that are closed: what ``dedupe`` printed and what a second run prints are all lines."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import socket
+import termios
+import time
+import tty
+
+import pytest
+from support import cli
+from support.servers import wait_until
+
+from urifilter_redis import UriFilter
+
+COUNT = 15_000
+LINES = [b"https://example.com/some/longer/path/%d" % number for number in range(COUNT)]
+
+#: All that end a process by default and can be held back; of those for free use three, one of which has no name.
+ENDING = [
+    signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGABRT, signal.SIGALRM, signal.SIGVTALRM,
+    signal.SIGPROF, signal.SIGXCPU, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPOLL, signal.SIGPWR,
+    signal.SIGRTMIN, signal.SIGRTMIN + 1, signal.SIGRTMAX,
+]  # fmt: skip
+
+
+def name_of(number) -> str:
+    return getattr(number, "name", f"signal {int(number)}")
+
+
+@pytest.fixture(autouse=True)
+def server_(redis70, monkeypatch):
+    """All commands of these tests speak to one server, named by the environment."""
+    monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
+    UriFilter.create("precise", capacity=100_000, error_rate=1e-8).close()
+    return redis70
+
+
+@pytest.fixture
+def urls(tmp_path):
+    """A file of many lines."""
+    path = tmp_path / "urls"
+    path.write_bytes(b"".join(line + b"\n" for line in LINES))
+    return path
+
+
+@pytest.fixture
+def started():
+    """Start ``dedupe``; at the end it is killed if it still runs."""
+    processes = []
+
+    def start(*arguments, **options):
+        processes.append(cli.start("dedupe", "--filter", "precise", *arguments, **options))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None and not stream.closed:
+                stream.close()
+
+
+def second_run(lines) -> list[bytes]:
+    """Return what dedupe would print of all lines if it ran again."""
+    with UriFilter.open("precise") as precise:
+        return precise.unique(lines)
+
+
+def whole(printed: bytes) -> list[bytes]:
+    """Return the lines that were read to their end."""
+    return printed.split(b"\n")[:-1]
+
+
+def missing(printed: bytes, lines=LINES) -> int:
+    """Return how many lines neither this run nor a second one has printed."""
+    return len(set(lines) - {*whole(printed), *second_run(lines)})
+
+
+class Terminal:
+    """A terminal of which we are the emulator; it is raw, so that lines are as they were printed."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = os.openpty()
+        tty.setraw(self.theirs)
+
+    def start(self, start, *arguments, ignored=(), **options):
+        """Start a process whose terminal this is: what closing it ends, as it ends a shell."""
+
+        def take() -> None:
+            fcntl.ioctl(self.theirs, termios.TIOCSCTTY, 0)
+            for number in ignored:
+                signal.signal(number, signal.SIG_IGN)
+
+        streams = dict.fromkeys(("stdout", "stderr"), self.theirs)
+        process = start(*arguments, start_new_session=True, preexec_fn=take, **(streams | options))
+        os.close(self.theirs)
+        return process
+
+    def read(self, size: int) -> bytes:
+        """Read as much as ``size`` bytes, or more."""
+        found = b""
+        while len(found) < size:
+            found += os.read(self.ours, 4096)
+        return found
+
+    def wait(self) -> None:
+        """Wait until there is something to read, and do not read it."""
+        assert select.select([self.ours], [], [], 60)[0]
+
+    def close(self) -> None:
+        """Close the window."""
+        os.close(self.ours)
+
+
+@pytest.mark.parametrize("number", ENDING, ids=name_of)
+def test_signal_while_the_reader_is_slow(urls, started, number):
+    """Each signal that ends a process: what the reader may not have read is printed by the next run."""
+    process = started(urls)
+    printed = process.stdout.read(10_000)
+    process.send_signal(number)
+    process.stdout.close()
+    assert process.wait(60) == 128 + number
+    assert process.stderr.read().decode().splitlines()[-1] == f"urifilter: stopped by {name_of(number)}"
+    assert missing(printed) == 0
+
+
+@pytest.mark.parametrize("ignored", [(), (signal.SIGHUP,)], ids=["", "nohup"])
+@pytest.mark.parametrize("read", [1, 200_000])
+def test_terminal_is_closed(urls, started, read, ignored):
+    """Closing it sends SIGHUP and lets writing fail; with nohup only the latter. No line is missing."""
+    terminal = Terminal()
+    process = terminal.start(started, urls, ignored=ignored)
+    printed = terminal.read(read)
+    terminal.close()
+    assert process.wait(60) == (2 if ignored else 128 + signal.SIGHUP)
+    assert missing(printed) == 0
+
+
+def test_terminal_is_closed_before_it_has_shown_the_last_lines(started):
+    """Lines that went to the terminal, and that it has not read when it is closed, are new again."""
+    terminal, lines = Terminal(), LINES[:20]
+    process = terminal.start(started)
+    process.stdin.write(b"".join(line + b"\n" for line in lines))
+    process.stdin.flush()
+    terminal.wait()
+    terminal.close()
+    assert process.wait(60) == 128 + signal.SIGHUP
+    assert second_run(lines) == lines
+
+
+def test_terminal_is_closed_and_input_ends(started):
+    """Nothing is left to be written when the terminal is closed: that is seen before the end, too, without SIGHUP."""
+    terminal, lines = Terminal(), LINES[:20]
+    process = terminal.start(started, ignored=[signal.SIGHUP])
+    process.stdin.write(b"".join(line + b"\n" for line in lines))
+    process.stdin.flush()
+    terminal.wait()
+    terminal.close()
+    process.stdin.close()
+    assert process.wait(60) == 2
+    assert second_run(lines) == lines
+
+
+def test_terminal_of_the_messages_is_closed(urls, started, tmp_path):
+    """With nohup, and the lines going into a file, it goes on to its end without its progress: all are printed once."""
+    terminal, out = Terminal(), tmp_path / "out"
+    with out.open("wb") as file:
+        process = terminal.start(started, ignored=[signal.SIGHUP], stdout=file)
+        data = urls.read_bytes()
+        process.stdin.write(data[: len(data) // 2])
+        process.stdin.flush()
+        wait_until(lambda: out.stat().st_size > len(data) // 3, "no output")
+        terminal.close()
+        process.stdin.write(data[len(data) // 2 :])
+        process.stdin.close()
+        assert process.wait(60) == 0
+    assert whole(out.read_bytes()) == LINES
+
+
+def test_socket_is_closed(urls, started):
+    """A reader at a socket that goes before it has read everything."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        process = started(urls, stdout=theirs)
+        theirs.close()
+        printed = ours.recv(10_000)
+    assert process.wait(60) == 141
+    assert missing(printed) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1], ids=name_of)
+def test_what_is_ignored_stays_ignored(started, number):
+    """SIGHUP under nohup, SIGINT and SIGQUIT of a script's background job: the command goes on to its end."""
+    process = started(preexec_fn=lambda: signal.signal(number, signal.SIG_IGN))
+    for line in (b"a\n", b"b\n"):
+        process.stdin.write(line)
+        process.stdin.flush()
+        assert process.stdout.readline() == line
+        process.send_signal(number)
+    assert process.communicate(timeout=60)[0] == b""
+    assert process.returncode == 0
+
+
+def hold(server, started):
+    """Return a process that has sent a window, and waits for the server's answer."""
+    with server.client() as admin:
+        admin.execute_command("CLIENT", "PAUSE", 2500, "WRITE")
+        process = started()
+        process.stdin.write(b"".join(line + b"\n" for line in LINES[:1000]))
+        process.stdin.flush()
+        wait_until(lambda: admin.info("clients")["blocked_clients"], "nothing was sent")
+    return process
+
+
+def send(process, number, after):
+    """Send a signal, and once more when the first was handled and some time has passed."""
+    process.send_signal(number)
+    time.sleep(after)
+    process.send_signal(number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT], ids=name_of)
+def test_signal_that_comes_twice(server_, started, number):
+    """From the terminal and the shell, or from ``timeout``: it is held back as one is."""
+    process = hold(server_, started)
+    send(process, number, 0.1)
+    with server_.client() as admin:
+        admin.execute_command("CLIENT", "UNPAUSE")
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert missing(printed, LINES[:1000]) == 0
+
+
+def test_ctrl_c_again(server_, started):
+    """Who is tired of waiting for a server presses Ctrl-C again: the process ends at once."""
+    process = hold(server_, started)
+    send(process, signal.SIGINT, 0.6)
+    assert process.wait(60) == -signal.SIGINT
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM], ids=name_of)
+def test_temporary_filter_is_dropped(server_, started, number):
+    """A signal leaves no filter that nobody knows of."""
+    process = started("--temporary")
+    process.stdin.write(b"a\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == b"a\n"
+    process.send_signal(number)
+    assert process.wait(60) == 128 + number
+    with server_.client() as admin:
+        assert admin.smembers("urifilter:filters") == {b"precise"}
+
+
+@pytest.mark.parametrize("command", ["add", "forget"])
+def test_other_commands_that_stream(command):
+    """SIGHUP while they wait for input: what was read is done, and they say that they were stopped."""
+    with UriFilter.open("precise") as precise, cli.start(command, "--filter", "precise") as process:
+        precise.insert(b"there")
+        process.stdin.write(b"there\nother\n")
+        process.stdin.flush()
+        wait_until(lambda: precise.contains_many([b"there", b"other"]) == [command == "add"] * 2, "nothing was done")
+        process.send_signal(signal.SIGHUP)
+        assert process.communicate(timeout=60) == (b"", b"urifilter: stopped by SIGHUP\n")
+        assert process.returncode == 128 + signal.SIGHUP
