@@ -19,7 +19,7 @@ from urifilter_redis.archive.upkeep import show as show_filter
 from urifilter_redis.client import drive
 from urifilter_redis.retention import period_of, seconds_of
 
-from .common import Shared, columns, moment, pass_shared, print_json, say, shared, size_text
+from .common import Shared, columns, filter_name, moment, pass_shared, print_json, say, shared, size_text
 from .progress import bar
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _row(each: Entry) -> tuple[object, ...]:
 
 
 @archive.command()
-@click.argument("name")
+@click.argument("name", type=filter_name)
 @shared
 @pass_shared
 def show(options: Shared, name: str) -> None:
@@ -117,7 +117,7 @@ def _document(each: Document) -> tuple[object, ...]:
 
 
 @archive.command()
-@click.argument("name", required=False)
+@click.argument("name", type=filter_name, required=False)
 @shared
 @pass_shared
 def verify(options: Shared, name: str | None) -> None:
@@ -140,7 +140,7 @@ def verify(options: Shared, name: str | None) -> None:
 
 
 @archive.command()
-@click.argument("name")
+@click.argument("name", type=filter_name)
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @shared
 @pass_shared
@@ -180,7 +180,7 @@ def import_(options: Shared, file: Path) -> None:
 
 
 @archive.command()
-@click.argument("name", required=False)
+@click.argument("name", type=filter_name, required=False)
 @click.option("--older-than", default="1h", show_default=True, metavar="TIME", help="Nothing that is younger: 90m, 2h.")
 @shared
 @pass_shared

@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from urifilter_redis import Timeouts, UriFilterError
-from urifilter_redis.keys import DEFAULT_PREFIX
+from urifilter_redis.keys import DEFAULT_PREFIX, check_name
 from urifilter_redis.retention import period_of, seconds_of
 
 from .signals import Interrupted, name_of
@@ -26,6 +26,7 @@ __all__ = [
     "Shared",
     "columns",
     "count",
+    "filter_name",
     "moment",
     "pass_shared",
     "print_json",
@@ -141,6 +142,14 @@ def count(text: str) -> int:
     if not found or number != int(number):
         raise click.BadParameter(f"{text!r} is no number of items such as 1000, 10k, 100M or 1e8")
     return int(number)
+
+
+def filter_name(text: str) -> str:
+    """Read a filter's name: one that cannot be is refused before anything is done, also for those named beside it."""
+    try:
+        return check_name(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def moment(seconds: float) -> str:

@@ -10,19 +10,21 @@ from click.core import ParameterSource
 
 from urifilter_redis import FilterInfo, SliceInfo, UriFilter, UriFilterError, drop_filter, list_filters
 
-from .common import Shared, columns, moment, pass_shared, print_json, say, shared, size_text
+from .common import Shared, columns, filter_name, moment, pass_shared, print_json, say, shared, size_text
 from .settings import identity_options, layout_option, size_options, time_options
 
 __all__ = ["create", "drop", "info", "list_"]
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", type=filter_name)
 @size_options(required=False)
 @layout_option
 @time_options
 @identity_options
-@click.option("--like", metavar="NAME", help="Take all settings, the seed too, from this filter: for union.")
+@click.option(
+    "--like", type=filter_name, metavar="NAME", help="Take all settings, the seed too, from this filter: for union."
+)
 @shared
 @pass_shared
 @click.pass_context
@@ -105,7 +107,7 @@ def _row(found: FilterInfo) -> tuple[object, ...]:
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", type=filter_name)
 @shared
 @pass_shared
 def info(options: Shared, name: str) -> None:
@@ -149,7 +151,7 @@ def _slice(each: SliceInfo) -> tuple[object, ...]:
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", type=filter_name)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--keep-archive", is_flag=True, help="Leave what its archive has, from where it can be restored.")
 @shared

@@ -16,7 +16,7 @@ import click
 from urifilter_redis import AnswerLost, FilterNotFound, UriFilter, UriFilterError
 from urifilter_redis.archive.exported import ExportedFilter
 
-from .common import Shared, pass_shared, print_json, say, shared
+from .common import Shared, filter_name, pass_shared, print_json, say, shared
 from .lines import Window, total_size, windows_of
 from .output import Output
 from .progress import progress
@@ -61,7 +61,15 @@ def lines_command(command: F) -> F:
     for option in (
         click.argument("files", nargs=-1, type=click.Path(allow_dash=True)),
         click.option("-q", "--quiet", is_flag=True, help="No summary and no progress on stderr."),
-        click.option("--filter", "name", default=DEFAULT_FILTER, show_default=True, help="The filter."),
+        click.option(
+            "--filter",
+            "name",
+            type=filter_name,
+            metavar="NAME",
+            default=DEFAULT_FILTER,
+            show_default=True,
+            help="The filter.",
+        ),
         shared,
     ):
         command = option(command)

@@ -16,7 +16,7 @@ from urifilter_redis.keys import FilterKeys
 from urifilter_redis.scripts import COMMANDS, load, variants
 from urifilter_redis.sizing import BLOCKED_K, LAYOUTS
 
-from .common import Group, Shared, columns, pass_shared, print_json, say, shared
+from .common import Group, Shared, columns, filter_name, pass_shared, print_json, say, shared
 
 __all__ = ["lua"]
 
@@ -74,7 +74,7 @@ def load_(options: Shared) -> None:
 
 @lua.command()
 @click.argument("command", type=click.Choice(list(COMMANDS)))
-@click.argument("name", required=False)
+@click.argument("name", type=filter_name, required=False)
 @click.argument("item", required=False)
 @click.option("--layout", type=click.Choice(LAYOUTS), help="By default the first that there is the script for.")
 @click.option(

@@ -14,7 +14,7 @@ from urifilter_redis.normalize import NORMALIZATIONS
 from urifilter_redis.retention import error_rate_at_capacity, live_slices, size_first
 from urifilter_redis.sizing import LAYOUTS
 
-from .common import Shared, columns, pass_shared, print_json, shared, size_text
+from .common import Shared, columns, filter_name, pass_shared, print_json, shared, size_text
 from .lines import windows_of
 from .settings import size_options, time_options
 
@@ -94,7 +94,13 @@ class Plan:
 
 @click.command()
 @click.argument("items", nargs=-1)
-@click.option("--filter", "name", help="Use this filter's hash, seed and normalisation; show the shard too.")
+@click.option(
+    "--filter",
+    "name",
+    type=filter_name,
+    metavar="NAME",
+    help="Use this filter's hash, seed and normalisation; show the shard too.",
+)
 @click.option("--hash", "hash_name", type=click.Choice(HASHES), default="md5", show_default=True)
 @click.option("--seed", help="Of the hash: a number for mmh3, 32 hex digits for blake2b.")
 @click.option("--normalize", type=click.Choice(NORMALIZATIONS), default="none", show_default=True)

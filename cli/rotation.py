@@ -10,7 +10,7 @@ import click
 from urifilter_redis import Rotation, UriFilter, UriFilterError, list_filters
 from urifilter_redis.retention import TIMED
 
-from .common import Shared, moment, pass_shared, print_json, say, shared
+from .common import Shared, filter_name, moment, pass_shared, print_json, say, shared
 from .progress import steps
 
 __all__ = ["rotate", "union"]
@@ -20,7 +20,7 @@ NOTHING_DUE = 3
 
 
 @click.command()
-@click.argument("names", nargs=-1)
+@click.argument("names", type=filter_name, nargs=-1)
 @click.option("--due", is_flag=True, help="Only what is due; without NAMES look at every filter. For cron.")
 @click.option("--epoch", type=int, help="Only if the filter is in this epoch: of many who say so one rotates.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
@@ -86,8 +86,8 @@ def _one(  # a filter's options
 
 
 @click.command()
-@click.argument("target")
-@click.argument("sources", nargs=-1, required=True)
+@click.argument("target", type=filter_name)
+@click.argument("sources", type=filter_name, nargs=-1, required=True)
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @shared
 @pass_shared

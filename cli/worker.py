@@ -16,7 +16,7 @@ from urifilter_redis.client import drive, list_filters
 from urifilter_redis.retention import period_of, seconds_of
 from urifilter_redis.worker import Worker
 
-from .common import Shared, moment, pass_shared, print_json, say, shared, size_text
+from .common import Shared, filter_name, moment, pass_shared, print_json, say, shared, size_text
 from .daemon import add_stop_and_status, background, daemon_options
 from .progress import steps
 from .signals import Interrupted, Signals
@@ -25,7 +25,7 @@ __all__ = ["checkpoint", "restore", "worker"]
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", type=filter_name)
 @click.option("--full", is_flag=True, help="Write everything, also what has not changed since the last.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @shared
@@ -47,7 +47,7 @@ def checkpoint(options: Shared, name: str, *, full: bool, quiet: bool) -> None:
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", type=filter_name)
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @shared
 @pass_shared
@@ -105,7 +105,14 @@ def _log_to(path: Path | None) -> None:
 
 
 @click.group(invoke_without_command=True)
-@click.option("--filter", "names", multiple=True, metavar="NAME", help="Only this one; may be said several times.")
+@click.option(
+    "--filter",
+    "names",
+    type=filter_name,
+    multiple=True,
+    metavar="NAME",
+    help="Only this one; may be said several times.",
+)
 @click.option("--checkpoint-every", default="5m", show_default=True, metavar="TIME", help="45s, 10m, 6h, 1d.")
 @click.option("--once", is_flag=True, help="Do what is due, and checkpoints in any case, and end. For timers.")
 @daemon_options

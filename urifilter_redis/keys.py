@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["DEFAULT_PREFIX", "FilterKeys", "ShardKeys", "check_name", "check_prefix"]
+__all__ = ["DEFAULT_PREFIX", "FilterKeys", "ShardKeys", "check_name", "check_prefix", "is_name"]
 
 #: What every key begins with unless the caller says otherwise.
 DEFAULT_PREFIX = "urifilter"
@@ -14,13 +14,18 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PREFIX = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 
+def is_name(name: str) -> bool:
+    """Whether a filter may be called so."""
+    return bool(_NAME.fullmatch(name))
+
+
 def check_name(name: str) -> str:
     """Return ``name`` if a filter may be called so.
 
     Raises:
         ValueError: it is not 1 to 64 of ``A-Z a-z 0-9 . _ -``.
     """
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise ValueError(f"a filter's name is 1 to 64 of A-Z a-z 0-9 . _ - and not {name!r}")
     return name
 

@@ -11,6 +11,7 @@ from urifilter_redis.archive.register import check_registered, register, registe
 from urifilter_redis.config import Config, Settings
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing, ConfigMismatch, FilterNotFound, SliceLost
 from urifilter_redis.exchange import ask, server_time
+from urifilter_redis.keys import is_name
 from urifilter_redis.replies import to_mapping
 from urifilter_redis.restore import ensure
 from urifilter_redis.rights import then_check_rights
@@ -128,9 +129,10 @@ def drop(session: Session, *, keep_archive: bool = False) -> Flow[bool]:
 
 
 def names(session: Session) -> Flow[list[str]]:
-    """List the names of the filters that there are."""
+    """List the names of the filters that there are; what somebody has put among them, and is no name, is none."""
     (members,) = yield from ask(session, ("SMEMBERS", session.keys.filters))
-    known = sorted(name.decode() if isinstance(name, bytes) else str(name) for name in members)
+    texts = (name.decode(errors="replace") if isinstance(name, bytes) else str(name) for name in members)
+    known = sorted(filter(is_name, texts))
     keys = [type(session.keys)(session.keys.prefix, name) for name in known]
     exist = yield from ask(session, *(("EXISTS", each.shard(0).meta) for each in keys))
     return [name for name, there in zip(known, exist, strict=True) if there]

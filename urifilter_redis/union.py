@@ -44,7 +44,7 @@ def union(session: Session, sources: Sequence[str]) -> Flow[int]:
     """Merge filters into one; return about how many items that added.
 
     Raises:
-        ValueError: the filter itself is among the sources.
+        ValueError: the filter itself is among the sources, or one has a name that cannot be.
         FilterNotFound: there is no such filter.
         ConfigMismatch: one is of other geometry, hash or seed.
         SliceLost: a bitmap is missing.
@@ -54,12 +54,11 @@ def union(session: Session, sources: Sequence[str]) -> Flow[int]:
         raise ValueError(f"{session.keys.name} cannot be merged into itself")
     if session.config.layout == "counting":
         raise UriFilterError(f"{session.where}: filters of layout counting cannot be merged")
-    opened = []
-    for name in sources:  # all are looked at before any is merged
-        source = Session(FilterKeys(session.keys.prefix, name), session.server, session.timeouts)
+    keys = [FilterKeys(session.keys.prefix, name) for name in sources]
+    opened = [Session(each, session.server, session.timeouts) for each in keys]
+    for source in opened:  # all are looked at before any is merged
         yield from open_(source)
         _check(session, source)
-        opened.append(source)
     added, done = 0.0, 0
     for source in opened:
         for shard in range(session.config.shards):

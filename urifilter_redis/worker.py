@@ -18,6 +18,7 @@ from urifilter_redis.archive.upkeep import names as registered_names
 from urifilter_redis.client import UriFilter, connect, drive, list_filters
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.exchange import ask
+from urifilter_redis.keys import check_name
 from urifilter_redis.lifecycle import open_
 from urifilter_redis.retention import TIMED
 
@@ -74,6 +75,9 @@ class Worker:
         names: of the filters; empty for all.
         check: called between any two steps; what it raises ends the work there, where nothing is lost.
         token: what its leases are known by.
+
+    Raises:
+        ValueError: one of ``names`` cannot be a filter's.
     """
 
     redis: str | None
@@ -84,6 +88,10 @@ class Worker:
     names: tuple[str, ...] = ()
     check: Callable[[], object] = lambda: None
     token: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            check_name(name)
 
     def run(self, sleep: Callable[[float], object] = time.sleep) -> None:
         """Look after the filters until ``check`` or ``sleep`` raises."""

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from urifilter_redis import ArchiveError, ArchiveMissing
+from urifilter_redis import ArchiveCorrupt, ArchiveError, ArchiveMissing
 from urifilter_redis.archive.home import Key, named_home, open_home
 from urifilter_redis.archive.mongodb import CHUNK
 from urifilter_redis.client import drive
@@ -23,8 +23,8 @@ def home(archive):
     drive(opened.close())
 
 
-def write(home, blob, *parts):
-    upload = home.upload("news", blob)
+def write(home, blob, *parts, name="news"):
+    upload = home.upload(name, blob)
     for part in parts:
         drive(upload.write(part))
     return upload
@@ -74,6 +74,31 @@ def test_keys(home):
     assert drive(home.keys()) == sorted(keys)
     assert drive(home.keys("news")) == sorted(key for key in keys if key.filter == "news")
     assert drive(home.keys("none")) == []
+
+
+@pytest.mark.parametrize("name", ["../news", "a/b", "/", "", "a b", "n" * 65])
+def test_impossible_names(home, name):
+    """Each method that takes a filter's name refuses one that would lead elsewhere, before it looks."""
+    for use in (
+        lambda: drive(home.read(Key(name))),
+        lambda: drive(home.keys(name)),
+        lambda: drive(home.swap(Key(name, "slice", KEY.uid), None, b"text")),
+        lambda: drive(write(home, BLOB, b"x", name=name).finish()),
+        lambda: drive(home.download(name, BLOB, 0, 1)),
+        lambda: drive(home.delete(name, [BLOB])),
+        lambda: drive(home.blobs(name)),
+    ):
+        with pytest.raises(ValueError, match="a filter's name is 1 to 64"):
+            use()
+    if hasattr(home, "root"):
+        assert list(home.root.parent.rglob("*.filter")) == []
+
+
+@pytest.mark.parametrize("uid", ["", ".", "..", "../../news", "/"])
+def test_impossible_uids(folder, uid):
+    """Nor does a uid that Redis has lead elsewhere in a folder."""
+    with pytest.raises(ArchiveCorrupt, match="is no filter's uid"):
+        drive(open_home(folder).swap(Key("news", "slice", uid), None, b"text"))
 
 
 def test_blobs(home):
@@ -138,7 +163,9 @@ def test_what_is_not_ours_in_mongodb(mongodb):
     home = open_home(mongodb)
     assert drive(home.swap(KEY, None, b"text"))
     home._pointers.insert_one({"filter": "news", "kind": 7})
+    home._pointers.insert_one({"filter": "a b", "kind": "filter", "uid": "", "shard": 0, "epoch": 0})
     home._files.insert_one({"_id": "somebody's"})
+    home._files.insert_one({"_id": f"a b/{BLOB}"})
     home._files.insert_one({"_id": f"news/{BLOB}"})
     home._chunks.insert_one({"files_id": f"news/{BLOB}", "n": 0, "data": 10**9})
     assert drive(home.keys()) == [KEY]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from urifilter_redis.archive.home import Blob, Key
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
+from urifilter_redis.keys import check_name, is_name
 from urifilter_redis.steps import Work
 
 if TYPE_CHECKING:
@@ -85,12 +86,14 @@ class FolderHome:
             raise ArchiveError(f"archive {self.shown}: {_advice(error)}") from error
 
     def _folder(self, name: str) -> Path:
-        return self.root / f"{name}{_FILTER}"
+        return self.root / f"{check_name(name)}{_FILTER}"
 
     def _document(self, key: Key) -> Path:
         folder = self._folder(key.filter)
         if key.kind == "filter":
             return folder / "filter.json"
+        if key.uid in {"", ".", ".."} or "/" in key.uid:  # it comes from Redis
+            raise ArchiveCorrupt(f"archive {self.shown}: {key.uid[:40]!r} is no filter's uid")
         return folder / key.uid / f"{key.kind}-{key.shard}-{key.epoch}.json"
 
     def _blob(self, name: str, blob: str) -> Path:
@@ -103,7 +106,8 @@ class FolderHome:
             return [name] if self._folder(name).is_dir() else []
         if not self.root.is_dir():
             raise FileNotFoundError(errno.ENOENT, "", str(self.root))
-        return [each.name.removesuffix(_FILTER) for each in self.root.glob(f"*{_FILTER}") if each.is_dir()]
+        found = [each.name.removesuffix(_FILTER) for each in self.root.glob(f"*{_FILTER}") if each.is_dir()]
+        return list(filter(is_name, found))  # others are not ours
 
     def _keys(self, name: str | None) -> Iterator[Key]:
         for each in self._names(name):

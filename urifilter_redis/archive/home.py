@@ -81,6 +81,9 @@ class Upload(Protocol):
 class Home(Protocol):
     """Where blobs and documents are; the methods are flows, and raise ArchiveError for whatever fails.
 
+    The name of a filter that cannot be one is a ValueError, before anything is looked at; what is there under such a
+    name is somebody else's, and not listed.
+
     Attributes:
         shown: the address without user and password.
     """

@@ -21,6 +21,7 @@ from pymongo.uri_parser import parse_uri
 
 from urifilter_redis.archive.home import Blob, Key
 from urifilter_redis.errors import ArchiveError, ArchiveMissing
+from urifilter_redis.keys import check_name, is_name
 from urifilter_redis.steps import Work
 
 if TYPE_CHECKING:
@@ -97,12 +98,12 @@ class MongoHome:
 
     def keys(self, name: str | None = None) -> Flow[list[Key]]:
         """Find the fields of pointers."""
-        only = {} if name is None else {"filter": name}
+        only = {} if name is None else {"filter": check_name(name)}
         wanted = dict.fromkeys(_FIELDS, 1)
         found = yield from self._work("keys", lambda: self._pointers.find(only, wanted).to_list())
         kinds = (str, str, str, int, int)
         whole = (tuple(each.get(field) for field in _FIELDS) for each in found)  # what is not ours is left alone
-        return sorted(Key(*each) for each in whole if all(map(isinstance, each, kinds)))
+        return sorted(Key(*each) for each in whole if all(map(isinstance, each, kinds)) and is_name(each[0]))
 
     def swap(self, key: Key, old: bytes | None, new: bytes | None) -> Flow[bool]:
         """Insert, update or delete a pointer; the unique index and its SHA-256 let one of many win."""
@@ -138,7 +139,7 @@ class MongoHome:
     def download(self, name: str, blob: str, offset: int, length: int) -> Flow[bytes]:
         """Read a part of a file: only the chunks that have it, where GridFS's own reader asks for all that follow."""
         first, last = offset // CHUNK, (offset + length - 1) // CHUNK
-        wanted = {"files_id": f"{name}/{blob}", "n": {"$gte": first, "$lte": last}}
+        wanted = {"files_id": _id(name, blob), "n": {"$gte": first, "$lte": last}}
         chunks = yield from self._work("download", lambda: self._chunks.find(wanted).sort("n", 1).to_list())
         if not chunks and length:
             raise ArchiveMissing(f"archive {self.shown}: blob {blob} of filter {name!r} is missing")
@@ -148,13 +149,13 @@ class MongoHome:
     def delete(self, name: str, blobs: Sequence[str]) -> Flow[None]:
         """Delete files of the bucket, and the chunks of unfinished ones."""
         if blobs:
-            among = {"$in": [f"{name}/{blob}" for blob in blobs]}
+            among = {"$in": [_id(name, blob) for blob in blobs]}
             yield from self._work("delete", lambda: self._files.delete_many({"_id": among}))
             yield from self._work("delete", lambda: self._chunks.delete_many({"files_id": among}))
 
     def blobs(self, name: str | None = None) -> Flow[list[Blob]]:
         """Find the files of the bucket, and chunks that no file has."""
-        mine = {"$regex": "^[^/]+/" if name is None else f"^{re.escape(name)}/"}
+        mine = {"$regex": "^[^/]+/" if name is None else f"^{re.escape(check_name(name))}/"}
         among, fields = {"files_id": mine}, {"files_id": 1}
         chunks = yield from self._work("blobs", lambda: self._chunks.find(among, fields).to_list())
         files = yield from self._work("blobs", lambda: self._files.find({"_id": mine}).to_list())
@@ -164,7 +165,8 @@ class MongoHome:
             written = _time(getattr(chunk["_id"], "generation_time", None))
             last[chunk["files_id"]] = max(written, last.get(chunk["files_id"], written))
         now = dt.datetime.now(dt.UTC)
-        return [_blob(each, whole.get(each), (now - time).total_seconds()) for each, time in last.items()]
+        found = [_blob(each, whole.get(each), (now - time).total_seconds()) for each, time in last.items()]
+        return [each for each in found if is_name(each.filter)]
 
     def close(self) -> Flow[None]:
         """Close the client."""
@@ -182,7 +184,7 @@ class _Upload:
     """A file of the bucket on its way; nobody sees it before it is finished."""
 
     def __init__(self, home: MongoHome, name: str, blob: str) -> None:
-        self._home, self._name, self._blob = home, name, blob
+        self._home, self._name, self._blob = home, check_name(name), blob
         self._file: Any = None
 
     def write(self, data: bytes) -> Flow[None]:
@@ -199,13 +201,18 @@ class _Upload:
 
     def _open(self) -> Any:
         if self._file is None:
-            name = f"{self._name}/{self._blob}"
+            name = _id(self._name, self._blob)
             self._file = self._home._bucket.open_upload_stream_with_id(name, name)  # noqa: SLF001 - likewise
         return self._file
 
 
 def _fields(key: Key) -> dict[str, Any]:
+    check_name(key.filter)
     return {field: getattr(key, field) for field in _FIELDS}
+
+
+def _id(name: str, blob: str) -> str:
+    return f"{check_name(name)}/{blob}"
 
 
 def _bytes(value: Any) -> bytes:

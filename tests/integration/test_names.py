@@ -1,0 +1,155 @@
+"""Names that cannot be a filter's: whoever takes one refuses it before anything is touched."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from urifilter_redis.cli import main
+
+from urifilter_redis import AsyncUriFilter, UriFilter, drop_filter
+from urifilter_redis.archive import exported, upkeep
+from urifilter_redis.archive.home import open_home
+from urifilter_redis.client import drive
+from urifilter_redis.service.settings import load
+from urifilter_redis.worker import Worker
+
+IMPOSSIBLE = ["../x", "/x", "a/b", "", "ü", "news\n", "x" * 65]
+SAID = "a filter's name is 1 to 64 of A-Z a-z 0-9 . _ - and not "
+
+#: Commands that take a filter's name; ``BAD`` is where it stands.
+COMMANDS = """
+create BAD --capacity 1k | create other --like BAD | info BAD | drop BAD --yes | drop BAD --yes --keep-archive
+rotate BAD | rotate news BAD | union BAD news | union news other BAD | checkpoint BAD | restore BAD
+archive show BAD | archive verify BAD | archive export BAD out | archive prune BAD --older-than 0s
+worker --once --filter BAD | worker --once --filter news --filter BAD
+add --filter BAD | check --filter BAD | check --filter BAD --archive-file out | dedupe --filter BAD
+forget --filter BAD | remove --filter BAD | digest --filter BAD item | lua show insert BAD item
+token new BAD | token new one --filter BAD
+"""
+LINES = [line.split() for line in re.split(r"[|\n]", COMMANDS.strip())]
+
+
+@pytest.fixture
+def there(redis70, folder, monkeypatch):
+    """A server and an archive in a folder, named by the environment, both with ``news``; a neighbour of the archive."""
+    monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
+    monkeypatch.setenv("URIFILTER_ARCHIVE", folder)
+    with UriFilter.create("news", capacity=1000) as news:
+        news.insert("a")
+        news.checkpoint()
+    root = Path(folder.removeprefix("file://"))
+    neighbour = root.parent / "x.filter"  # what ../x would be: blobs that no document there names
+    shutil.copytree(root / "news.filter", neighbour, ignore=shutil.ignore_patterns("*.json"))
+    return redis70
+
+
+def snapshot(server, tmp_path):
+    """Return all that a command could touch."""
+    with server.client() as admin:
+        keys = {key: admin.dump(key) for key in admin.keys()}
+    return keys, {path: path.read_bytes() if path.is_file() else b"" for path in sorted(tmp_path.rglob("*"))}
+
+
+def commands(group=main, path=()):
+    for name, command in group.commands.items():
+        yield (*path, name), command
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+
+
+def test_every_command_that_takes_a_name_is_tested_here():
+    """Each parameter that is a filter's name is read as one, and stands in one of the lines."""
+    tested = {" ".join(word for word in line if word.isalpha() and word.islower()) for line in LINES}
+    for path, command in commands():
+        for each in command.params:
+            if each.name in {"name", "names", "target", "sources", "like"} and path[0] != "token":
+                assert getattr(each.type, "name", None) == "filter_name", (path, each.name)
+                assert any(line.startswith(" ".join(path)) for line in tested), path
+
+
+@pytest.mark.parametrize("line", LINES, ids=" ".join)
+def test_commands(there, tmp_path, monkeypatch, line):
+    """Exit 2 and a message that says how a name looks; nothing on stdout, and nothing was touched."""
+    monkeypatch.chdir(tmp_path)
+    before = snapshot(there, tmp_path)
+    for name in IMPOSSIBLE if line[:2] != ["token", "new"] else IMPOSSIBLE[:-1]:
+        done = CliRunner().invoke(main, [name if word == "BAD" else word for word in line], input="a\n")
+        assert (done.exit_code, done.stdout) == (2, ""), (name, done.output)
+        said = SAID + repr(name) if line != LINES[-1] else "filters are names, or patterns"
+        assert said in " ".join(done.stderr.split())
+    assert snapshot(there, tmp_path) == before
+
+
+def calls(redis, archive, name):
+    """Yield each public call that takes a filter's name, and those of archives."""
+    yield lambda: UriFilter.create(name, capacity=1000, redis=redis, archive=archive)
+    yield lambda: UriFilter.open(name, redis=redis, archive=archive)
+    yield lambda: drop_filter(name, redis=redis, archive=archive)
+    yield lambda: asyncio.run(AsyncUriFilter.create(name, capacity=1000, redis=redis, archive=archive))
+    yield lambda: asyncio.run(AsyncUriFilter.open(name, redis=redis, archive=archive))
+    yield lambda: UriFilter.open("news", redis=redis, archive=archive).union(name)
+    yield lambda: UriFilter.open("news", redis=redis, archive=archive).union("other", name)
+    yield lambda: Worker(redis, "urifilter", archive, open_home(archive), 60.0, ("news", name))
+    yield lambda: load({"filters": {name: {"capacity": 1000}}})
+    for use in (
+        lambda home: upkeep.show(home, name),
+        lambda home: upkeep.verify_all(home, name, lambda *_: None),
+        lambda home: upkeep.prune(home, 0.0, name),
+        lambda home: exported.export(home, name, Path("out"), lambda *_: None),
+    ):
+        yield lambda use=use: drive(use(open_home(archive)))
+
+
+@pytest.mark.parametrize("number", range(13))
+@pytest.mark.parametrize("name", ["../x", "a/b", "news\n"])
+def test_public_calls(there, folder, tmp_path, monkeypatch, number, name):
+    """ValueError, and nothing was touched."""
+    monkeypatch.chdir(tmp_path)
+    before = snapshot(there, tmp_path)
+    with pytest.raises(ValueError, match="a filter's name is 1 to 64"):
+        list(calls(there.url, folder, name))[number]()
+    assert snapshot(there, tmp_path) == before
+
+
+def test_dots_are_names(there, tmp_path):
+    """Filters called ``.`` and ``..`` are archived, restored, verified, pruned and dropped inside the archive."""
+    outside = {path for path in tmp_path.rglob("*") if "archive" not in path.parts}
+    for name in (".", ".."):
+        with UriFilter.create(name, capacity=1000) as made:
+            made.insert("a")
+            made.checkpoint()
+    with there.client() as admin:
+        admin.flushall()
+    for name in (".", ".."):
+        for command in (["restore"], ["archive", "show"], ["archive", "verify"], ["archive", "prune"]):
+            done = CliRunner().invoke(main, [*command, name])
+            assert done.exit_code == 0, done.output
+        with UriFilter.open(name) as found:
+            assert "a" in found
+        assert CliRunner().invoke(main, ["drop", name, "--yes"]).exit_code == 0
+    assert CliRunner().invoke(main, ["archive", "verify"]).exit_code == 0
+    assert outside <= set(tmp_path.rglob("*"))
+    with UriFilter.open("news") as news:
+        assert "a" in news
+
+
+def test_what_is_not_ours(there, tmp_path):
+    """What others have put beside the filters, in Redis and the archive's folder, is left alone and stops nothing."""
+    with there.client() as admin:
+        admin.sadd("urifilter:filters", "../x", b"\xff")
+    foreign = tmp_path / "archive" / "lost and found.filter"
+    shutil.copytree(tmp_path / "archive" / "news.filter", foreign)
+    before = snapshot(there, foreign)[1]
+    expected = {"list": 0, "rotate --due": 3, "worker --once": 0, "archive list": 0, "archive verify": 0}
+    for command, code in (expected | {"archive prune --older-than 0s": 0}).items():
+        done = CliRunner().invoke(main, command.split())
+        assert done.exit_code == code, done.output
+        assert "lost and found" not in done.output
+    assert "filter news" in CliRunner().invoke(main, ["doctor"]).stdout
+    assert snapshot(there, foreign)[1] == before
