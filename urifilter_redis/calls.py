@@ -176,15 +176,16 @@ def restore(  # noqa: PLR0913 - likewise
     token: str,
     *,
     timeline: str = "-",
+    given_up: str = "-",
     fields: Sequence[str] = (),
     names: Sequence[str] = (),
 ) -> Call:
-    """Build ``restore``: step ``begin``, ``beat``, ``arrange``, ``finish`` or ``cancel``.
+    """Build ``restore``: step ``begin``, ``beat``, ``arrange``, ``finish``, ``cancel`` or ``release``.
 
     ``names`` are of slices: of ``arrange`` in pairs, old and new; of ``finish`` the live ones.
     """
     all_keys = (keys.meta, *map(keys.slice, names))
-    return Call(scripts.load("restore"), all_keys, (step, uid, token, timeline, *fields))
+    return Call(scripts.load("restore"), all_keys, (step, uid, token, timeline, given_up, *fields))
 
 
 def refill(  # noqa: PLR0913 - the header of the script has as many

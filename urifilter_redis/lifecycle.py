@@ -201,7 +201,6 @@ def _bring_back(session: Session, config: Config) -> Flow[None]:
         raise ArchiveCorrupt(f"archive {home.shown}: {text} {', '.join(sorted(others))}: bring the right one back")
     fields = config.to_meta(0, "restoring")
     session.learn(dict(zip(fields[::2], fields[1::2], strict=True)) | {"uid": config.uid})
-    yield from ask(session, ("SADD", session.keys.filters, session.keys.name))
     yield Work("note", functools.partial(known.remember, session))
     yield from ensure(session)
 

@@ -8,6 +8,7 @@ each step; a restorer that is silent is taken over, and the next one does all of
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,13 @@ MISSING = "missing"
 
 #: How often this is begun anew because another process has taken over.
 TRIES = 5
+
+#: Tokens kept of a filter's last attempts.
+REMEMBERED = 16
+
+#: Tokens of this process's attempts that failed, by server and filter: where they could not give back what they had
+#: taken (the server was away), the next attempt does not wait until their silence counts as death.
+_given_up: dict[tuple[str, str, str], deque[str]] = {}
 
 
 def ensure(session: Session) -> Flow[Restored | None]:
@@ -66,16 +74,29 @@ def restore(session: Session, seen: Mapping[int, str]) -> Flow[Restored]:
     Raises:
         RotationConflict: another process was faster.
     """
-    restorer = Restorer(session, seen)
+    where = (session.server, session.keys.filters, session.keys.name)
+    restorer = Restorer(session, seen, list(_given_up.get(where, ())))
+    try:
+        done = yield from _attempt(session, restorer)
+    except BaseException:
+        _given_up.setdefault(where, deque(maxlen=REMEMBERED)).append(restorer.token)
+        raise
+    _given_up.pop(where, None)
+    return done
+
+
+def _attempt(session: Session, restorer: Restorer) -> Flow[Restored]:
     try:
         yield from restorer.begin()
         yield from restorer.look()
+        # Only now: what is refused before leaves no name. A name alone does no harm.
+        yield from ask(session, ("SADD", session.keys.filters, session.keys.name))
+        return (yield from restorer.write())
     except GeneratorExit:  # nothing can be done any more
         raise
     except BaseException:
-        yield from restorer.cancel()
+        yield from restorer.give_up()
         raise
-    return (yield from restorer.write())
 
 
 def _needed(session: Session) -> Flow[dict[int, str]]:

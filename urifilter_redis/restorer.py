@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -18,8 +17,8 @@ from urifilter_redis.archive.manifest import Checkpoint, Content, Manifest, piec
 from urifilter_redis.archive.records import forgotten_at, record_time, split_forgotten, split_replies
 from urifilter_redis.archive.register import home_of
 from urifilter_redis.archive.snapshots import last_good, places
-from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing, UriFilterError
-from urifilter_redis.exchange import ask, scanned, server_time
+from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing, ServerUnavailable
+from urifilter_redis.exchange import Request, ask, exchange, scanned, server_time
 from urifilter_redis.fill import fill_of
 from urifilter_redis.replies import to_mapping
 from urifilter_redis.restoring import Archived, Plan, plan
@@ -39,7 +38,7 @@ SHARDS_A_PIPELINE = 64
 #: Seconds by which times of forgetting may be off.
 CLOCK = 0.01
 
-#: Seconds between two signs of life; the script takes 15 of silence for death.
+#: Seconds between two signs of life; the scripts take 15 of silence for death.
 BEAT = 4.0
 
 #: Records or digests that one call brings back.
@@ -93,22 +92,27 @@ class _Shard:
 
 
 class Restorer:
-    """One attempt, of one process."""
+    """One attempt, of one process.
 
-    def __init__(self, session: Session, seen: Mapping[int, str]) -> None:
+    Attributes:
+        token: that this attempt is known by.
+    """
+
+    def __init__(self, session: Session, seen: Mapping[int, str], given_up: Sequence[str] = ()) -> None:
         self._session, self._home, self._config = session, home_of(session), session.config
-        self._token = secrets.token_hex(8)
-        self._seen = seen
-        self._shards: dict[int, _Shard] = {}
+        self.token = secrets.token_hex(8)
+        self._seen, self._given_up = seen, " ".join(given_up) or "-"
+        self._shards: dict[int, _Shard] = {}  # taken, and neither finished nor given back
+        self._writes = False
         self._beaten = time.monotonic()
 
     def begin(self) -> Flow[None]:
         """Take the shards, the first one first: whoever has that is the restorer."""
         for shard in sorted(self._seen):
             fields = self._config.to_meta(shard, "restoring")
-            call = self._call("begin", shard, timeline=self._seen[shard], fields=fields)
+            call = self._call("begin", shard, timeline=self._seen[shard], given_up=self._given_up, fields=fields)
+            self._shards[shard] = _Shard()  # before it is asked for: what fails then may have taken it
             (reply,) = yield from ask(self._session, call)
-            self._shards[shard] = _Shard()
             self._shards[shard] = yield from self._found(shard, to_mapping(reply))
             yield from self._beat()
 
@@ -123,24 +127,37 @@ class Restorer:
                 yield from ask(self._session, self._call("cancel", shard))
                 del self._shards[shard]
 
-    def cancel(self) -> Flow[None]:
-        """Leave the shards as they were, unless somebody has begun to write."""
-        for shard in self._shards:
-            with contextlib.suppress(UriFilterError):  # taken over, or the server is away: what failed is told
-                yield from ask(self._session, self._call("cancel", shard))
+    def give_up(self) -> Flow[None]:
+        """Leave the shards to whoever comes next, if the server is there.
+
+        Those to which nothing was written are again what they were; but once some are back, those that were missing
+        stay in phase restoring, so that nobody makes a new filter of them.
+        """
+        taken = list(self._shards)
+        for start in range(0, len(taken), SHARDS_A_PIPELINE):
+            requests = [Request.of(self._leave(shard)) for shard in taken[start : start + SHARDS_A_PIPELINE]]
+            yield from exchange(self._session, requests)
+            if any(isinstance(request.error, ServerUnavailable) for request in requests):
+                return
 
     def write(self) -> Flow[Restored]:
         """Bring them back, the first one last: without it nobody can open the filter."""
-        done = []
+        self._writes = True
+        done: list[Archived] = []
         for shard in sorted(self._shards, reverse=True):
-            yield from self._restore(shard, self._shards[shard])
-            done.append(self._shards[shard].archived)
-            self._session.report(len(done), len(self._shards))
+            found = self._shards[shard]
+            yield from self._restore(shard, found)
+            del self._shards[shard]
+            done.append(found.archived)
+            self._session.report(len(done), len(done) + len(self._shards))
         lasts = [each.checkpoint for each in done if each.checkpoint]
         number = max((last.number for last in lasts), default=0)
         begun = min((last.begun for last in lasts), default=None)
         problems = tuple(problem for each in done for problem in each.problems)
         return Restored(len(done), number, None if begun is None else begun / 1000, problems)
+
+    def _leave(self, shard: int) -> calls.Call:
+        return self._call("release" if self._writes and self._shards[shard].ours is None else "cancel", shard)
 
     def _found(self, shard: int, meta: dict[str, str]) -> Flow[_Shard]:
         arranged = "arranged" in meta
@@ -316,7 +333,7 @@ class Restorer:
             yield from self._refill("unforget", shard, data=doomed[start : start + ENTRIES_A_CALL])
 
     def _call(self, step: str, shard: int, **more: Any) -> calls.Call:
-        return calls.restore(step, self._config.uid, self._session.keys.shard(shard), self._token, **more)
+        return calls.restore(step, self._config.uid, self._session.keys.shard(shard), self.token, **more)
 
     def _refill(
         self,
@@ -328,12 +345,12 @@ class Restorer:
         data: Sequence[str | bytes | int] = (),
     ) -> Flow[int]:
         keys = self._session.keys.shard(shard)
-        call = calls.refill(step, self._config.uid, keys, self._token, offset=offset, slices=slices, data=data)
+        call = calls.refill(step, self._config.uid, keys, self.token, offset=offset, slices=slices, data=data)
         (reply,) = yield from ask(self._session, call)
         return int(reply)
 
     def _beat(self) -> Flow[None]:
-        """Show that this process lives, for all shards that it has taken."""
+        """Show that this process lives, for all shards that it has taken and not finished."""
         if time.monotonic() - self._beaten < BEAT:
             return
         self._beaten = time.monotonic()

@@ -8,6 +8,7 @@ import pytest
 from redis.exceptions import ConnectionError as ConnectionBroken
 from support.archives import leftovers, sound
 from support.killer import name_of
+from support.servers import Saved
 
 from urifilter_redis import (
     ArchiveCorrupt,
@@ -80,21 +81,6 @@ def restorer(server, folder):
 def flush(server) -> None:
     with server.client() as admin:
         admin.flushall()
-
-
-class Saved:
-    """A server as it was."""
-
-    def __init__(self, server) -> None:
-        self._server = server
-        with server.client() as admin:
-            self._dumped = {key: admin.dump(key) for key in admin.keys()}
-
-    def bring_back(self) -> None:
-        with self._server.client() as admin:
-            admin.flushall()
-            for key, value in self._dumped.items():
-                admin.restore(key, 0, value)
 
 
 def silent(server) -> None:

@@ -90,6 +90,7 @@ ARGUMENTS = {
     "slice": lambda v: v == 1,
     "fields": lambda v: v in CONFIG.to_meta(0, "idle"),
     "timeline": lambda v: v == "-",
+    "given up": lambda v: v == "-",
     "begun": lambda v: v == 9,
     "word": lambda v: v == "list",
     "time": lambda v: v == 1000,

@@ -157,3 +157,18 @@ class Server:
 
     def __exit__(self, *_) -> None:
         self.stop()
+
+
+class Saved:
+    """A server's keys as they were, to bring back later."""
+
+    def __init__(self, server) -> None:
+        self._server = server
+        with server.client() as admin:
+            self._dumped = {key: admin.dump(key) for key in admin.keys()}
+
+    def bring_back(self) -> None:
+        with self._server.client() as admin:
+            admin.flushall()
+            for key, value in self._dumped.items():
+                admin.restore(key, 0, value)

@@ -86,8 +86,8 @@ def last_good(
         try:
             for bitmap in checkpoint.bitmaps:
                 yield from verify(home, name, bitmap.content, between)
-            yield from read_records(home, name, checkpoint.replies, split_replies, nothing)
-            yield from read_records(home, name, checkpoint.forgotten, split_forgotten, nothing)
+            yield from read_records(home, name, checkpoint.replies, split_replies, lambda _: between())
+            yield from read_records(home, name, checkpoint.forgotten, split_forgotten, lambda _: between())
         except (ArchiveCorrupt, ArchiveMissing) as error:
             problems.append(f"checkpoint {checkpoint.number}, shard {checkpoint.shard}: {error}")
         else:

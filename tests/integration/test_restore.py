@@ -1,0 +1,194 @@
+"""A restore that is long, is interrupted, or loses replies: it ends well, or the next attempt goes on at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from redis.exceptions import ConnectionError as ConnectionBroken
+from support.killer import name_of
+from support.servers import Saved
+
+from urifilter_redis import ArchiveCorrupt, AsyncUriFilter, UriFilter, aio, client, restorer
+from urifilter_redis.steps import Send, Unanswered
+
+#: Some shards, and a rotation, so that slices of an older server get other names.
+RING = {"capacity": 2000, "retention": "ring", "slices": 4, "period": "1d", "shards": 3, "error_rate": 1e-8}
+
+SEEN = range(300)
+
+
+class Stop(BaseException):
+    """As Ctrl-C is one."""
+
+
+@pytest.fixture
+def beats(monkeypatch):
+    """A sign of life at every opportunity, as if a restore were slow."""
+    monkeypatch.setattr(restorer, "BEAT", 0.0)
+
+
+class Scene:
+    """A server that is to be restored, again and again."""
+
+    def __init__(self, server, folder) -> None:
+        self.where = {"redis": server.url, "archive": folder}
+        with UriFilter.create("news", **self.where, **RING) as news:
+            news.insert_many(SEEN[:100])
+            news.checkpoint()
+            self._older = Saved(server)
+            for start in (100, 200):
+                news.rotate()
+                news.insert_many(SEEN[start : start + 100])
+            news.checkpoint()
+        self._server = server
+
+    def set(self, kind) -> None:
+        with self._server.client() as admin:
+            admin.flushall()
+        if kind == "older":
+            self._older.bring_back()
+
+    def open(self) -> None:
+        UriFilter.open("news", **self.where).close()
+
+    def check(self) -> None:
+        """Whoever opens it now has all of it, at once, and whoever comes then finds nothing to do."""
+        with UriFilter.open("news", **self.where) as news:
+            assert 0 not in news.contains_many(SEEN)
+            assert news.contains_many(range(1000, 1100)) == [0] * 100
+            assert (news.info().phase, news.epoch()) == ("idle", 2)
+        with UriFilter.open("news", **self.where) as news:
+            assert news.restored is None
+
+
+class Steps:
+    """Counts the steps of the blocking client, and meddles with one."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.names: list[str] = []
+        self._at, self._how, self._perform = 0, "", client._perform
+        monkeypatch.setattr(client, "_perform", self._counted)
+
+    def at(self, number, how) -> None:
+        """Meddle with the step of that number; 0 with none."""
+        self.names, self._at, self._how = [], number, how
+
+    def _counted(self, step, connector):
+        self.names.append(name_of(step))
+        last = len(self.names) == self._at
+        if self._how == "for good" and self._at and len(self.names) >= self._at:
+            raise Stop
+        if last and self._how == "before":
+            raise Stop
+        outcome = self._perform(step, connector)
+        if last and self._how == "after":
+            raise Stop
+        if last and self._how == "reply lost" and isinstance(step, Send):
+            return [Unanswered(ConnectionBroken("cut"))] * len(step.commands)
+        return outcome
+
+    def first_and_last(self) -> list[int]:
+        """Return the numbers of the first and last step of each name."""
+        last = {name: number for number, name in enumerate(self.names, 1)}
+        first = {name: number for number, name in reversed(list(enumerate(self.names, 1)))}
+        return sorted({*first.values(), *last.values()})
+
+
+@pytest.mark.parametrize("kind", ["empty", "older"])
+def test_it_lasts(redis70, folder, beats, kind):
+    """Signs of life are for the shards that are not done yet: a restore of several that lasts is not disturbed."""
+    scene = Scene(redis70, folder)
+    scene.set(kind)
+    with UriFilter.open("news", **scene.where) as news:
+        assert news.restored.shards == RING["shards"]
+        assert 0 not in news.contains_many(SEEN)
+    scene.check()
+
+
+@pytest.mark.parametrize("kind", ["empty", "older"])
+@pytest.mark.parametrize("how", ["before", "after", "for good", "reply lost"])
+def test_interrupted_at_each_step(redis70, folder, beats, monkeypatch, kind, how):
+    """The process that gave up may try again at once, also if it could not tell the server; a lost reply is no end."""
+    scene, steps = Scene(redis70, folder), Steps(monkeypatch)
+    scene.set(kind)
+    steps.at(0, how)
+    scene.open()
+    assert {"restore begin", "restore beat", "restore arrange", "restore finish"} <= set(steps.names)
+    points = steps.first_and_last()
+    stopped = 0
+    for number in points:
+        scene.set(kind)
+        steps.at(number, how)
+        try:
+            scene.open()
+        except Stop:
+            stopped += 1
+        steps.at(0, how)
+        scene.check()
+    assert stopped == (0 if how == "reply lost" else len(points))
+
+
+def test_given_up_while_it_is_written(redis70, folder, beats, monkeypatch):
+    """Others then get Restoring, not a filter of which some shards are missing; another process need not wait."""
+    scene, steps = Scene(redis70, folder), Steps(monkeypatch)
+    scene.set("empty")
+    steps.at(0, "after")
+    scene.open()
+    number = steps.names.index("restore finish") + 1  # the first shard is back, the others are not
+    scene.set("empty")
+    steps.at(number, "after")
+    with pytest.raises(Stop):
+        scene.open()
+    steps.at(0, "")
+    with redis70.client() as admin:
+        phases = {admin.hget(f"urifilter:{{news:{shard}}}:meta", "phase") for shard in range(2)}
+        assert phases == {b"restoring"}
+    monkeypatch.setattr("urifilter_redis.restore._given_up", {})  # as in another process
+    scene.check()
+
+
+def test_cancelled_with_asyncio(redis70, folder, beats, monkeypatch):
+    """A task that is cancelled in the middle of a restore locks nobody out."""
+    scene, perform, names, at = Scene(redis70, folder), aio._perform, [], 0
+
+    async def counted(step, connector):
+        names.append(name_of(step))
+        outcome = await perform(step, connector)
+        if len(names) == at:
+            asyncio.current_task().cancel()
+            await asyncio.sleep(0)
+        return outcome
+
+    monkeypatch.setattr(aio, "_perform", counted)
+
+    async def run(number):
+        nonlocal at
+        names.clear()
+        at = number
+        async with await AsyncUriFilter.open("news", **scene.where) as news:
+            assert news.restored.shards == RING["shards"]
+
+    scene.set("older")
+    asyncio.run(run(0))
+    for name in ("restore begin", "restore beat", "archive download", "restore arrange", "restore finish"):
+        scene.set("older")
+        asyncio.run(run(0))
+        number = names.index(name) + 1
+        scene.set("older")
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(run(number))
+        at = 0
+        scene.check()
+
+
+def test_a_refused_restore_leaves_nothing(redis70, folder, tmp_path):
+    """No good checkpoint: Redis is as empty as it was, without the filter's name, too."""
+    scene = Scene(redis70, folder)
+    scene.set("empty")
+    for blob in (tmp_path / "archive").rglob("*.blob"):
+        blob.write_bytes(b"")
+    with pytest.raises(ArchiveCorrupt):
+        scene.open()
+    with redis70.client() as admin:
+        assert admin.keys() == []
