@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import asdict
 
 import click
 
 from urifilter_redis import UriFilter, UriFilterError, list_filters
 from urifilter_redis.client import run
-from urifilter_redis.doctor import Finding, examine, examine_filter, gather
+from urifilter_redis.doctor import Finding, examine, examine_clock, examine_filter, gather
 from urifilter_redis.exchange import server_time
 
 from .common import Shared, columns, pass_shared, print_json, shared
@@ -29,7 +31,8 @@ def doctor(options: Shared) -> None:
       urifilter doctor --redis redis://localhost:6379/0
     """
     findings = list(examine(run(gather, **options.where())))
-    findings += [_filter(options, name) for name in list_filters(**options.where())]
+    for name in list_filters(**options.where()):
+        findings += _filter(options, name)
     if options.json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -38,10 +41,14 @@ def doctor(options: Shared) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _filter(options: Shared, name: str) -> Finding:
+def _filter(options: Shared, name: str) -> Iterator[Finding]:
     try:
         with UriFilter.open(name, archive="", **options.where()) as opened:
             opened.contains("does every slice have its length?")
-            return examine_filter(opened.info(), run(server_time, **options.where()) / 1000)
+            yield examine_filter(opened.info(), run(server_time, **options.where()) / 1000)
     except UriFilterError as error:
-        return Finding("danger", f"filter {name}", str(error))
+        yield Finding("danger", f"filter {name}", str(error))
+    with contextlib.suppress(UriFilterError):  # told already
+        clock = run(examine_clock, name, **options.where())
+        if clock is not None:
+            yield clock

@@ -8,8 +8,12 @@
 -- ARGV[3] number: begin: of the archive's last checkpoint; finish: of this one
 -- ARGV[4] begun: finish: when it was begun, server time, ms; else 0
 --
+-- The time of the last one is kept if it is later, but not if it lies in the future (this server's clock was ahead).
+--
 -- Reply: meta as it is now, an array of field and value in turn.
 -- Errors: NOFILTER, MISMATCH, RESTORING, BADARG
+
+-- @include "_now.lua"
 
 local meta_key = KEYS[1]
 local step, uid, number, begun = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -26,7 +30,9 @@ if step == 'begin' then
   local last = math.max(number, tonumber(meta[3] or 0))
   redis.call('HSET', meta_key, 'checkpoint', string.format('%.0f', last + 1))
 elseif step == 'finish' then
-  redis.call('HSET', meta_key, 'checkpointed', string.format('%.0f', math.max(begun, tonumber(meta[4] or 0))))
+  local now, last = tonumber(now_ms()), tonumber(meta[4] or 0)
+  if last > now then last = 0 end
+  redis.call('HSET', meta_key, 'checkpointed', string.format('%.0f', math.max(math.min(begun, now), last)))
 else
   return redis.error_reply('BADARG checkpoint takes the steps begin and finish')
 end

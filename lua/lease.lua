@@ -7,6 +7,8 @@
 -- ARGV[3] token: of this worker
 -- ARGV[4] time: ms from now for which it is taken; release: 0
 --
+-- A lease that ends later than one that is taken now (this server's clock was ahead) counts as taken now.
+--
 -- Reply: 1 if this worker has it, or had it; else 0.
 -- Errors: NOFILTER, MISMATCH, BADARG
 
@@ -19,10 +21,15 @@ if not meta[1] then return redis.error_reply('NOFILTER there is no filter here')
 if meta[1] ~= uid then return redis.error_reply('MISMATCH the filter was dropped and created anew') end
 
 local now = tonumber(now_ms())
+local function lease(worker)
+  redis.call('HSET', meta_key, 'worker', worker, 'leased', string.format('%.0f', now + time))
+end
+
 if meta[2] and meta[2] ~= token and now < tonumber(meta[3]) then
+  if step == 'take' and tonumber(meta[3]) > now + time then lease(meta[2]) end
   return 0
 elseif step == 'take' then
-  redis.call('HSET', meta_key, 'worker', token, 'leased', string.format('%.0f', now + time))
+  lease(token)
 elseif step == 'release' then
   redis.call('HDEL', meta_key, 'worker', 'leased')
 else

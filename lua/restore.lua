@@ -1,6 +1,6 @@
 -- restore: bring a shard back from its archive: what meta says of it. While its phase is restoring nobody else reads
 -- or writes its slices; refill brings their bytes. A restorer that has been silent for long is taken over, and one that
--- has given up at once.
+-- has given up at once; one that was heard in the future, as this server's clock was ahead, was heard now.
 --
 -- KEYS[1] meta
 -- KEYS[2…] slices: arrange: in pairs, a slice and the name that it gets; finish: the live ones

@@ -70,6 +70,7 @@ for i, move in ipairs(moves) do
 end
 
 local now = now_ms()
+opened = string.format('%.0f', math.min(opened, now)) -- if this server's clock was ahead
 try_renaming(next_key)
 redis.call('HSET', meta_key, 'epoch', epoch + 1, 'phase', retention == 'rolling' and 'rotating' or 'idle', 'token', token,
   'slices', table.concat(entries, ' '), 'inserted', 0, 'opened', now)

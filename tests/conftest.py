@@ -103,7 +103,7 @@ def make_server():
     """Make a server of a test's own, which it may kill: ``make_server(kind, **config)``."""
     made: list[servers.Server] = []
 
-    def make(kind: str = "redis70", **config: str) -> servers.Server:
+    def make(kind: str = "redis70", **config) -> servers.Server:
         made.append(servers.Server(kind, **config))
         return made[-1]
 

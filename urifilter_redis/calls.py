@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ITEMS_A_CALL",
+    "LEASE",
     "NO_CALL_ID",
     "Call",
     "build",
@@ -33,6 +34,7 @@ __all__ = [
     "merge",
     "probe",
     "refill",
+    "reopen",
     "restore",
     "store",
     "turn",
@@ -52,6 +54,9 @@ AN_OFFSET = {"classic": 0.7, "counting": 2.0}
 
 #: Forgotten digests removed in one call (a few ms).
 EXPIRED_A_CALL = 5000
+
+#: Seconds for which a worker leases a filter; renewed all the while. One that died is replaced after as long.
+LEASE = 60.0
 
 #: The call id of calls that are not recorded.
 NO_CALL_ID = "-"
@@ -148,6 +153,11 @@ def store(step: str, keys: ShardKeys, state: ShardState, epoch: int, field: str 
 def expire(uid: str, keys: ShardKeys) -> Call:
     """Build ``expire``, for ``EXPIRED_A_CALL`` digests at most."""
     return Call(scripts.load("expire"), (keys.meta, keys.forgotten), (uid, EXPIRED_A_CALL))
+
+
+def reopen(uid: str, keys: ShardKeys) -> Call:
+    """Build ``reopen``."""
+    return Call(scripts.load("reopen"), (keys.meta,), (uid,))
 
 
 def merge(  # noqa: PLR0913, PLR0917 - likewise

@@ -86,9 +86,14 @@ def checkpoint(session: Session, *, full: bool = False) -> Flow[Written]:
 
 
 def checkpoint_age(session: Session) -> Flow[float]:
-    """Return the seconds since the last checkpoint of any shard began; infinity if one has none."""
-    begun = min(state.checkpointed for state in (yield from read_states(session)))
-    return ((yield from server_time(session)) - begun) / 1000 if begun else math.inf
+    """Return the seconds since the last checkpoint of any shard began; infinity if that of one is not known.
+
+    It is not if there was none, or if its time lies in the future, because the server's clock was ahead.
+    """
+    begun = [state.checkpointed for state in (yield from read_states(session))]
+    now = yield from server_time(session)
+    known = all(0 < each <= now for each in begun)
+    return (now - min(begun)) / 1000 if known else math.inf
 
 
 def _shard(session: Session, shard: int, *, full: bool) -> Flow[tuple[Checkpoint | None, int]]:

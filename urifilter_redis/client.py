@@ -384,7 +384,7 @@ class UriFilter:
         return self._ask("remove", uris, flows.truths, retry=retry)
 
     def checkpoint_age(self) -> float:
-        """Return the seconds since the last checkpoint of any shard began; infinity if one has none."""
+        """Return the seconds since the last checkpoint of any shard began; infinity if that is not known."""
         return self._run(checkpoint_age(self._session))
 
     def rotate(self, expected_epoch: int | None = None, *, dry_run: bool = False) -> Rotation:

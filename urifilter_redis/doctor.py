@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from urifilter_redis.calls import LEASE
 from urifilter_redis.errors import ServerUnavailable
-from urifilter_redis.exchange import ask
+from urifilter_redis.exchange import ask, server_time
 from urifilter_redis.replies import to_mapping
 from urifilter_redis.retention import seconds_of
 from urifilter_redis.rights import read_rights
+from urifilter_redis.turning import SHARDS_A_PIPELINE
 
 if TYPE_CHECKING:
     from urifilter_redis.info import FilterInfo
     from urifilter_redis.session import Session
     from urifilter_redis.steps import Flow
 
-__all__ = ["Facts", "Finding", "examine", "examine_filter", "gather"]
+__all__ = ["Facts", "Finding", "examine", "examine_clock", "examine_filter", "gather"]
 
 #: The oldest server whose scripting and commands suffice (HRANDFIELD, script effects replication).
 OLDEST = (6, 2)
 
 #: The Lua libraries that the scripts use.
 LIBRARIES = ("cmsgpack", "struct")
+
+#: Seconds by which a time may lie in the server's future: another server, whose clock differs, may have noted it.
+AHEAD = 5.0
+
+#: Fields of ``meta`` that are times, and by how many seconds more they may lie there: a lease ends later, and changes
+#: that follow each other fast count as a millisecond each.
+_TIMES = {"created": 0.0, "opened": 0.0, "changed": 60.0, "checkpointed": 0.0, "restored": 0.0, "leased": LEASE}
+
+#: Shards that one finding tells about.
+SHARDS_TOLD = 3
 
 #: Share of maxmemory below which what is left is a danger.
 LITTLE_LEFT = 0.1
@@ -123,6 +135,35 @@ def examine_filter(info: FilterInfo, now: float) -> Finding:
         text = "a rotation is overdue by more than a period, so nothing expires: does cron run urifilter rotate --due?"
         return Finding("note", subject, f"{held}; {text}")
     return Finding("ok", subject, f"{held}, {info.error_rate_now:.2g} wrongly seen")
+
+
+def examine_clock(session: Session) -> Flow[Finding | None]:
+    """Say which times of a filter, opened or not, lie in the server's future; None if none does."""
+    (first,) = yield from ask(session, session.read_meta(0))
+    shards = range(int(to_mapping(first).get("shards", 0)))
+    told: list[str] = []
+    for start in range(0, len(shards), SHARDS_A_PIPELINE):
+        some = shards[start : start + SHARDS_A_PIPELINE]
+        metas = yield from ask(session, *map(session.read_meta, some))
+        now = yield from server_time(session)
+        for shard, meta in zip(some, metas, strict=True):
+            ahead = _ahead(to_mapping(meta), now / 1000)
+            told += [f"shard {shard}: {', '.join(ahead)}"] if ahead else []
+    if not told:
+        return None
+    more = f" … and {len(told) - SHARDS_TOLD} shards more" if len(told) > SHARDS_TOLD else ""
+    text = "times in the server's future, whose clock was ahead or is behind now: they count as now, so what expires"
+    where = f"{'; '.join(told[:SHARDS_TOLD])}{more}"
+    return Finding("note", f"filter {session.keys.name}", f"{text} comes late; keep its clock right ({where})")
+
+
+def _ahead(meta: Mapping[str, str], now: float) -> list[str]:
+    """Return the fields of ``meta`` with times after ``now``, each with how many seconds they lie after it."""
+    times = {name: [meta.get(name, "")] for name in _TIMES}
+    times["closed"] = [time for entry in meta.get("closed", "").split() for time in entry.split(":")[1:3]]
+    last = {name: max((int(time) for time in found if time.isdecimal()), default=0) for name, found in times.items()}
+    late = {name: time / 1000 - now - _TIMES.get(name, 0) for name, time in last.items()}
+    return [f"{name} by {seconds:,.0f} s" for name, seconds in late.items() if seconds > AHEAD]
 
 
 def _version(facts: Facts) -> Finding:

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.exchange import ask
+from urifilter_redis.exchange import ask, server_time
 from urifilter_redis.fill import fill_of
 from urifilter_redis.replies import to_mapping
 from urifilter_redis.retention import TIMED, error_rate_at_capacity, growing_slice, size_first, slice_share
@@ -60,6 +60,8 @@ class SliceInfo:
 @dataclass(frozen=True, slots=True)
 class FilterInfo:
     """A filter's configuration and state; the attributes are the keys of its JSON.
+
+    Times that lie in the server's future, because its clock was ahead, are given as that of the asking.
 
     Attributes:
         name: of the filter.
@@ -166,13 +168,14 @@ def info(session: Session) -> Flow[FilterInfo]:
     """
     config = session.config
     (reply,) = yield from ask(session, session.read_meta(0))
-    created = int(to_mapping(reply).get("created", 0)) / 1000
+    created = int(to_mapping(reply).get("created", 0))
     shards = []
     for number in range(config.shards):
         shard = yield from _shard(session, number)
         shards.append(shard)
     states = [shard.state for shard in shards]
-    live = tuple(_slice_info(config, parts) for parts in _by_age(shards))
+    now = yield from server_time(session)
+    live = tuple(_slice_info(config, parts, now) for parts in _by_age(shards))
     rates = [_together(config, [part.rate for part in shard.parts]) for shard in shards]
     parts = [part for shard in shards for part in shard.parts]
     total = sum(state.inserted_in_all for state in states)
@@ -180,11 +183,11 @@ def info(session: Session) -> Flow[FilterInfo]:
         name=session.keys.name,
         **{name: value for name, value in asdict(config).items() if name not in {"units", "bytes"}},
         slice_bytes=config.bytes,
-        created=created,
-        checkpointed=min(state.checkpointed for state in states) / 1000 or None,
+        created=min(created, now) / 1000,
+        checkpointed=min(now, *(state.checkpointed for state in states)) / 1000 or None,
         phase=next((state.phase for state in states if state.phase != "idle"), "idle"),
         epoch=max(state.epoch for state in states),
-        next_rotation=next_due(config.period or "", states) if config.retention in TIMED else None,
+        next_rotation=next_due(config.period or "", states, now) if config.retention in TIMED else None,
         inserted=total,
         forgotten=sum(shard.forgotten for shard in shards),
         fill=math.fsum(part.fill * part.slice.size for part in parts) / sum(part.slice.size for part in parts),
@@ -251,14 +254,14 @@ def _by_age(shards: Sequence[_Shard]) -> list[list[_Part]]:
     return [[shard.parts[age] for shard in shards if age < len(shard.parts)] for age in range(most)]
 
 
-def _slice_info(config: Config, parts: Sequence[_Part]) -> SliceInfo:
+def _slice_info(config: Config, parts: Sequence[_Part], now: int) -> SliceInfo:
     ends = [part.closed for part in parts]
     held = sum(_held(config, part) for part in parts)
     capacity = size_first(config).capacity if config.retention != "growing" else sum(part.capacity for part in parts)
     return SliceInfo(
         name=parts[0].slice.name,
-        opened=min(part.opened for part in parts) / 1000,
-        closed=None if None in ends else max(end for end in ends if end is not None) / 1000,
+        opened=min(now, *(part.opened for part in parts)) / 1000,
+        closed=None if None in ends else min(now, max(end for end in ends if end is not None)) / 1000,
         inserted=held,
         capacity=capacity,
         fill=math.fsum(part.fill for part in parts) / len(parts),

@@ -316,19 +316,26 @@ class Restorer:
                 yield from read_records(self._home, name, last.forgotten, split_forgotten, bring_forgotten)
 
     def _worked_on(self, shard: int, found: _Shard) -> Flow[bool]:
-        """Whether Redis was written to after the checkpoint began."""
+        """Whether Redis was written to after the checkpoint began; in doubt, as a clock was ahead, it was.
+
+        What the checkpoint knew to have changed, if by a clock that was ahead, had changed before it.
+        """
         last = found.archived.checkpoint
         if found.ours is None or last is None:
             return False
+        changed = found.ours.changed > max(last.begun, last.shard_state().changed)
+        if changed or last.begun > (yield from server_time(self._session)):
+            return True
         records = yield from scanned(self._session, "HSCAN", self._session.keys.shard(shard).replies)
-        return found.ours.changed > last.begun or any(record_time(record) > last.begun for _, record in records)
+        return any(record_time(record) > last.begun for _, record in records)
 
     def _unforget(self, shard: int, theirs: Collection[bytes], begun: int) -> Flow[None]:
         """Keep forgotten what both have, and what was forgotten here since the checkpoint began; in doubt, seen."""
         key = self._session.keys.shard(shard).forgotten
         ours = yield from scanned(self._session, "ZSCAN", key)
-        fresh = begun / 1000 - CLOCK
-        doomed = [digest for digest, score in ours if digest not in theirs and forgotten_at(float(score)) < fresh]
+        fresh, now = begun / 1000 - CLOCK, (yield from server_time(self._session)) / 1000 + CLOCK
+        known = (digest for digest, score in ours if fresh <= forgotten_at(float(score)) <= now)
+        doomed = sorted({digest for digest, _ in ours} - set(theirs) - set(known))
         for start in range(0, len(doomed), ENTRIES_A_CALL):
             yield from self._refill("unforget", shard, data=doomed[start : start + ENTRIES_A_CALL])
 

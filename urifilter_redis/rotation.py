@@ -17,7 +17,7 @@ from urifilter_redis.errors import RotationConflict, UriFilterError
 from urifilter_redis.exchange import Request, ask, exchange, server_time
 from urifilter_redis.history import build, finish, store
 from urifilter_redis.retention import TIMED, seconds_of
-from urifilter_redis.turning import Step, Turn, next_step, read_states
+from urifilter_redis.turning import SHARDS_A_PIPELINE, Step, Turn, next_step, read_states
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,7 +86,7 @@ def due(session: Session) -> Flow[int | None]:
     Raises:
         UriFilterError: the retention does not rotate by time.
     """
-    planned = yield from _planned(session)
+    planned = _planned(session, *(yield from _read(session)))
     return max(last for last in planned.values()) + 1 if planned else None
 
 
@@ -96,7 +96,12 @@ def rotate_due(session: Session) -> Flow[Rotation | None]:
     Raises:
         UriFilterError: the retention does not rotate by time.
     """
-    planned = yield from _planned(session)
+    states, now = yield from _read(session)
+    ahead = [shard for shard, state in enumerate(states) if state.opened > now]
+    for start in range(0, len(ahead), SHARDS_A_PIPELINE):
+        some = ahead[start : start + SHARDS_A_PIPELINE]
+        yield from ask(session, *(calls.reopen(session.config.uid, session.keys.shard(shard)) for shard in some))
+    planned = _planned(session, states, now)
     done = yield from _turn_all(session, planned, secrets.token_hex(8))
     return done if done.shards else None  # somebody else may have come first
 
@@ -113,35 +118,44 @@ def next_rotation(session: Session) -> Flow[float]:
     Raises:
         UriFilterError: the retention does not rotate by time.
     """
-    _check_timed(session)
-    return next_due(session.config.period or "", (yield from read_states(session)))
+    states, now = yield from _read(session)
+    return next_due(session.config.period or "", states, now)
 
 
-def next_due(period: str, states: Sequence[ShardState]) -> float:
+def next_due(period: str, states: Sequence[ShardState], now: int) -> float:
     """Return when the next rotation is due, in seconds since 1970, server time.
 
     That is a period after the last shard has turned, so that nothing expires early however late some turned; but a
-    shard that is behind the others is due a period after it has turned itself.
+    shard that is behind the others is due a period after it has turned itself. One that has turned in the future,
+    as the server's clock was ahead, has turned ``now`` (server time, ms): what it holds expires late, never early.
     """
     top = max(state.epoch for state in states)
     behind = [state.opened for state in states if state.epoch < top]
     opened = min(behind) if behind else max(state.opened for state in states)
-    return opened / 1000 + seconds_of(period)
+    return min(opened, now) / 1000 + seconds_of(period)
 
 
-def _planned(session: Session) -> Flow[dict[int, int]]:
-    """Return what is due: which shards, and the epoch that each is to leave, or has left and not finished."""
+def _read(session: Session) -> Flow[tuple[list[ShardState], int]]:
+    """Return the states of the shards, and the server's time after that, ms."""
     _check_timed(session)
     states = yield from read_states(session)
-    now = (yield from server_time(session)) / 1000
+    return states, (yield from server_time(session))
+
+
+def _planned(session: Session, states: Sequence[ShardState], now: int) -> dict[int, int]:
+    """Return what is due: which shards, and the epoch that each is to leave, or has left and not finished."""
     top = max(state.epoch for state in states)
     period = session.config.period or ""
     unfinished = {shard: state.epoch - 1 for shard, state in enumerate(states) if next_step(state) is not Step.NONE}
     behind = {shard: state for shard, state in enumerate(states) if state.epoch < top and shard not in unfinished}
-    overdue = {shard: state.epoch for shard, state in behind.items() if now >= next_due(period, [state])}
+    overdue = {shard: state.epoch for shard, state in behind.items() if _is_due(period, [state], now)}
     if unfinished or behind:
         return unfinished | overdue
-    return dict.fromkeys(range(len(states)), top) if now >= next_due(period, states) else {}
+    return dict.fromkeys(range(len(states)), top) if _is_due(period, states, now) else {}
+
+
+def _is_due(period: str, states: Sequence[ShardState], now: int) -> bool:
+    return now / 1000 >= next_due(period, states, now)
 
 
 def _check_timed(session: Session) -> None:

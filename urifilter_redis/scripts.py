@@ -35,6 +35,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "build": (),
     "store": (),
     "expire": (),
+    "reopen": (),
     "merge": ("blocked", "classic"),
     "drop": (),
     "checkpoint": (),

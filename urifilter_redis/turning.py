@@ -26,7 +26,17 @@ if TYPE_CHECKING:
     from urifilter_redis.session import Session
     from urifilter_redis.steps import Flow
 
-__all__ = ["Step", "Turn", "grow", "names_after", "next_step", "piece_count", "read_states", "turn"]
+__all__ = [
+    "SHARDS_A_PIPELINE",
+    "Step",
+    "Turn",
+    "grow",
+    "names_after",
+    "next_step",
+    "piece_count",
+    "read_states",
+    "turn",
+]
 
 log = logging.getLogger("urifilter_redis")
 

@@ -32,9 +32,6 @@ __all__ = ["Attended", "Worker"]
 
 log = logging.getLogger("urifilter_redis.worker")
 
-#: Seconds for which a filter is leased; renewed all the while. A worker that died is replaced after as long.
-LEASE = 60.0
-
 #: Seconds between two looks at whether anything is due, at most.
 LONGEST_SLEEP = 30.0
 
@@ -174,7 +171,7 @@ class _Attention:
 
     def _step(self) -> None:
         self._worker.check()
-        if time.monotonic() - self._leased > LEASE / 3 and not self._lease("take"):
+        if time.monotonic() - self._leased > calls.LEASE / 3 and not self._lease("take"):
             raise UriFilterError(f"{self._opened.name}: another worker has taken over")
 
     def _lease(self, step: str) -> bool:
@@ -183,6 +180,6 @@ class _Attention:
 
 
 def _lease(session: Session, step: str, token: str) -> Flow[bool]:
-    call = calls.lease(step, session.config.uid, session.keys.shard(0), token, round(1000 * LEASE))
+    call = calls.lease(step, session.config.uid, session.keys.shard(0), token, round(1000 * calls.LEASE))
     (reply,) = yield from ask(session, call)
     return bool(reply)

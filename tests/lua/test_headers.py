@@ -47,6 +47,7 @@ CALLS = [
     ("build", calls.build("piece", KEYS, STATE, number=3, oldest=2, offset=8, data=b"data", late=True)),
     ("store", calls.store("write", KEYS, STATE, 5, "3", b"data")),
     ("expire", calls.expire(CONFIG.uid, KEYS)),
+    ("reopen", calls.reopen(CONFIG.uid, KEYS)),
     ("merge", calls.merge("piece", CONFIG, KEYS, STATE, 1, 8, b"data")),
     ("checkpoint", calls.checkpoint("finish", CONFIG.uid, KEYS, 3, 9)),
     ("restore", calls.restore("arrange", CONFIG.uid, KEYS, STATE.token, fields=["phase", "idle"], names=NAMES)),

@@ -89,8 +89,8 @@ def wait_until(condition, what: str, patience: float = PATIENCE):
 class Server:
     """One server process; a context manager. ``config`` goes to its command line."""
 
-    def __init__(self, kind: str, **config: str) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, *, environment: dict[str, str] | None = None, **config: str) -> None:
+        self.kind, self.environment = kind, os.environ | (environment or {})
         self.program = executable(kind)
         self.config = {"save": "", "appendonly": "no", "loglevel": "warning"} | config
         self.folder = Path(tempfile.mkdtemp(prefix="uf-"))
@@ -115,7 +115,12 @@ class Server:
             arguments = [word for name, value in (options | self.config).items() for word in (f"--{name}", value)]
             log = (self.folder / "log").open("ab")
             self.process = subprocess.Popen(
-                [self.program, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                [self.program, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=self.environment,
             )
             log.close()
             wait_until(

@@ -21,7 +21,7 @@ from urifilter_redis.errors import (
     SliceLost,
     UriFilterError,
 )
-from urifilter_redis.exchange import Timeouts, ask
+from urifilter_redis.exchange import Timeouts, ask, server_time
 from urifilter_redis.info import FilterInfo, info
 from urifilter_redis.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.session import Session
@@ -186,11 +186,11 @@ class Filters:
 
     async def _measure(self, name: str) -> Measured:
         began = time.monotonic()
-        session = await self._session(name)
         found = await self._run(name, info)
+        at = await self._run(name, server_time) / 1000  # and not what its clock was when the filter was opened
         now = time.monotonic()
         age = min((now - began) / MEASURING, LONGEST_AGE)
-        return Measured(found, session.ids.clock.now() / 1000, now, now + age)
+        return Measured(found, at, now, now + age)
 
 
 def _leave_out(tasks: dict[str, asyncio.Task[T]], name: str, task: asyncio.Task[T]) -> None:

@@ -1,0 +1,201 @@
+"""A server's clock that was ahead once: all goes on, nothing expires early, and doctor says so."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+
+import pytest
+from support import cli
+from support.clock import Clock
+from support.servers import Saved
+
+from urifilter_redis import UriFilter
+from urifilter_redis.archive.home import open_home
+from urifilter_redis.client import run
+from urifilter_redis.doctor import examine_clock
+from urifilter_redis.worker import Worker
+
+DAY = 86_400
+YEAR = 365 * DAY
+RING = {"capacity": 2000, "retention": "ring", "slices": 3, "period": "1d", "shards": 2}
+ROLLING = RING | {"retention": "rolling"}
+
+
+@pytest.fixture
+def make(redis70, folder):
+    """Make a filter with an archive, or open it."""
+    opened = []
+
+    def make(**settings):
+        where = {"redis": redis70.url, "archive": folder}
+        news = UriFilter.create("news", **where, **settings) if settings else UriFilter.open("news", **where)
+        opened.append(news)
+        return news
+
+    yield make
+    for each in opened:
+        each.close()
+
+
+def now(server) -> float:
+    with server.client() as admin:
+        seconds, microseconds = admin.time()
+    return seconds + microseconds / 1e6
+
+
+def put(server, shard=None, **fields) -> None:
+    """Put fields into ``meta``, of all shards or of one; numbers are times, seconds from now."""
+    later = {name: round(1000 * (now(server) + time)) for name, time in fields.items() if not isinstance(time, str)}
+    with server.client() as admin:
+        for key in admin.scan_iter("*:meta" if shard is None else f"*:{shard}}}:meta"):
+            admin.hset(key, mapping=fields | later)
+
+
+def worker(server, archive) -> Worker:
+    return Worker(server.url, "urifilter", archive, open_home(archive), 300.0)
+
+
+def test_checkpoints_go_on(redis70, folder, make):
+    """A worker writes back although the last checkpoint was in the future, and then when one is due again."""
+    news = make(capacity=2000, shards=2)
+    news.insert_many(range(100))
+    news.checkpoint()
+    assert news.checkpoint_age() < YEAR
+    put(redis70, shard=1, checkpointed=YEAR)
+    assert news.checkpoint_age() == math.inf
+    assert news.info().checkpointed <= now(redis70)
+    news.insert_many(range(100, 200))
+    (done,) = worker(redis70, folder).once()
+    assert (done.checkpoint, done.shards, done.error) == (2, 2, None)
+    assert 0 <= news.checkpoint_age() < DAY
+    assert worker(redis70, folder).once()[0].checkpoint is None
+    with redis70.client() as admin:
+        admin.flushall()
+    assert 0 not in make().contains_many(range(200))
+
+
+def test_a_worker_that_died_while_it_was_ahead(redis70, folder, make):
+    """Its lease ends when any does: the first who comes still waits, a minute later another may."""
+    make(capacity=2000)
+    put(redis70, worker="0123456789abcdef", leased=YEAR)
+    assert worker(redis70, folder).once()[0].busy
+    with redis70.client() as admin:
+        left = int(admin.hget("urifilter:{news:0}:meta", "leased")) / 1000 - now(redis70)
+    assert 0 < left <= 60
+
+
+@pytest.mark.parametrize("settings", [RING, ROLLING], ids=["ring", "rolling"])
+@pytest.mark.parametrize("shard", [None, 1], ids=["all", "one"])
+def test_rotations_are_not_due_in_a_year(redis70, make, settings, shard):
+    """The next is due a period after somebody who rotates has looked; to ask alone changes nothing."""
+    news = make(**settings)
+    news.insert_many(range(100))
+    put(redis70, shard, opened=YEAR)
+    before = now(redis70)
+    untouched = Saved(redis70)._dumped
+    assert news.due() is None
+    assert news.info().live_slices[0].opened <= now(redis70)
+    for due in (news.next_rotation(), news.info().next_rotation):
+        assert before + DAY <= due + 0.001 <= now(redis70) + DAY + 0.002
+    assert untouched == Saved(redis70)._dumped
+    with redis70.client() as admin:
+        assert int(admin.hget("urifilter:{news:1}:meta", "opened")) > 1000 * (now(redis70) + YEAR - DAY)
+    assert news.rotate_due() is None
+    due = news.next_rotation()
+    assert due <= now(redis70) + DAY
+    assert due == news.next_rotation()
+    put(redis70, opened=-DAY)
+    assert news.rotate_due().epoch == 1
+    assert 0 not in news.contains_many(range(100))
+
+
+def test_a_checkpoint_of_the_future(make_server, folder, tmp_path):
+    """Whether an older server was worked on since cannot be told: what it was told is seen."""
+    clock = Clock(tmp_path)
+    clock.ahead(YEAR)
+    server = make_server("redis70", environment=clock.environment)
+    where = {"redis": server.url, "archive": folder}
+    with UriFilter.create("news", **where, capacity=2000) as news:
+        news.insert("back")
+        news.forget(["back"])
+        news.checkpoint()
+        saved = Saved(server)
+        news.insert("x")
+        news.checkpoint()
+        clock.ahead(0)
+        saved.bring_back()
+        assert news.insert("back")
+    with UriFilter.open("news", **where) as news:
+        assert news.restored is not None
+        assert "back" in news
+
+
+def test_a_change_of_the_future(redis70, make):
+    """What the checkpoint knew already does not keep an older server from getting what it lacks."""
+    news = make(capacity=2000, layout="counting")
+    put(redis70, changed=YEAR)
+    saved = Saved(redis70)
+    news.insert("x")
+    news.checkpoint()
+    saved.bring_back()
+    again = make()
+    assert again.restored.problems == ()
+    assert "x" in again
+
+
+@pytest.mark.parametrize("field", ["created", "opened", "changed", "checkpointed", "restored", "leased", "closed"])
+def test_doctor(redis70, make, field):
+    """It names the field and the shard, with exit code 0; times that are all right are not mentioned."""
+    make(**RING).close()
+    subject = ("--redis", redis70.url, "--json")
+    texts = [each["text"] for each in json.loads(cli.run("doctor", *subject, code=1)[0])]
+    assert not any("future" in text for text in texts)
+    assert run(examine_clock, "news", redis=redis70.url) is None
+    put(redis70, opened=3, checkpointed=3, leased=60, changed=30)  # as other servers' clocks may differ
+    assert run(examine_clock, "news", redis=redis70.url) is None
+    if field == "closed":
+        end = round(1000 * (now(redis70) + YEAR))
+        put(redis70, 1, closed=f"0:1:2:3 1:2:{end}:3")
+    else:
+        put(redis70, 1, **{field: YEAR})
+    found = run(examine_clock, "news", redis=redis70.url)
+    assert (found.level, found.subject) == ("note", "filter news")
+    assert f"shard 1: {field} by 31,5" in found.text
+    assert "shard 0" not in found.text
+    if field == "checkpointed":
+        texts = [each["text"] for each in json.loads(cli.run("doctor", *subject, code=1)[0])]
+        assert found.text.split("(")[0] in " ".join(texts)
+
+
+@pytest.mark.parametrize("settings", [{"capacity": 2000}, RING, ROLLING], ids=["forever", "ring", "rolling"])
+def test_a_clock_that_is_set_back(make_server, folder, tmp_path, settings, caplog):
+    """It was a year ahead while the filter was made and written back; then a day passes, and then the server's data."""
+    caplog.set_level(logging.INFO)
+    clock = Clock(tmp_path)
+    clock.ahead(YEAR)
+    server = make_server("redis70", environment=clock.environment)
+    where = {"redis": server.url, "archive": folder}
+    with UriFilter.create("news", **where, **settings) as news:
+        ahead = now(server)
+        news.insert_many(range(100))
+        if "period" in settings:
+            news.rotate()
+        assert worker(server, folder).once()[0].error is None
+        clock.ahead(0)
+        assert ahead - now(server) > YEAR - DAY
+        news.insert_many(range(100, 200))
+        (done,) = worker(server, folder).once()
+        assert (done.checkpoint, done.error, done.epoch) == (2, None, None)
+        if "period" in settings:
+            assert news.next_rotation() <= now(server) + DAY
+            clock.ahead(DAY + 1)
+            (done,) = worker(server, folder).once()
+            assert (done.epoch, done.error) == (2, None)
+            assert 0 not in news.contains_many(range(200))
+    with server.client() as admin:
+        admin.flushall()
+    with UriFilter.open("news", **where) as news:
+        assert 0 not in news.contains_many(range(200))
+        assert news.contains_many(range(1000, 1100)) == [0] * 100

@@ -1,0 +1,101 @@
+"""Times in ``meta`` that lie in the server's future, as its clock was ahead: each script takes them for now."""
+
+from __future__ import annotations
+
+import pytest
+from support.shard import KEYS, Shard, geometry
+
+from urifilter_redis import calls
+from urifilter_redis.turning import Turn
+
+YEAR = 365 * 86_400_000
+RING = {"retention": "ring", "slices": 3, "period": "1d", "write": "newest", "expire_after": "first-seen"}
+
+
+@pytest.fixture
+def shard(server):
+    with server.client() as client:
+        yield Shard(client, geometry("blocked", 12, 100, **RING))
+
+
+def now(shard) -> int:
+    seconds, microseconds = shard.client.time()
+    return seconds * 1000 + microseconds // 1000
+
+
+def put(shard, **fields) -> None:
+    shard.client.hset(KEYS.meta, mapping=fields)
+
+
+def got(shard, field) -> int:
+    return int(shard.client.hget(KEYS.meta, field))
+
+
+def test_checkpointed(shard):
+    """The next one that is finished counts; of two that are not in the future the later one does."""
+    uid, began = shard.config.uid, now(shard)
+    put(shard, checkpointed=began + YEAR)
+    shard.call(calls.checkpoint("finish", uid, KEYS, 1, began))
+    assert got(shard, "checkpointed") == began
+    shard.call(calls.checkpoint("finish", uid, KEYS, 2, began - 1000))
+    assert got(shard, "checkpointed") == began
+    shard.call(calls.checkpoint("finish", uid, KEYS, 3, began + YEAR))  # the clock was set back while it was written
+    assert began <= got(shard, "checkpointed") <= now(shard)
+
+
+def test_leased(shard):
+    """Who holds a lease for a year holds it from now on for as long as any; it can renew it, and give it back."""
+    uid, year = shard.config.uid, now(shard) + YEAR
+    put(shard, worker="a", leased=year)
+    assert shard.call(calls.lease("release", uid, KEYS, "b")) == 0
+    assert got(shard, "leased") == year
+    before = now(shard)
+    assert shard.call(calls.lease("take", uid, KEYS, "b", 60_000)) == 0
+    assert before + 60_000 <= got(shard, "leased") <= now(shard) + 60_000
+    assert shard.client.hget(KEYS.meta, "worker") == b"a"
+    put(shard, leased=year)
+    assert shard.call(calls.lease("take", uid, KEYS, "a", 60_000)) == 1
+    assert got(shard, "leased") <= now(shard) + 60_000
+    assert shard.call(calls.lease("release", uid, KEYS, "a")) == 1
+    assert shard.call(calls.lease("take", uid, KEYS, "b", 60_000)) == 1
+
+
+def test_restored(shard):
+    """A restorer that was heard in the future was heard now: it is not taken over yet, and is once it was silent."""
+    uid, year = shard.config.uid, now(shard) + YEAR
+    shard.call(calls.restore("begin", uid, KEYS, "a", timeline=""))
+    put(shard, restored=year)
+    before = now(shard)
+    with pytest.raises(Exception, match="^RESTORING"):
+        shard.call(calls.restore("begin", uid, KEYS, "b", timeline=""))
+    assert before <= got(shard, "restored") <= now(shard)
+    put(shard, restored=before - 15_000)
+    shard.call(calls.restore("begin", uid, KEYS, "b", timeline=""))
+    assert shard.client.hget(KEYS.meta, "restorer") == b"b"
+
+
+def test_opened(shard):
+    """It is set to now, once; otherwise it stays."""
+    uid, opened = shard.config.uid, got(shard, "opened")
+    assert shard.call(calls.reopen(uid, KEYS)) == 0
+    assert got(shard, "opened") == opened
+    put(shard, opened=now(shard) + YEAR)
+    before = now(shard)
+    assert shard.call(calls.reopen(uid, KEYS)) == 1
+    assert before <= got(shard, "opened") <= now(shard)
+    assert shard.call(calls.reopen(uid, KEYS)) == 0
+    for wrong, word in (("another", "MISMATCH"), (uid, "NOFILTER")):
+        if word == "NOFILTER":
+            shard.client.flushall()
+        with pytest.raises(Exception, match=f"^{word}"):
+            shard.call(calls.reopen(wrong, KEYS))
+
+
+def test_turned(shard):
+    """A slice that was opened in the future was so when it is closed, at the latest."""
+    put(shard, opened=now(shard) + YEAR)
+    turn = Turn(0, shard.state(), "0123456789abcdef", shard.state().view.slices[-1])
+    shard.call(calls.turn("allocate", KEYS, turn, ["history_1", "today"]))
+    shard.call(calls.turn("turn", KEYS, turn, ["history_1", "today"]))
+    (closed,) = shard.state().closed
+    assert closed.opened == closed.closed == shard.state().opened <= now(shard)
