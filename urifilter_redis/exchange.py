@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from urifilter_redis.errors import AnswerLost, FilterFull, ServerUnavailable, UriFilterError
-from urifilter_redis.replies import Judged, Verdict, error_of, judge, late_at, to_mapping
+from urifilter_redis.errors import AnswerLost, FilterFull, FilterNotFound, ServerUnavailable, UriFilterError
+from urifilter_redis.replies import Judged, Verdict, error_of, judge, late_at, text_of, to_mapping
 from urifilter_redis.steps import Arguments, Flow, Pause, Send
 
 if TYPE_CHECKING:
@@ -237,6 +237,8 @@ def _settle(session: Session, request: Request, outcome: Any, in_doubt: bool) ->
     elif verdict in {Verdict.REFUSED, Verdict.DIED}:
         in_doubt = request.call_id is not None and (in_doubt or verdict is Verdict.DIED)
         request.error = error_of(outcome, session.where)
+        if isinstance(request.error, FilterNotFound):
+            request.error = session.not_found(text_of(outcome))
         if in_doubt:  # refused now, but an earlier attempt may have run, or may run yet
             why = "it may be half done" if verdict is Verdict.DIED else "a reply was lost, and asking again failed"
             request.error = AnswerLost(f"{why}: {request.error}")

@@ -10,6 +10,7 @@ from urifilter_redis.batch import Digester
 from urifilter_redis.callid import CallIds
 from urifilter_redis.config import Config
 from urifilter_redis.digest import hasher
+from urifilter_redis.errors import FilterNotFound
 from urifilter_redis.exchange import Timeouts
 from urifilter_redis.pending import Pending
 from urifilter_redis.state import View
@@ -33,6 +34,7 @@ class Session:
         home: of the archive that the caller named, if any.
         insists: it was named in the call, and not by the environment.
         where: what errors name: the filter and server, or the server alone.
+        discreet: errors do not name the archive, either: whoever reads them need not know where it is.
         timeouts: how long to wait.
         ids: the call ids of this client.
         check: called before each step of the blocking client; what it raises ends what is being done.
@@ -49,6 +51,7 @@ class Session:
     insists: bool = False
     ids: CallIds = field(default_factory=CallIds)
     where: str = ""
+    discreet: bool = False
     check: Callable[[], object] = lambda: None
     report: Callable[[int, int], object] = lambda *_: None
     forbidden: tuple[str, ...] = ()
@@ -73,6 +76,14 @@ class Session:
         """What makes the filter's digests, once ``learn`` was called."""
         assert self._digester is not None  # noqa: S101 - likewise
         return self._digester
+
+    def not_found(self, text: str) -> FilterNotFound:
+        """Return the error to raise when the filter is not there any more; it names the archive that may have it."""
+        archive = self._config.archive if self._config else None
+        if archive not in {None, "redis"}:
+            named = "an archive" if self.discreet else f"the archive {archive}"
+            text += f"; it had {named}: unless it was dropped, open it with that (archive=, --archive) to restore it"
+        return FilterNotFound(f"{self.where}: {text}")
 
     def learn(self, meta: dict[str, str]) -> Config:
         """Take over the configuration and live slices that shard 0's ``meta`` has."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from urifilter_redis import calls
 from urifilter_redis.archive.manifest import piece_spans
-from urifilter_redis.errors import FilterFull, FilterNotFound, RotationConflict
+from urifilter_redis.errors import FilterFull, RotationConflict
 from urifilter_redis.exchange import ask
 from urifilter_redis.replies import to_mapping
 from urifilter_redis.retention import growing_slice
@@ -152,7 +152,7 @@ def read_states(session: Session, shards: Sequence[int] | None = None) -> Flow[l
         for shard, reply in zip(some, replies, strict=True):
             meta = to_mapping(reply)
             if meta.get("uid") != session.config.uid or meta.get("phase") == "dropping":
-                raise FilterNotFound(f"{session.where}: it was dropped, or lost {session.keys.shard(shard).meta}")
+                raise session.not_found(f"it was dropped, or lost {session.keys.shard(shard).meta}")
             session.learn_view(shard, meta)
             states.append(ShardState.from_meta(meta, session.where))
     return states

@@ -178,7 +178,7 @@ class Filters:
 
     async def _open(self, name: str) -> Session:
         keys, where = FilterKeys(self._prefix, name), f"filter {name!r}"  # clients need not know where Redis is
-        session = Session(keys, self._connector.shown, self._timeouts, self._home, where=where)
+        session = Session(keys, self._connector.shown, self._timeouts, self._home, where=where, discreet=True)
         settings = self.wanted.get(name)
         flow = lifecycle.open_(session) if settings is None else lifecycle.create(session, settings)
         await drive(flow, self._connector)
