@@ -190,8 +190,10 @@ class UriFilter:
 
         Raises:
             FilterNotFound: there is none of that name.
+            ConfigMismatch: ``archive`` has another filter of this name than Redis, or was given for one without.
             SliceLost: parts of the filter are missing.
             Restoring: another process is bringing the filter back from its archive.
+            ArchiveMissing: it is not there, and this user has seen it with an archive, which the message names.
             ArchiveError: the archive is away, damaged, or not the filter's.
             ServerUnavailable: the server is away, or refuses.
         """

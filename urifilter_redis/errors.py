@@ -73,11 +73,15 @@ class UriFilterError(Exception):
 
 
 class FilterNotFound(UriFilterError):
-    """There is no filter of that name on this server."""
+    """There is no filter of that name on this server.
+
+    One that was open and has an archive may have been lost with its server's data: the message names the archive,
+    from which opening it anew restores it.
+    """
 
 
 class ConfigMismatch(UriFilterError):
-    """The filter on the server is not the one that the caller means.
+    """The filter on the server is not the one that the caller means, by its settings, or by the archive named.
 
     Attributes:
         differences: for each setting that differs, (what was asked for, what the filter has).
@@ -133,7 +137,7 @@ class ArchiveError(UriFilterError):
 
 
 class ArchiveMissing(ArchiveError):
-    """The archive, or something that must be in it, is not there."""
+    """The archive, or something that must be in it, is not there; or it was not named, and the filter has one."""
 
 
 class ArchiveCorrupt(ArchiveError):

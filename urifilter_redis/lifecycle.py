@@ -20,6 +20,7 @@ from urifilter_redis.steps import Work
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from urifilter_redis.archive.home import Home
     from urifilter_redis.keys import ShardKeys
     from urifilter_redis.session import Session
     from urifilter_redis.steps import Flow
@@ -53,7 +54,6 @@ def create(session: Session, settings: Settings) -> Flow[Config]:
         meta = {}
     if meta:
         session.learn(meta).check(settings, session.where)
-        _check_archive(session)
         yield from _attend(session, meta)
     elif session.home is not None:
         config, new = (yield from registered(session.home, session.keys.name)), False
@@ -75,9 +75,13 @@ def open_(session: Session) -> Flow[Config]:
     """Open the filter; complete it if its creator died half-way; bring it back if its archive has what Redis has not.
 
     Raises:
-        FilterNotFound: there is none.
+        FilterNotFound: there is none, and none is known to have been there.
+        ConfigMismatch: the archive that was named has another filter of this name; or it was named in the call, and
+            the filter was made without one.
         SliceLost: ``meta`` is missing beside a slice.
-        ArchiveError: the archive that was named is not the filter's, or failed.
+        ArchiveMissing: there is none, but this user has seen one with an archive, which was not named or does not
+            have it; or the archive that was named is not the filter's.
+        ArchiveError: the archive failed.
     """
     yield from _learn_time(session)
     meta = yield from _read_first(session)
@@ -89,8 +93,7 @@ def open_(session: Session) -> Flow[Config]:
     if config is None:
         keys = session.keys.shard(0)
         (today,) = yield from ask(session, ("EXISTS", keys.slice("today")))
-        if session.home is None:
-            yield Work("note", functools.partial(known.check_unknown, session))
+        yield Work("note", functools.partial(known.check_unknown, session))
         if today and not meta:
             raise SliceLost(f"{session.where}: meta is missing beside {keys.slice('today')}")
         raise FilterNotFound(f"{session.where}: there is no such filter: create it first")
@@ -156,17 +159,30 @@ def _make(session: Session, settings: Settings) -> Flow[None]:
     yield from _complete(session, meta)
 
 
-def _check_archive(session: Session) -> None:
-    """Check that a filter that is there has an archive if one was asked for."""
-    if session.config.archive in {None, "redis"} and session.home is not None and session.insists:
-        differences: dict[str, tuple[object, object]] = {"archive": (session.home.shown, session.config.archive)}
-        text = f"archive is {session.config.archive!r} and not {session.home.shown!r}"
+def _check_archive(session: Session, home: Home) -> Flow[None]:
+    """Check that the archive that was named has no other filter of this name, and if that was demanded, has this one.
+
+    An archive that the environment names is for those filters that have one.
+    """
+    config = session.config
+    there = yield from registered(home, session.keys.name)
+    if there is not None and there.uid != config.uid:
+        text = f"there are two filters of this name: Redis has uid {config.uid}, and the archive that was named"
+        own = "without the archive" if config.archive in {None, "redis"} else "with its own archive"
+        advice = f"to use the one in Redis, open it {own}; to restore the archive's, drop the one in Redis first"
+        uids: dict[str, tuple[object, object]] = {"uid": (there.uid, config.uid)}
+        raise ConfigMismatch(f"{session.where}: {text} has uid {there.uid}: {advice}", uids)
+    if config.archive in {None, "redis"} and session.insists:
+        differences: dict[str, tuple[object, object]] = {"archive": (home.shown, config.archive)}
+        text = f"archive is {config.archive!r} and not {home.shown!r}"
         advice = "make another with --like and unite them"
         raise ConfigMismatch(f"{session.where}: the filter exists with other settings: {text} ({advice})", differences)
 
 
 def _attend(session: Session, meta: dict[str, str]) -> Flow[None]:
-    """See to it that a filter that is there is whole."""
+    """See to it that a filter that is there is the one that is meant, and whole."""
+    if session.home is not None:
+        yield from _check_archive(session, session.home)
     if session.config.archive in {None, "redis"}:
         yield from _complete(session, meta)
         return

@@ -115,6 +115,7 @@ class Worker:
         try:
             connector, session = connect(name, self.redis, self.prefix, None, self.archive or "")
             session.check = self.check
+            session.insists = False  # the archive is for those filters that have one
             with UriFilter(connector, session) as opened:
                 drive(open_(session), connector, self.check)
                 done = _Attention(self, opened, session, connector).run(force=force)
