@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from urifilter_redis import calls
 from urifilter_redis.archive import documents
-from urifilter_redis.archive.contents import PIECES_AT_ONCE, as_numbers, read_pieces, read_records, verify
+from urifilter_redis.archive.contents import PIECES_AT_ONCE, as_numbers, read_pieces, verify
 from urifilter_redis.archive.manifest import Checkpoint, Content, Manifest, piece_spans
-from urifilter_redis.archive.records import forgotten_at, record_time, split_forgotten, split_replies
 from urifilter_redis.archive.register import home_of
 from urifilter_redis.archive.snapshots import last_good, places
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing, ServerUnavailable
-from urifilter_redis.exchange import Request, ask, exchange, scanned, server_time
+from urifilter_redis.exchange import Request, ask, exchange, server_time
 from urifilter_redis.fill import fill_of
 from urifilter_redis.replies import to_mapping
+from urifilter_redis.restored_records import Records, worked_on
 from urifilter_redis.restoring import Archived, Plan, plan
 from urifilter_redis.sizing import items_from_fill
 from urifilter_redis.state import ShardState, Slice
@@ -35,16 +34,8 @@ __all__ = ["SHARDS_A_PIPELINE", "Restored", "Restorer", "whole_slices"]
 #: Shards whose ``meta`` is read, or that are beaten for, in one pipeline.
 SHARDS_A_PIPELINE = 64
 
-#: Seconds by which times of forgetting may be off.
-CLOCK = 0.01
-
 #: Seconds between two signs of life; the scripts take 15 of silence for death.
 BEAT = 4.0
-
-#: Records or digests that one call brings back.
-ENTRIES_A_CALL = 500
-
-_Pair: TypeAlias = tuple[str | bytes | int, str | bytes | int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +94,7 @@ class Restorer:
         self.token = secrets.token_hex(8)
         self._seen, self._given_up = seen, " ".join(given_up) or "-"
         self._shards: dict[int, _Shard] = {}  # taken, and neither finished nor given back
-        self._writes = False
+        self._writing: int | None = None  # the shard, once this is all that is left to be done
         self._beaten = time.monotonic()
 
     def begin(self) -> Flow[None]:
@@ -130,8 +121,9 @@ class Restorer:
     def give_up(self) -> Flow[None]:
         """Leave the shards to whoever comes next, if the server is there.
 
-        Those to which nothing was written are again what they were; but once some are back, those that were missing
-        stay in phase restoring, so that nobody makes a new filter of them.
+        Those that were there are again what they were, but for one that was being written to. Those that were missing
+        are so again until the first is written to; then they stay in phase restoring, so that nobody makes a new filter
+        of them.
         """
         taken = list(self._shards)
         for start in range(0, len(taken), SHARDS_A_PIPELINE):
@@ -142,10 +134,10 @@ class Restorer:
 
     def write(self) -> Flow[Restored]:
         """Bring them back, the first one last: without it nobody can open the filter."""
-        self._writes = True
         done: list[Archived] = []
         for shard in sorted(self._shards, reverse=True):
             found = self._shards[shard]
+            self._writing = shard
             yield from self._restore(shard, found)
             del self._shards[shard]
             done.append(found.archived)
@@ -157,7 +149,8 @@ class Restorer:
         return Restored(len(done), number, None if begun is None else begun / 1000, problems)
 
     def _leave(self, shard: int) -> calls.Call:
-        return self._call("release" if self._writes and self._shards[shard].ours is None else "cancel", shard)
+        touched = shard == self._writing or (self._writing is not None and self._shards[shard].ours is None)
+        return self._call("release" if touched else "cancel", shard)
 
     def _found(self, shard: int, meta: dict[str, str]) -> Flow[_Shard]:
         arranged = "arranged" in meta
@@ -219,7 +212,7 @@ class Restorer:
         session, keys = self._session, self._session.keys.shard(shard)
         now = yield from server_time(session)
         if found.worked is None:
-            found.worked = yield from self._worked_on(shard, found)
+            found.worked = yield from worked_on(session, shard, found.ours, found.archived.checkpoint)
         made = plan(self._config, found.ours, found.present, found.archived, now=now, arranged=found.arranged)
         doomed = made.doomed
         if found.ours is None:  # slices without meta may be of any filter
@@ -244,7 +237,8 @@ class Restorer:
         for slice_ in made.state.view.slices[::-1]:
             merged |= yield from self._fill(shard, slice_, made, newer)
             newer = slice_.name if self._config.write == "all" else ""
-        yield from self._records(shard, made, found)
+        records = Records(session, self._home, partial(self._refill, shard=shard), self._beat)
+        yield from records.bring(shard, found.archived.checkpoint, made.forgotten, worked=found.worked)
         state = made.state
         if merged:  # of two that each know their own
             state = replace(state, inserted=max(state.inserted, (yield from self._in_today(shard, state))))
@@ -286,58 +280,6 @@ class Restorer:
                     yield from self._refill("piece", shard, offset=at, slices=[key], data=[data])
             yield from self._beat()
         return bool(there) or any(each.epoch != made.state.epoch_of(slice_.name) for each in sources)
-
-    def _records(self, shard: int, made: Plan, found: _Shard) -> Flow[None]:
-        """Bring back kept replies, and what was forgotten."""
-        last, name = found.archived.checkpoint, self._session.keys.name
-
-        def bring(step: str, entries: Sequence[_Pair]) -> Flow[None]:
-            for some in _batches(entries):
-                yield from self._refill(step, shard, data=list(chain.from_iterable(some)))
-            yield from self._beat()
-
-        def bring_forgotten(entries: Sequence[tuple[bytes, float]]) -> Flow[None]:
-            yield from bring("forget", [(repr(score), digest) for digest, score in entries])
-
-        if last is not None:
-            yield from read_records(self._home, name, last.replies, split_replies, partial(bring, "replies"))
-        if made.forgotten == "both" and last is not None and found.worked:
-            theirs: set[bytes] = set()
-
-            def note(entries: Sequence[tuple[bytes, float]]) -> Flow[None]:
-                theirs.update(digest for digest, _ in entries)
-                yield from self._beat()
-
-            yield from read_records(self._home, name, last.forgotten, split_forgotten, note)
-            yield from self._unforget(shard, theirs, last.begun)
-        elif made.forgotten != "ours":
-            yield from self._refill("remove", shard, slices=[self._session.keys.shard(shard).forgotten])
-            if last is not None:
-                yield from read_records(self._home, name, last.forgotten, split_forgotten, bring_forgotten)
-
-    def _worked_on(self, shard: int, found: _Shard) -> Flow[bool]:
-        """Whether Redis was written to after the checkpoint began; in doubt, as a clock was ahead, it was.
-
-        What the checkpoint knew to have changed, if by a clock that was ahead, had changed before it.
-        """
-        last = found.archived.checkpoint
-        if found.ours is None or last is None:
-            return False
-        changed = found.ours.changed > max(last.begun, last.shard_state().changed)
-        if changed or last.begun > (yield from server_time(self._session)):
-            return True
-        records = yield from scanned(self._session, "HSCAN", self._session.keys.shard(shard).replies)
-        return any(record_time(record) > last.begun for _, record in records)
-
-    def _unforget(self, shard: int, theirs: Collection[bytes], begun: int) -> Flow[None]:
-        """Keep forgotten what both have, and what was forgotten here since the checkpoint began; in doubt, seen."""
-        key = self._session.keys.shard(shard).forgotten
-        ours = yield from scanned(self._session, "ZSCAN", key)
-        fresh, now = begun / 1000 - CLOCK, (yield from server_time(self._session)) / 1000 + CLOCK
-        known = (digest for digest, score in ours if fresh <= forgotten_at(float(score)) <= now)
-        doomed = sorted({digest for digest, _ in ours} - set(theirs) - set(known))
-        for start in range(0, len(doomed), ENTRIES_A_CALL):
-            yield from self._refill("unforget", shard, data=doomed[start : start + ENTRIES_A_CALL])
 
     def _call(self, step: str, shard: int, **more: Any) -> calls.Call:
         return calls.restore(step, self._config.uid, self._session.keys.shard(shard), self.token, **more)
@@ -391,7 +333,3 @@ def _fields(state: ShardState) -> list[str]:
     values |= {} if state.limit is None else {"limit": state.limit}
     values |= {"late": 1} if state.late else {}
     return [text for name, value in values.items() for text in (name, str(value))]
-
-
-def _batches(pairs: Sequence[_Pair]) -> list[Sequence[_Pair]]:
-    return [pairs[start : start + ENTRIES_A_CALL] for start in range(0, len(pairs), ENTRIES_A_CALL)]

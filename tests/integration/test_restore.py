@@ -9,7 +9,7 @@ from redis.exceptions import ConnectionError as ConnectionBroken
 from support.killer import name_of
 from support.servers import Saved
 
-from urifilter_redis import ArchiveCorrupt, AsyncUriFilter, UriFilter, aio, client, restorer
+from urifilter_redis import ArchiveCorrupt, AsyncUriFilter, Restoring, UriFilter, aio, client, restorer
 from urifilter_redis.steps import Send, Unanswered
 
 #: Some shards, and a rotation, so that slices of an older server get other names.
@@ -146,6 +146,31 @@ def test_given_up_while_it_is_written(redis70, folder, beats, monkeypatch):
         assert phases == {b"restoring"}
     monkeypatch.setattr("urifilter_redis.restore._given_up", {})  # as in another process
     scene.check()
+
+
+def test_given_up_after_a_slice_was_removed(redis70, folder, beats, monkeypatch):
+    """The shard of an older server that was being written to is not used as if it were whole."""
+    where, steps = {"redis": redis70.url, "archive": folder}, Steps(monkeypatch)
+    with UriFilter.create("news", **where, **(RING | {"retention": "rolling", "shards": 1})) as news:
+        news.insert_many(SEEN)
+        news.rotate()
+        older = Saved(redis70)
+        news.rotate()
+        news.checkpoint()
+        older.bring_back()
+        steps.at(0, "")
+        UriFilter.open("news", **where).close()
+        number = steps.names.index("refill remove") + 1
+        assert number < steps.names.index("restore arrange") + 1
+        older.bring_back()
+        steps.at(number, "after")
+        with pytest.raises(Stop):
+            UriFilter.open("news", **where)
+        steps.at(0, "")
+        with pytest.raises(Restoring):
+            news.insert("x")
+    with UriFilter.open("news", **where) as news:
+        assert 0 not in news.contains_many(SEEN)
 
 
 def test_cancelled_with_asyncio(redis70, folder, beats, monkeypatch):
