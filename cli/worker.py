@@ -147,7 +147,7 @@ def worker(
     home = named_home(archive)
     list_filters(**options.where())  # a wrong address is told before it is in the background
     if home is not None:
-        drive(home.keys())
+        drive(home.filters())
         drive(home.close())
     with background(daemon=daemon, pidfile=pidfile, log_file=log_file), Signals() as signals:
         _log_to(log_file)

@@ -9,17 +9,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis import calls
-from urifilter_redis.archive import documents
 from urifilter_redis.archive.contents import PIECES_AT_ONCE, Writer, cut, verify
 from urifilter_redis.archive.manifest import FORMAT, PIECE, Checkpoint, Content, Manifest, piece_spans
 from urifilter_redis.archive.records import write_forgotten, write_replies
-from urifilter_redis.archive.register import check_registered, home_of
-from urifilter_redis.archive.snapshots import Place, newest, places, to_replace
+from urifilter_redis.archive.register import check_registered, home_of, note_complete
+from urifilter_redis.archive.snapshots import Place, gone, newest, places, publish_checkpoint, to_replace
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, Restoring, RotationConflict, SliceLost
 from urifilter_redis.exchange import ask, scan, server_run, server_time
 from urifilter_redis.replies import to_mapping
@@ -82,6 +81,7 @@ def checkpoint(session: Session, *, full: bool = False) -> Flow[Written]:
         number = max(number, last)
         size += 0 if made is None else sum(p.packed for c in made.contents for p in c.pieces)
         session.report(shard + 1, session.config.shards)
+    yield from note_complete(home_of(session), session.keys.name)
     return Written(number, begun / 1000, sum(each is not None for each in done), size)
 
 
@@ -142,7 +142,7 @@ class _Attempt:
         if state.checkpoint < number:
             yield from restore(session, {self._shard: state.timeline})
             raise RotationConflict(f"{session.where}: its archive was ahead")
-        if last and not full and _same(last, state):
+        if last and not full and not gone(found) and _same(last, state):
             yield from ask(session, calls.checkpoint("finish", uid, self._keys, number, begun))
             return None, number
         self._run = yield from server_run(session)
@@ -150,29 +150,28 @@ class _Attempt:
         meta = to_mapping(reply)
         made = yield from self._write(meta, begun, None if full else last)
         yield from self._check_still(ShardState.from_meta(meta, session.where))
+        yield from self._publish(found, made)
         place = to_replace(found)
-        yield from self._publish(place, made)
         if place.checkpoint:
             kept = made.blobs | (last.blobs if last else set())
             yield from self._home.delete(session.keys.name, sorted(place.checkpoint.blobs - kept - {""}))
         yield from ask(session, calls.checkpoint("finish", uid, self._keys, made.number, begun))
         return made, made.number
 
-    def _publish(self, place: Place, made: Checkpoint) -> Flow[None]:
+    def _publish(self, found: Sequence[Place], made: Checkpoint) -> Flow[None]:
         made.check(self._config, self._shard)
         for writer in self._writers:
             writer.check_age()
         # Once this is asked it may have happened, whatever is heard of it: what was uploaded is not removed any more.
         writers, self._writers = self._writers, []
-        if not (yield from self._home.swap(place.key, place.text, documents.dump(made))):
-            self._writers = writers
-            raise RotationConflict(f"{self._session.where}: another checkpoint came first")
         try:
-            yield from check_registered(self._session)
-        except ArchiveMissing:  # dropped meanwhile: whoever did so may have been past this
-            yield from self._home.swap(place.key, documents.dump(made), None)
+            done = yield from publish_checkpoint(self._home, found, made)
+        except ArchiveMissing:
             self._writers = writers
             raise
+        if not done:
+            self._writers = writers
+            raise RotationConflict(f"{self._session.where}: another checkpoint came first")
 
     def _write(self, meta: dict[str, str], begun: int, last: Checkpoint | None) -> Flow[Checkpoint]:
         """Upload what is needed and say what it is."""

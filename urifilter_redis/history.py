@@ -7,13 +7,14 @@ meanwhile, and no third bitmap beside today is needed.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from urifilter_redis import calls
 from urifilter_redis.archive import archive_of
 from urifilter_redis.archive.contents import PIECES_AT_ONCE, as_numbers
 from urifilter_redis.archive.manifest import Manifest, piece_spans
-from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing, RotationConflict, SliceLost
+from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, RotationConflict, SliceLost
 from urifilter_redis.exchange import ask
 from urifilter_redis.state import Slice
 from urifilter_redis.turning import piece_count, read_states
@@ -42,7 +43,8 @@ def store(session: Session, shard: int, state: ShardState) -> Flow[None]:
     except GeneratorExit:  # nothing can be done any more
         raise
     except BaseException as error:
-        yield from writer.abandon()
+        with contextlib.suppress(ArchiveError):  # what it was is worth more than that this failed too
+            yield from writer.abandon()
         if isinstance(error, ArchiveCorrupt):
             yield from _raise_if_moved(session, shard, state)
         raise
@@ -87,6 +89,7 @@ def build(session: Session, shard: int, state: ShardState) -> Flow[list[str]]:
             except (ArchiveCorrupt, ArchiveMissing) as error:
                 problems.append(f"{session.where}: shard {shard}, slice {epoch}: {error}")
         if problems:  # the old history has all that the archive has lost, and what has expired too: late, never early
+            yield from archive.check(session)
             old = yield from _read(session, keys.slice("history"), some)
             merged = [new | kept for new, kept in zip(merged, old, strict=True)]
         late = bool(problems)
@@ -122,8 +125,8 @@ def _sound(
     manifests, problems = {}, []
     found = yield from archive.manifests(session, shard, epochs)
     for epoch, manifest in zip(epochs, found, strict=True):
-        if manifest is None:
-            problems.append(f"{session.where}: shard {shard}: slice {epoch} is missing from the archive")
+        if isinstance(manifest, str):
+            problems.append(f"{session.where}: shard {shard}, slice {epoch} of the archive: {manifest}")
             continue
         try:
             closed = Slice("history_1", session.config.units, session.config.bytes)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from urifilter_redis import calls
 from urifilter_redis.archive import documents
 from urifilter_redis.archive.contents import PIECES_AT_ONCE, as_numbers, read_pieces, verify
+from urifilter_redis.archive.home import Key
 from urifilter_redis.archive.manifest import Checkpoint, Content, Manifest, piece_spans
-from urifilter_redis.archive.register import home_of
+from urifilter_redis.archive.register import check_registered, home_of, is_complete
 from urifilter_redis.archive.snapshots import last_good, places
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing, ServerUnavailable
 from urifilter_redis.exchange import Request, ask, exchange, server_time
@@ -25,7 +26,6 @@ from urifilter_redis.sizing import items_from_fill
 from urifilter_redis.state import ShardState, Slice
 
 if TYPE_CHECKING:
-    from urifilter_redis.archive.home import Key
     from urifilter_redis.session import Session
     from urifilter_redis.steps import Flow
 
@@ -109,7 +109,9 @@ class Restorer:
 
     def look(self) -> Flow[None]:
         """Read all that is needed and check it; leave alone what needs nothing any more."""
-        keys = yield from self._home.keys(self._session.keys.name)
+        name = self._session.keys.name
+        complete = is_complete((yield from self._home.read(Key(name))))
+        keys = yield from self._home.keys(name)
         slices = [key for key in keys if (key.kind, key.uid) == ("slice", self._config.uid)]
         for shard in list(self._shards):
             found = self._shards[shard]
@@ -117,6 +119,9 @@ class Restorer:
             if not _needs(found):
                 yield from ask(self._session, self._call("cancel", shard))
                 del self._shards[shard]
+            elif complete and not found.archived.number:
+                raise ArchiveCorrupt(f"{self._session.where}: shard {shard}: its checkpoints are gone from the archive")
+        yield from check_registered(self._session)  # an archive that is away has lost nothing
 
     def give_up(self) -> Flow[None]:
         """Leave the shards to whoever comes next, if the server is there.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from urifilter_redis import calls
+from urifilter_redis.archive import archive_of
 from urifilter_redis.archive.register import home_of
 from urifilter_redis.errors import RotationConflict, UriFilterError
 from urifilter_redis.exchange import Request, ask, exchange, server_time
@@ -62,7 +63,7 @@ def rotate(session: Session, expected_epoch: int | None = None, *, dry_run: bool
 
     Raises:
         RotationConflict: the filter is not, or not any more, in that epoch.
-        ArchiveMissing: the filter needs its archive, which was not named.
+        ArchiveMissing: the filter needs its archive, which was not named or is not there.
         UriFilterError: the retention does not rotate by time.
     """
     _check_timed(session)
@@ -216,6 +217,8 @@ def _turn_shard(session: Session, shard: int, token: str, last: int | None) -> F
             text = f"shard {shard} cannot turn from epoch {seen}, {state.phase}, and nobody else does"
             raise RotationConflict(f"{session.where}: {text}")
         else:
+            if session.config.retention == "rolling":  # before anything has turned that could not be finished
+                yield from archive_of(session).check(session)
             turned, seen = (yield from _try_turn(session, shard, state, token)), state.epoch
             did = did or turned
 

@@ -14,15 +14,17 @@ from urllib.parse import urlsplit
 
 import pytest
 from support import cli
-from support.archives import leftovers, sound
+from support.archives import checkpoints, leftovers, sound
+from support.pipelines import pipelines
 from support.servers import free_port, wait_until
 from urifilter_redis.cli.daemon import running
 
-from urifilter_redis import UriFilter
+from urifilter_redis import Timeouts, UriFilter
 from urifilter_redis.archive.home import open_home
 from urifilter_redis.archive.upkeep import Document, Entry, Pruned, Verified, show
 from urifilter_redis.checkpoint import Written
-from urifilter_redis.client import drive
+from urifilter_redis.client import connect, drive
+from urifilter_redis.lifecycle import open_
 from urifilter_redis.restore import Restored
 from urifilter_redis.worker import Attended
 
@@ -184,7 +186,7 @@ def test_restore_from_the_checkpoint_before(there, folder):
     for start in (0, 100):
         add(start, start + 100)
         write_back()
-    flip(files(folder, "checkpoint-*.json")[-1])
+    flip(checkpoints(folder)[-1])
     flush(there)
     out, err = cli.run("restore", "news")
     assert out.startswith(b"news: restored 1 shards to checkpoint 1 of ")
@@ -284,13 +286,11 @@ def test_wait_for_a_restore(there, folder, started):
     add(100)
     write_back()
     flush(there)
-    blob = max(files(folder, "*.blob"), key=lambda path: path.stat().st_size)
-    aside = blob.with_suffix(".aside")
-    blob.rename(aside)
-    os.mkfifo(blob)  # reading waits here
-    restorer = started("restore", "news")
+    connector, session = connect("news", there.url, "urifilter", Timeouts(), folder)
+    restorer = pipelines(open_(session), connector)
     with there.client() as admin:
-        wait_until(lambda: admin.hget("urifilter:{news:0}:meta", "phase") == b"restoring", "it does not restore")
+        while admin.hget("urifilter:{news:0}:meta", "phase") != b"restoring":
+            next(restorer)
     out, err = cli.run("check", "--filter", "news", given=numbers(100), code=2)
     assert out == b""
     assert "restor" in err
@@ -298,11 +298,10 @@ def test_wait_for_a_restore(there, folder, started):
     waiting.stdin.write(numbers(100))
     waiting.stdin.close()
     waiting.stdin = None
-    restorer.send_signal(signal.SIGSTOP)
-    assert os.WIFSTOPPED(os.waitpid(restorer.pid, os.WUNTRACED)[1])
-    aside.rename(blob)
-    restorer.send_signal(signal.SIGCONT)  # opens it anew
-    assert restorer.communicate(timeout=60)[0].startswith(b"news: restored 1 shards")
+    for _ in restorer:
+        pass
+    connector.close()
+    assert session.restored.shards == 1
     out, err = waiting.communicate(timeout=120)
     assert (out.count(b"seen\t"), err, waiting.returncode) == (100, b"", 0)
 

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from urllib.parse import urlsplit
+
 from urifilter_redis.archive.home import open_home
 from urifilter_redis.archive.upkeep import prune, verify_all
 from urifilter_redis.client import drive
 
 
-def sound(archive: str) -> int:
-    """Check everything in an archive; return how many documents it has beside registrations."""
+def sound(archive: str, *, slices: bool = True) -> int:
+    """Check everything in an archive; return how many documents it has beside registrations.
+
+    Without ``slices`` closed ones may be missing: what is imported has none.
+    """
     home = open_home(archive)
     found = drive(verify_all(home, None, lambda *_: None))
     drive(home.close())
-    assert found.problems == ()
+    assert [each for each in found.problems if slices or not each.startswith("slice ")] == []
     return found.documents
+
+
+def checkpoints(archive: str) -> list[Path]:
+    """Return the documents of the checkpoints in a folder, the newest last."""
+    found = Path(urlsplit(archive).path).glob("*.filter/*/checkpoint-*.json")
+    return sorted(found, key=lambda path: json.loads(path.read_bytes())["document"]["number"])
 
 
 def leftovers(archive: str) -> int:

@@ -23,6 +23,13 @@ def home(archive):
     drive(opened.close())
 
 
+@pytest.fixture
+def registered(home):
+    """A home that has the filter's place."""
+    assert drive(home.swap(Key("news"), None, b"text"))
+    return home
+
+
 def write(home, blob, *parts, name="news"):
     upload = home.upload(name, blob)
     for part in parts:
@@ -30,8 +37,9 @@ def write(home, blob, *parts, name="news"):
     return upload
 
 
-def test_documents_are_replaced_by_who_knows_what_they_replace(home):
+def test_documents_are_replaced_by_who_knows_what_they_replace(registered):
     """A swap with another old text does nothing, also for what is not there."""
+    home = registered
     assert drive(home.read(KEY)) is None
     assert not drive(home.swap(KEY, b"old", b"new"))
     assert drive(home.swap(KEY, None, b"one"))
@@ -47,6 +55,7 @@ def test_documents_are_replaced_by_who_knows_what_they_replace(home):
 def test_of_many_swaps_one_wins(archive):
     """8 threads with clients of their own, 20 rounds: each round has one winner."""
     homes = [open_home(archive) for _ in range(8)]
+    drive(homes[0].swap(Key("news"), None, b"text"))
     wins = []
 
     def work(home, number):
@@ -101,8 +110,9 @@ def test_impossible_uids(folder, uid):
         drive(open_home(folder).swap(Key("news", "slice", uid), None, b"text"))
 
 
-def test_blobs(home):
+def test_blobs(registered):
     """A blob is whole once it is finished; any part of it is read; what ends, ends."""
+    home = registered
     data = bytes(range(256)) * (3 * CHUNK // 256) + b"end"
     upload = write(home, BLOB, data[:1000], data[1000:])
     with pytest.raises(ArchiveMissing):
@@ -130,8 +140,9 @@ def leave(home, blob):
     home._chunks.insert_one({"files_id": f"news/{blob}", "n": 0, "data": b"x" * 1000})
 
 
-def test_unfinished_uploads_are_known_and_removed(home):
+def test_unfinished_uploads_are_known_and_removed(registered):
     """What a crash leaves of an upload has an age, and can be deleted; so can an abandoned one."""
+    home = registered
     leave(home, BLOB)
     (found,) = drive(home.blobs())
     assert (found.filter, found.id, found.whole) == ("news", BLOB, False)
@@ -144,8 +155,9 @@ def test_unfinished_uploads_are_known_and_removed(home):
     assert drive(home.blobs()) == []
 
 
-def test_age_is_that_of_the_last_write(home):
+def test_age_is_that_of_the_last_write(registered):
     """An upload that is written to is young."""
+    home = registered
     leave(home, BLOB)
     time.sleep(1.5)
     (found,) = drive(home.blobs())
@@ -211,7 +223,7 @@ def test_a_folder_that_cannot_be_used(tmp_path):
     (tmp_path / "file").write_text("")
     home = open_home((tmp_path / "file").as_uri())
     with pytest.raises(ArchiveError, match="Not a directory"):
-        drive(home.swap(KEY, None, b"text"))
+        drive(home.swap(Key("news"), None, b"text"))
     missing = open_home((tmp_path / "missing").as_uri())
     with pytest.raises(ArchiveMissing, match="missing is missing"):
         drive(missing.keys())

@@ -39,6 +39,7 @@ class SliceWriter(Protocol):
 
         Raises:
             RotationConflict: somebody else has archived this slice meanwhile.
+            ArchiveMissing: the archive is not there, or is not the filter's any more; nor is the slice there.
         """
         ...
 
@@ -53,12 +54,24 @@ class Archive(Protocol):
     Only a rotation under way writes and deletes; ``state`` is the shard's, whose epoch and token fence it.
     """
 
-    def writer(self, session: Session, shard: int, state: ShardState) -> Flow[SliceWriter]:
-        """Begin to archive the slice that the rotation has closed; into what is there already it is merged."""
+    def check(self, session: Session) -> Flow[None]:
+        """Check that it is there, and the filter's: one that is away has lost nothing.
+
+        Raises:
+            ArchiveMissing: it is not.
+        """
         ...
 
-    def manifests(self, session: Session, shard: int, epochs: Sequence[int]) -> Flow[list[Manifest | None]]:
-        """Read manifests; None for each slice that is not there or whose manifest cannot be read."""
+    def writer(self, session: Session, shard: int, state: ShardState) -> Flow[SliceWriter]:
+        """Begin to archive the slice that the rotation has closed; into what is there already it is merged.
+
+        Raises:
+            ArchiveMissing: as ``check``.
+        """
+        ...
+
+    def manifests(self, session: Session, shard: int, epochs: Sequence[int]) -> Flow[list[Manifest | str]]:
+        """Read manifests; for each slice that is not there, or whose manifest cannot be read, say so."""
         ...
 
     def read(self, session: Session, shard: int, manifest: Manifest, first: int, last: int) -> Flow[list[bytes]]:

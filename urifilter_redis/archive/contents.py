@@ -7,7 +7,8 @@ import secrets
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from urifilter_redis.archive.manifest import PIECE, Content, Piece
+from urifilter_redis.archive import documents
+from urifilter_redis.archive.manifest import PIECE, Content, Manifest, Piece
 from urifilter_redis.archive.packing import pack
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError
 from urifilter_redis.steps import Work
@@ -26,6 +27,7 @@ __all__ = [
     "cut",
     "nothing",
     "pack_all",
+    "read_manifest",
     "read_pieces",
     "read_records",
     "verify",
@@ -106,7 +108,10 @@ def read_pieces(home: Home, name: str, content: Content, first: int, last: int) 
     start, end = spans[0][0], sum(spans[-1])
     data = yield from home.download(name, content.blob, start, end - start)
     packed = [data[offset - start : offset - start + length] for offset, length in spans]
-    return (yield Work("unpack", functools.partial(_unpack_all, content.pieces[first:last], packed)))  # type: ignore[no-any-return]
+    try:
+        return (yield Work("unpack", functools.partial(_unpack_all, content.pieces[first:last], packed)))  # type: ignore[no-any-return]
+    except ArchiveCorrupt as error:
+        raise ArchiveCorrupt(f"blob {content.blob}: {error}") from error
 
 
 def read_records(
@@ -124,10 +129,13 @@ def read_records(
     rest = b""
     for first in range(0, len(content.pieces), PIECES_AT_ONCE):
         pieces = yield from read_pieces(home, name, content, first, first + PIECES_AT_ONCE)
-        records, rest = split(rest + b"".join(pieces))
+        try:
+            records, rest = split(rest + b"".join(pieces))
+        except ArchiveCorrupt as error:
+            raise ArchiveCorrupt(f"blob {content.blob}: {error}") from error
         yield from use(records)
     if rest:
-        raise ArchiveCorrupt("it ends within a record")
+        raise ArchiveCorrupt(f"blob {content.blob}: it ends within a record")
 
 
 def nothing(*_: object) -> Flow[None]:
@@ -161,3 +169,11 @@ def pack_all(pieces: Sequence[bytes]) -> list[bytes]:
 
 def _unpack_all(pieces: Sequence[Piece], packed: Sequence[bytes]) -> list[bytes]:
     return [piece.unpack(data) for piece, data in zip(pieces, packed, strict=True)]
+
+
+def read_manifest(text: bytes | None) -> Manifest | str:
+    """Return a manifest, or say why there is none."""
+    try:
+        return "it is missing" if text is None else documents.load(Manifest, text, "its manifest")
+    except ArchiveCorrupt as error:
+        return str(error)

@@ -1,4 +1,8 @@
-"""The documents of an archive: JSON with its own SHA-256, and nothing in them is believed before it is checked."""
+"""The documents of an archive: JSON with its own SHA-256, and nothing in them is believed before it is checked.
+
+A note may stand beside a document, outside what the SHA-256 is of: a number that says something of its surroundings.
+Releases that know of none read and replace such a document like any other.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from urifilter_redis.errors import ArchiveCorrupt
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["dump", "load"]
+__all__ = ["dump", "load", "note_of"]
 
 #: No number in a document is larger: what Lua and JSON know exactly.
 MOST = 2**53
@@ -23,10 +27,20 @@ MOST = 2**53
 D = TypeVar("D", bound="DataclassInstance")
 
 
-def dump(document: DataclassInstance) -> bytes:
-    """Return a document as JSON with its SHA-256."""
+def dump(document: DataclassInstance, note: int = 0) -> bytes:
+    """Return a document as JSON with its SHA-256 and, unless it is 0, a note."""
     values = dataclasses.asdict(document)
-    return json.dumps({"sha256": _sha256(values), "document": values}).encode()
+    beside = {"note": note} if note else {}
+    return json.dumps({"sha256": _sha256(values), "document": values} | beside).encode()
+
+
+def note_of(text: bytes | None) -> int:
+    """Return the note beside a document; 0 if there is none."""
+    try:
+        note = json.loads(text or b"{}")["note"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return 0
+    return note if type(note) is int and 0 < note <= MOST else 0
 
 
 def load(kind: type[D], text: bytes, what: str) -> D:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -20,8 +21,8 @@ from urifilter_redis.archive import documents
 from urifilter_redis.archive.contents import PIECES_AT_ONCE, Writer
 from urifilter_redis.archive.manifest import FORMAT, PIECE, Checkpoint, Registration
 from urifilter_redis.archive.records import split_forgotten
-from urifilter_redis.archive.register import register, registered
-from urifilter_redis.archive.snapshots import last_good, places, to_replace
+from urifilter_redis.archive.register import note_complete, register, registered
+from urifilter_redis.archive.snapshots import last_good, places, publish_checkpoint
 from urifilter_redis.batch import Digester
 from urifilter_redis.digest import hasher, shards_of
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, ConfigMismatch
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from urifilter_redis.steps import Flow
 
 __all__ = ["ExportedFilter", "export", "import_"]
+
+log = logging.getLogger("urifilter_redis")
 
 _MAGIC = b"urifilter-archive 1\n"
 
@@ -98,7 +101,9 @@ def export(home: Home, name: str, path: Path, report: Callable[[int, int], objec
         raise ArchiveMissing(f"archive {home.shown}: there is no filter {name!r}")
     checkpoints = []
     for shard in range(config.shards):
-        found, _ = yield from last_good(home, name, (yield from places(home, name, config, shard)))
+        found, problems = yield from last_good(home, name, (yield from places(home, name, config, shard)))
+        for problem in problems:
+            log.warning("archive %s: %s: the checkpoint before is exported", home.shown, problem)
         if found is None:
             text = f"shard {shard} of {name!r} has no checkpoint yet: urifilter checkpoint {name}"
             raise ArchiveMissing(f"archive {home.shown}: {text}")
@@ -159,6 +164,7 @@ def import_(home: Home, path: Path, report: Callable[[int, int], object]) -> Flo
         for each in exported.checkpoints:
             yield from _import_shard(home, exported, each)
             report(each.shard + 1, config.shards)
+        yield from note_complete(home, name)
     return name, config
 
 
@@ -169,27 +175,39 @@ def _import_shard(home: Home, exported: ExportedFilter, checkpoint: Checkpoint) 
         return
     writers: list[Writer] = []
     try:
-        moved = []
-        for content in checkpoint.contents:
-            writers.append(Writer(home, exported.name, config.uid))
-            for first in range(0, len(content.pieces), PIECES_AT_ONCE):
-                last = min(first + PIECES_AT_ONCE, len(content.pieces))
-                yield from writers[-1].write([exported.piece(content, number) for number in range(first, last)])
-            moved.append((yield from writers[-1].finish()))
-        bitmaps = [dataclasses.replace(b, content=c) for b, c in zip(checkpoint.bitmaps, moved, strict=False)]
-        made = dataclasses.replace(checkpoint, bitmaps=bitmaps, replies=moved[-2], forgotten=moved[-1])
-        place = to_replace(found)
-        swapped = yield from home.swap(place.key, place.text, documents.dump(made))
+        made = yield from _copy(home, exported, checkpoint, writers)
     except GeneratorExit:  # nothing can be done any more
         raise
     except BaseException:
-        for writer in writers:
-            yield from writer.abandon()
+        yield from _abandon(writers)
         raise
-    if not swapped:
+    try:  # once this is asked it may have happened, whatever is heard of it
+        done = yield from publish_checkpoint(home, found, made)
+    except ArchiveMissing:
+        yield from _abandon(writers)
+        raise
+    if not done:
+        yield from _abandon(writers)
+        raise ArchiveError(f"archive {home.shown}: somebody else has written a checkpoint meanwhile: try again")
+
+
+def _copy(home: Home, exported: ExportedFilter, checkpoint: Checkpoint, writers: list[Writer]) -> Flow[Checkpoint]:
+    """Upload all contents of a checkpoint, by ``writers``; return it with where they are now."""
+    moved = []
+    for content in checkpoint.contents:
+        writers.append(Writer(home, exported.name, exported.config.uid))
+        for first in range(0, len(content.pieces), PIECES_AT_ONCE):
+            last = min(first + PIECES_AT_ONCE, len(content.pieces))
+            yield from writers[-1].write([exported.piece(content, number) for number in range(first, last)])
+        moved.append((yield from writers[-1].finish()))
+    bitmaps = [dataclasses.replace(b, content=c) for b, c in zip(checkpoint.bitmaps, moved, strict=False)]
+    return dataclasses.replace(checkpoint, bitmaps=bitmaps, replies=moved[-2], forgotten=moved[-1])
+
+
+def _abandon(writers: Iterable[Writer]) -> Flow[None]:
+    with contextlib.suppress(ArchiveError):  # what failed is worth more than that this failed too
         for writer in writers:
             yield from writer.abandon()
-        raise ArchiveError(f"archive {home.shown}: somebody else has written a checkpoint meanwhile: try again")
 
 
 class ExportedFilter:

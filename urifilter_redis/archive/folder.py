@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import functools
 import os
@@ -15,9 +14,10 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from urifilter_redis.archive.home import Blob, Key
+from urifilter_redis.archive.files import Unreadable, advice, listed, put, read, remove, sync, sync_folder
+from urifilter_redis.archive.home import UNREADABLE, Blob, Key
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 from urifilter_redis.keys import check_name, is_name
 from urifilter_redis.steps import Work
@@ -34,6 +34,7 @@ T = TypeVar("T")
 _DOCUMENT = re.compile(r"(slice|checkpoint)-(\d+)-(\d+)\.json")
 _FILTER = ".filter"
 _BLOB, _PART = ".blob", ".part"
+_UID = re.compile(r"[0-9a-f]{16}")
 _BLOB_NAME = re.compile(r"[0-9a-f]{16}-[0-9a-z-]{1,40}")
 
 
@@ -45,8 +46,12 @@ class FolderHome:
         self.shown = self.root.as_uri()
 
     def read(self, key: Key) -> Flow[bytes | None]:
-        """Read a file."""
-        return (yield from self._work("read", _read, self._document(key)))
+        """Read a file; a registration from the disk, because it tells whether the archive is there."""
+        return (yield from self._work("read", _read, self._document(key), key.kind != "filter"))
+
+    def filters(self) -> Flow[list[str]]:
+        """List folders."""
+        return (yield from self._work("filters", self._filters))
 
     def keys(self, name: str | None = None) -> Flow[list[Key]]:
         """List files."""
@@ -54,20 +59,20 @@ class FolderHome:
 
     def swap(self, key: Key, old: bytes | None, new: bytes | None) -> Flow[bool]:
         """Compare and rename, under a lock of the filter's folder."""
-        return (yield from self._work("swap", self._swap, key.filter, self._document(key), old, new))
+        return (yield from self._work("swap", self._swap, key, old, new))
 
     def upload(self, name: str, blob: str) -> _Upload:
         """Write a file."""
-        return _Upload(self, self._blob(name, blob))
+        return _Upload(self, name, self._blob(name, blob))
 
     def download(self, name: str, blob: str, offset: int, length: int) -> Flow[bytes]:
         """Read a part of a file."""
-        return (yield from self._work("download", _pread, self._blob(name, blob), offset, length))
+        return (yield from self._work("download", read, self._blob(name, blob), offset, length))
 
     def delete(self, name: str, blobs: Sequence[str]) -> Flow[None]:
         """Unlink files."""
         paths = [self._blob(name, blob).with_suffix(suffix) for blob in blobs for suffix in (_BLOB, _PART)]
-        yield from self._work("delete", _unlink, paths)
+        yield from self._work("delete", _remove_all, paths)
 
     def blobs(self, name: str | None = None) -> Flow[list[Blob]]:
         """List files."""
@@ -82,8 +87,10 @@ class FolderHome:
             return (yield Work(f"archive {name}", functools.partial(do, *arguments)))  # type: ignore[no-any-return]
         except FileNotFoundError as error:
             raise ArchiveMissing(f"archive {self.shown}: {error.filename} is missing") from error
+        except Unreadable as error:
+            raise ArchiveCorrupt(f"archive {self.shown}: {advice(error)}") from error
         except OSError as error:
-            raise ArchiveError(f"archive {self.shown}: {_advice(error)}") from error
+            raise ArchiveError(f"archive {self.shown}: {advice(error)}") from error
 
     def _folder(self, name: str) -> Path:
         return self.root / f"{check_name(name)}{_FILTER}"
@@ -101,55 +108,78 @@ class FolderHome:
             raise ArchiveCorrupt(f"archive {self.shown}: {blob[:40]!r} is no blob")
         return self._folder(name) / blob.split("-", maxsplit=1)[0] / f"{blob}{_BLOB}"
 
-    def _names(self, name: str | None) -> list[str]:
-        if name is not None:
-            return [name] if self._folder(name).is_dir() else []
-        if not self.root.is_dir():
-            raise FileNotFoundError(errno.ENOENT, "", str(self.root))
-        found = [each.name.removesuffix(_FILTER) for each in self.root.glob(f"*{_FILTER}") if each.is_dir()]
-        return list(filter(is_name, found))  # others are not ours
+    def _filters(self) -> list[str]:
+        with os.scandir(self.root) as found:
+            folders = (each.name for each in found if not each.is_file(follow_symlinks=False))
+            names = (name.removesuffix(_FILTER) for name in folders if name.endswith(_FILTER))
+            return sorted(filter(is_name, names))  # others are not ours
+
+    def _files(self, name: str | None) -> Iterator[tuple[str, Path]]:
+        """Yield what is in the folders of each uid, with the filter's name."""
+        for each in self._filters() if name is None else [name]:
+            folder = self._folder(each)
+            for uid in filter(_UID.fullmatch, listed(folder)):
+                yield from ((each, folder / uid / file) for file in listed(folder / uid))
 
     def _keys(self, name: str | None) -> Iterator[Key]:
-        for each in self._names(name):
-            if (self._folder(each) / "filter.json").exists():
+        for each in self._filters() if name is None else [name]:
+            if os.path.lexists(self._document(Key(each))):
                 yield Key(each)
-            for path in self._folder(each).glob("*/*.json"):
-                if found := _DOCUMENT.fullmatch(path.name):
-                    yield Key(each, found[1], path.parent.name, int(found[2]), int(found[3]))
+        for each, path in self._files(name):
+            if found := _DOCUMENT.fullmatch(path.name):
+                yield Key(each, found[1], path.parent.name, int(found[2]), int(found[3]))
 
     def _blobs(self, name: str | None) -> Iterator[Blob]:
         now = time.time()
-        for each in self._names(name):
-            for path in self._folder(each).glob("*/*"):
-                if path.suffix in {_BLOB, _PART}:
-                    with contextlib.suppress(FileNotFoundError):  # renamed or removed meanwhile
-                        found = path.stat()
-                        age = max(0.0, now - found.st_mtime)
-                        yield Blob(each, path.stem, found.st_size, age, path.suffix == _BLOB)
+        for each, path in self._files(name):
+            if path.suffix in {_BLOB, _PART}:
+                with contextlib.suppress(FileNotFoundError):  # renamed or removed meanwhile
+                    found = path.lstat()
+                    age = max(0.0, now - found.st_mtime)
+                    yield Blob(each, path.stem, found.st_size, age, path.suffix == _BLOB)
 
-    def _swap(self, name: str, path: Path, old: bytes | None, new: bytes | None) -> bool:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(self._folder(name) / ".lock"):
-            if _read(path) != old:
+    def make_folder(self, name: str, path: Path) -> None:
+        """Make the folder of a file, if the filter is here still.
+
+        Raises:
+            ArchiveMissing: it is not; a disk that is not mounted looks like this.
+        """
+        registration = self._document(Key(name))
+        if not os.path.lexists(registration):
+            text = f"{registration} is missing: if the archive is on a disk of its own, is that mounted?"
+            raise ArchiveMissing(f"archive {self.shown}: {text}")
+        path.parent.mkdir(exist_ok=True)
+
+    def _swap(self, key: Key, old: bytes | None, new: bytes | None) -> bool:
+        path = self._document(key)
+        if new is None and not path.parent.is_dir():
+            return old is None
+        if key.kind == "filter" and old is None and new is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        elif new is not None:
+            self.make_folder(key.filter, path)
+        with _locked(self._folder(key.filter) / ".lock"):
+            if _current(path) != old:
                 return False
             if new is None:
-                path.unlink(missing_ok=True)
-                _remove_empty(path.parent)
+                remove(path)
+                if key.kind == "filter":
+                    _remove_empty(path.parent)
             else:
                 part = path.with_name(f"{path.parent.name}-{path.stem}{_PART}")
                 with part.open("wb") as file:
                     file.write(new)
-                    _sync(file)
-                part.replace(path)
-            _sync_folder(path.parent)
+                    sync(file)
+                put(part, path)
+            sync_folder(path.parent)
         return True
 
 
 class _Upload:
     """A file that is written; it gets its name when it is finished."""
 
-    def __init__(self, home: FolderHome, path: Path) -> None:
-        self._home, self._path = home, path
+    def __init__(self, home: FolderHome, name: str, path: Path) -> None:
+        self._home, self._name, self._path = home, name, path
         self._part = path.with_suffix(_PART)
 
     def write(self, data: bytes) -> Flow[None]:
@@ -165,56 +195,44 @@ class _Upload:
         yield from self._home._work("abandon", self._abandon)  # noqa: SLF001 - likewise
 
     def _write(self, data: bytes) -> None:
-        self._part.parent.mkdir(parents=True, exist_ok=True)
+        self._home.make_folder(self._name, self._part)
         with self._part.open("ab") as file:  # anew each time: a flow may end without a word
             file.write(data)
 
     def _finish(self) -> None:
-        with self._part.open("ab") as file:
-            _sync(file)
-        self._part.replace(self._path)
-        _sync_folder(self._path.parent)
+        with self._part.open("r+b") as file:
+            sync(file)
+        put(self._part, self._path)
+        sync_folder(self._path.parent)
 
     def _abandon(self) -> None:
-        _unlink([self._part, self._path])
+        _remove_all([self._part, self._path])
 
 
-def _read(path: Path) -> bytes | None:
+def _read(path: Path, cached: bool = True) -> bytes | None:  # noqa: FBT001, FBT002 - as ``read``
     try:
-        return path.read_bytes()
+        return read(path, cached=cached)
     except FileNotFoundError:
         return None
 
 
-def _pread(path: Path, offset: int, length: int) -> bytes:
-    with path.open("rb") as file:
-        file.seek(offset)
-        return file.read(length)
+def _current(path: Path) -> bytes | None:
+    try:
+        return _read(path)
+    except Unreadable:
+        return UNREADABLE
 
 
-def _unlink(paths: Sequence[Path]) -> None:
+def _remove_all(paths: Sequence[Path]) -> None:
     for path in paths:
-        path.unlink(missing_ok=True)
+        remove(path)
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove the folders in a filter's folder of which nothing is left."""
-    for each in folder.glob("*/"):
+    """Remove the folders of uids in a filter's folder of which nothing is left."""
+    for uid in filter(_UID.fullmatch, listed(folder)):
         with contextlib.suppress(OSError):  # something is left
-            each.rmdir()
-
-
-def _sync(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            (folder / uid).rmdir()
 
 
 @contextlib.contextmanager
@@ -222,15 +240,3 @@ def _locked(path: Path) -> Iterator[None]:
     with path.open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _advice(error: OSError) -> str:
-    text = f"{error.filename or ''} {error.strerror or error}".strip()
-    known = {
-        errno.ENOSPC: "its disk is full: make room; nothing that was there is lost",
-        errno.EDQUOT: "the quota is used up: make room; nothing that was there is lost",
-        errno.EACCES: "this user may not read or write it",
-        errno.EROFS: "it is mounted read-only",
-    }
-    advice = known.get(error.errno or 0)
-    return f"{advice} ({text})" if advice else text

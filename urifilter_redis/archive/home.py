@@ -12,15 +12,30 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
+from urifilter_redis.errors import ArchiveCorrupt
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from urifilter_redis.steps import Flow
 
-__all__ = ["ARCHIVE_VARIABLE", "Blob", "Home", "Key", "Upload", "named_home", "open_home"]
+__all__ = [
+    "ARCHIVE_VARIABLE",
+    "UNREADABLE",
+    "Blob",
+    "Home",
+    "Key",
+    "Upload",
+    "named_home",
+    "open_home",
+    "read_to_replace",
+]
 
 #: The environment's address of the archive.
 ARCHIVE_VARIABLE = "URIFILTER_ARCHIVE"
+
+#: What ``swap`` takes for a document that is there and cannot be read, so that it can be replaced or removed.
+UNREADABLE = b""
 
 _FORM = "an archive is file:///a/folder or mongodb://host/database"
 
@@ -91,7 +106,15 @@ class Home(Protocol):
     shown: str
 
     def read(self, key: Key) -> Flow[bytes | None]:
-        """Return a document; None if there is none."""
+        """Return a document; None if there is none.
+
+        Raises:
+            ArchiveCorrupt: it is there and cannot be read; see ``UNREADABLE``.
+        """
+        ...
+
+    def filters(self) -> Flow[list[str]]:
+        """Return the names of which there is anything, sorted; they need not be registered."""
         ...
 
     def keys(self, name: str | None = None) -> Flow[list[Key]]:
@@ -99,11 +122,17 @@ class Home(Protocol):
         ...
 
     def swap(self, key: Key, old: bytes | None, new: bytes | None) -> Flow[bool]:
-        """Replace a document that is ``old`` by ``new``; None: there is none. False: it is not ``old``."""
+        """Replace a document that is ``old`` by ``new``; None: there is none. False: it is not ``old``.
+
+        A registration makes the filter's place; in a folder nothing else is written where there is none.
+
+        Raises:
+            ArchiveMissing: the filter's place is not there.
+        """
         ...
 
     def upload(self, name: str, blob: str) -> Upload:
-        """Begin a blob of a filter."""
+        """Begin a blob of a filter; like ``swap``, in a folder only where the filter is registered."""
         ...
 
     def download(self, name: str, blob: str, offset: int, length: int) -> Flow[bytes]:
@@ -111,6 +140,7 @@ class Home(Protocol):
 
         Raises:
             ArchiveMissing: there is no such blob.
+            ArchiveCorrupt: it is there and cannot be read.
         """
         ...
 
@@ -125,6 +155,14 @@ class Home(Protocol):
     def close(self) -> Flow[None]:
         """Close connections."""
         ...
+
+
+def read_to_replace(home: Home, key: Key) -> Flow[tuple[bytes | None, str]]:
+    """Return a document as ``swap`` wants it, and why it cannot be read, if so."""
+    try:
+        return (yield from home.read(key)), ""
+    except ArchiveCorrupt as error:
+        return UNREADABLE, str(error)
 
 
 def named_home(archive: str | None, *, asynchronous: bool = False) -> Home | None:

@@ -6,9 +6,10 @@ import logging
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive import documents
-from urifilter_redis.archive.contents import Writer, as_numbers, read_pieces
-from urifilter_redis.archive.home import Key
+from urifilter_redis.archive.contents import Writer, as_numbers, read_manifest, read_pieces
+from urifilter_redis.archive.home import Key, read_to_replace
 from urifilter_redis.archive.manifest import Content, Manifest, is_blob_of
+from urifilter_redis.archive.register import check_registered, publish
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing, RotationConflict
 
 if TYPE_CHECKING:
@@ -30,25 +31,32 @@ class HomeArchive:
     def __init__(self, home: Home) -> None:
         self._home = home
 
+    def check(self, session: Session) -> Flow[None]:
+        """Read the registration."""
+        yield from check_registered(session)
+
     def writer(self, session: Session, shard: int, state: ShardState) -> Flow[_Writer]:
         """Write a blob, and merge into it what is there already."""
+        yield from check_registered(session)
         key = _key(session, shard, state.epoch - 1)
-        text = yield from self._home.read(key)
-        there = _manifest(text)
-        if there is not None:
-            try:
+        text, problem = yield from read_to_replace(self._home, key)
+        there: Manifest | None = None
+        try:
+            if text is not None and not problem:
+                there = documents.load(Manifest, text, f"slice {key.epoch}")
                 there.check(session.config, shard, state.view.slices[-1], kind="slice", epoch=key.epoch)
-            except ArchiveCorrupt as error:
-                log.warning("%s: %s: it is written anew", session.where, error)
-                there = None
+        except ArchiveCorrupt as error:
+            there, problem = None, str(error)
+        if problem:
+            log.warning("%s: %s: it is written anew", session.where, problem)
         return _Writer(self._home, key, session.config.uid, text, there)
 
-    def manifests(self, session: Session, shard: int, epochs: Sequence[int]) -> Flow[list[Manifest | None]]:
+    def manifests(self, session: Session, shard: int, epochs: Sequence[int]) -> Flow[list[Manifest | str]]:
         """Read documents."""
-        found = []
+        found: list[Manifest | str] = []
         for epoch in epochs:
-            text = yield from self._home.read(_key(session, shard, epoch))
-            found.append(_manifest(text))
+            text, problem = yield from read_to_replace(self._home, _key(session, shard, epoch))
+            found.append(problem or read_manifest(text))
         return found
 
     def read(self, session: Session, shard: int, manifest: Manifest, first: int, last: int) -> Flow[list[bytes]]:
@@ -60,7 +68,7 @@ class HomeArchive:
         """Delete the document, then the blob."""
         del state
         key = _key(session, shard, epoch)
-        text = yield from self._home.read(key)
+        text, _ = yield from read_to_replace(self._home, key)
         if text is not None and (yield from self._home.swap(key, text, None)):
             yield from self._home.delete(key.filter, _blobs(text))
 
@@ -88,7 +96,12 @@ class _Writer:
         """Point to the blob; remove the one that was pointed to."""
         self._writer.check_age()
         self._published = True  # once this is asked it may have happened, whatever is heard of it
-        if not (yield from self._home.swap(self._key, self._text, documents.dump(manifest))):
+        try:
+            done = yield from publish(self._home, self._key, self._text, documents.dump(manifest))
+        except ArchiveMissing:
+            self._published = False
+            raise
+        if not done:
             self._published = False
             raise RotationConflict(f"slice {self._key.epoch}: somebody else has archived it meanwhile")
         yield from self._home.delete(self._key.filter, _blobs(self._text))
@@ -115,14 +128,7 @@ def _key(session: Session, shard: int, epoch: int) -> Key:
     return Key(session.keys.name, "slice", session.config.uid, shard, epoch)
 
 
-def _manifest(text: bytes | None) -> Manifest | None:
-    try:
-        return None if text is None else documents.load(Manifest, text, "a manifest")
-    except ArchiveCorrupt:
-        return None
-
-
 def _blobs(text: bytes | None) -> list[str]:
     """Return the blob that a document names; of a damaged one none, which ``prune`` finds."""
-    found = _manifest(text)
-    return [found.content.blob] if found and is_blob_of(found.uid, found.content.blob) else []
+    found = read_manifest(text)
+    return [found.content.blob] if isinstance(found, Manifest) and is_blob_of(found.uid, found.content.blob) else []

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from urifilter_redis import calls
 from urifilter_redis.archive import documents
-from urifilter_redis.archive.contents import PIECES_AT_ONCE, pack_all
+from urifilter_redis.archive.contents import PIECES_AT_ONCE, pack_all, read_manifest
 from urifilter_redis.archive.manifest import Content, Manifest, Piece
-from urifilter_redis.errors import ArchiveCorrupt
 from urifilter_redis.exchange import ask
 from urifilter_redis.steps import Work
 
@@ -28,15 +27,20 @@ _MANIFEST = "manifest"
 class RedisArchive:
     """The default of rolling; see ``Archive``."""
 
+    def check(self, session: Session) -> Flow[None]:
+        """Do nothing: it is there as long as the filter is."""
+        del session
+        yield from ()
+
     def writer(self, session: Session, shard: int, state: ShardState) -> Flow[_Writer]:
         """Write fields of the hash."""
         yield from ()
         return _Writer(session, shard, state)
 
-    def manifests(self, session: Session, shard: int, epochs: Sequence[int]) -> Flow[list[Manifest | None]]:
+    def manifests(self, session: Session, shard: int, epochs: Sequence[int]) -> Flow[list[Manifest | str]]:
         """Read the manifests of several slices."""
         found = yield from _read(session, shard, [(epoch, _MANIFEST) for epoch in epochs])
-        return [_manifest(text) for text in found]
+        return [read_manifest(text or None) for text in found]
 
     def read(self, session: Session, shard: int, manifest: Manifest, first: int, last: int) -> Flow[list[bytes]]:
         """Read fields of the hash."""
@@ -92,10 +96,3 @@ def _read(session: Session, shard: int, wanted: Sequence[tuple[int, str]]) -> Fl
     keys = session.keys.shard(shard)
     found = yield from ask(session, *(("HGET", keys.archived(epoch), field) for epoch, field in wanted))
     return [each or b"" for each in found]
-
-
-def _manifest(text: bytes) -> Manifest | None:
-    try:
-        return documents.load(Manifest, text, "a manifest")
-    except ArchiveCorrupt:
-        return None

@@ -15,12 +15,13 @@ from urllib.parse import urlsplit
 
 import gridfs
 import pymongo
+from bson.errors import BSONError
 from gridfs.asynchronous import AsyncGridFSBucket
 from pymongo.errors import ConfigurationError, DuplicateKeyError, InvalidURI, PyMongoError
 from pymongo.uri_parser import parse_uri
 
-from urifilter_redis.archive.home import Blob, Key
-from urifilter_redis.errors import ArchiveError, ArchiveMissing
+from urifilter_redis.archive.home import UNREADABLE, Blob, Key
+from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 from urifilter_redis.keys import check_name, is_name
 from urifilter_redis.steps import Work
 
@@ -94,7 +95,15 @@ class MongoHome:
     def read(self, key: Key) -> Flow[bytes | None]:
         """Find a pointer."""
         found = yield from self._work("read", lambda: self._pointers.find_one(_fields(key)))
-        return None if found is None else _bytes(found.get("text"))
+        if found is not None and not isinstance(found.get("text"), bytes):
+            raise ArchiveCorrupt(f"archive {self.shown}: the document {key} has no text")
+        return None if found is None else _bytes(found["text"])
+
+    def filters(self) -> Flow[list[str]]:
+        """Find the names in pointers."""
+        found = yield from self._work("filters", lambda: self._pointers.find({}, {"filter": 1}).to_list())
+        names = {each["filter"] for each in found if isinstance(each.get("filter"), str)}
+        return sorted(filter(is_name, names))  # others are not ours
 
     def keys(self, name: str | None = None) -> Flow[list[Key]]:
         """Find the fields of pointers."""
@@ -106,13 +115,16 @@ class MongoHome:
         return sorted(Key(*each) for each in whole if all(map(isinstance, each, kinds)) and is_name(each[0]))
 
     def swap(self, key: Key, old: bytes | None, new: bytes | None) -> Flow[bool]:
-        """Insert, update or delete a pointer; the unique index and its SHA-256 let one of many win."""
-        if not self._indexed:
+        """Insert, update or delete a pointer; the unique index and the text let one of many win."""
+        if not self._indexed and new is not None:
             index = [(field, 1) for field in _FIELDS]
             yield from self._work("index", lambda: self._pointers.create_index(index, unique=True))
             self._indexed = True
-        same = _fields(key) | {"sha256": _sha256(old or b"")}
-        text = {"sha256": _sha256(new or b""), "text": new}
+        is_old = (
+            {"$or": [{"text": b""}, {"text": {"$not": {"$type": "binData"}}}]} if old == UNREADABLE else {"text": old}
+        )
+        same = _fields(key) | is_old
+        text = {"sha256": hashlib.sha256(new or b"").hexdigest(), "text": new}  # older releases compare the SHA-256
         if old is None and new is None:
             return (yield from self.read(key)) is None
         if old is None:
@@ -178,6 +190,8 @@ class MongoHome:
             return (yield Work(f"archive {name}", do, awaited=self._asynchronous))
         except PyMongoError as error:
             raise ArchiveError(f"archive {self.shown}: {_text(error)}") from error
+        except BSONError as error:
+            raise ArchiveCorrupt(f"archive {self.shown}: a document cannot be decoded: {error}") from error
 
 
 class _Upload:
@@ -217,10 +231,6 @@ def _id(name: str, blob: str) -> str:
 
 def _bytes(value: Any) -> bytes:
     return bytes(value) if isinstance(value, bytes | bytearray) else b""
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def _time(value: Any) -> dt.datetime:

@@ -7,9 +7,9 @@ import time
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive import documents
-from urifilter_redis.archive.home import Key
+from urifilter_redis.archive.home import Key, read_to_replace
 from urifilter_redis.archive.manifest import FORMAT, Registration
-from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing
+from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 
 if TYPE_CHECKING:
     from urifilter_redis.archive.home import Home
@@ -17,7 +17,20 @@ if TYPE_CHECKING:
     from urifilter_redis.session import Session
     from urifilter_redis.steps import Flow
 
-__all__ = ["check_registered", "home_of", "read_registration", "register", "registered", "unregister"]
+__all__ = [
+    "check_registered",
+    "home_of",
+    "is_complete",
+    "note_complete",
+    "publish",
+    "read_registration",
+    "register",
+    "registered",
+    "unregister",
+]
+
+#: Beside a registration: every shard has had a checkpoint.
+_COMPLETE = 1
 
 
 def home_of(session: Session) -> Home:
@@ -65,17 +78,59 @@ def register(home: Home, name: str, config: Config) -> Flow[tuple[Config, bool]]
 
 
 def check_registered(session: Session) -> Flow[None]:
-    """Check that the archive that the caller named is the filter's.
+    """Check that the archive that the caller named is there, and is the filter's.
 
     Raises:
         ArchiveMissing: it does not have this filter.
     """
     home = home_of(session)
-    there = yield from registered(home, session.keys.name)
-    if there is None or there.uid != session.config.uid:
-        found = "has another filter of this name" if there else "does not have it"
+    if found := (yield from _not_its(home, session.keys.name, session.config.uid)):
         text = f"it needs its archive {session.config.archive}, and {home.shown} {found}"
         raise ArchiveMissing(f"{session.where}: {text}")
+
+
+def _not_its(home: Home, name: str, uid: str) -> Flow[str]:
+    """Say in which way an archive is not that of a filter; nothing if it is."""
+    there = yield from registered(home, name)
+    if there is None:
+        return "does not have it: is that mounted?"
+    return "" if there.uid == uid else "has another filter of this name"
+
+
+def publish(home: Home, key: Key, old: bytes | None, new: bytes) -> Flow[bool]:
+    """Replace a document of a registered filter; False: it is not ``old``.
+
+    Raises:
+        ArchiveMissing: the archive does not have the filter, or not any more, nor this document.
+        ArchiveError: the archive failed; what the document is now is not known.
+    """
+    yield from _check_its(home, key)
+    if not (yield from home.swap(key, old, new)):
+        return False
+    try:
+        yield from _check_its(home, key)
+    except ArchiveMissing as error:  # dropped meanwhile: whoever did so may have been past this
+        if (yield from home.swap(key, new, None)):
+            raise
+        raise ArchiveError(f"{error} (it was there a moment ago)") from error
+    return True
+
+
+def _check_its(home: Home, key: Key) -> Flow[None]:
+    if found := (yield from _not_its(home, key.filter, key.uid)):
+        raise ArchiveMissing(f"archive {home.shown}, for {key.filter!r} of uid {key.uid}: it {found}")
+
+
+def note_complete(home: Home, name: str) -> Flow[None]:
+    """Note that every shard has a checkpoint, so that one that has none is known to have lost it."""
+    text, there = yield from read_registration(home, name)
+    if text is not None and there is not None and not there.dropped and not is_complete(text):
+        yield from home.swap(Key(name), text, documents.dump(there, _COMPLETE))
+
+
+def is_complete(text: bytes | None) -> bool:
+    """Whether every shard of a filter has had a checkpoint, by what stands beside its registration."""
+    return documents.note_of(text) == _COMPLETE
 
 
 def unregister(home: Home, name: str) -> Flow[bool]:
@@ -96,7 +151,7 @@ def _remove_all(home: Home, name: str, uid: str) -> Flow[bool]:
     """Remove the documents and blobs of a filter, or of all of its name; return whether there were any."""
     keys = [key for key in (yield from home.keys(name)) if key.kind != "filter" and key.uid.startswith(uid)]
     for key in keys:
-        yield from home.swap(key, (yield from home.read(key)), None)
+        yield from home.swap(key, (yield from read_to_replace(home, key))[0], None)
     blobs = yield from home.blobs(name)
     yield from home.delete(name, [blob.id for blob in blobs if blob.id.startswith(uid)])
     return bool(keys)

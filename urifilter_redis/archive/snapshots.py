@@ -1,4 +1,7 @@
-"""The checkpoints of a shard in a home: two documents, written in turn, so that the one before is there still."""
+"""The checkpoints of a shard in a home: two documents, written in turn, so that the one before is there still.
+
+Beside the one before, the number of the one after it is noted, so that its document is missed when it is gone.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,20 @@ from typing import TYPE_CHECKING
 
 from urifilter_redis.archive import documents
 from urifilter_redis.archive.contents import nothing, read_records, verify
-from urifilter_redis.archive.home import Key
+from urifilter_redis.archive.home import Key, read_to_replace
 from urifilter_redis.archive.manifest import Checkpoint
 from urifilter_redis.archive.records import split_forgotten, split_replies
-from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing
+from urifilter_redis.archive.register import publish
+from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from urifilter_redis.archive.home import Home
     from urifilter_redis.config import Config
     from urifilter_redis.steps import Flow
 
-__all__ = ["Place", "last_good", "newest", "places", "to_replace"]
+__all__ = ["Place", "gone", "last_good", "newest", "places", "publish_checkpoint", "readings", "to_replace"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +45,15 @@ class Place:
 
 def places(home: Home, name: str, config: Config, shard: int) -> Flow[list[Place]]:
     """Read both documents of a shard; contents are not looked at."""
-    found = []
-    for turn in (0, 1):
-        key = Key(name, "checkpoint", config.uid, shard, turn)
-        text = yield from home.read(key)
-        found.append(_place(key, text, config))
+    found: list[Place] = []
+    for _ in range(2):  # twice, because one may have been written after the first was read
+        found = []
+        for turn in (0, 1):
+            key = Key(name, "checkpoint", config.uid, shard, turn)
+            text, problem = yield from read_to_replace(home, key)
+            found.append(Place(key, text, None, problem) if problem else _place(key, text, config))
+        if not gone(found):
+            break
     return found
 
 
@@ -58,6 +66,34 @@ def _place(key: Key, text: bytes | None, config: Config) -> Place:
     except ArchiveCorrupt as error:
         return Place(key, text, None, str(error))
     return Place(key, text, checkpoint)
+
+
+def gone(found: Sequence[Place]) -> int:
+    """Return the number of the newest checkpoint if its document is known to be gone, else 0."""
+    if any(place.problem for place in found):  # it may be the one, and that is told already
+        return 0
+    noted = max((documents.note_of(place.text) for place in found), default=0)
+    last = newest(found)
+    return noted if last and noted > last.number else 0
+
+
+def publish_checkpoint(home: Home, found: Sequence[Place], made: Checkpoint) -> Flow[bool]:
+    """Put a checkpoint in the older place and note its number in the other; False: somebody else has.
+
+    Raises:
+        ArchiveMissing: the archive does not have the filter, or not any more, nor this checkpoint.
+        ArchiveError: the archive failed; whether the checkpoint is there is not known.
+    """
+    place = to_replace(found)
+    if not (yield from publish(home, place.key, place.text, documents.dump(made))):
+        return False
+    for other in found:
+        if other is not place and other.checkpoint:  # if that has become another, there is nothing to be noted
+            try:
+                yield from home.swap(other.key, other.text, documents.dump(other.checkpoint, made.number))
+            except ArchiveMissing as error:  # only now
+                raise ArchiveError(str(error)) from error
+    return True
 
 
 def newest(found: Sequence[Place]) -> Checkpoint | None:
@@ -81,13 +117,13 @@ def last_good(
         ArchiveCorrupt: there are checkpoints, and none is good.
     """
     problems = [place.problem for place in found if place.problem]
+    if lost := gone(found):
+        problems.append(f"checkpoint {lost}, shard {found[0].key.shard}: its document is gone")
     whole = [place.checkpoint for place in found if place.checkpoint is not None]
     for checkpoint in sorted(whole, key=lambda each: -each.number):
         try:
-            for bitmap in checkpoint.bitmaps:
-                yield from verify(home, name, bitmap.content, between)
-            yield from read_records(home, name, checkpoint.replies, split_replies, lambda _: between())
-            yield from read_records(home, name, checkpoint.forgotten, split_forgotten, lambda _: between())
+            for reading in readings(home, name, checkpoint, between):
+                yield from reading
         except (ArchiveCorrupt, ArchiveMissing) as error:
             problems.append(f"checkpoint {checkpoint.number}, shard {checkpoint.shard}: {error}")
         else:
@@ -95,3 +131,20 @@ def last_good(
     if problems:
         raise ArchiveCorrupt(f"archive {home.shown}: no checkpoint of {name!r} is good: {'; '.join(problems)}")
     return None, []
+
+
+def readings(
+    home: Home,
+    name: str,
+    checkpoint: Checkpoint,
+    between: Callable[[], Flow[None]] = nothing,
+    use_forgotten: Callable[[list[tuple[bytes, float]]], Flow[None]] = nothing,
+) -> Iterator[Flow[None]]:
+    """Yield a flow for each content of a checkpoint that reads and checks it.
+
+    The flows raise what ``read_records`` does, and what ``use_forgotten`` does, which gets what was forgotten.
+    """
+    for bitmap in checkpoint.bitmaps:
+        yield verify(home, name, bitmap.content, between)
+    yield read_records(home, name, checkpoint.replies, split_replies, lambda _: between())
+    yield read_records(home, name, checkpoint.forgotten, split_forgotten, use_forgotten)

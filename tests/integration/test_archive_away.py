@@ -1,0 +1,262 @@
+"""An archive that is away as a whole: its disk is not mounted, so that its folder is empty or not there.
+
+That changes nothing: nothing is written where it was, nothing of it counts as missing, and all goes on once it is back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from support.archives import leftovers, sound
+
+from urifilter_redis import (
+    ArchiveError,
+    ArchiveMissing,
+    FilterNotFound,
+    RotationConflict,
+    UriFilter,
+    client,
+    drop_filter,
+)
+from urifilter_redis.archive.exported import export, import_
+from urifilter_redis.archive.home import open_home
+from urifilter_redis.archive.upkeep import prune, verify_all
+from urifilter_redis.client import drive
+
+SETTINGS = {"capacity": 2000, "error_rate": 1e-9, "seed": 1}
+ROLLING = SETTINGS | {"retention": "rolling", "slices": 3, "period": "1d", "shards": 2}
+
+
+class Disk:
+    """The disk of an archive in a folder; its mount point is empty while it is away, or not there either."""
+
+    def __init__(self, archive: str, *, point: bool = True) -> None:
+        self.point = Path(urlsplit(archive).path)
+        self._aside, self._left = self.point.with_name("aside"), point
+
+    def unmount(self) -> None:
+        self.point.rename(self._aside)
+        if self._left:
+            self.point.mkdir()
+
+    def mount(self) -> None:
+        """Bring it back; nothing was made in its place."""
+        if not self._aside.exists():
+            return
+        assert list(self.point.rglob("*")) == []
+        assert self.point.exists() == self._left
+        with contextlib.suppress(FileNotFoundError):
+            self.point.rmdir()
+        self._aside.rename(self.point)
+
+
+class Steps:
+    """Unmounts a disk before the n-th step of an archive."""
+
+    def __init__(self, monkeypatch, disk) -> None:
+        self._perform, self._disk, self.count, self._number = client._perform, disk, 0, 0
+        monkeypatch.setattr(client, "_perform", self.perform)
+
+    def at(self, number) -> None:
+        self.count, self._number = 0, number
+
+    def perform(self, step, connector):
+        if getattr(step, "name", "").startswith("archive ") and step.name != "archive close":
+            self.count += 1
+            if self.count == self._number:
+                self._disk.unmount()
+        return self._perform(step, connector)
+
+
+@pytest.fixture(params=[True, False], ids=["empty", "gone"])
+def disk(request, folder):
+    return Disk(folder, point=request.param)
+
+
+@pytest.fixture
+def steps(monkeypatch, disk):
+    return Steps(monkeypatch, disk)
+
+
+def items(epoch):
+    return [f"{epoch}-{n}" for n in range(40)]
+
+
+def check(news, last):
+    """The filter has turned from an epoch: what is in its window is seen, and what is not is new."""
+    assert 0 not in news.contains_many([*items(last), *items(max(0, last - 1))])
+    assert set(news.contains_many(items(last - 2))) == {0}
+
+
+def test_rotation(redis70, folder, disk):
+    """It is refused before anything has turned; once the disk is back it goes on, and nothing is late."""
+    with UriFilter.create("news", redis=redis70.url, archive=folder, **ROLLING) as news:
+        for epoch in range(4):
+            news.insert_many(items(epoch))
+            disk.unmount()
+            for rotate in (news.rotate, lambda now=epoch: news.rotate(expected_epoch=now)):
+                with pytest.raises(ArchiveMissing, match="is that mounted"):
+                    rotate()
+            assert (news.epoch(), news.info().phase) == (epoch, "idle")
+            disk.mount()
+            assert news.rotate().problems == ()
+            check(news, epoch)
+    sound(folder)
+    assert leftovers(folder) == 0
+
+
+def test_rotation_at_each_step(redis70, folder, disk, steps):
+    """Whenever the disk goes away: nothing is made in its place, and when it is back no slice is missing."""
+    with UriFilter.create("news", redis=redis70.url, archive=folder, **ROLLING) as news:
+        epoch = 0
+        while True:
+            news.insert_many(items(epoch))
+            steps.at(epoch + 1)
+            with contextlib.suppress(ArchiveError):
+                news.rotate(expected_epoch=epoch)
+            reached = steps.count <= epoch
+            steps.at(0)
+            disk.mount()
+            with contextlib.suppress(RotationConflict):  # it is done
+                assert news.rotate(expected_epoch=epoch).problems == ()
+            check(news, epoch)
+            if reached:
+                break
+            epoch += 1
+        assert epoch > 20
+    leftovers(folder)  # what was uploaded when the disk went away
+    sound(folder)
+
+
+def test_checkpoint_at_each_step(redis70, folder, disk, steps):
+    """Whenever the disk goes away: nothing is made in its place, and the next checkpoint is whole."""
+    number, seen = 0, []
+    with UriFilter.create("news", redis=redis70.url, archive=folder, shards=2, **SETTINGS) as news:
+        while True:
+            seen += items(number)
+            news.insert_many(items(number))
+            steps.at(number + 1)
+            with contextlib.suppress(ArchiveError):
+                news.checkpoint(full=True)
+            reached = steps.count <= number
+            steps.at(0)
+            disk.mount()
+            if reached:
+                break
+            sound(folder)
+            number += 1
+        news.checkpoint()
+    assert number > 20
+    with redis70.client() as admin:
+        admin.flushall()
+    with UriFilter.open("news", redis=redis70.url, archive=folder) as news:
+        assert news.restored.problems == ()
+        assert 0 not in news.contains_many(seen)
+    leftovers(folder)
+    sound(folder)
+
+
+def test_restore_at_each_step(redis70, folder, disk, steps):
+    """Whenever the disk goes away: the filter does not come back with less, and comes back when the disk does."""
+    with UriFilter.create("news", redis=redis70.url, archive=folder, **ROLLING) as news:
+        for epoch in range(2):
+            news.insert_many(items(epoch))
+            news.checkpoint()
+            news.rotate()
+    number = 0
+    with redis70.client() as admin:
+        while True:
+            number += 1
+            admin.flushall()
+            steps.at(number)
+            with contextlib.suppress(ArchiveError, FilterNotFound):
+                UriFilter.open("news", redis=redis70.url, archive=folder).close()
+            reached = steps.count < number
+            steps.at(0)
+            disk.mount()
+            for key in admin.scan_iter("*:meta"):  # one that has begun to write is taken over when it is silent
+                if admin.hexists(key, "restored"):
+                    admin.hset(key, "restored", 0)
+            with UriFilter.open("news", redis=redis70.url, archive=folder) as news:
+                assert news.restored is None or news.restored.problems == ()
+                assert 0 not in news.contains_many([*items(0), *items(1)])
+                assert (news.epoch(), news.info().phase) == (2, "idle")
+            if reached:
+                break
+    assert number > 20
+
+
+def test_import_at_each_step(redis70, folder, disk, steps, tmp_path):
+    """Whenever the disk goes away after the filter was found there: nothing is made, and importing again ends it."""
+    with UriFilter.create("news", redis=redis70.url, archive=folder, shards=2, **SETTINGS) as news:
+        news.insert_many(items(0))
+        news.checkpoint()
+    home, number = open_home(folder), 1
+    drive(export(home, "news", tmp_path / "exported", lambda *_: None))
+    while True:
+        number += 1
+        drop_filter("news", redis=redis70.url, archive=folder)
+        uid = drive(import_(home, tmp_path / "exported", lambda *_: None))[1].uid
+        for path in disk.point.glob(f"news.filter/{uid}/checkpoint-1-*"):  # the first shard is there
+            path.unlink()
+        steps.at(number)
+        with contextlib.suppress(ArchiveError):
+            drive(import_(home, tmp_path / "exported", lambda *_: None))
+        reached = steps.count < number
+        steps.at(0)
+        disk.mount()
+        drive(import_(home, tmp_path / "exported", lambda *_: None))
+        leftovers(folder)
+        sound(folder)
+        if reached:
+            break
+    assert number > 5
+
+
+def test_upkeep(folder, redis70, tmp_path):
+    """Export, prune and verify say that there is no archive, or nothing in it, and make nothing there."""
+    with UriFilter.create("news", redis=redis70.url, archive=folder, **SETTINGS) as news:
+        news.checkpoint()
+    home, disk = open_home(folder), Disk(folder, point=False)
+    disk.unmount()
+    for flow in (
+        export(home, "news", tmp_path / "exported", lambda *_: None),
+        prune(home, 0),
+        verify_all(home, None, lambda *_: None),
+        verify_all(home, "news", lambda *_: None),
+    ):
+        with pytest.raises(ArchiveMissing):
+            drive(flow)
+    disk.mount()
+    assert not (tmp_path / "exported").exists()
+
+
+def test_dropped_while_a_slice_is_archived(redis70, archive, monkeypatch):
+    """A rotation that publishes its slice when the filter is dropped leaves nothing, and a new filter can be made."""
+    made = {"redis": redis70.url, "archive": archive} | ROLLING
+    done, number = [], 0
+    perform = client._perform
+
+    def dropping(step, connector):
+        if getattr(step, "name", "").startswith("archive "):
+            done.append(step.name)
+            if len(done) == number:
+                monkeypatch.setattr(client, "_perform", perform)
+                drop_filter("news", redis=redis70.url, archive=archive)
+        return perform(step, connector)
+
+    for number in (1, 3, 6, 9, 12, 15):  # noqa: B007 - ``dropping`` looks at it
+        with UriFilter.create("news", **made) as news:
+            news.insert_many(items(0))
+            done.clear()
+            monkeypatch.setattr(client, "_perform", dropping)
+            with contextlib.suppress(Exception):
+                news.rotate()
+            monkeypatch.setattr(client, "_perform", perform)
+        drop_filter("news", redis=redis70.url, archive=archive)
+        home = open_home(archive)
+        assert drive(home.keys()) == []
+        drive(home.close())
