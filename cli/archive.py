@@ -121,7 +121,9 @@ def _document(each: Document) -> tuple[object, ...]:
 @shared
 @pass_shared
 def verify(options: Shared, name: str | None) -> None:
-    """Read everything in an archive, or of one filter, and check it. Exits with 1 if something is damaged.
+    """Read everything in an archive, or of one filter, and check it. Exits with 1 if something is damaged or missing.
+
+    Counted among the damaged are closed slices and checkpoints that should be there and are not.
 
     \b
     Example:
@@ -135,7 +137,9 @@ def verify(options: Shared, name: str | None) -> None:
         for problem in found.problems:
             click.echo(problem)
         say(f"{found.documents:,} documents, {size_text(found.packed)}: {len(found.problems)} damaged")
-    if found.problems:
+    if not found.filters:
+        say("urifilter: there is no filter in it: if it is on a disk of its own, is that mounted?")
+    if found.problems or not found.filters:
         raise click.exceptions.Exit(1)
 
 

@@ -6,18 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive import documents
-from urifilter_redis.archive.contents import verify
-from urifilter_redis.archive.manifest import Checkpoint, Manifest, Registration
-from urifilter_redis.archive.register import read_registration, unregister
-from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing
-from urifilter_redis.state import Slice
+from urifilter_redis.archive.home import Key
+from urifilter_redis.archive.listing import list_documents, missing
+from urifilter_redis.archive.manifest import Checkpoint, Manifest
+from urifilter_redis.archive.register import is_complete, read_registration, unregister
+from urifilter_redis.archive.verifying import verified
+from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from urifilter_redis.archive.home import Blob, Home, Key
-    from urifilter_redis.archive.manifest import Content
+    from urifilter_redis.archive.home import Blob, Home
+    from urifilter_redis.archive.listing import Listed
+    from urifilter_redis.archive.manifest import Content, Registration
     from urifilter_redis.config import Config
     from urifilter_redis.steps import Flow
 
@@ -83,11 +84,13 @@ class Verified:
     """What a look at everything found.
 
     Attributes:
+        filters: of how many there was anything.
         documents: how many were read, with all that they need.
         packed: bytes that were read.
         problems: what is wrong, one text each.
     """
 
+    filters: int
     documents: int
     packed: int
     problems: tuple[str, ...]
@@ -100,7 +103,7 @@ class Pruned:
     Attributes:
         blobs: leftovers of uploads; packed: their bytes.
         documents: closed slices that have expired; filters whose removal somebody has left.
-        problems: damaged documents, because of which leftovers of their filter were kept.
+        problems: damaged documents and registrations, because of which leftovers of their filter were kept.
     """
 
     blobs: int
@@ -109,39 +112,49 @@ class Pruned:
     problems: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    key: Key
-    text: bytes
-    found: Checkpoint | Manifest | None
-    problem: str = ""
-
-    def contents(self) -> list[Content]:
-        if self.found is None:
-            return []
-        return self.found.contents if isinstance(self.found, Checkpoint) else [self.found.content]
-
-
 def names(home: Home) -> Flow[list[str]]:
     """Return the names of the filters that are registered, sorted."""
-    return [key.filter for key in (yield from home.keys()) if key.kind == "filter"]
-
-
-def entries(home: Home) -> Flow[list[Entry]]:
-    """Return what is in an archive; a filter whose registration is damaged is there with the problem alone."""
     found = []
-    for name in (yield from names(home)):
+    for name in (yield from home.filters()):
         try:
-            registration = yield from _registration(home, name)
-        except ArchiveCorrupt as error:
-            found.append(Entry(name, "", "", "", 0, 0, 0.0, 0, None, 0, 0, (str(error),)))
-            continue
-        found.append((yield from _entry(home, registration)))
+            if (yield from home.read(Key(name))) is not None:
+                found.append(name)
+        except ArchiveCorrupt:  # who needs it will be told
+            found.append(name)
     return found
 
 
-def _entry(home: Home, registration: Registration) -> Flow[Entry]:
-    config, read = registration.config, (yield from _documents(home, registration.filter, registration.config))
+def entries(home: Home) -> Flow[list[Entry]]:
+    """Return what is in an archive; a filter that cannot be read is there with the problem alone."""
+    found = []
+    for name in (yield from home.filters()):
+        try:
+            text, registration = yield from read_registration(home, name)
+            listed = yield from list_documents(home, name, registration.config if registration else None)
+        except ArchiveCorrupt as error:
+            found.append(Entry(name, "", "", "", 0, 0, 0.0, 0, None, 0, 0, (str(error),)))
+            continue
+        if registration is not None:
+            found.append(_entry(registration, listed, _missing(registration, listed, text)))
+        elif listed:
+            problem = _unregistered(home, name)
+            found.append(Entry(name, "", "", "", 0, 0, 0.0, 0, None, 0, 0, (problem,)))
+    return found
+
+
+def _unregistered(home: Home, name: str) -> str:
+    return f"archive {home.shown}: the registration of {name!r} is missing, and there are documents of it"
+
+
+def _missing(registration: Registration, listed: list[Listed], text: bytes | None) -> list[str]:
+    """Say what is missing, by all that is known; of a filter that is being dropped nothing is."""
+    if registration.dropped:
+        return []
+    return missing(registration.config, registration.filter, listed, complete=is_complete(text))
+
+
+def _entry(registration: Registration, read: list[Listed], lost: list[str]) -> Entry:
+    config = registration.config
     last: dict[int, Checkpoint] = {}
     for each in read:
         if isinstance(each.found, Checkpoint) and each.found.number > getattr(last.get(each.key.shard), "number", 0):
@@ -156,7 +169,7 @@ def _entry(home: Home, registration: Registration) -> Flow[Entry]:
         begun=begun,
         slices=sum(each.key.kind == "slice" for each in read),
         packed=sum(blobs.values()),
-        problems=tuple(each.problem for each in read if each.problem),
+        problems=(*(each.problem for each in read if each.problem), *lost),
     )
 
 
@@ -167,29 +180,67 @@ def show(home: Home, name: str) -> Flow[tuple[Registration, list[Document]]]:
         ArchiveMissing: it is not in the archive.
         ArchiveCorrupt: its registration is damaged.
     """
-    registration = yield from _registration(home, name)
-    read = yield from _documents(home, name, registration.config)
+    _, registration = yield from read_registration(home, name)
+    if registration is None:
+        raise _not_there(home, name)
+    read = yield from list_documents(home, name, registration.config)
     return registration, [_document(each) for each in read]
 
 
+def _not_there(home: Home, name: str) -> ArchiveMissing:
+    return ArchiveMissing(f"archive {home.shown}: there is no filter {name!r}")
+
+
 def verify_all(home: Home, only: str | None, report: Callable[[int, int], object]) -> Flow[Verified]:
-    """Read everything of one filter, or of all, and compare it with what it must be; ``report``: (done, total)."""
-    checked = packed = 0
-    problems: list[str] = []
-    for name in [only] if only else (yield from names(home)):
+    """Read everything of one filter, or of all, and compare it with what it must be; ``report``: (done, total).
+
+    Raises:
+        ArchiveMissing: there is nothing of that one filter, or no archive.
+        ArchiveError: the archive failed before anything was read.
+    """
+    found = [only] if only else (yield from home.filters())
+    looked = _Look(home, report)
+    for name in found:
         try:
-            registration = yield from _registration(home, name)
-        except ArchiveCorrupt as error:
-            problems.append(str(error))
+            there = yield from looked.at(name)
+        except ArchiveError as error:  # of this filter nothing more can be read
+            looked.problems.append(str(error))
             continue
-        read = yield from _documents(home, name, registration.config)
-        for done, each in enumerate(read, 1):
-            if not each.problem:
-                each = yield from _verified(home, each)  # noqa: PLW2901 - the same, looked at
-            checked, packed = checked + 1, packed + _packed(each.contents())
-            problems += [each.problem] if each.problem else []
-            report(done, len(read))
-    return Verified(checked, packed, tuple(problems))
+        if only and not there:
+            raise _not_there(home, name)
+    return Verified(len(found), looked.documents, looked.packed, tuple(looked.problems))
+
+
+class _Look:
+    """A look at filters, which notes what is wrong and goes on."""
+
+    def __init__(self, home: Home, report: Callable[[int, int], object]) -> None:
+        self._home, self._report = home, report
+        self.documents = self.packed = 0
+        self.problems: list[str] = []
+
+    def at(self, name: str) -> Flow[bool]:
+        """Read all of a filter; return whether there was anything."""
+        text, registration, damaged = None, None, False
+        try:
+            text, registration = yield from read_registration(self._home, name)
+        except ArchiveCorrupt as error:
+            self.problems.append(str(error))
+            damaged = True
+        config = registration.config if registration else None
+        listed = yield from list_documents(self._home, name, config)
+        if registration is None and listed and not damaged:
+            self.problems.append(_unregistered(self._home, name))
+        for done, each in enumerate(listed, 1):
+            if found := (yield from verified(self._home, each, config)):
+                self.documents, self.packed = self.documents + 1, self.packed + _packed(found.contents())
+                self.problems += [found.problem] if found.problem else []
+            self._report(done, len(listed))
+        if registration and (lost := _missing(registration, listed, text)):
+            again = yield from list_documents(self._home, name, config)  # some may have moved while they were listed
+            still = set(_missing(registration, again, text))
+            self.problems += [problem for problem in lost if problem in still]
+        return damaged or bool(listed) or registration is not None
 
 
 def prune(home: Home, age: float, only: str | None = None) -> Flow[Pruned]:
@@ -201,10 +252,14 @@ def prune(home: Home, age: float, only: str | None = None) -> Flow[Pruned]:
     removed: list[Blob] = []
     expired = 0
     problems: list[str] = []
-    found = yield from home.keys(only)
-    for name in sorted({key.filter for key in found} | {blob.filter for blob in blobs}):
+    found = {only} if only else {*(yield from home.filters()), *(blob.filter for blob in blobs)}
+    for name in sorted(found):
         mine = [blob for blob in blobs if blob.filter == name and blob.age >= age]
-        text, registration = yield from read_registration(home, name)
+        try:
+            text, registration = yield from read_registration(home, name)
+        except ArchiveCorrupt as error:
+            problems.append(f"{error}: nothing of {name!r} was removed")
+            continue
         if text is not None and registration is not None and registration.dropped:
             expired += yield from unregister(home, name)
             continue
@@ -212,7 +267,7 @@ def prune(home: Home, age: float, only: str | None = None) -> Flow[Pruned]:
         expired += yield from _expire(home, name, config)
         needed: set[str] = set()
         for _ in range(2):  # twice, because a checkpoint may have moved between two documents that were read
-            read = yield from _documents(home, name, config)
+            read = yield from list_documents(home, name, config)
             needed |= {content.blob for each in read for content in each.contents()}
         damaged = {each.key.uid for each in read if each.found is None}
         problems += [f"{each.problem}: leftovers of {name!r} were kept" for each in read if each.found is None]
@@ -224,7 +279,7 @@ def prune(home: Home, age: float, only: str | None = None) -> Flow[Pruned]:
 
 def _expire(home: Home, name: str, config: Config | None) -> Flow[int]:
     """Remove closed slices that no checkpoint counts among the window's any more."""
-    read = yield from _documents(home, name, config)
+    read = yield from list_documents(home, name, config)
     oldest: dict[tuple[str, int], int] = {}
     for each in read:
         if isinstance(each.found, Checkpoint) and not each.problem:
@@ -238,58 +293,7 @@ def _expire(home: Home, name: str, config: Config | None) -> Flow[int]:
     return removed
 
 
-def _registration(home: Home, name: str) -> Flow[Registration]:
-    _, found = yield from read_registration(home, name)
-    if found is None:
-        raise ArchiveMissing(f"archive {home.shown}: there is no filter {name!r}")
-    return found
-
-
-def _documents(home: Home, name: str, config: Config | None) -> Flow[list[_Read]]:
-    """Read the slices and checkpoints of a filter; with ``config`` check that they are its own."""
-    read = []
-    for key in (yield from home.keys(name)):
-        if key.kind != "filter":
-            text = yield from home.read(key)
-            if text is not None:  # removed meanwhile
-                read.append(_load(key, text, config))
-    return read
-
-
-def _load(key: Key, text: bytes, config: Config | None) -> _Read:
-    what = f"{key.kind} of {key.filter!r}, shard {key.shard}, epoch {key.epoch}"
-    try:
-        found: Checkpoint | Manifest
-        if key.kind == "checkpoint":
-            found = documents.load(Checkpoint, text, what)
-        else:
-            found = documents.load(Manifest, text, what)
-    except ArchiveCorrupt as error:
-        return _Read(key, text, None, str(error))
-    if config is None or key.uid != config.uid:
-        return _Read(key, text, found, f"{what}: no filter of this uid is registered")
-    try:
-        if isinstance(found, Checkpoint):
-            found.check(config, key.shard)
-        else:
-            closed = Slice("history_1", config.units, config.bytes)
-            found.check(config, key.shard, closed, kind="slice", epoch=key.epoch)
-    except ArchiveCorrupt as error:
-        return _Read(key, text, found, str(error))
-    return _Read(key, text, found)
-
-
-def _verified(home: Home, each: _Read) -> Flow[_Read]:
-    try:
-        for content in each.contents():
-            yield from verify(home, each.key.filter, content)
-    except (ArchiveCorrupt, ArchiveMissing) as error:
-        what = f"{each.key.kind} of {each.key.filter!r}, shard {each.key.shard}, epoch {each.key.epoch}"
-        return _Read(each.key, each.text, each.found, f"{what}: {error}")
-    return each
-
-
-def _document(each: _Read) -> Document:
+def _document(each: Listed) -> Document:
     key, found, problem = each.key, each.found, each.problem or None
     if found is None:
         return Document(key.kind, key.shard, key.epoch, problem=problem)

@@ -1,0 +1,141 @@
+"""The documents of a filter in an archive as they read, and those that should be there."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from urifilter_redis.archive import documents
+from urifilter_redis.archive.home import read_to_replace
+from urifilter_redis.archive.manifest import Checkpoint, Manifest
+from urifilter_redis.archive.snapshots import Place, gone
+from urifilter_redis.errors import ArchiveCorrupt
+from urifilter_redis.state import Slice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from urifilter_redis.archive.home import Home, Key
+    from urifilter_redis.archive.manifest import Content
+    from urifilter_redis.config import Config
+    from urifilter_redis.steps import Flow
+
+__all__ = ["Listed", "list_documents", "missing", "read_listed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A slice or checkpoint.
+
+    Attributes:
+        key: of the document.
+        text: what it is, as ``swap`` wants it.
+        found: what it says; None if it is damaged.
+        problem: what is wrong with it; empty if nothing is known to be.
+    """
+
+    key: Key
+    text: bytes
+    found: Checkpoint | Manifest | None
+    problem: str = ""
+
+    @property
+    def what(self) -> str:
+        """Which it is, for messages."""
+        return _what(self.key)
+
+    def contents(self) -> list[Content]:
+        """Return all that it names."""
+        if self.found is None:
+            return []
+        return self.found.contents if isinstance(self.found, Checkpoint) else [self.found.content]
+
+
+def list_documents(home: Home, name: str, config: Config | None) -> Flow[list[Listed]]:
+    """Read the slices and checkpoints of a filter; check that they are its own, or with no ``config`` of any."""
+    listed = []
+    for key in (yield from home.keys(name)):
+        found = None if key.kind == "filter" else (yield from read_listed(home, key, config))
+        listed += [] if found is None else [found]
+    return listed
+
+
+def read_listed(home: Home, key: Key, config: Config | None) -> Flow[Listed | None]:
+    """Read a document; None if it is not there any more."""
+    text, problem = yield from read_to_replace(home, key)
+    if text is None:
+        return None
+    return Listed(key, text, None, f"{_what(key)}: {problem}") if problem else _load(key, text, config)
+
+
+def _what(key: Key) -> str:
+    return f"{key.kind} of {key.filter!r}, shard {key.shard}, epoch {key.epoch}"
+
+
+def _load(key: Key, text: bytes, config: Config | None) -> Listed:
+    what = _what(key)
+    try:
+        found: Checkpoint | Manifest
+        if key.kind == "checkpoint":
+            found = documents.load(Checkpoint, text, what)
+        else:
+            found = documents.load(Manifest, text, what)
+    except ArchiveCorrupt as error:
+        return Listed(key, text, None, str(error))
+    if config is None:
+        return Listed(key, text, found)
+    if key.uid != config.uid:
+        return Listed(key, text, found, f"{what}: no filter of this uid is registered")
+    try:
+        if isinstance(found, Checkpoint):
+            found.check(config, key.shard)
+        else:
+            closed = Slice("history_1", config.units, config.bytes)
+            found.check(config, key.shard, closed, kind="slice", epoch=key.epoch)
+    except ArchiveCorrupt as error:
+        return Listed(key, text, found, str(error))
+    return Listed(key, text, found)
+
+
+def missing(config: Config, name: str, listed: Iterable[Listed], *, complete: bool) -> list[str]:
+    """Say what is not there and should be; ``complete``: every shard has had a checkpoint."""
+    shards: defaultdict[int, list[Listed]] = defaultdict(list)
+    for each in listed:
+        if each.key.uid == config.uid:
+            shards[each.key.shard].append(each)
+    problems = []
+    for shard in range(config.shards):
+        places = [_place(each) for each in shards[shard] if each.key.kind == "checkpoint"]
+        what = f"of {name!r}, shard {shard}"
+        if complete and not places:
+            problems.append(f"checkpoints {what}: they are gone")
+        if number := gone(places):
+            problems.append(f"checkpoint {number} {what}: its document is gone")
+        there = {each.key.epoch for each in shards[shard] if each.key.kind == "slice"}
+        problems += [
+            f"slice {epoch} {what}: it is missing: what it held expires late"
+            for epoch in _needed(config, places, there)
+            if epoch not in there
+        ]
+    return problems
+
+
+def _place(each: Listed) -> Place:
+    found = each.found if isinstance(each.found, Checkpoint) and not each.problem else None
+    return Place(each.key, each.text, found, each.problem)
+
+
+def _needed(config: Config, places: Sequence[Place], there: set[int]) -> Iterator[int]:
+    """Yield the epochs of the closed slices that the next history of a shard is built of."""
+    if config.retention != "rolling":
+        return
+    states = [place.checkpoint.shard_state() for place in places if place.checkpoint]
+    last = max(states, key=lambda state: (state.epoch, state.phase == "idle", state.pieces or -1), default=None)
+    epoch = max(there, default=-1) + 1
+    if last and last.epoch >= epoch:
+        epoch = last.epoch
+        if last.phase == "rotating" and last.pieces is None:  # the last one is on its way
+            yield from range(max(0, epoch - (config.slices or 1) + 1), epoch - 1)
+            return
+    yield from range(max(0, epoch - (config.slices or 1) + 1), epoch)

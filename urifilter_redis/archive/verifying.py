@@ -1,0 +1,103 @@
+"""Reading a filter in an archive with all that its documents name, and comparing it with what can be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from urifilter_redis.archive.contents import verify
+from urifilter_redis.archive.listing import read_listed
+from urifilter_redis.archive.manifest import Checkpoint
+from urifilter_redis.archive.snapshots import readings
+from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from urifilter_redis.archive.home import Home
+    from urifilter_redis.archive.listing import Listed
+    from urifilter_redis.archive.manifest import Manifest
+    from urifilter_redis.config import Config
+    from urifilter_redis.steps import Flow
+
+__all__ = ["verified"]
+
+#: How often a document is read anew because it has become another while it was looked at.
+TRIES = 5
+
+#: Items a ms that no server inserts.
+FASTEST = 1000
+
+#: Items a bit that no bitmap can be told from its fill to have, when a union counts so.
+DENSEST = 32
+
+
+def verified(home: Home, each: Listed, config: Config | None) -> Flow[Listed | None]:
+    """Read all that a document names; return it with all that is wrong, or None if it is not there any more."""
+    for _ in range(TRIES):
+        if each.problem:
+            return each
+        problems = yield from _problems(home, each)
+        if not problems:
+            return each
+        again = yield from read_listed(home, each.key, config)
+        if again is None:
+            return None
+        if again.text == each.text:
+            return replace(each, problem=f"{each.what}: {'; '.join(problems)}")
+        each = again
+    return each
+
+
+def _problems(home: Home, each: Listed) -> Flow[list[str]]:
+    problems = []
+    for reading in _readings(home, each):
+        try:
+            yield from reading
+        except (ArchiveCorrupt, ArchiveMissing) as error:
+            problems.append(str(error))
+    if isinstance(each.found, Checkpoint):
+        return problems + _impossible(each.found)
+    return problems + ([_TOO_MANY] if each.found and not _possible(each.found) else [])
+
+
+def _readings(home: Home, each: Listed) -> Iterator[Flow[None]]:
+    if isinstance(each.found, Checkpoint):
+        epoch = each.found.shard_state().epoch
+
+        def check(forgotten: list[tuple[bytes, float]]) -> Flow[None]:
+            yield from ()
+            if any(score >= epoch + 1 for _, score in forgotten):
+                raise ArchiveCorrupt(f"something was forgotten after epoch {epoch}, which is the last")
+
+        yield from readings(home, each.key.filter, each.found, use_forgotten=check)
+    elif each.found:
+        yield verify(home, each.key.filter, each.found.content)
+
+
+_TOO_MANY = "it counts more items than can have been inserted"
+
+
+def _impossible(found: Checkpoint) -> list[str]:
+    """Say which counts of a checkpoint cannot be."""
+    state, problems = found.shard_state(), []
+    for bitmap in found.bitmaps:
+        closed = state.closed_of(bitmap.name)
+        told = (closed.opened, closed.closed, closed.inserted) if closed else (state.opened, 0, state.inserted)
+        if (bitmap.opened, bitmap.closed, bitmap.inserted) != told:
+            problems.append(f"{bitmap.name} has other times or counts than its shard")
+    largest = max(bitmap.size for bitmap in found.bitmaps)
+    counts = [(each.opened, each.closed, each.inserted) for each in state.closed]
+    counts.append((state.opened, found.begun, state.inserted))
+    if any(inserted > _most(largest, opened, until) for opened, until, inserted in counts):
+        problems.append(_TOO_MANY)
+    return problems
+
+
+def _possible(found: Manifest) -> bool:
+    return found.inserted <= _most(found.size, found.opened, found.closed)
+
+
+def _most(size: int, opened: int, until: int) -> int:
+    """Return more than a bitmap can be counted to have: by its bits, and by time if some were forgotten often."""
+    return DENSEST * 8 * size + FASTEST * max(0, until - opened)
