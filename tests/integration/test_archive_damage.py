@@ -620,7 +620,7 @@ def test_damaged_export(name, made, tmp_path, data):
     else:
         assert harmless
         drive(import_(home, path, lambda *_: None))
-        sound((tmp_path / "archive").as_uri())
+        sound((tmp_path / "archive").as_uri(), slices=name != "rolling")
 
 
 def lying_export(path, change):
@@ -704,7 +704,7 @@ def test_import(name, made, archive, redis70):
         assert not any(opened.contains_many(NEVER))
     drive(home.close())
     assert leftovers(archive) == 0
-    sound(archive)
+    sound(archive, slices=name != "rolling")
 
 
 def test_import_over_another(made, archive, redis70):

@@ -1,0 +1,291 @@
+"""``archive verify`` lists all that is wrong, also what should be there and is not; a restore says what it missed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from support import cli
+from support.archives import checkpoints, leftovers, sound
+from support.pipelines import pipelines
+
+from urifilter_redis import ArchiveCorrupt, UriFilter
+from urifilter_redis.archive import documents
+from urifilter_redis.archive.exported import export, import_
+from urifilter_redis.archive.home import Key, open_home
+from urifilter_redis.archive.manifest import Piece
+from urifilter_redis.archive.packing import pack
+from urifilter_redis.archive.records import write_replies
+from urifilter_redis.archive.upkeep import entries, verify_all
+from urifilter_redis.checkpoint import checkpoint
+from urifilter_redis.client import drive
+
+SETTINGS = {"capacity": 2000, "error_rate": 1e-9, "seed": 1}
+ROLLING = SETTINGS | {"retention": "rolling", "slices": 4, "period": "1d"}
+
+
+def items(number):
+    return [f"{number}-{n}" for n in range(40)]
+
+
+def root(archive):
+    return Path(urlsplit(archive).path)
+
+
+def make(server, archive, name="news", times=2, **settings):
+    """Make a filter with some checkpoints, and rotations if it has any."""
+    with UriFilter.create(name, redis=server.url, archive=archive, **(settings or SETTINGS)) as it:
+        for number in range(times):
+            it.insert_many(items(number))
+            it.checkpoint()
+            if "period" in settings:
+                it.rotate()
+        return it.config.uid
+
+
+def problems(archive, name=None):
+    home = open_home(archive)
+    found = drive(verify_all(home, name, lambda *_: None)).problems
+    drive(home.close())
+    return found
+
+
+def remove(archive, key):
+    """Remove a document and nothing else."""
+    home = open_home(archive)
+    assert drive(home.swap(key, drive(home.read(key)), None))
+    drive(home.close())
+
+
+def lie(path, change, **beside):
+    """Change a document, and give it the SHA-256 that is right then."""
+    values = json.loads(path.read_bytes())["document"]
+    change(values)
+    path.write_bytes(json.dumps({"sha256": documents._sha256(values), "document": values} | beside).encode())
+
+
+def reopen(server, archive):
+    with server.client() as admin:
+        admin.flushall()
+    return UriFilter.open("news", redis=server.url, archive=archive)
+
+
+def test_registration_is_gone(redis70, archive):
+    """It is a problem of its own, and the documents and contents are read all the same."""
+    uid = make(redis70, archive)
+    make(redis70, archive, "other")
+    remove(archive, Key("news"))
+    (problem,) = problems(archive)
+    assert "registration of 'news' is missing" in problem
+    assert problems(archive, "news") == (problem,)
+    home = open_home(archive)
+    assert [each.problems for each in drive(entries(home))] == [(problem,), ()]
+    blob = drive(home.blobs("news"))[0]
+    drive(home.delete("news", [blob.id]))
+    drive(home.close())
+    found = problems(archive)
+    assert len(found) > 1
+    assert any(blob.id in each for each in found)
+    assert uid in blob.id
+
+
+def test_what_cannot_be_listed(redis70, folder, monkeypatch):
+    """A root or a filter's folder that cannot be read is told, with exit code 1 or 2, and other filters are read."""
+    make(redis70, folder)
+    monkeypatch.setenv("URIFILTER_ARCHIVE", folder)
+    (root(folder) / "broken.filter").symlink_to("broken.filter")
+    out, err = cli.run("archive", "verify", code=1)
+    assert b"broken.filter" in out
+    assert err.startswith("2 documents, ")
+    (root(folder) / "broken.filter").unlink()
+    cli.run("archive", "verify")
+    root(folder).rename(root(folder).with_name("aside"))
+    assert "archive is missing" in cli.run("archive", "verify", code=2)[1]
+    root(folder).symlink_to(root(folder).name)
+    assert "symbolic links" in cli.run("archive", "verify", code=2)[1]
+    root(folder).unlink()
+    root(folder).mkdir()
+    assert "is that mounted" in cli.run("archive", "verify", code=1)[1]
+
+
+def test_a_closed_slice_is_missing(redis70, archive):
+    """Each slice that the next history needs is missed, and no other."""
+    uid = make(redis70, archive, times=6, **ROLLING)
+    assert problems(archive) == ()
+    for epoch in (4, 3):
+        remove(archive, Key("news", "slice", uid, 0, epoch))
+    missed = "slice {} of 'news', shard 0: it is missing: what it held expires late"
+    assert problems(archive) == (missed.format(3), missed.format(4))
+    with UriFilter.open("news", redis=redis70.url, archive=archive) as news:
+        while news.epoch() < 12:
+            news.rotate()
+    assert problems(archive) == ()
+    leftovers(archive)
+
+
+def test_newest_checkpoint_is_gone(redis70, archive):
+    """Of one shard of two: verify, list and the restore, which takes the one before, say so; the next one ends it."""
+    uid = make(redis70, archive, times=3, shards=2, **SETTINGS)
+    remove(archive, Key("news", "checkpoint", uid, 1, 0))  # of 1, 2 and 3 the third
+    (problem,) = problems(archive)
+    assert problem == "checkpoint 3 of 'news', shard 1: its document is gone"
+    home = open_home(archive)
+    assert drive(entries(home))[0].problems == (problem,)
+    drive(home.close())
+    with reopen(redis70, archive) as news:
+        assert news.restored.problems == ("checkpoint 3, shard 1: its document is gone",)
+        assert 0 not in news.contains_many([*items(0), *items(1)])
+        news.checkpoint()
+    assert problems(archive) == ()
+    with reopen(redis70, archive) as news:
+        assert news.restored.problems == ()
+    leftovers(archive)
+    sound(archive)
+
+
+def test_a_checkpoint_of_what_is_gone(redis70, folder):
+    """It is written though nothing has changed since; a copy of an older document in its place does not hide it."""
+    make(redis70, folder)
+    older = shutil.copy(checkpoints(folder)[0], root(folder) / "older")
+    with UriFilter.open("news", redis=redis70.url, archive=folder) as news:
+        news.insert_many(items(2))
+        news.checkpoint()
+        shutil.copy(older, checkpoints(folder)[-1])
+        assert any("checkpoint 3 " in problem for problem in problems(folder))
+        assert news.checkpoint().shards == 1
+    sound(folder)
+
+
+def test_all_checkpoints_are_gone(redis70, archive):
+    """The only one of a shard: it is told, and the filter is not brought back with less; none is missed before it."""
+    with UriFilter.create("news", redis=redis70.url, archive=archive, shards=2, **SETTINGS) as news:
+        assert problems(archive) == ()
+        news.insert_many(items(0))
+        news.checkpoint()
+        uid = news.config.uid
+    remove(archive, Key("news", "checkpoint", uid, 1, 0))
+    assert problems(archive) == ("checkpoints of 'news', shard 1: they are gone",)
+    with pytest.raises(ArchiveCorrupt, match="shard 1: its checkpoints are gone"):
+        reopen(redis70, archive)
+    with redis70.client() as admin:
+        assert set(admin.keys()) <= {b"urifilter:filters"}
+
+
+def test_killed_before_it_is_noted(redis70, folder):
+    """A checkpoint that dies anywhere is not taken for one whose document is gone."""
+    make(redis70, folder, times=1)
+    with UriFilter.open("news", redis=redis70.url, archive=folder) as news:
+        for steps in range(30):
+            news.insert_many(items(steps + 1))
+            for number, _ in enumerate(pipelines(checkpoint(news._session, full=True), news._connector)):
+                if number == steps:
+                    break
+            sound(folder)
+
+
+def change_blob(path, name, data):
+    """Let a document name a content of these bytes."""
+    blob, packed = f"{path.parent.name}-{'0' * 16}", pack(data)
+    (path.parent / f"{blob}.blob").write_bytes(packed)
+    piece = Piece.of(data, packed)
+    content = {"blob": blob, "pieces": [{"length": piece.length, "packed": piece.packed, "sha256": piece.sha256}]}
+    lie(path, lambda values: values.update({name: content}))
+
+
+RECORDS = {
+    "replies that are none": ("replies", b"no records"),
+    "a reply of no time": ("replies", write_replies([(b"0a/1", b"\x01")])),
+    "a reply that is cut": ("replies", write_replies([(b"0a/1", b"\x01\x02\x03")])[:-1]),
+    "a score that is no number": ("forgotten", struct.pack(">d16s", float("nan"), b"0" * 16)),
+    "a score below 0": ("forgotten", struct.pack(">d16s", -1.0, b"0" * 16)),
+    "a score of an epoch to come": ("forgotten", struct.pack(">d16s", 1.5, b"0" * 16)),
+    "a digest that is cut": ("forgotten", struct.pack(">d16s", 0.5, b"0" * 16)[:-1]),
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_impossible_records(name, redis70, folder):
+    """Records that cannot be parsed, or cannot have been written, are told."""
+    make(redis70, folder)
+    change_blob(checkpoints(folder)[-1], *RECORDS[name])
+    (problem,) = problems(folder)
+    assert problem.startswith("checkpoint of 'news', shard 0, ")
+
+
+def count(where, number):
+    def change(values):
+        if where == "state":
+            values["state"]["inserted"] = str(number)
+        elif where == "closed":
+            first, *rest = values["state"]["closed"].rsplit(":", 1)
+            values["state"]["closed"] = ":".join([first, str(number)]) if rest else ""
+        values["bitmaps"][-1]["inserted"] = number if where != "closed" else values["bitmaps"][-1]["inserted"]
+
+    return change
+
+
+@pytest.mark.parametrize("number", [-1, 41, 10**9, 10**14])
+@pytest.mark.parametrize("where", ["state", "bitmap", "closed"])
+def test_impossible_counts(where, number, redis70, folder):
+    """Counts below 0, more than can have been inserted, and those of a bitmap that are not its shard's."""
+    make(redis70, folder, retention="ring", slices=3, period="1d", **SETTINGS)
+    lie(checkpoints(folder)[-1], count(where, number))
+    possible = number == 41 and where == "state"
+    assert len(problems(folder)) == (0 if possible else 1)
+
+
+def test_impossible_count_of_a_slice(redis70, folder):
+    """Of a closed slice likewise."""
+    make(redis70, folder, **ROLLING)
+    (path,) = root(folder).glob("*/*/slice-0-0.json")
+    lie(path, lambda values: values.update(inserted=10**12))
+    (problem,) = problems(folder)
+    assert problem == "slice of 'news', shard 0, epoch 0: it counts more items than can have been inserted"
+
+
+def test_everything_that_is_wrong(redis70, folder, monkeypatch):
+    """All of it is listed, one a line, and the exit code is 1."""
+    make(redis70, folder, **ROLLING)
+    make(redis70, folder, "other")
+    make(redis70, folder, "third")
+    (slice_,) = root(folder).glob("news.filter/*/slice-0-0.json")
+    slice_.unlink()
+    slice_.mkdir()
+    first, second = sorted(root(folder).glob("other.filter/*/checkpoint-*.json"))
+    first.write_text("{")
+    second.unlink()
+    for blob in root(folder).glob("third.filter/*/*.blob"):
+        blob.unlink()
+    monkeypatch.setenv("URIFILTER_ARCHIVE", folder)
+    out, err = cli.run("archive", "verify", code=1)
+    lines = out.decode().splitlines()
+    assert [line.split("'")[1] for line in lines] == ["news", "other", "third", "third"]
+    assert all(line.count(".blob") > 1 for line in lines[2:])
+    assert err.endswith(": 4 damaged\n")
+
+
+def test_after_an_import(redis70, folder, tmp_path):
+    """An exported rolling filter has no closed slices: they are missing until they would have expired."""
+    make(redis70, folder, **ROLLING)
+    home, there = open_home(folder), (tmp_path / "there").as_uri()
+    drive(export(home, "news", tmp_path / "exported", lambda *_: None))
+    drive(import_(open_home(there), tmp_path / "exported", lambda *_: None))
+    assert problems(there) == ("slice 0 of 'news', shard 0: it is missing: what it held expires late",)
+    with reopen(redis70, there) as news:
+        assert 0 not in news.contains_many([*items(0), *items(1)])
+        while news.epoch() < 7:
+            news.rotate()
+        assert news.rotate().problems == ()
+    assert problems(there) == ()
+
+
+def test_export_of_the_checkpoint_before(redis70, folder, tmp_path, monkeypatch):
+    """It says that the newest could not be exported."""
+    make(redis70, folder)
+    checkpoints(folder)[-1].unlink()
+    monkeypatch.setenv("URIFILTER_ARCHIVE", folder)
+    assert "its document is gone" in cli.run("archive", "export", "news", str(tmp_path / "exported"))[1]
