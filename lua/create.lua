@@ -25,9 +25,9 @@ local existing = redis.call('HGET', meta_key, 'uid')
 if step == 'finish' then
   if not existing then return redis.error_reply('NOFILTER the filter was dropped while it was made') end
   if existing ~= uid then return redis.error_reply('MISMATCH the filter was dropped and created anew') end
-  if redis.call('HGET', meta_key, 'phase') == 'creating' then
-    redis.call('HSET', meta_key, 'phase', 'idle')
-  end
+  local phase = redis.call('HGET', meta_key, 'phase')
+  if phase == 'dropping' then return redis.error_reply('NOFILTER the filter was dropped while it was made') end
+  if phase == 'creating' then redis.call('HSET', meta_key, 'phase', 'idle') end
 elseif step == 'make' and bytes and bytes > 0 and #ARGV >= 5 and #ARGV % 2 == 1 then
   if not existing then
     for i = 4, #KEYS do

@@ -1,27 +1,33 @@
--- drop: remove one shard of a filter: "begin" first, so that a drop that dies half-way is seen; then "delete" for its
--- keys, a few at a time because bitmaps are freed at once (1 ms each), and last for meta. Shard 0 goes last.
+-- drop: remove one shard of a filter: "begin" first, so that a drop that dies half-way is seen and nothing writes to
+-- the shard any more; then "delete" for its keys, a few at a time because bitmaps are freed at once (1 ms each), and
+-- last for meta. Shard 0 begins first and goes last. Nothing is done to a shard of which something else was read.
 --
 -- KEYS[1] meta
 -- KEYS[2…] keys: delete: to be removed, meta among them or not
 --
--- ARGV[1] step: begin or delete
--- ARGV[2] uid: of the filter
+-- ARGV[1] step: begin; abandon: begin if the filter is still being made, so that nobody has it yet; or delete
+-- ARGV[2] identity: uid, timeline and restorer as meta was seen to have them, with / between; empty if it had no uid.
+--   A filter that was brought back from its archive has the uid of the one that was dropped
+-- ARGV[3] archive: begin: 1 if what the archive has goes too, else 0; whoever ends this drop does the same
 --
--- Reply: begin: 1 if the filter was there, else 0; delete: how many keys were removed.
--- Errors: MISMATCH, BADARG
+-- Reply: begin and abandon: meta as it is now, an array of field and value in turn, empty if it is another's, gone, or
+--   (abandon) made; delete: how many keys were removed, -1 if meta is another's. Without meta keys are leftovers.
+-- Errors: BADARG
+
+-- @include "_when_full.lua"
 
 local meta_key = KEYS[1]
-local step, uid = ARGV[1], ARGV[2]
-local existing = redis.call('HGET', meta_key, 'uid')
+local step, identity, archive = ARGV[1], ARGV[2], ARGV[3]
+local found = redis.call('HMGET', meta_key, 'uid', 'timeline', 'restorer', 'phase')
+local now = found[1] and table.concat({ found[1], found[2] or '', found[3] or '' }, '/') or ''
 
-if existing and existing ~= uid then
-  return redis.error_reply('MISMATCH the filter was dropped and created anew')
-end
-if step == 'begin' then
-  if not existing then return 0 end
-  redis.call('HSET', meta_key, 'phase', 'dropping')
-  return 1
+if step == 'begin' or step == 'abandon' then
+  if now == '' or now ~= identity or (step == 'abandon' and found[4] ~= 'creating') then return {} end
+  write_when_full(meta_key)
+  redis.call('HSET', meta_key, 'phase', 'dropping', 'archive_goes', archive)
+  return redis.call('HGETALL', meta_key)
 elseif step == 'delete' and #KEYS > 1 then
+  if now ~= '' and now ~= identity then return -1 end
   return redis.call('UNLINK', unpack(KEYS, 2))
 end
-return redis.error_reply('BADARG drop takes: begin or delete, uid')
+return redis.error_reply('BADARG drop takes: begin, abandon or delete, identity, archive')

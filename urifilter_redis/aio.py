@@ -9,7 +9,7 @@ import itertools
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from urifilter_redis import flows, lifecycle, rotation
+from urifilter_redis import dropping, flows, lifecycle, rotation
 from urifilter_redis.archive.home import named_home
 from urifilter_redis.checkpoint import checkpoint, checkpoint_age
 from urifilter_redis.config import Config, Settings
@@ -325,7 +325,7 @@ class AsyncUriFilter:
 
     async def drop(self, *, keep_archive: bool = False) -> None:
         """Remove the filter; see ``UriFilter.drop``."""
-        await self._run(lifecycle.drop(self._session, keep_archive=keep_archive))
+        await self._run(dropping.drop(self._session, keep_archive=keep_archive))
 
     async def close(self) -> None:
         """Close the connections; the filter stays on the server."""

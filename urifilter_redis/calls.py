@@ -9,7 +9,7 @@ from urifilter_redis import scripts
 from urifilter_redis.sizing import shard_capacity
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from urifilter_redis.config import Config
     from urifilter_redis.keys import ShardKeys
@@ -28,6 +28,7 @@ __all__ = [
     "create",
     "drop",
     "expire",
+    "identity",
     "items",
     "items_a_call",
     "lease",
@@ -169,9 +170,20 @@ def merge(  # noqa: PLR0913, PLR0917 - likewise
     return Call(script, all_keys, (config.uid, step, number, at, data, state.epoch))
 
 
-def drop(step: str, uid: str, keys: ShardKeys, doomed: Sequence[str] = ()) -> Call:
-    """Build ``drop``: step ``begin``, or ``delete`` for some keys of a shard."""
-    return Call(scripts.load("drop"), (keys.meta, *doomed), (step, uid))
+def drop(
+    step: str, meta: Mapping[str, str], keys: ShardKeys, doomed: Sequence[str] = (), *, archive: bool = False
+) -> Call:
+    """Build ``drop``: step ``begin`` or ``abandon``, or ``delete`` for some keys of a shard.
+
+    ``meta`` is what was read of the shard; nothing is done once it is of another filter, or was restored since.
+    """
+    arguments = (step, identity(meta), int(archive))
+    return Call(scripts.load("drop"), (keys.meta, *doomed), arguments)
+
+
+def identity(meta: Mapping[str, str]) -> str:
+    """Return what tells a filter from any other, and from itself before it was brought back; empty without meta."""
+    return "/".join((meta["uid"], meta.get("timeline", ""), meta.get("restorer", ""))) if "uid" in meta else ""
 
 
 def checkpoint(step: str, uid: str, keys: ShardKeys, number: int, begun: int = 0) -> Call:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from urifilter_redis import flows, lifecycle, rotation
+from urifilter_redis import dropping, flows, lifecycle, rotation
 from urifilter_redis.archive.home import named_home
 from urifilter_redis.checkpoint import checkpoint, checkpoint_age
 from urifilter_redis.config import Config, Settings
@@ -462,7 +462,7 @@ class UriFilter:
             ConfigMismatch: it was dropped and created anew by somebody else.
             ArchiveMissing: it has an archive, which was not named.
         """
-        self._run(lifecycle.drop(self._session, keep_archive=keep_archive))
+        self._run(dropping.drop(self._session, keep_archive=keep_archive))
 
     def close(self) -> None:
         """Close the connections; the filter stays on the server."""
@@ -520,5 +520,5 @@ def drop_filter(  # noqa: PLR0913 - likewise
         ArchiveMissing: it has an archive, which was not named; ``keep_archive`` leaves that alone.
         ServerUnavailable: the server is away, or refuses.
     """
-    flow = functools.partial(lifecycle.drop, keep_archive=keep_archive)
+    flow = functools.partial(dropping.drop, keep_archive=keep_archive)
     return run(flow, name, archive=archive, redis=redis, prefix=prefix, timeouts=timeouts)

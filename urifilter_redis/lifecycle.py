@@ -1,15 +1,31 @@
-"""The flows that make, open and drop a filter."""
+"""The flows that make and open a filter."""
 
 from __future__ import annotations
 
 import functools
-import re
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from urifilter_redis import calls, known
-from urifilter_redis.archive.register import check_registered, register, registered, unregister
+from urifilter_redis.archive.register import check_registered, register, registered
 from urifilter_redis.config import Config, Settings
-from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing, ConfigMismatch, FilterNotFound, SliceLost
+from urifilter_redis.dropping import (
+    SHARDS_A_PIPELINE,
+    end_drop,
+    keep_listed,
+    list_or_not,
+    pieces,
+    read_first,
+    remove,
+    still,
+)
+from urifilter_redis.errors import (
+    ArchiveCorrupt,
+    ConfigMismatch,
+    FilterNotFound,
+    ServerUnavailable,
+    SliceLost,
+    UriFilterError,
+)
 from urifilter_redis.exchange import ask, server_time
 from urifilter_redis.keys import is_name
 from urifilter_redis.replies import to_mapping
@@ -18,29 +34,28 @@ from urifilter_redis.rights import then_check_rights
 from urifilter_redis.steps import Work
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Mapping, Sequence
 
     from urifilter_redis.archive.home import Home
-    from urifilter_redis.keys import ShardKeys
     from urifilter_redis.session import Session
     from urifilter_redis.steps import Flow
 
-__all__ = ["create", "drop", "names", "open_"]
+__all__ = ["create", "names", "open_"]
 
-T = TypeVar("T")
-
-#: Shards made in one pipeline; making one takes the server up to 8 ms.
-SHARDS_A_PIPELINE = 16
-
-#: Keys deleted in one call; each may be a bitmap, which takes the server 1 ms to free.
-KEYS_A_CALL = 8
+#: How often making a filter is begun anew because others drop it meanwhile.
+TRIES = 20
 
 
 @then_check_rights
 def create(session: Session, settings: Settings) -> Flow[Config]:
     """Make the filter, or open it if it is there with these settings; complete one that is half made.
 
-    The first creator decides, on shard 0, and with an archive there: its seed and uid are everybody's.
+    The first creator decides, on shard 0, and with an archive there: its seed and uid are everybody's. Whoever finds
+    the filter dropped or made anew by others meanwhile reads again.
+
+    Args:
+        session: of the filter.
+        settings: of the filter.
 
     Raises:
         ConfigMismatch: it exists with other settings.
@@ -48,25 +63,27 @@ def create(session: Session, settings: Settings) -> Flow[Config]:
         ArchiveError: it needs an archive, which was not named or is not its own, or failed.
     """
     yield from _learn_time(session)
-    meta = yield from _read_first(session)
-    if meta.get("phase") == "dropping":  # a drop that died half-way: finish it, then begin anew
-        yield from drop(session)
-        meta = {}
-    if meta:
-        session.learn(meta).check(settings, session.where)
-        yield from _attend(session, meta)
-    elif session.home is not None:
-        config, new = (yield from registered(session.home, session.keys.name)), False
-        if config is None:
-            yield Work("note", functools.partial(known.check_unknown, session))
-            yield from _check_no_leftovers(session, settings)
-            config, new = yield from register(session.home, session.keys.name, Config.new(settings, session.home.shown))
-        config.check(settings, session.where)
-        yield from _bring_back(session, config)
-        session.restored = None if new else session.restored
-    else:
-        yield Work("note", functools.partial(known.check_unknown, session))
-        yield from _make(session, settings)
+    for last in [*[False] * (TRIES - 1), True]:
+        meta = yield from read_first(session)
+        if meta.get("phase") == "dropping":  # a drop that died half-way, or is under way: end it, then begin anew
+            yield from end_drop(session, meta)
+            meta = {}
+        try:
+            if meta:
+                yield from _join(session, meta, settings)
+            else:
+                yield from _begin(session, settings)
+            yield from keep_listed(session)
+        except ServerUnavailable:
+            raise
+        except FilterNotFound:
+            if last:
+                raise
+        except UriFilterError:
+            if last or not (yield from _changed(session, meta)):
+                raise
+        else:
+            break
     return session.config
 
 
@@ -84,10 +101,11 @@ def open_(session: Session) -> Flow[Config]:
         ArchiveError: the archive failed.
     """
     yield from _learn_time(session)
-    meta = yield from _read_first(session)
+    meta = yield from read_first(session)
     if meta and meta.get("phase") != "dropping":
         session.learn(meta)
         yield from _attend(session, meta)
+        yield from keep_listed(session)
         return session.config
     config = (yield from registered(session.home, session.keys.name)) if session.home else None
     if config is None:
@@ -99,36 +117,6 @@ def open_(session: Session) -> Flow[Config]:
         raise FilterNotFound(f"{session.where}: there is no such filter: create it first")
     yield from _bring_back(session, config)
     return session.config
-
-
-def drop(session: Session, *, keep_archive: bool = False) -> Flow[bool]:
-    """Remove the filter with all its keys, also one that lost some; return whether there was anything.
-
-    Args:
-        session: of the filter.
-        keep_archive: leave what the archive has, from where it can be restored.
-
-    Raises:
-        ConfigMismatch: it was dropped and created anew meanwhile.
-        ArchiveMissing: it has an archive, which was not named.
-    """
-    keys = session.keys
-    meta = yield from _read_first(session)
-    archived = False
-    if not keep_archive:
-        archived = yield from _drop_archive(session, meta)
-    yield Work("note", functools.partial(known.forget, session))
-    left: dict[int, list[str]] = {}
-    if meta:
-        shards = list(range(int(meta["shards"])))
-        yield from ask(session, calls.drop("begin", meta["uid"], keys.shard(0)))
-    else:
-        left = yield from _left(session)
-        shards = sorted(left)
-    # Before shard 0 is gone, so that the name of a filter that is created anew meanwhile stays.
-    yield from ask(session, ("SREM", keys.filters, keys.name))
-    removed = yield from _delete(session, meta, shards[::-1], left)
-    return bool(meta) or archived or removed > 0
 
 
 def names(session: Session) -> Flow[list[str]]:
@@ -145,18 +133,55 @@ def _learn_time(session: Session) -> Flow[None]:
     session.ids.clock.learn((yield from server_time(session)))
 
 
-def _read_first(session: Session) -> Flow[dict[str, str]]:
-    (reply,) = yield from ask(session, session.read_meta(0))
-    return to_mapping(reply)
+def _changed(session: Session, meta: Mapping[str, str]) -> Flow[bool]:
+    """Whether shard 0 is not as it was read."""
+    now = yield from read_first(session)
+    return (calls.identity(now), now.get("phase")) != (calls.identity(meta), meta.get("phase"))
+
+
+def _join(session: Session, meta: dict[str, str], settings: Settings) -> Flow[None]:
+    """Open a filter that is there, if it is the one that is wanted."""
+    session.learn(meta).check(settings, session.where)
+    yield from _attend(session, meta)
+
+
+def _begin(session: Session, settings: Settings) -> Flow[None]:
+    """Make the filter, of which Redis has nothing; with an archive as that knows it."""
+    if session.home is None:
+        yield Work("note", functools.partial(known.check_unknown, session))
+        yield from _make(session, settings)
+        return
+    config, new = (yield from registered(session.home, session.keys.name)), False
+    if config is None:
+        yield Work("note", functools.partial(known.check_unknown, session))
+        yield from _check_no_leftovers(session, settings)
+        config, new = yield from register(session.home, session.keys.name, Config.new(settings, session.home.shown))
+    config.check(settings, session.where)
+    yield from _bring_back(session, config)
+    session.restored = None if new else session.restored
 
 
 def _make(session: Session, settings: Settings) -> Flow[None]:
     """Make the filter without an archive."""
     wanted = Config.new(settings)
-    yield from ask(session, ("SADD", session.keys.filters, session.keys.name))
-    meta = yield from _make_shard_0(session, wanted, "idle" if wanted.shards == 1 else "creating")
+    phase = "idle" if wanted.shards == 1 else "creating"
+    yield from ask(session, ("SADD", session.keys.filters, session.keys.name))  # first, so that all there is is listed
+    try:
+        call = calls.create("make", wanted, session.keys.shard(0), wanted.to_meta(0, phase))
+        (reply,) = yield from ask(session, call)
+    except UriFilterError as error:
+        if not isinstance(error, ServerUnavailable) or "OOM" in str(error):
+            yield from list_or_not(session)
+        raise
+    meta = to_mapping(reply)
+    if meta["phase"] == "dropping":
+        raise _dropped(session)
     session.learn(meta).check(settings, session.where)
     yield from _complete(session, meta)
+
+
+def _dropped(session: Session) -> FilterNotFound:
+    return FilterNotFound(f"{session.where}: it was dropped while it was made")
 
 
 def _check_archive(session: Session, home: Home) -> Flow[None]:
@@ -195,7 +220,7 @@ def _attend(session: Session, meta: dict[str, str]) -> Flow[None]:
 def _check_no_leftovers(session: Session, settings: Settings) -> Flow[None]:
     """Check that no shard of a filter that is to be made has slices of an earlier one."""
     shards = Config.new(settings).shards
-    for some in _pieces(range(shards), SHARDS_A_PIPELINE):
+    for some in pieces(range(shards), SHARDS_A_PIPELINE):
         bases = [session.keys.shard(shard) for shard in some]
         slices = [(keys, keys.slice(name)) for keys in bases for name in ("today", "history", "history_1")]
         there = yield from ask(session, *(("EXISTS", key) for _, key in slices))
@@ -219,91 +244,53 @@ def _bring_back(session: Session, config: Config) -> Flow[None]:
     session.learn(dict(zip(fields[::2], fields[1::2], strict=True)) | {"uid": config.uid})
     yield Work("note", functools.partial(known.remember, session))
     yield from ensure(session)
+    now = yield from registered(home, session.keys.name)
+    if now is None or now.uid != config.uid:  # what was brought back meanwhile is nobody's
+        meta = yield from read_first(session)
+        if meta.get("uid") == config.uid:
+            yield from end_drop(session, meta)
+        raise _dropped(session)
 
 
-def _drop_archive(session: Session, meta: dict[str, str]) -> Flow[bool]:
-    """Remove what the archive has of the filter; return whether there was anything."""
-    home, needed = session.home, meta.get("archive", "redis")
-    if home is None:
-        if needed != "redis":
-            text = f"it has the archive {needed}, from where it would come back: name it, or keep it (--keep-archive)"
-            raise ArchiveMissing(f"{session.where}: {text}")
-        return False
-    config = yield from registered(home, session.keys.name)
-    if config is not None and meta and meta.get("uid") != config.uid:  # another filter of this name
-        return False
-    return (yield from unregister(home, session.keys.name))
+def _complete(session: Session, meta: Mapping[str, str]) -> Flow[None]:
+    """Make the other shards of a filter that is being made; ``meta`` is shard 0's.
 
-
-def _make_shard_0(session: Session, wanted: Config, phase: str) -> Flow[dict[str, str]]:
-    call = calls.create("make", wanted, session.keys.shard(0), wanted.to_meta(0, phase))
-    (reply,) = yield from ask(session, call)
-    return to_mapping(reply)
-
-
-def _complete(session: Session, meta: dict[str, str]) -> Flow[None]:
+    Raises:
+        FilterNotFound: it was dropped meanwhile; nothing that was made of it is left.
+    """
     if meta["phase"] != "creating":
         return
-    config, keys = session.config, session.keys
-    for some in _pieces(range(1, config.shards), SHARDS_A_PIPELINE):
-        made = (calls.create("make", config, keys.shard(n), config.to_meta(n, "idle")) for n in some)
-        replies = yield from ask(session, *made)
-        for shard, reply in zip(some, replies, strict=True):
-            if to_mapping(reply)["uid"] != config.uid:
+    made: dict[int, dict[str, str]] = {}
+    try:
+        for some in pieces(range(1, session.config.shards), SHARDS_A_PIPELINE):
+            yield from _make_shards(session, meta, some, made)
+        yield from ask(session, calls.create("finish", session.config, session.keys.shard(0)))
+    except (FilterNotFound, ConfigMismatch):
+        yield from remove(session, made)
+        raise _dropped(session) from None
+
+
+def _make_shards(
+    session: Session, first: Mapping[str, str], some: Sequence[int], made: dict[int, dict[str, str]]
+) -> Flow[None]:
+    """Make shards of the filter whose shard 0 has the ``meta`` that is ``first``; add the ``meta`` of each to ``made``.
+
+    What an earlier filter has left empty is removed: its creator went on after it was dropped. Shard 0 tells that it
+    is an earlier one's, because it is made first and goes last.
+    """
+    config, waiting = session.config, list(some)
+    while waiting:
+        calls_ = (calls.create("make", config, session.keys.shard(n), config.to_meta(n, "idle")) for n in waiting)
+        replies = yield from ask(session, *calls_)
+        found = {shard: to_mapping(reply) for shard, reply in zip(waiting, replies, strict=True)}
+        made |= {shard: meta for shard, meta in found.items() if meta["uid"] == config.uid}
+        others = {shard: meta for shard, meta in found.items() if shard not in made}
+        dropping = any(meta["phase"] == "dropping" for shard, meta in found.items() if shard in made)
+        if dropping or (others and not (yield from still(session, first))):
+            raise _dropped(session)
+        for shard, meta in others.items():
+            if (meta.get("epoch"), meta.get("inserted")) != ("0", "0") and meta["phase"] != "dropping":
                 text = "belongs to an earlier filter of this name: drop it, then create it anew"
                 raise SliceLost(f"{session.where}: shard {shard} {text}")
-    yield from ask(session, calls.create("finish", config, keys.shard(0)))
-
-
-def _delete(session: Session, first: dict[str, str], shards: Sequence[int], left: dict[int, list[str]]) -> Flow[int]:
-    """Delete shards; shard 0 only if it still is the filter of ``first``, others whatever filter they were left by.
-
-    ``left``: the keys that were found of each shard; where there are none, ``meta`` says which there are.
-    """
-    removed = 0
-    for some in _pieces(shards, SHARDS_A_PIPELINE):
-        replies = yield from ask(session, *(session.read_meta(shard) for shard in some))
-        metas = [
-            first if first and shard == 0 else to_mapping(reply) for shard, reply in zip(some, replies, strict=True)
-        ]
-        begun, deleted = [], []
-        for shard, meta in zip(some, metas, strict=True):
-            keys, uid = session.keys.shard(shard), meta.get("uid", "")
-            begun += [calls.drop("begin", uid, keys)] if uid else []
-            doomed = left.get(shard) or _keys_of(keys, meta or first)
-            last = [keys.replies, keys.forgotten, keys.meta]
-            in_order = [key for key in doomed if key not in last] + last
-            deleted += [calls.drop("delete", uid, keys, each) for each in _pieces(in_order, KEYS_A_CALL)]
-        yield from ask(session, *begun)
-        removed += sum((yield from ask(session, *deleted)))
-    return removed
-
-
-def _keys_of(keys: ShardKeys, meta: dict[str, str]) -> list[str]:
-    """Return the keys that a shard with this ``meta`` may have, those of a rotation under way too."""
-    epoch, window = int(meta.get("epoch", 0)), int(meta.get("window", 0))
-    live = max(window if meta.get("retention") == "ring" else 0, len(meta.get("slices", "").split()) + 1)
-    names = ["today", "history", *(f"history_{n}" for n in range(1, live))]
-    archived = range(max(0, epoch - window - 1), epoch + 2) if meta.get("retention") == "rolling" else ()
-    return [keys.next, *keys.merging, *map(keys.slice, names), *map(keys.archived, archived)]
-
-
-def _left(session: Session) -> Flow[dict[int, list[str]]]:
-    """Find what is left of a filter whose ``meta`` is gone, by looking through all keys: the keys of each shard."""
-    before, after = session.keys.shard(0).base.split("0}:")[0], "}:"
-    form = re.compile(re.escape(before) + r"(\d+)" + re.escape(after) + ".*", re.DOTALL)
-    found: dict[int, list[str]] = {}
-    cursor: bytes | str | int = 0
-    while True:
-        ((cursor, keys),) = yield from ask(session, ("SCAN", cursor, "MATCH", f"{before}*", "COUNT", 1000))
-        for key in keys:
-            text = key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key)
-            if match := form.fullmatch(text):
-                found.setdefault(int(match[1]), []).append(text)
-        if int(cursor) == 0:
-            return found
-
-
-def _pieces(listed: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    for start in range(0, len(listed), size):
-        yield listed[start : start + size]
+        yield from remove(session, others)
+        waiting = list(others)

@@ -72,6 +72,11 @@ class Session:
         return self._config
 
     @property
+    def uid(self) -> str:
+        """The uid of the filter that was opened or made; empty before that."""
+        return "" if self._config is None else self._config.uid
+
+    @property
     def digester(self) -> Digester:
         """What makes the filter's digests, once ``learn`` was called."""
         assert self._digester is not None  # noqa: S101 - likewise

@@ -57,7 +57,7 @@ CALLS = [
     ),
     ("lease", calls.lease("take", CONFIG.uid, KEYS, STATE.token, 1000)),
     ("probe", calls.probe(KEYS)),
-    ("drop", calls.drop("delete", CONFIG.uid, KEYS, [KEYS.slice("today"), KEYS.meta])),
+    ("drop", calls.drop("delete", {"uid": CONFIG.uid}, KEYS, [KEYS.slice("today"), KEYS.meta])),
 ]
 
 KEY_NAMES = {
@@ -95,6 +95,8 @@ ARGUMENTS = {
     "begun": lambda v: v == 9,
     "word": lambda v: v == "list",
     "time": lambda v: v == 1000,
+    "identity": lambda v: v == CONFIG.uid + "//",
+    "archive": lambda v: v == 0,
 }
 
 

@@ -91,7 +91,7 @@ def test_no_filter(shard, command):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_filter_being_dropped(shard, command):
     """NOFILTER from the first step of a drop on."""
-    shard.call(calls.drop("begin", shard.config.uid, KEYS))
+    shard.call(calls.drop("begin", shard.meta(), KEYS))
     refused(shard, changed(shard, command), "NOFILTER")
 
 
@@ -260,4 +260,4 @@ def test_all_keys_are_in_one_slot_and_declared(make_server):
             pass
         shard = Shard(client, geometry("blocked", 12, 100))
         assert [shard.ask(command, A)[0] for command in ("insert", "contains", "forget", "insert")] == [0, 1, 1, 0]
-        assert shard.call(calls.drop("delete", shard.config.uid, KEYS, [KEYS.slice("today"), KEYS.meta])) == 2
+        assert shard.call(calls.drop("delete", shard.meta(), KEYS, [KEYS.slice("today"), KEYS.meta])) == 2

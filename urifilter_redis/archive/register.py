@@ -67,7 +67,7 @@ def register(home: Home, name: str, config: Config) -> Flow[tuple[Config, bool]]
         if there is not None and not there.dropped:
             return there.config, False
         if there is not None:
-            yield from unregister(home, name)
+            yield from unregister(home, name, there.config.uid)
         if any(key.kind != "filter" for key in (yield from home.keys(name))):
             text = (
                 f"there are checkpoints of {name!r}, and its registration is missing: bring it back, or drop the filter"
@@ -133,27 +133,44 @@ def is_complete(text: bytes | None) -> bool:
     return documents.note_of(text) == _COMPLETE
 
 
-def unregister(home: Home, name: str) -> Flow[bool]:
-    """Remove a filter from an archive; return whether it was there. Whoever does it again finishes it."""
+def unregister(home: Home, name: str, uid: str) -> Flow[bool]:
+    """Remove a filter from an archive; return whether it was there. Whoever does it again finishes it.
+
+    Args:
+        home: of the archive.
+        name: of the filter.
+        uid: of the filter, so that another one that is registered by now stays; empty: the one that is found.
+    """
     text, there = yield from read_registration(home, name)
     if text is None or there is None:
-        return (yield from _remove_all(home, name, ""))
+        return (yield from _remove_all(home, name, uid, None))
+    if uid and there.config.uid != uid:
+        return False
     if not there.dropped:
         dropped = documents.dump(dataclasses.replace(there, dropped=True))
         if not (yield from home.swap(Key(name), text, dropped)):
-            return (yield from unregister(home, name))
+            return (yield from unregister(home, name, there.config.uid))
         text = dropped
-    yield from _remove_all(home, name, there.config.uid)
+    yield from _remove_all(home, name, there.config.uid, text)
     return (yield from home.swap(Key(name), text, None))
 
 
-def _remove_all(home: Home, name: str, uid: str) -> Flow[bool]:
-    """Remove the documents and blobs of a filter, or of all of its name; return whether there were any."""
-    keys = [key for key in (yield from home.keys(name)) if key.kind != "filter" and key.uid.startswith(uid)]
+def _remove_all(home: Home, name: str, uid: str, registration: bytes | None) -> Flow[bool]:
+    """Remove the documents and blobs of a filter, or (no ``uid``) of all of its name; return whether there were any.
+
+    ``registration`` is what was read; if it is another by now, what was found may be a new filter's, and stays.
+    """
+    found = {key.uid for key in (yield from home.keys(name))} | {
+        blob.id.partition("-")[0] for blob in (yield from home.blobs(name))
+    }
+    uids = (uid,) if uid else tuple(found - {""})
+    if (yield from home.read(Key(name))) != registration:
+        return False
+    keys = [key for key in (yield from home.keys(name)) if key.uid in uids]
     for key in keys:
         yield from home.swap(key, (yield from read_to_replace(home, key))[0], None)
     blobs = yield from home.blobs(name)
-    yield from home.delete(name, [blob.id for blob in blobs if blob.id.startswith(uid)])
+    yield from home.delete(name, [blob.id for blob in blobs if blob.id.startswith(uids)])
     return bool(keys)
 
 

@@ -261,7 +261,7 @@ def prune(home: Home, age: float, only: str | None = None) -> Flow[Pruned]:
             problems.append(f"{error}: nothing of {name!r} was removed")
             continue
         if text is not None and registration is not None and registration.dropped:
-            expired += yield from unregister(home, name)
+            expired += yield from unregister(home, name, registration.config.uid)
             continue
         config = registration.config if registration else None
         expired += yield from _expire(home, name, config)

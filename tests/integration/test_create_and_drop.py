@@ -1,0 +1,152 @@
+"""Creators and droppers of one filter beside each other: no one's filter is harmed, and nothing is left behind.
+
+Each is a flow that is advanced a command at a time, so that any of them stalls, or dies, at any place.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+
+import pytest
+from support.interleaved import Actor
+
+from urifilter_redis import UriFilter, drop_filter, dropping, lifecycle, list_filters
+from urifilter_redis.config import Config, Settings
+from urifilter_redis.errors import ConfigMismatch
+from urifilter_redis.replies import to_mapping
+
+SHARDS = 3
+SETTINGS = {"capacity": 1000, "error_rate": 1e-3, "shards": SHARDS, "seed": 1}
+
+#: The next one to go on, and how far: of several schedules for two, after the first has done some steps.
+BETWEEN = [(2, False), (7, False), (None, False), (None, True)]
+
+
+class Scene:
+    """Processes that begin beside each other: ``create``, ``drop`` by name, ``drop old``: of an object."""
+
+    def __init__(self, server, kinds, *, there=True) -> None:
+        self.server, self.admin, self.kinds = server, server.client(), kinds
+        self.admin.flushall()
+        self.old = {}
+        if there:
+            UriFilter.create("news", redis=server.url, **SETTINGS).close()
+            self.old = to_mapping(self.admin.hgetall("urifilter:{news:0}:meta"))
+        self.actors = [Actor(server, functools.partial(self.flow, kind)) for kind in kinds]
+        self.died = False
+
+    def flow(self, kind, session):
+        if kind == "create":
+            return lifecycle.create(session, Settings(**SETTINGS))
+        if kind == "drop old":
+            session.learn(self.old)
+        return dropping.drop(session)
+
+    def die(self, actor) -> None:
+        self.died = self.died or not actor.ended
+        actor.die()
+
+    def end(self) -> None:
+        """Run what is left, and check what there is; then create, and drop, once more."""
+        for actor in self.actors:
+            actor.run()
+        self.check()
+        with UriFilter.create("news", redis=self.server.url, **SETTINGS) as anew:
+            self.check_whole(anew.config.uid)
+        drop_filter("news", redis=self.server.url)
+        assert self.admin.keys() == []
+        self.admin.close()
+
+    def check(self) -> None:
+        """Whoever was given a filter has it, unless a dropper meant that one; that one is gone."""
+        meant = set()
+        for kind, actor in zip(self.kinds, self.actors, strict=True):
+            if kind == "drop old" and actor.error is not None:
+                assert isinstance(actor.error, ConfigMismatch)
+            else:
+                assert actor.error is None, actor.error
+            if kind != "create":
+                meant.add(self.old["uid"] if kind == "drop old" else (actor.first or {}).get("uid"))
+        given = {actor.result.uid for actor in self.actors if isinstance(actor.result, Config)}
+        for uid in given - meant:
+            if self.died:  # perhaps between taking the name out and looking whether there is a new filter
+                UriFilter.open("news", redis=self.server.url).close()
+            self.check_whole(uid)
+        if not self.died:
+            assert not meant & set(self.uids())
+            if not self.uids():
+                assert self.admin.keys() == []
+
+    def uids(self) -> list[str]:
+        found = (self.admin.hget(f"urifilter:{{news:{n}}}:meta", "uid") for n in range(SHARDS))
+        return [uid.decode() for uid in found if uid]
+
+    def check_whole(self, uid) -> None:
+        """There is this filter with all its keys, no other, and it is listed."""
+        assert self.uids() == [uid] * SHARDS
+        assert list_filters(redis=self.server.url) == ["news"]
+        names = [f"urifilter:{{news:{n}}}:{name}" for n in range(SHARDS) for name in ("meta", "today")]
+        assert {key.decode() for key in self.admin.keys()} == {"urifilter:filters", *names}
+        assert {self.admin.hget(name, "phase") for name in names[::2]} == {b"idle"}
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["made", "not made"])
+@pytest.mark.parametrize("kinds", [("drop", "create"), ("create", "drop"), ("drop", "drop"), ("create", "create")])
+def test_two_with_a_stall_at_each_step(redis70, kinds, there):
+    """One stops at any step; the other goes on for some, or to its end; then the first goes on, or is dead."""
+    for steps in range(100):
+        for between, dies in BETWEEN:
+            scene = Scene(redis70, kinds, there=there)
+            one, other = scene.actors
+            one.run(steps)
+            ended = one.ended
+            other.run(between)
+            if dies:
+                scene.die(one)
+            scene.end()
+        if ended:
+            assert steps > 2
+            return
+    pytest.fail("it does not end")
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["made", "not made"])
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("drop", "drop", "create"),
+        ("drop old", "drop", "create"),
+        ("drop old", "create", "create"),
+        ("drop", "drop", "create", "create"),
+    ],
+    ids=", ".join,
+)
+def test_any_order(redis70, kinds, there):
+    """Any number, in any order, with stalls of any length; some die."""
+    if not there and "drop old" in kinds:
+        return
+    for seed in range(40):
+        chosen = random.Random(seed)
+        scene = Scene(redis70, kinds, there=there)
+        doomed = chosen.choice([None, *scene.actors])
+        last = chosen.randrange(1, 20)
+        while not all(actor.ended for actor in scene.actors):
+            actor = chosen.choice(scene.actors)
+            actor.run(chosen.choice([1, 1, 2, 5, 12]))
+            if doomed is not None and doomed.steps >= last:
+                scene.die(doomed)
+        scene.end()
+
+
+def test_a_live_filter_is_listed_again(redis70):
+    """A dropper that took the name of a new filter out, and died before it looked: the next open lists it again."""
+    scene = Scene(redis70, ["drop", "create"])
+    dropper, creator = scene.actors
+    while dropper.next() != "SREM":
+        dropper.step()
+    creator.run()
+    dropper.step()
+    assert list_filters(redis=redis70.url) == []
+    scene.die(dropper)
+    scene.end()
