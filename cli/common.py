@@ -18,6 +18,7 @@ from click.core import ParameterSource
 from urifilter_redis import Timeouts, UriFilterError
 from urifilter_redis.keys import DEFAULT_PREFIX, check_name
 from urifilter_redis.retention import period_of, seconds_of
+from urifilter_redis.room import size_text
 
 from .signals import Interrupted, name_of
 
@@ -193,12 +194,3 @@ def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def size_text(size: float) -> str:
-    """Return bytes as a short text, in units of 1000."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:  # noqa: PLR2004
-            return f"{size:.3g} {unit}" if unit != "B" else f"{size:.0f} B"
-        size /= 1000
-    return f"{size:.3g} TB"

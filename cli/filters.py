@@ -8,10 +8,10 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from urifilter_redis import FilterInfo, SliceInfo, UriFilter, UriFilterError, drop_filter, list_filters
+from urifilter_redis import FilterInfo, SliceInfo, TooLarge, UriFilter, UriFilterError, drop_filter, list_filters
 
 from .common import Shared, columns, filter_name, moment, pass_shared, print_json, say, shared, size_text
-from .settings import identity_options, layout_option, size_options, time_options
+from .settings import identity_options, layout_option, size_options, time_options, yes_option
 
 __all__ = ["create", "drop", "info", "list_"]
 
@@ -25,11 +25,16 @@ __all__ = ["create", "drop", "info", "list_"]
 @click.option(
     "--like", type=filter_name, metavar="NAME", help="Take all settings, the seed too, from this filter: for union."
 )
+@yes_option
 @shared
 @pass_shared
 @click.pass_context
-def create(context: click.Context, options: Shared, /, name: str, like: str | None, **settings: Any) -> None:
+def create(
+    context: click.Context, options: Shared, /, name: str, like: str | None, *, yes: bool, **settings: Any
+) -> None:
     """Make a filter; if it is there with these settings, do nothing.
+
+    It asks before it makes one that takes more than half of the memory that the server has free.
 
     \b
     Example:
@@ -43,12 +48,23 @@ def create(context: click.Context, options: Shared, /, name: str, like: str | No
             settings = other.settings
     elif settings["capacity"] is None:
         raise click.UsageError("--capacity is missing: how many items, such as 10M or 1e8")
-    with UriFilter.create(name, **options.filter(), **settings) as made:
+    with _made(name, **options.filter(), **settings, large=yes) as made:
         found = made.info()
     if options.json:
         print_json(found.to_dict())
     else:
         click.echo(f"{name}: {_described(found)}")
+
+
+def _made(name: str, **settings: Any) -> UriFilter:
+    """Make a filter; ask whether it may be large where there is a terminal to ask on."""
+    try:
+        return UriFilter.create(name, **settings)
+    except TooLarge as error:
+        if not error.fits or not sys.stdin.isatty():
+            raise
+        click.confirm(f"{error}. Make it?", abort=True, err=True)
+    return UriFilter.create(name, **(settings | {"large": True}))
 
 
 def _described(found: FilterInfo) -> str:

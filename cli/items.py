@@ -20,6 +20,7 @@ from .common import Shared, filter_name, pass_shared, print_json, say, shared
 from .lines import Window, total_size, windows_of
 from .output import Output
 from .progress import progress
+from .settings import yes_option
 from .signals import Interrupted, Signals
 
 __all__ = ["add", "check", "dedupe", "forget", "remove"]
@@ -85,8 +86,9 @@ def max_age_option(command: F) -> F:
 @click.command()
 @lines_command
 @max_age_option
+@yes_option
 @pass_shared
-def add(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool, max_age: int | None) -> None:
+def add(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool, max_age: int | None, yes: bool) -> None:
     """Insert the lines of files, or of stdin.
 
     \b
@@ -94,7 +96,7 @@ def add(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool, max_
       urifilter add --filter news seen-already.txt
     """
     summary = Summary(name)
-    with _open(options, name) as news, Signals() as signals:
+    with _open(options, name, yes=yes) as news, Signals() as signals:
         for _, items in _windows(files, summary, signals, quiet=quiet):
             summary.count(_persist(news.insert_many, items, max_age=max_age))
         _finish(options, summary, _added(summary), news, quiet=quiet)
@@ -182,9 +184,17 @@ def check(  # its options
 @lines_command
 @max_age_option
 @click.option("--temporary", is_flag=True, help="Use a filter of its own that is dropped at the end.")
+@yes_option
 @pass_shared
 def dedupe(  # its options
-    options: Shared, name: str, files: tuple[str, ...], *, quiet: bool, temporary: bool, max_age: int | None
+    options: Shared,
+    name: str,
+    files: tuple[str, ...],
+    *,
+    quiet: bool,
+    temporary: bool,
+    max_age: int | None,
+    yes: bool,
 ) -> None:
     """Print the lines of files, or of stdin, that have not been seen before, in their order.
 
@@ -198,7 +208,8 @@ def dedupe(  # its options
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals())
         with contextlib.nullcontext() if temporary else signals.allowed():  # what was made is dropped, come what may
-            news = stack.enter_context(_open(options, summary.filter, make=temporary or name == DEFAULT_FILTER))
+            make = temporary or name == DEFAULT_FILTER
+            news = stack.enter_context(_open(options, summary.filter, make=make, yes=yes))
         if temporary:
             stack.callback(news.drop)
         try:
@@ -255,7 +266,7 @@ def _persist(method: Callable[..., list[T]], items: list[bytes], **more: Any) ->
     return method(items, retry=error, **more)
 
 
-def _open(options: Shared, name: str, *, make: bool | None = None) -> UriFilter:
+def _open(options: Shared, name: str, *, make: bool | None = None, yes: bool = False) -> UriFilter:
     """Open the filter; the default one, and a temporary one, is made if it is not there."""
     make = name == DEFAULT_FILTER if make is None else make
     try:
@@ -263,7 +274,7 @@ def _open(options: Shared, name: str, *, make: bool | None = None) -> UriFilter:
     except FilterNotFound as error:
         if make:
             archive = {} if name == DEFAULT_FILTER else {"archive": ""}  # none for what is dropped at the end
-            return UriFilter.create(name, **DEFAULT_SETTINGS, **(options.filter() | archive))
+            return UriFilter.create(name, **DEFAULT_SETTINGS, **(options.filter() | archive), large=yes)
         text = f"{error}: urifilter create {name} --capacity 10M"
         raise FilterNotFound(text) from error
 

@@ -11,7 +11,7 @@ from urifilter_redis.batch import Digester
 from urifilter_redis.config import Settings
 from urifilter_redis.digest import HASHES, hasher, new_seed, shard_of
 from urifilter_redis.normalize import NORMALIZATIONS
-from urifilter_redis.retention import error_rate_at_capacity, live_slices, size_first
+from urifilter_redis.retention import error_rate_at_capacity, live_slices, memory, size_first
 from urifilter_redis.sizing import LAYOUTS
 
 from .common import Shared, columns, filter_name, pass_shared, print_json, shared, size_text
@@ -68,8 +68,8 @@ class Plan:
         sizing, rate = self.sizing, self.settings.error_rate
         mark = "<" if rate == asked else ""
         skipped = f"{self.skipped:,.0f}" if self.skipped >= 10 else f"{self.skipped:.2g}"  # noqa: PLR2004
-        memory = size_text(self.slices * sizing.memory)
-        return sizing.layout, f"{rate:g}", sizing.k, f"{self.bits:.1f}", memory, sizing.shards, skipped, mark
+        size = size_text(memory(self.settings))
+        return sizing.layout, f"{rate:g}", sizing.k, f"{self.bits:.1f}", size, sizing.shards, skipped, mark
 
     def values(self) -> dict[str, Any]:
         """Return what ``--json`` prints."""
@@ -81,7 +81,7 @@ class Plan:
             "error_rate": settings.error_rate,
             "k": sizing.k,
             "bits_per_item": self.bits,
-            "memory": self.slices * sizing.memory,
+            "memory": memory(settings),
             "live_slices": self.slices,
             "shards": sizing.shards,
             "slice_bytes": sizing.slice_bytes,

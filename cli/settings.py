@@ -14,7 +14,7 @@ from urifilter_redis.sizing import LAYOUTS
 
 from .common import count
 
-__all__ = ["identity_options", "layout_option", "size_options", "time_options"]
+__all__ = ["identity_options", "layout_option", "size_options", "time_options", "yes_option"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -63,6 +63,12 @@ def identity_options(command: F) -> F:
         click.option("--hash", type=hash_, default="mmh3", show_default=True, help="blake2b: for hostile input."),
         click.option("--seed", help="Of the hash; random by default."),
     )(command)
+
+
+def yes_option(command: F) -> F:
+    """Add the answer to the question whether the filter may be large."""
+    text = "Make the filter even if it takes more than half of the memory that is free."
+    return click.option("--yes", is_flag=True, help=text)(command)
 
 
 def _all(*options: Callable[[F], F]) -> Callable[[F], F]:

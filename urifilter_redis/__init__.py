@@ -20,6 +20,7 @@ from urifilter_redis.errors import (
     RotationConflict,
     ServerUnavailable,
     SliceLost,
+    TooLarge,
     UriFilterError,
 )
 from urifilter_redis.exchange import Timeouts
@@ -45,6 +46,7 @@ __all__ = [
     "SliceInfo",
     "SliceLost",
     "Timeouts",
+    "TooLarge",
     "UriFilter",
     "UriFilterError",
     "__version__",

@@ -94,6 +94,7 @@ class AsyncUriFilter:
         normalize: str = "none",
         hash: str = "mmh3",  # noqa: A002 - the setting's name
         seed: int | str | None = None,
+        large: bool = False,
         archive: str | None = None,
         redis: str | redis_asyncio.Redis | None = None,
         prefix: str = DEFAULT_PREFIX,
@@ -115,7 +116,7 @@ class AsyncUriFilter:
             hash=hash,
             seed=seed,
         )
-        flow = functools.partial(lifecycle.create, settings=settings)
+        flow = functools.partial(lifecycle.create, settings=settings, large=large)
         return await cls._begin(flow, name, redis, prefix, timeouts, archive)
 
     @classmethod

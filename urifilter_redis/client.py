@@ -119,6 +119,7 @@ class UriFilter:
         normalize: str = "none",
         hash: str = "mmh3",  # noqa: A002 - the setting's name
         seed: int | str | None = None,
+        large: bool = False,
         archive: str | None = None,
         redis: str | redis_py.Redis | None = None,
         prefix: str = DEFAULT_PREFIX,
@@ -142,6 +143,7 @@ class UriFilter:
             normalize: ``none``, ``whatwg`` or ``sorted``.
             hash: ``mmh3``, ``md5`` or ``blake2b`` (keyed: for hostile input).
             seed: for mmh3 a 32-bit number, for blake2b 32 hex digits; None: random.
+            large: make it even if it takes more than half of the memory that the server has free.
             archive: where checkpoints and closed slices go, and what is restored from: ``file:///…`` or
                 ``mongodb://…/database``; None: ``URIFILTER_ARCHIVE``, else none (rolling: Redis, for closed slices).
             redis: a URL or a ``redis.Redis``; None: ``URIFILTER_REDIS_URL``, else the embedded server.
@@ -150,6 +152,7 @@ class UriFilter:
 
         Raises:
             ValueError: a setting is not possible.
+            TooLarge: it takes more memory than the server has free, or more than half of that without ``large``.
             ConfigMismatch: the filter exists with other settings; each is named.
             SliceLost: parts of the filter are missing.
             Restoring: another process is bringing the filter back from its archive.
@@ -171,7 +174,7 @@ class UriFilter:
             hash=hash,
             seed=seed,
         )
-        flow = functools.partial(lifecycle.create, settings=settings)
+        flow = functools.partial(lifecycle.create, settings=settings, large=large)
         return cls._begin(flow, name, redis, prefix, timeouts, archive)
 
     @classmethod

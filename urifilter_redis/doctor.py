@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urifilter_redis.calls import LEASE
 from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.exchange import ask, server_time
-from urifilter_redis.replies import to_mapping
+from urifilter_redis.replies import to_fields, to_mapping
 from urifilter_redis.retention import seconds_of
 from urifilter_redis.rights import read_rights
 from urifilter_redis.turning import SHARDS_A_PIPELINE
@@ -81,9 +81,8 @@ def gather(session: Session) -> Flow[Facts]:
     Raises:
         ServerUnavailable: it does not answer at all.
     """
-    (text,) = yield from ask(session, ("INFO",))
-    lines = (text.decode() if isinstance(text, bytes) else str(text)).splitlines()
-    info = dict(line.split(":", 1) for line in lines if ":" in line)
+    (reply,) = yield from ask(session, ("INFO",))
+    info = to_fields(reply)
     settings: dict[str, str] = {}
     for name in _SETTINGS:
         try:

@@ -6,6 +6,7 @@
     ├── FilterNotFound       no filter of that name
     ├── ConfigMismatch       it exists with other settings, or was dropped and created anew
     ├── SliceLost            a bitmap or the meta of a live filter is missing, or has another length
+    ├── TooLarge             a filter that was not made: it takes more memory than is free, or much of it
     ├── FilterFull           growing: no further slice can be made
     ├── Restoring            the filter is being brought back from its archive
     ├── BadItem              an item that cannot be filtered
@@ -45,6 +46,7 @@ __all__ = [
     "RotationConflict",
     "ServerUnavailable",
     "SliceLost",
+    "TooLarge",
     "UriFilterError",
 ]
 
@@ -94,6 +96,18 @@ class ConfigMismatch(UriFilterError):
 
 class SliceLost(UriFilterError):
     """A bitmap or the ``meta`` of a live filter was deleted, evicted or overwritten."""
+
+
+class TooLarge(UriFilterError):
+    """A filter that was not made: it takes more than the server has free, or more than half of that.
+
+    Attributes:
+        fits: it is the latter, and ``large=True`` makes it.
+    """
+
+    def __init__(self, message: str, *, fits: bool) -> None:
+        super().__init__(message)
+        self.fits = fits
 
 
 class FilterFull(UriFilterError):

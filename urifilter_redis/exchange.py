@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from urifilter_redis.errors import AnswerLost, FilterFull, FilterNotFound, ServerUnavailable, UriFilterError
-from urifilter_redis.replies import Judged, Verdict, error_of, judge, late_at, text_of, to_mapping
+from urifilter_redis.replies import Judged, Verdict, error_of, judge, late_at, text_of, to_fields, to_mapping
 from urifilter_redis.steps import Arguments, Flow, Pause, Send
 
 if TYPE_CHECKING:
@@ -27,6 +26,7 @@ __all__ = [
     "exchange",
     "scan",
     "scanned",
+    "server_info",
     "server_run",
     "server_time",
 ]
@@ -170,16 +170,20 @@ def ask(session: Session, *made: Call | Arguments) -> Flow[list[Any]]:
     return (yield from _answers(session, [Request.of(each) for each in made]))
 
 
-def server_run(session: Session) -> Flow[str]:
-    """Return what tells one start of a server from any other; empty if this user may not ask."""
+def server_info(session: Session, section: str) -> Flow[dict[str, str]]:
+    """Return the fields of a section of INFO; empty if this user may not ask."""
     try:
-        (text,) = yield from ask(session, ("INFO", "server"))
+        (reply,) = yield from ask(session, ("INFO", section))
     except ServerUnavailable as error:
         if "NOPERM" not in str(error):
             raise
-        return ""
-    found = re.search(r"^run_id:(\w+)", text.decode() if isinstance(text, bytes) else str(text), re.MULTILINE)
-    return found[1] if found else ""
+        return {}
+    return to_fields(reply)
+
+
+def server_run(session: Session) -> Flow[str]:
+    """Return what tells one start of a server from any other; empty if this user may not ask."""
+    return (yield from server_info(session, "server")).get("run_id", "")
 
 
 def scanned(session: Session, command: str, key: str) -> Flow[list[tuple[bytes, Any]]]:

@@ -10,6 +10,7 @@ from urifilter_redis.archive.register import check_registered, register, registe
 from urifilter_redis.config import Config, Settings
 from urifilter_redis.dropping import (
     SHARDS_A_PIPELINE,
+    abandon,
     end_drop,
     keep_listed,
     list_or_not,
@@ -31,6 +32,7 @@ from urifilter_redis.keys import is_name
 from urifilter_redis.replies import to_mapping
 from urifilter_redis.restore import ensure
 from urifilter_redis.rights import then_check_rights
+from urifilter_redis.room import check_room
 from urifilter_redis.steps import Work
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ TRIES = 20
 
 
 @then_check_rights
-def create(session: Session, settings: Settings) -> Flow[Config]:
+def create(session: Session, settings: Settings, *, large: bool = False) -> Flow[Config]:
     """Make the filter, or open it if it is there with these settings; complete one that is half made.
 
     The first creator decides, on shard 0, and with an archive there: its seed and uid are everybody's. Whoever finds
@@ -56,10 +58,12 @@ def create(session: Session, settings: Settings) -> Flow[Config]:
     Args:
         session: of the filter.
         settings: of the filter.
+        large: it may take more than half of the memory that is free.
 
     Raises:
         ConfigMismatch: it exists with other settings.
         SliceLost: parts of it are missing, or parts of an earlier one are left.
+        TooLarge: it takes more memory than the server has free, or more than half of that and ``large`` was not said.
         ArchiveError: it needs an archive, which was not named or is not its own, or failed.
     """
     yield from _learn_time(session)
@@ -72,7 +76,7 @@ def create(session: Session, settings: Settings) -> Flow[Config]:
             if meta:
                 yield from _join(session, meta, settings)
             else:
-                yield from _begin(session, settings)
+                yield from _begin(session, settings, large=large)
             yield from keep_listed(session)
         except ServerUnavailable:
             raise
@@ -145,19 +149,26 @@ def _join(session: Session, meta: dict[str, str], settings: Settings) -> Flow[No
     yield from _attend(session, meta)
 
 
-def _begin(session: Session, settings: Settings) -> Flow[None]:
+def _begin(session: Session, settings: Settings, *, large: bool) -> Flow[None]:
     """Make the filter, of which Redis has nothing; with an archive as that knows it."""
     if session.home is None:
         yield Work("note", functools.partial(known.check_unknown, session))
+        yield from check_room(session, settings, large=large)
         yield from _make(session, settings)
         return
     config, new = (yield from registered(session.home, session.keys.name)), False
     if config is None:
         yield Work("note", functools.partial(known.check_unknown, session))
         yield from _check_no_leftovers(session, settings)
+        yield from check_room(session, settings, large=large)
         config, new = yield from register(session.home, session.keys.name, Config.new(settings, session.home.shown))
     config.check(settings, session.where)
-    yield from _bring_back(session, config)
+    try:
+        yield from _bring_back(session, config)
+    except ServerUnavailable as error:
+        if new and "OOM" in str(error):
+            raise _half_made(error) from error
+        raise
     session.restored = None if new else session.restored
 
 
@@ -268,6 +279,20 @@ def _complete(session: Session, meta: Mapping[str, str]) -> Flow[None]:
     except (FilterNotFound, ConfigMismatch):
         yield from remove(session, made)
         raise _dropped(session) from None
+    except ServerUnavailable as error:
+        if "OOM" not in str(error):
+            raise
+        try:
+            removed = yield from abandon(session)
+        except ServerUnavailable:
+            raise _half_made(error) from error
+        if not removed:  # another process has completed it, or dropped it
+            raise _dropped(session) from error
+        raise ServerUnavailable(f"{error}; what was made of the filter is removed again") from error
+
+
+def _half_made(error: ServerUnavailable) -> ServerUnavailable:
+    return ServerUnavailable(f"{error}; the filter is half made: the next create completes it, and drop removes it")
 
 
 def _make_shards(

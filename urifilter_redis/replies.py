@@ -22,7 +22,7 @@ from urifilter_redis.errors import (
 )
 from urifilter_redis.steps import Unanswered, Unsent
 
-__all__ = ["Judged", "Verdict", "error_of", "judge", "late_at", "text_in", "text_of", "to_mapping"]
+__all__ = ["Judged", "Verdict", "error_of", "judge", "late_at", "text_in", "text_of", "to_fields", "to_mapping"]
 
 
 class Verdict(Enum):
@@ -176,6 +176,11 @@ def to_mapping(reply: Any) -> dict[str, str]:
     """Read the reply of HGETALL, RESP2 or RESP3."""
     pairs = reply.items() if isinstance(reply, Mapping) else zip(reply[::2], reply[1::2], strict=True)
     return {text_in(name): text_in(value) for name, value in pairs}
+
+
+def to_fields(reply: bytes | str) -> dict[str, str]:
+    """Read the reply of INFO."""
+    return dict(line.split(":", 1) for line in text_in(reply).splitlines() if ":" in line)
 
 
 def text_in(value: Any) -> str:

@@ -29,6 +29,7 @@ __all__ = [
     "growing_share",
     "growing_slice",
     "live_slices",
+    "memory",
     "period_of",
     "seconds_of",
     "size_first",
@@ -153,6 +154,15 @@ def error_rate_at_capacity(settings: Settings | Config) -> float:
 def live_slices(settings: Settings | Config) -> int:
     """Return how many slices are live once the window is full (growing: at first)."""
     return {"ring": settings.slices or 1, "rolling": 2}.get(settings.retention, 1)
+
+
+def memory(settings: Settings | Config, *, rotating: bool = False) -> int:
+    """Return the bytes that the server allocates for all live slices (growing: for the first one).
+
+    ``rotating``: rolling: while the next history is built, which is a slice more.
+    """
+    more = rotating and settings.retention == "rolling"
+    return (live_slices(settings) + more) * size_first(settings).memory
 
 
 def slices_at(config: Config, epoch: int, *, rotating: bool = False) -> list[Slice]:

@@ -207,7 +207,7 @@ def test_all_of_a_file(toml):
 def test_filters_take_what_the_library_takes():
     """The options of a filter and their defaults are those of ``UriFilter.create``."""
     assert FilterSettings(capacity=1000).settings() == Settings(capacity=1000)
-    assert list(FilterSettings.model_fields) == list(Settings.__dataclass_fields__)
+    assert list(FilterSettings.model_fields) == [*Settings.__dataclass_fields__, "large"]
 
 
 def test_workers_get_them(toml, monkeypatch):

@@ -30,8 +30,9 @@ async def connect(settings: ServiceSettings, note: Callable[[RedisError], object
     address = await asyncio.to_thread(Address, settings.redis_url)
     connector = SharedConnector(AsyncConnector(address, timeouts), timeouts.total, note)
     wanted = {name: each.settings() for name, each in settings.filters.items()}
+    large = {name for name, each in settings.filters.items() if each.large}
     home = named_home(settings.archive or "", asynchronous=True)
-    return Filters(connector, home, wanted, settings.prefix, timeouts)
+    return Filters(connector, home, wanted, settings.prefix, timeouts, large)
 
 
 def try_all(settings: ServiceSettings) -> None:

@@ -15,6 +15,7 @@ from urifilter_redis.errors import (
     Restoring,
     ServerUnavailable,
     SliceLost,
+    TooLarge,
     UriFilterError,
 )
 from urifilter_redis.wire import ERROR_CODES
@@ -28,6 +29,7 @@ RETRY_AFTER = 1
 _CODES: tuple[tuple[type[UriFilterError], str], ...] = (
     (AnswerLost, "answer_lost"),
     (ServerUnavailable, "server_unavailable"),
+    (TooLarge, "server_unavailable"),
     (Restoring, "restoring"),
     (FilterNotFound, "filter_not_found"),
     (ConfigMismatch, "config_mismatch"),

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -68,20 +68,22 @@ class Filters:
     """Filters by name, for concurrent tasks of one event loop.
 
     Attributes:
-        wanted: those that are made when they are not there.
+        wanted: those that are made when they are not there; ``large`` has the names of those that may take more than
+            half of the memory that is free.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - all that its sessions need
         self,
         connector: SharedConnector,
         home: Home | None = None,
         wanted: dict[str, Settings] | None = None,
         prefix: str = DEFAULT_PREFIX,
         timeouts: Timeouts | None = None,
+        large: Collection[str] = (),
     ) -> None:
         self.wanted = wanted or {}
         self._connector, self._home, self._prefix = connector, home, prefix
-        self._timeouts = timeouts or Timeouts()
+        self._timeouts, self._large = timeouts or Timeouts(), large
         self._server = Session(FilterKeys(prefix, "any"), connector.shown, self._timeouts, where="Redis")
         self._sessions: dict[str, asyncio.Task[Session]] = {}
         self._measured: dict[str, asyncio.Task[Measured]] = {}
@@ -180,7 +182,10 @@ class Filters:
         keys, where = FilterKeys(self._prefix, name), f"filter {name!r}"  # clients need not know where Redis is
         session = Session(keys, self._connector.shown, self._timeouts, self._home, where=where, discreet=True)
         settings = self.wanted.get(name)
-        flow = lifecycle.open_(session) if settings is None else lifecycle.create(session, settings)
+        if settings is None:
+            flow = lifecycle.open_(session)
+        else:
+            flow = lifecycle.create(session, settings, large=name in self._large)
         await drive(flow, self._connector)
         return session
 

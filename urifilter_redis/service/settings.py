@@ -90,6 +90,7 @@ class FilterSettings(BaseModel):
     normalize: str = "none"
     hash: str = "mmh3"
     seed: int | str | None = None
+    large: bool = False
 
     @model_validator(mode="after")
     def _check(self) -> FilterSettings:
@@ -98,7 +99,7 @@ class FilterSettings(BaseModel):
 
     def settings(self) -> config.Settings:
         """Return them as the library uses them."""
-        return config.Settings(**{name: getattr(self, name) for name in type(self).model_fields})
+        return config.Settings(**{name: getattr(self, name) for name in type(self).model_fields if name != "large"})
 
 
 class ServiceSettings(BaseSettings):

@@ -1,0 +1,254 @@
+"""A server's memory: the look before a filter is made, and what a full server still does."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import pty
+
+import pytest
+import redis
+from support import cli
+from support.interleaved import Actor
+
+from urifilter_redis import AsyncUriFilter, ServerUnavailable, TooLarge, UriFilter, drop_filter, lifecycle
+from urifilter_redis.config import Settings
+from urifilter_redis.service.connecting import try_all
+from urifilter_redis.service.settings import load
+
+#: 1.45 MB.
+MIDDLING = {"capacity": 500_000}
+MB = 1_000_000
+
+
+@pytest.fixture
+def admin(server):
+    """A client of each kind of server; its limit is taken away again."""
+    with server.client() as client:
+        yield client
+        client.config_set("maxmemory", 0)
+
+
+def leave(admin, size) -> None:
+    """Let the server have so many bytes left."""
+    admin.config_set("maxmemory", admin.info("memory")["used_memory"] + size)
+
+
+def fill(admin) -> None:
+    """Let the server have nothing left."""
+    admin.config_set("maxmemory", admin.info("memory")["used_memory"] // 2)
+
+
+def test_what_does_not_fit_is_refused(server, admin):
+    """100 million items where 60 MB are free: refused with figures before anything is written, large or not."""
+    leave(admin, 60 * MB)
+    for large in (False, True):
+        with pytest.raises(TooLarge, match=r"it takes 3\d\d MB, and the server has [56]\d(\.\d)? MB free") as caught:
+            UriFilter.create("news", redis=server.url, capacity=100_000_000, large=large)
+        assert not caught.value.fits
+        assert "raise maxmemory" in str(caught.value)
+    assert admin.keys() == []
+
+
+def test_what_the_machine_has_not_is_refused(redis70):
+    """Without maxmemory it is the machine's memory that counts."""
+    with redis70.client() as admin:
+        total = admin.info("memory")["total_system_memory"]
+        with pytest.raises(TooLarge, match="used of the machine's") as caught:
+            UriFilter.create("news", redis=redis70.url, capacity=int(total / 2), error_rate=1e-4, large=True)
+        assert not caught.value.fits
+        assert admin.keys() == []
+
+
+async def make_asynchronously(server, **large) -> None:
+    await (await AsyncUriFilter.create("news", redis=server.url, **MIDDLING, **large)).close()
+
+
+def test_much_of_it_wants_to_be_said(server, admin):
+    """More than half of what is free: refused without ``large=True``; what is there already needs nothing."""
+    leave(admin, 2 * MB)
+    with pytest.raises(TooLarge, match="large=True") as caught:
+        UriFilter.create("news", redis=server.url, **MIDDLING)
+    assert caught.value.fits
+    with pytest.raises(TooLarge):
+        asyncio.run(make_asynchronously(server))
+    assert admin.keys() == []
+    asyncio.run(make_asynchronously(server, large=True))
+    leave(admin, MB)
+    UriFilter.create("news", redis=server.url, **MIDDLING).close()
+
+
+def test_all_that_lives_at_once_counts(server, admin):
+    """A rolling filter has three bitmaps while it rotates, a ring as many as its window has."""
+    leave(admin, 6 * MB)
+    for retention, slices in (("rolling", 4), ("ring", 8)):
+        where = {"retention": retention, "slices": slices, "period": "1d", "error_rate": 1e-2}
+        with pytest.raises(TooLarge, match=r"at first and [34]\.\d+ MB later"):
+            UriFilter.create("news", redis=server.url, capacity=700_000, **where)
+        UriFilter.create("news", redis=server.url, capacity=300_000, **where).drop()
+
+
+def test_made_by_another_meanwhile(redis70):
+    """What another has made when this process is about to refuse is opened."""
+    with redis70.client() as admin:
+        leave(admin, 2 * MB)
+        try:
+            creator = Actor(redis70, functools.partial(lifecycle.create, settings=Settings(**MIDDLING)))
+            while creator.next() != "INFO":
+                creator.step()
+            UriFilter.create("news", redis=redis70.url, **MIDDLING, large=True).close()
+            creator.run()
+            assert creator.error is None
+        finally:
+            admin.config_set("maxmemory", 0)
+
+
+def test_a_user_who_may_not_ask(server, admin):
+    """Without INFO the filter is made without the look."""
+    leave(admin, 2 * MB)
+    admin.acl_setuser(
+        "crawler", enabled=True, passwords=["+word"], categories=["+@all"], keys=["*"], commands=["-info"]
+    )
+    try:
+        url = server.url.replace("redis://", "redis://crawler:word@")
+        UriFilter.create("news", redis=url, **MIDDLING).close()
+    finally:
+        admin.acl_deluser("crawler")
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("at", ["SADD", "EVALSHA"])
+def test_memory_that_is_taken_meanwhile(redis70, at, shards):
+    """The server is full when the filter is half made: nothing of it is left, and the message says so."""
+    with redis70.client() as admin:
+        settings = Settings(capacity=1000, shards=shards)
+        creator = Actor(redis70, functools.partial(lifecycle.create, settings=settings))
+        while creator.next() != at:
+            creator.step()
+        if at == "EVALSHA":
+            for _ in range(3):  # no script, its loading, and again
+                creator.step()
+        fill(admin)
+        creator.run()
+        admin.config_set("maxmemory", 0)
+        if (at, shards) == ("EVALSHA", 1):
+            assert creator.error is None
+            return
+        assert isinstance(creator.error, ServerUnavailable)
+        assert ("what was made of the filter is removed again" in str(creator.error)) == (at == "EVALSHA")
+        assert admin.keys() == []
+
+
+def test_others_complete_what_ran_out_of_memory(redis70):
+    """Who ran out of memory opens what another has completed meanwhile, and does not remove it."""
+    settings = {"capacity": 1000, "shards": 3}
+    with redis70.client() as admin:
+        creator = Actor(redis70, functools.partial(lifecycle.create, settings=Settings(**settings)))
+        while admin.exists("urifilter:{news:0}:meta") == 0:
+            creator.step()
+        fill(admin)
+        while creator.next() != "HGETALL":  # it looks whether it may remove what was made
+            creator.step()
+        admin.config_set("maxmemory", 0)
+        with UriFilter.create("news", redis=redis70.url, **settings) as other:
+            creator.run()
+            assert creator.result == other.config
+            assert other.insert_many(range(100)).count(0) == 100
+
+
+def test_with_an_archive_it_is_completed(redis70, folder):
+    """With an archive, which knows the filter already, the next create completes it; drop frees all."""
+    settings, url = {"capacity": 1000, "shards": 3}, f"unix://{redis70.socket}"
+    with redis70.client() as admin:
+        for end in ("create", "drop"):
+            creator = Actor(redis70, functools.partial(lifecycle.create, settings=Settings(**settings)), archive=folder)
+            while not creator.ended and admin.exists("urifilter:{news:1}:meta") == 0:
+                creator.step()
+            fill(admin)
+            creator.run()
+            assert isinstance(creator.error, ServerUnavailable)
+            assert "the next create completes it, and drop removes it" in str(creator.error)
+            if end == "create":
+                admin.config_set("maxmemory", 0)
+                UriFilter.create("news", redis=url, archive=folder, **settings).close()
+            drop_filter("news", redis=url, archive=folder)
+            assert admin.keys() == []
+            admin.config_set("maxmemory", 0)
+
+
+def test_drop_frees_a_full_server(server, admin):
+    """At maxmemory a filter of several shards is dropped all the same, through the library and the command line."""
+    for drop in (
+        lambda: drop_filter("news", redis=server.url),
+        lambda: cli.run("--redis", server.url, "drop", "news", "--yes"),
+        lambda: UriFilter.open("news", redis=server.url).drop(),
+    ):
+        news = UriFilter.create(
+            "news", redis=server.url, capacity=1000, shards=20, retention="ring", slices=2, period="1d"
+        )
+        news.insert_many(range(100))
+        news.rotate()
+        news.forget(range(10))
+        admin.script_flush()
+        fill(admin)
+        with pytest.raises(redis.exceptions.OutOfMemoryError):
+            admin.set("one", "more")
+        drop()
+        assert admin.keys() == []
+        admin.config_set("maxmemory", 0)
+
+
+def test_command_line(server, admin):
+    """``create`` wants --yes, and so do ``add`` and ``dedupe`` for a filter of their own; else it says how much."""
+    leave(admin, 60 * MB)
+    where = ["--redis", server.url]
+    for command, given in (
+        (["create", "news", "--capacity", "15M"], b""),
+        (["dedupe"], b"a\n"),
+        (["dedupe", "--temporary"], b"a\n"),
+        (["add"], b"a\n"),
+    ):
+        out, err = cli.run(*where, *command, given=given, code=2)
+        assert out == b""
+        assert "--yes" in err
+        assert "MB free" in err
+        assert admin.keys() == []
+        cli.run(*where, *command, "--yes", given=given)
+        admin.flushall()
+    assert "raise maxmemory" in cli.run(*where, "create", "news", "--capacity", "100M", "--yes", code=2)[1]
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_command_line_asks(redis70, answer):
+    """On a terminal ``create`` asks."""
+    with redis70.client() as admin:
+        leave(admin, 60 * MB)
+        terminal, end = pty.openpty()
+        try:
+            process = cli.start("--redis", redis70.url, "create", "news", "--capacity", "15M", stdin=end)
+            os.write(terminal, answer.encode() + b"\n")
+            _, err = process.communicate(timeout=60)
+        finally:
+            os.close(terminal)
+            os.close(end)
+            admin.config_set("maxmemory", 0)
+        assert b"MB free" in err
+        assert b"Make it? [y/N]" in err
+        assert (process.returncode, admin.exists("urifilter:{news:0}:meta")) == ((0, 1) if answer == "y" else (1, 0))
+
+
+def test_service(redis70, tmp_path):
+    """A filter of the settings says ``large = true``."""
+    with redis70.client() as admin:
+        leave(admin, 2 * MB)
+        try:
+            file = tmp_path / "settings.toml"
+            file.write_text(f'redis_url = "{redis70.url}"\n[filters.news]\ncapacity = 500_000\n')
+            with pytest.raises(TooLarge):
+                try_all(load({}, file))
+            file.write_text(f"{file.read_text()}large = true\n")
+            try_all(load({}, file))
+            assert admin.exists("urifilter:{news:0}:meta")
+        finally:
+            admin.config_set("maxmemory", 0)

@@ -1,0 +1,78 @@
+"""The look at the server's memory before a filter is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from urifilter_redis.errors import TooLarge
+from urifilter_redis.exchange import server_info
+from urifilter_redis.retention import memory, size_first
+
+if TYPE_CHECKING:
+    from urifilter_redis.config import Settings
+    from urifilter_redis.session import Session
+    from urifilter_redis.steps import Flow
+
+__all__ = ["check_room", "size_text"]
+
+#: Share of the free memory above which a filter is made only for who has said that it may be large.
+LARGE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What a server says of its memory: bytes used, and the limit that is nearest, with its name."""
+
+    used: int
+    limit: int
+    what: str
+
+    @property
+    def free(self) -> int:
+        return max(0, self.limit - self.used)
+
+    def __str__(self) -> str:
+        return f"{size_text(self.free)} free ({size_text(self.used)} used of {self.what} {size_text(self.limit)})"
+
+
+def check_room(session: Session, settings: Settings, *, large: bool) -> Flow[None]:
+    """Check that a filter that is to be made fits into the server's memory; a server that does not tell has room.
+
+    Args:
+        session: of the filter.
+        settings: of the filter.
+        large: it may take more than half of what is free.
+
+    Raises:
+        TooLarge: what is allocated now does not fit; or all that lives at once takes more than half of what is free,
+            and ``large`` was not said.
+    """
+    room = _room((yield from server_info(session, "memory")))
+    if room is None:
+        return
+    now, most = size_first(settings).memory, memory(settings, rotating=True)
+    needed = size_text(now) + (f" at first and {size_text(most)} later" if most > now else "")
+    needed += " at first and more as it grows" if settings.retention == "growing" else ""
+    text = f"{session.where}: it takes {needed}, and the server has {room}"
+    if now > room.free:
+        advice = "raise maxmemory, free some, or take a lower capacity or a higher error_rate (see urifilter plan)"
+        raise TooLarge(f"{text}: {advice}", fits=False)
+    if most > LARGE * room.free and not large:
+        raise TooLarge(f"{text}, so more than half: say large=True (--yes) if that is meant", fits=True)
+
+
+def size_text(size: float) -> str:
+    """Return bytes as a short text, in units of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:  # noqa: PLR2004
+            return f"{size:.3g} {unit}" if unit != "B" else f"{size:.0f} B"
+        size /= 1000
+    return f"{size:.3g} TB"
+
+
+def _room(info: dict[str, str]) -> _Room | None:
+    limits = [("maxmemory", "maxmemory"), ("total_system_memory", "the machine's")]
+    known = [(int(info.get(name, 0)), what) for name, what in limits]
+    known = [(limit, what) for limit, what in known if limit]
+    return _Room(int(info.get("used_memory", 0)), *min(known)) if known else None
