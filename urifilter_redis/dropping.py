@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from urifilter_redis import calls, known
-from urifilter_redis.archive.register import registered, unregister
+from urifilter_redis.archive.register import read_registration, unregister
 from urifilter_redis.errors import ArchiveError, ArchiveMissing, ConfigMismatch, ServerUnavailable
 from urifilter_redis.exchange import ask
 from urifilter_redis.replies import to_mapping
@@ -135,37 +135,47 @@ def pieces(listed: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 
 def _drop(session: Session, uid: str, first: Mapping[str, str], *, keep_archive: bool) -> Flow[bool]:
-    """Remove the filter of ``uid``; ``first`` is the ``meta`` of shard 0, empty if it is not there."""
-    there = first
-    home = None if keep_archive else session.home
+    """Remove the filter of ``uid``; ``first`` is the ``meta`` of shard 0, empty if it is not there.
+
+    Without ``uid`` it is what is left of a filter of this name.
+    """
+    archived_uid = uid
     if not keep_archive:
-        yield from _check_archive(session, uid, first)
-    first = yield from _begin(session, uid, first, archive=not keep_archive)
+        archived_uid = yield from _look_at_archive(session, uid, first)
+        if not first:  # what is registered may have been made since
+            first = yield from read_first(session)
+            if first.get("uid", uid) != uid:
+                return False
+    begun = yield from _begin(session, uid, first, archive=not keep_archive)
     archived = False
-    if home is not None:
+    if not keep_archive and session.home is not None:
         try:
-            archived = yield from unregister(home, session.keys.name, uid)
+            archived = yield from unregister(session.home, session.keys.name, archived_uid)
         except ArchiveError as error:
             raise type(error)(f"{error}; the filter is half dropped: drop it again") from error
     yield Work("note", functools.partial(known.forget, session))
-    if there and not first:  # another process has ended it
+    if uid and first and not begun:  # another process has ended it
         return True
-    removed = yield from _remove_all(session, uid, first)
-    return bool(there) or archived or removed > 0
+    removed = yield from _remove_all(session, uid, begun)
+    return bool(first) or archived or removed > 0
 
 
-def _check_archive(session: Session, uid: str, first: Mapping[str, str]) -> Flow[None]:
-    """Check, before anything is removed, that the archive can be."""
+def _look_at_archive(session: Session, uid: str, first: Mapping[str, str]) -> Flow[str]:
+    """Check, before anything is removed, that the archive can be; return the uid of what is to be removed there."""
     home, needed = session.home, first.get("archive", "redis")
-    if home is not None:
-        config = yield from registered(home, session.keys.name)
-        if not first and uid and config is not None and config.uid != uid:
-            raise _anew(session)
-    elif needed != "redis":
+    if home is None:
+        if needed == "redis":
+            return uid
         text = f"it has the archive {needed}, from where it would come back: name it, or keep it (--keep-archive)"
         if first.get("phase") == "dropping":
             text = f"its drop was stopped half-way: drop it again; {text}"
         raise ArchiveMissing(f"{session.where}: {text}")
+    _, there = yield from read_registration(home, session.keys.name)
+    if there is None:
+        return uid
+    if not first and not there.dropped and uid not in {"", there.config.uid}:
+        raise _anew(session)
+    return uid or there.config.uid
 
 
 def _anew(session: Session) -> ConfigMismatch:

@@ -86,6 +86,7 @@ def check_registered(session: Session) -> Flow[None]:
     home = home_of(session)
     if found := (yield from _not_its(home, session.keys.name, session.config.uid)):
         text = f"it needs its archive {session.config.archive}, and {home.shown} {found}"
+        text += "; if a drop of it was stopped half-way, drop it again"
         raise ArchiveMissing(f"{session.where}: {text}")
 
 
@@ -93,7 +94,7 @@ def _not_its(home: Home, name: str, uid: str) -> Flow[str]:
     """Say in which way an archive is not that of a filter; nothing if it is."""
     there = yield from registered(home, name)
     if there is None:
-        return "does not have it: is that mounted?"
+        return "does not have it (is that mounted?)"
     return "" if there.uid == uid else "has another filter of this name"
 
 
@@ -139,12 +140,13 @@ def unregister(home: Home, name: str, uid: str) -> Flow[bool]:
     Args:
         home: of the archive.
         name: of the filter.
-        uid: of the filter, so that another one that is registered by now stays; empty: the one that is found.
+        uid: of the filter, so that another one that is registered by now stays; empty: of documents of this name
+            that have lost their registration.
     """
     text, there = yield from read_registration(home, name)
     if text is None or there is None:
         return (yield from _remove_all(home, name, uid, None))
-    if uid and there.config.uid != uid:
+    if there.config.uid != uid:
         return False
     if not there.dropped:
         dropped = documents.dump(dataclasses.replace(there, dropped=True))

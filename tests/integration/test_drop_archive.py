@@ -1,0 +1,234 @@
+"""A drop of a filter with an archive: stopped, or overtaken, at any step."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+from support.archives import leftovers
+from support.interleaved import Actor
+
+from urifilter_redis import ArchiveError, ArchiveMissing, ConfigMismatch, UriFilter, drop_filter, dropping
+from urifilter_redis.archive.home import Key, open_home
+from urifilter_redis.archive.register import registered, unregister
+from urifilter_redis.archive.upkeep import prune
+from urifilter_redis.client import drive
+
+SETTINGS = {"capacity": 1000, "error_rate": 1e-8, "shards": 3, "seed": 1}
+KEEP = functools.partial(dropping.drop, keep_archive=True)
+OLD, NEW = range(100), range(1000, 1100)
+
+
+class Scene:
+    """A filter with items, in Redis and in its archive."""
+
+    def __init__(self, server, archive) -> None:
+        self.server, self.archive, self.admin = server, archive, server.client()
+        self.url = f"unix://{server.socket}"
+        self.where = {"redis": self.url, "archive": archive}
+
+    def set(self) -> None:
+        drop_filter("news", **self.where)
+        self.admin.flushall()
+        with UriFilter.create("news", **self.where, **SETTINGS) as news:
+            news.insert_many(OLD)
+            news.checkpoint()
+        self.check_whole(seen=True)
+
+    def dropper(self, flow=dropping.drop, steps=0) -> Actor:
+        actor = Actor(self.server, flow, archive=self.archive)
+        actor.run(steps)
+        return actor
+
+    def documents(self) -> list:
+        home = open_home(self.archive)
+        found = drive(home.keys()), drive(home.blobs())
+        drive(home.close())
+        return [*found[0], *(blob.id for blob in found[1])]
+
+    def check_gone(self) -> None:
+        assert self.admin.keys() == []
+        assert self.documents() == []
+
+    def check_whole(self, *, seen) -> None:
+        """It is there with all its shards, with what it has seen or without."""
+        with UriFilter.open("news", **self.where) as news:
+            assert {age > 0 for age in news.contains_many(OLD)} == {seen}
+            assert news.insert_many(NEW).count(0) in ({0, 100} if seen else {100})
+            uids = {self.admin.hget(f"urifilter:{{news:{n}}}:meta", "uid").decode() for n in range(3)}
+            assert uids == {news.config.uid}
+
+
+@pytest.fixture
+def scene(redis70, archive):
+    made = Scene(redis70, archive)
+    yield made
+    made.admin.close()
+
+
+def stops(scene, flow=dropping.drop):
+    """Yield a dropper of a new filter that has done one step, then one that has done two … up to all."""
+    for steps in range(1, 200):
+        scene.set()
+        dropper = scene.dropper(flow, steps)
+        ended = dropper.ended
+        yield dropper
+        if ended:
+            assert dropper.error is None
+            assert steps > 10
+            return
+
+
+def test_dropping_again_ends_it(scene):
+    """Wherever a drop died, dropping again removes all, and then create works."""
+    for dropper in stops(scene):
+        dropper.die()
+        drop_filter("news", **scene.where)
+        scene.check_gone()
+        with UriFilter.create("news", **scene.where, **SETTINGS) as news:
+            assert news.insert_many(OLD).count(0) == 100
+            leftovers(scene.archive)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_create_ends_it(scene, named):
+    """Wherever a drop died, create makes a new filter, or opens the one that is whole; or it says to drop again."""
+    made = 0
+    where = scene.where if named else {"redis": scene.url}
+    for dropper in stops(scene):
+        dropper.die()
+        begun = scene.admin.hget("urifilter:{news:0}:meta", "phase") != b"idle"
+        said = None
+        try:
+            with UriFilter.create("news", **where, **SETTINGS) as news:
+                made += 1
+                assert ({0} if begun else {1}) == set(news.contains_many(OLD))
+        except ArchiveError as error:
+            said = str(error)
+        assert said is None or ("drop" in said and not named)
+        drop_filter("news", **scene.where)
+        scene.check_gone()
+    assert made > 10 if named else made
+
+
+def test_what_is_kept_stays(scene):
+    """A drop that was to leave the archive, and died: who ends it leaves it, too, and it is brought back."""
+    for dropper in stops(scene, KEEP):
+        dropper.die()
+        UriFilter.create("news", **scene.where, **SETTINGS).close()
+        scene.check_whole(seen=True)
+
+
+def test_overtaken_by_another_drop_and_create(scene):
+    """A drop that stalls while another is done and the filter is made anew leaves that alone, and its archive."""
+    for dropper in stops(scene):
+        drop_filter("news", **scene.where)
+        with UriFilter.create("news", **scene.where, **SETTINGS) as news:
+            news.insert_many(NEW)
+            news.checkpoint()
+        there = scene.documents()
+        dropper.run()
+        assert dropper.error is None
+        assert scene.documents() == there
+        with UriFilter.open("news", **scene.where) as news:
+            assert set(news.contains_many(NEW)) == {1}
+
+
+def test_overtaken_where_the_registration_was_lost(scene):
+    """Checkpoints without a registration are dropped by the name; a filter that is made meanwhile keeps its own."""
+    home = open_home(scene.archive)
+    for steps in range(1, 200):
+        scene.set()
+        drive(home.swap(Key("news"), drive(home.read(Key("news"))), None))
+        scene.admin.flushall()
+        dropper = scene.dropper(steps=steps)
+        ended = dropper.ended
+        drop_filter("news", **scene.where)
+        with UriFilter.create("news", **scene.where, **SETTINGS) as news:
+            news.checkpoint()
+        there = scene.documents()
+        dropper.run()
+        assert dropper.error is None
+        assert scene.documents() == there
+        if ended:
+            break
+    drive(home.close())
+
+
+def test_prune_is_overtaken(scene):
+    """Prune, which ends the drop of a registration that it read, leaves a filter that is registered meanwhile."""
+    for steps in range(2, 200):
+        scene.set()
+        home = open_home(scene.archive)
+        dropper = scene.dropper()
+        while drive(registered(home, "news")) is not None:
+            dropper.step()
+        dropper.die()
+        pruner = scene.dropper(lambda _, home=home: prune(home, 0), steps)
+        ended = pruner.ended
+        drop_filter("news", **scene.where)
+        with UriFilter.create("news", **scene.where, **SETTINGS) as news:
+            news.checkpoint()
+        there = scene.documents()
+        pruner.run()
+        drive(home.close())
+        assert pruner.error is None
+        assert scene.documents() == there
+        if ended:
+            break
+
+
+def test_half_dropped_by_an_older_release(scene):
+    """Whole in Redis, and not in the archive any more: create says to drop again, and that ends it."""
+    scene.set()
+    home = open_home(scene.archive)
+    drive(unregister(home, "news", drive(registered(home, "news")).uid))
+    drive(home.close())
+    with pytest.raises(ArchiveMissing, match="drop it again"):
+        UriFilter.create("news", **scene.where, **SETTINGS)
+    drop_filter("news", **scene.where)
+    scene.check_gone()
+    UriFilter.create("news", **scene.where, **SETTINGS).close()
+
+
+def test_overtaken_by_a_restore(scene):
+    """A drop that stalls while another ends it, and the filter is brought back from its archive, leaves that alone."""
+    for dropper in stops(scene, KEEP):
+        begun = scene.admin.hget("urifilter:{news:0}:meta", "phase") != b"idle"
+        drop_filter("news", **scene.where, keep_archive=True)
+        scene.check_whole(seen=True)
+        dropper.run()
+        assert dropper.error is None
+        if begun:
+            keys = len(scene.admin.keys())
+            scene.check_whole(seen=True)
+            assert len(scene.admin.keys()) == keys
+
+
+def test_an_object_drops_its_own(scene):
+    """An object whose filter was dropped and made anew drops neither that nor its archive, wherever it is."""
+    scene.set()
+    with UriFilter.open("news", **scene.where) as old:
+        drop_filter("news", **scene.where)
+        UriFilter.create("news", **scene.where, **SETTINGS).close()
+        with pytest.raises(ConfigMismatch, match="dropped and created anew since it was opened"):
+            old.drop()
+        scene.check_whole(seen=False)
+        scene.admin.flushall()
+        with pytest.raises(ConfigMismatch, match="dropped and created anew since it was opened"):
+            old.drop()
+        assert scene.documents()
+        scene.check_whole(seen=False)
+
+
+def test_its_archive_must_be_named_again(scene):
+    """The message about a drop that died says that dropping again ends it."""
+    scene.set()
+    dropper = scene.dropper()
+    while scene.admin.hget("urifilter:{news:0}:meta", "phase") != b"dropping":
+        dropper.step()
+    dropper.die()
+    with pytest.raises(ArchiveMissing, match="stopped half-way: drop it again"):
+        UriFilter.create("news", redis=scene.url, **SETTINGS)
+    drop_filter("news", **scene.where)
+    scene.check_gone()
