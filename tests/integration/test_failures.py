@@ -102,7 +102,7 @@ def test_out_of_memory(make_server):
             assert not isinstance(error, AnswerLost)
             assert "out of memory: raise maxmemory" in str(error)
             assert news.contains_many(["a", "b"]) == [1, 0]
-            assert "out of memory" in str(error_of(UriFilter.create, "other", redis=server.url, capacity=1000))
+            assert "0 B free" in str(error_of(UriFilter.create, "other", redis=server.url, capacity=1000))
             assert "out of memory" in cli_says(server, command=("dedupe", "--filter", "news"))
             admin.config_set("maxmemory", "0")
             assert news.insert_many(["a", "b"], retry=error) == [1, 0]
