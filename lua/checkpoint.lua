@@ -13,10 +13,13 @@
 -- Reply: meta as it is now, an array of field and value in turn.
 -- Errors: NOFILTER, MISMATCH, RESTORING, BADARG
 
+-- @include "_keys.lua"
 -- @include "_now.lua"
 
 local meta_key = KEYS[1]
 local step, uid, number, begun = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local refusal = check_keys({})
+if refusal then return refusal end
 local meta = redis.call('HMGET', meta_key, 'uid', 'phase', 'checkpoint', 'checkpointed')
 if not meta[1] or meta[2] == 'dropping' then
   return redis.error_reply('NOFILTER there is no filter here')

@@ -16,10 +16,13 @@
 -- Reply: meta as it is now, an array of field and value in turn.
 -- Errors: NOFILTER, MISMATCH, LOST, BADARG
 
+-- @include "_keys.lua"
 -- @include "_now.lua"
 
 local meta_key, today_key = KEYS[1], KEYS[4]
 local step, uid, bytes = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local refusal = check_keys({ 'replies', 'forgotten', 'today' }, '^h')
+if refusal then return refusal end
 local existing = redis.call('HGET', meta_key, 'uid')
 
 if step == 'finish' then
@@ -35,10 +38,11 @@ elseif step == 'make' and bytes and bytes > 0 and #ARGV >= 5 and #ARGV % 2 == 1 
         return redis.error_reply('LOST meta is missing beside ' .. KEYS[i])
       end
     end
-    redis.call('SETRANGE', today_key, bytes - 1, '\0')
-    redis.call('UNLINK', KEYS[2], KEYS[3])
     local now = now_ms()
+    redis.call('SETRANGE', today_key, 0, '') -- without effect: a user may lack the right to it, or the server memory
+    redis.call('UNLINK', KEYS[2], KEYS[3])
     redis.call('HSET', meta_key, 'uid', uid, 'created', now, 'opened', now, unpack(ARGV, 4))
+    redis.call('SETRANGE', today_key, bytes - 1, '\0')
   end
 else
   return redis.error_reply('BADARG create takes: make, uid, bytes, field and value in turn; or finish, uid')

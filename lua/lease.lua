@@ -12,10 +12,13 @@
 -- Reply: 1 if this worker has it, or had it; else 0.
 -- Errors: NOFILTER, MISMATCH, BADARG
 
+-- @include "_keys.lua"
 -- @include "_now.lua"
 
 local meta_key = KEYS[1]
 local step, uid, token, time = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local refusal = check_keys({})
+if refusal then return refusal end
 local meta = redis.call('HMGET', meta_key, 'uid', 'worker', 'leased')
 if not meta[1] then return redis.error_reply('NOFILTER there is no filter here') end
 if meta[1] ~= uid then return redis.error_reply('MISMATCH the filter was dropped and created anew') end

@@ -22,6 +22,7 @@
 -- @include "_counting.lua"
 -- @include "_now.lua"
 -- @include "_changed.lua"
+-- @include "_when_full.lua"
 
 local FIRST_SLICE = 4
 
@@ -29,8 +30,7 @@ local job, reply = begin(FIRST_SLICE, open_call)
 if not job then return reply end
 local packed, any_forgotten = job.packed, redis.call('EXISTS', KEYS[3]) == 1
 local was_there, removed = {}, 0
--- A server that is out of memory lets a script write on whose first write frees some, or could have.
-redis.call('HDEL', KEYS[1], '')
+write_when_full(KEYS[1])
 
 for i = 1, job.count do
   was_there[i] = 0

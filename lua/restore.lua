@@ -17,13 +17,17 @@
 -- Reply: begin: meta as it was found, an array of field and value in turn, empty if it was missing; else 1.
 -- Errors: NOFILTER, MISMATCH, LOST, RESTORING, BADPHASE, BADARG
 
+-- @include "_keys.lua"
 -- @include "_now.lua"
 -- @include "_restorer.lua"
 -- @include "_lives.lua"
 -- @include "_check_slices.lua"
+-- @include "_try_renaming.lua"
 
 local meta_key = KEYS[1]
 local step, uid, token, timeline, given_up = unpack(ARGV)
+local refusal = check_keys({}, '^[th]%a*_?%w*$')
+if refusal then return refusal end
 
 if step == 'begin' then
   local found = redis.call('HMGET', meta_key, 'uid', 'phase', 'restorer', 'restored', 'timeline')
@@ -49,16 +53,17 @@ if step == 'begin' then
 end
 
 if step == 'finish' and redis.call('HGET', meta_key, 'timeline') == token then return 1 end -- its reply was lost
-local refusal = fence_restorer(uid, token)
+refusal = fence_restorer(uid, token)
 if refusal then return refusal end
 if step == 'arrange' then
   if redis.call('HGET', meta_key, 'arranged') == token then return 1 end -- likewise; never rename twice
-  for i = 2, #KEYS, 2 do
-    if KEYS[i] ~= KEYS[i + 1] then redis.call('RENAME', KEYS[i], KEYS[i + 1]) end
-  end
+  if #KEYS > 1 then try_renaming(KEYS[2]) end
   redis.call('HDEL', meta_key, 'token', 'pieces', 'late', 'limit')
   redis.call('HSET', meta_key, 'arranged', token, unpack(ARGV, 6))
   beat()
+  for i = 2, #KEYS, 2 do
+    if KEYS[i] ~= KEYS[i + 1] then redis.call('RENAME', KEYS[i], KEYS[i + 1]) end
+  end
 elseif step == 'finish' then
   refusal = check_slices(redis.call('HGET', meta_key, 'slices'))
   if refusal then return refusal end

@@ -178,6 +178,7 @@ def drop(
     ``meta`` is what was read of the shard; nothing is done once it is of another filter, or was restored since.
     """
     arguments = (step, identity(meta), int(archive))
+    doomed = doomed if step == "delete" else keys.merging[:1]
     return Call(scripts.load("drop"), (keys.meta, *doomed), arguments)
 
 

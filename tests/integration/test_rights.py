@@ -12,8 +12,8 @@ import re
 import pytest
 from support.cli import run
 
-from urifilter_redis import AsyncUriFilter, UriFilter, scripts
-from urifilter_redis.errors import AnswerLost, ServerUnavailable, UriFilterError
+from urifilter_redis import AsyncUriFilter, UriFilter, drop_filter, scripts
+from urifilter_redis.errors import AnswerLost, FilterNotFound, ServerUnavailable, UriFilterError
 from urifilter_redis.sizing import BLOCKED_K
 
 TIMED = {"slices": 3, "period": "1d"}
@@ -123,6 +123,53 @@ def test_no_slice_is_lost_for_a_missing_right(users, name):
                 assert news.info().phase == "idle"
                 assert news.epoch() == epoch
             assert 0 not in news.contains_many(items), command
+
+
+@pytest.mark.parametrize("command", TRIED)
+def test_making_and_dropping_for_a_missing_right(users, command):
+    """A filter that could not be made can be; one that could not be dropped is whole, or dropping it again ends it."""
+    settings = {"redis": users.url, "capacity": 1000, "shards": 3}
+    with users.without(command), contextlib.suppress(ServerUnavailable):
+        UriFilter.create("news", **settings).close()
+    with UriFilter.create("news", **settings) as news:
+        news.insert("a")
+        with users.without(command):
+            try:
+                news.drop()
+            except ServerUnavailable:
+                dropped = False
+            else:
+                dropped = True
+        if not dropped:
+            with contextlib.suppress(FilterNotFound):
+                assert news.contains("a")
+            drop_filter("news", redis=users.url)
+    with UriFilter.create("news", **settings) as news:
+        assert news.insert("a")
+
+
+@pytest.mark.parametrize("name", ["forever", "ring", "rolling"])
+def test_nothing_is_lost_for_a_missing_right_in_a_restore(redis70, folder, name):
+    """Whichever command is forbidden while a filter is restored: the next restore brings all of it back."""
+    users = Users(redis70)
+    settings = {"redis": users.url, "archive": folder, "capacity": 1000, "error_rate": 1e-9}
+    settings |= {} if name == "forever" else {"retention": name} | TIMED
+    with UriFilter.create("news", **settings) as news:
+        for day in range(2 if name == "forever" else 4):
+            news.insert_many([f"{day}/{i}" for i in range(20)])
+            if name != "forever" and day < 2:
+                news.rotate()
+        news.checkpoint()
+    last = [f"3/{i}" for i in range(20)] if name != "forever" else [f"1/{i}" for i in range(20)]
+    for command in TRIED:
+        for harm in ("flushall", "today"):
+            users.admin.flushall() if harm == "flushall" else users.admin.delete("urifilter:{news:0}:today")
+            with users.without(command), contextlib.suppress(UriFilterError):
+                UriFilter.open("news", redis=users.url, archive=folder).close()
+            with UriFilter.open("news", redis=users.url, archive=folder) as news:
+                assert 0 not in news.contains_many(last), (command, harm)
+    users.admin.acl_deluser("crawler")
+    users.admin.close()
 
 
 def test_a_script_that_ends_in_its_middle_is_an_answer_lost(redis70):
