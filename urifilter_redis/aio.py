@@ -156,6 +156,7 @@ class AsyncUriFilter:
         return opened
 
     async def _run(self, flow: Flow[T]) -> T:
+        self._connector.check_loop()
         return await drive(flow, self._connector)
 
     @property
@@ -211,6 +212,7 @@ class AsyncUriFilter:
         retry: UriFilterError | None = None,
     ) -> T:
         """Ask about items; return what ``read`` makes of the batch once it has all answers."""
+        self._connector.check_loop()
         batch = flows.batch_of(self._session, command, flows.listed(uris), retry, max_age)
         with self._session.pending.hold(batch):
             return read(await self._run(flows.resolve(self._session, batch)))

@@ -7,6 +7,7 @@ retries take longer than callers expect); ``exchange`` is the only loop that ret
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
@@ -20,6 +21,7 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, 
 
 from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.exchange import Timeouts
+from urifilter_redis.loops import PerLoop, lent
 from urifilter_redis.steps import Arguments, Unanswered, Unsent
 
 if TYPE_CHECKING:
@@ -167,21 +169,32 @@ class Connector:
 
 
 class AsyncConnector:
-    """Sends pipelines, awaited."""
+    """Sends pipelines, awaited; each event loop and process has connections of its own."""
 
     def __init__(self, given: Address | redis.asyncio.Redis, timeouts: Timeouts) -> None:
         self._address = given if isinstance(given, Address) else None
         if isinstance(given, Address):
-            retry = redis.asyncio.retry.Retry(NoBackoff(), 0)
-            self.client, self.shown = _from_url(redis.asyncio.Redis, retry, given.url, timeouts)
+            make = functools.partial(_connect_async, given.url, timeouts)
+            make()  # raises for an impossible address; nothing is connected
+            self.shown = without_password(given.url)
+            self._clients = PerLoop(make)
         elif isinstance(given, redis.asyncio.Redis):
-            self.client, self.shown = given, _shown(given)
+            self.shown = _shown(given)
+            self._clients = PerLoop(lent(given, "the redis.asyncio.Redis that was given"))
         else:
             raise TypeError(f"redis= takes a URL or a redis.asyncio.Redis and not {type(given).__name__}")
 
+    def check_loop(self) -> None:
+        """Check, before anything is sent, that there can be connections here.
+
+        Raises:
+            UriFilterError: a forked child is in its parent's loop; or a client that was given belongs to another loop.
+        """
+        self._clients.get()
+
     async def send(self, commands: Sequence[Arguments]) -> list[Any]:
         """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
-        pool = self.client.connection_pool
+        pool = self._clients.get().connection_pool
         try:
             connection = await pool.get_connection()
         except (RedisError, OSError) as error:
@@ -207,7 +220,14 @@ class AsyncConnector:
         return outcomes
 
     async def close(self) -> None:
-        """Close what was opened here; a client that the caller gave stays open."""
+        """Close what was opened in this loop; a client that the caller gave stays open."""
+        client = self._clients.take()
         if self._address is not None:
-            await self.client.aclose()
+            if client is not None:
+                await client.aclose()
             self._address.close()
+
+
+def _connect_async(url: str, timeouts: Timeouts) -> Any:
+    client, _ = _from_url(redis.asyncio.Redis, redis.asyncio.retry.Retry(NoBackoff(), 0), url, timeouts)
+    return client

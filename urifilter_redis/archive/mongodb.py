@@ -23,6 +23,7 @@ from pymongo.uri_parser import parse_uri
 from urifilter_redis.archive.home import UNREADABLE, Blob, Key
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 from urifilter_redis.keys import check_name, is_name
+from urifilter_redis.loops import PerLoop
 from urifilter_redis.steps import Work
 
 if TYPE_CHECKING:
@@ -60,15 +61,17 @@ class MongoHome:
         parts = urlsplit(url)
         self.shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/{database}"
         self._name = database
+        self._clients = PerLoop(lambda: pymongo.AsyncMongoClient(self._url, **self._waits()))
         self._client: Any = None
         self._owner = 0
         self._indexed = False
 
     @property
     def _database(self) -> Any:
+        if self._asynchronous:
+            return self._clients.get()[self._name]
         if self._client is None or self._owner != os.getpid():  # a client does not survive a fork
-            kind = pymongo.AsyncMongoClient if self._asynchronous else pymongo.MongoClient
-            self._client, self._owner = kind(self._url, **self._waits()), os.getpid()
+            self._client, self._owner = pymongo.MongoClient(self._url, **self._waits()), os.getpid()
         return self._client[self._name]
 
     def _waits(self) -> dict[str, Any]:
@@ -181,8 +184,11 @@ class MongoHome:
         return [each for each in found if is_name(each.filter)]
 
     def close(self) -> Flow[None]:
-        """Close the client."""
-        if self._client is not None and self._owner == os.getpid():
+        """Close the client, with asyncio that of the running loop."""
+        if self._asynchronous:
+            if client := self._clients.take():
+                yield from self._work("close", client.close)
+        elif self._client is not None and self._owner == os.getpid():
             yield from self._work("close", self._client.close)
 
     def _work(self, name: str, do: Callable[[], Any]) -> Flow[Any]:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import httpx
 
 from urifilter_redis.aio import drive
+from urifilter_redis.errors import UriFilterError
+from urifilter_redis.loops import PerLoop
 from urifilter_redis.sdk.api import API, TIMEOUTS
-from urifilter_redis.sdk.outcomes import failed, judged
+from urifilter_redis.sdk.outcomes import failed, judged, told
 from urifilter_redis.steps import Unanswered
 from urifilter_redis.wire import DEFAULT_PATH, FILTERS_PATH
 
@@ -31,11 +33,18 @@ T = TypeVar("T")
 
 
 class _AsyncConnector:
-    """Sends requests, awaited."""
+    """Sends requests, awaited; each event loop and process has connections of its own."""
 
     def __init__(self, api: API) -> None:
         self._api = api
-        self._client = httpx.AsyncClient(**api.options)
+        self._clients = PerLoop(lambda: httpx.AsyncClient(**api.options))
+
+    def check_loop(self) -> None:
+        """Raise FilterAPIError in a forked child that is in its parent's loop, before anything is sent."""
+        try:
+            self._clients.get()
+        except UriFilterError as error:
+            raise told(error) from None
 
     async def send(self, commands: Sequence[Arguments]) -> list[Any]:
         """Send requests once; return an outcome for each (see ``steps.Send``)."""
@@ -44,7 +53,7 @@ class _AsyncConnector:
     async def _send(self, command: Arguments) -> Any:
         attempt = secrets.token_hex(8)
         try:
-            response = await self._client.request(**self._api.request(command, attempt))
+            response = await self._clients.get().request(**self._api.request(command, attempt))
         except httpx.HTTPError as error:
             return failed(error)
         outcome = judged(self._api.session, attempt, response)
@@ -53,8 +62,9 @@ class _AsyncConnector:
         return outcome
 
     async def close(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
+        """Close the connections of this loop."""
+        if client := self._clients.take():
+            await client.aclose()
 
 
 class AsyncFilterAPIClient:
@@ -72,10 +82,12 @@ class AsyncFilterAPIClient:
         self._connector = _AsyncConnector(self._api)
 
     async def _run(self, flow: Flow[T]) -> T:
+        self._connector.check_loop()
         return await drive(flow, self._connector)
 
     async def _ask(self, asked: Asked, read: Callable[[Asked], T]) -> T:
         """Return what ``read`` makes of a call once it has all answers."""
+        self._connector.check_loop()
         with self._api.session.pending.hold(asked):
             return read(await self._run(self._api.resolve(asked)))
 

@@ -1,0 +1,178 @@
+"""One awaited client in several event loops and processes: connections of its own in each, or a clear refusal."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import pickle
+
+import pytest
+import redis.asyncio
+from support import mongo
+
+from urifilter_redis import AsyncUriFilter, FilterAPIError, UriFilter, UriFilterError
+from urifilter_redis.sdk import AsyncFilterAPIClient
+
+# The connections of a loop that ended without close() are closed as they are collected.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
+
+ITEMS = [f"u{i}" for i in range(300)]
+
+
+@pytest.fixture(autouse=True)
+def _collected():
+    """What is left of the loops is collected here, and not in a later test."""
+    yield
+    gc.collect()
+
+
+def opened(server, **more):
+    UriFilter.create("news", redis=server.url, capacity=100_000, error_rate=1e-9, shards=3).close()
+    return asyncio.run(AsyncUriFilter.open("news", redis=server.url, **more))
+
+
+def in_child(work):
+    """Run ``work`` in a forked child; return its answer."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            answer = work()
+        except BaseException as error:  # whatever it is, the parent shows it
+            answer = repr(error)
+        os.write(writing, pickle.dumps(answer))
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        answer = pickle.loads(pipe.read())
+    os.waitpid(child, 0)
+    return answer
+
+
+def test_a_second_run(server):
+    """Each ``asyncio.run`` gets its answers over connections of its own."""
+    news = opened(server)
+    for n in range(5):
+        assert asyncio.run(news.insert_many([f"{n}/a", f"{n}/b"])) == [0, 0]
+        assert asyncio.run(news.unique([f"{n}/a", f"{n}/c"])) == [f"{n}/c"]
+    asyncio.run(news.close())
+
+
+def test_loops_in_turn(server):
+    """A loop whose connections wait finds them again."""
+    news = opened(server)
+    loops = [asyncio.new_event_loop() for _ in range(3)]
+    try:
+        for n in range(9):
+            assert loops[n % 3].run_until_complete(news.insert(f"{n}")) is True
+            assert loops[(n + 1) % 3].run_until_complete(news.insert(f"{n}")) is False
+        for loop in loops:
+            loop.run_until_complete(news.close())
+    finally:
+        for loop in loops:
+            loop.close()
+
+
+@pytest.mark.skipif(mongo.kind() == "mongomock", reason="mongomock has no awaited client: set URIFILTER_TEST_MONGOECO")
+def test_a_second_run_with_an_archive(redis70, mongodb):
+    """The archive's connections are a loop's, too."""
+    UriFilter.create("news", redis=redis70.url, capacity=1000, archive=mongodb).close()
+    news = asyncio.run(AsyncUriFilter.open("news", redis=redis70.url, archive=mongodb))
+    for n in range(3):
+        assert asyncio.run(news.insert(f"{n}")) is True
+        assert asyncio.run(news.checkpoint()).number == n + 1
+    asyncio.run(news.close())
+
+
+def test_a_client_of_another_loop(redis70):
+    """A client that was given belongs to one loop: elsewhere nothing is sent, and the error says what to do."""
+    UriFilter.create("news", redis=redis70.url, capacity=1000).close()
+    client = redis.asyncio.Redis.from_url(redis70.url)
+
+    async def first():
+        news = await AsyncUriFilter.open("news", redis=client)
+        assert await news.insert("a") is True
+        return news
+
+    news = asyncio.run(first())
+    with redis70.client() as admin:
+        admin.config_resetstat()
+        with pytest.raises(UriFilterError, match="belongs to another event loop or process: open the filter anew"):
+            asyncio.run(news.insert("b"))
+        assert "cmdstat_evalsha" not in admin.info("commandstats")
+    assert news.unresolved == []
+
+
+def test_a_forked_child_with_a_loop_of_its_own(server):
+    """Parent and child ask at the same time, each over its own connections: each item is new to one of them."""
+    news = opened(server)
+
+    async def ask(items):
+        answers = await asyncio.gather(*(news.insert(item) for item in items))
+        await news.close()
+        return [item for item, new in zip(items, answers, strict=True) if new]
+
+    async def parent():
+        assert await news.insert_many(["opened"]) == [0]
+        theirs = asyncio.get_running_loop().run_in_executor(None, in_child, lambda: asyncio.run(ask(ITEMS[::-1])))
+        ours = [item for item in ITEMS if await news.insert(item)]
+        return ours, await theirs
+
+    ours, theirs = asyncio.run(parent())
+    assert sorted([*ours, *theirs]) == sorted(ITEMS)
+
+
+def test_a_forked_child_in_its_parents_loop(redis70):
+    """It is refused before anything is sent, and the parent goes on."""
+    news = opened(redis70)
+
+    async def parent():
+        assert await news.insert("a") is True
+        reading, writing = os.pipe()
+        if (child := os.fork()) == 0:
+            try:
+                await news.insert("b")
+            except BaseException as error:
+                os.write(writing, f"{type(error).__name__}: {error}".encode())
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            said = pipe.read()
+        os.waitpid(child, 0)  # noqa: ASYNC222 - it has ended
+        assert said.startswith("UriFilterError: no event loop runs here")
+        assert [await news.insert(item) for item in ("a", "b", "c")] == [False, True, True]
+        await news.close()
+
+    asyncio.run(parent())
+
+
+def test_the_sdk(service, redis70):
+    """The SDK's awaited client likewise: a second run, and a child in its parent's loop."""
+    UriFilter.create("sdk", redis=redis70.url, capacity=1000).close()
+    api = AsyncFilterAPIClient(service.url)
+    for n in range(3):
+        assert asyncio.run(api.insert_many("sdk", [f"{n}"])) == [0]
+
+    async def parent():
+        assert await api.insert_many("sdk", ["a"]) == [0]
+        reading, writing = os.pipe()
+        if (child := os.fork()) == 0:
+            try:
+                await api.insert_many("sdk", ["b"])
+            except BaseException as error:
+                os.write(writing, f"{type(error).__name__}: {error}".encode())
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            said = pipe.read()
+        os.waitpid(child, 0)  # noqa: ASYNC222 - it has ended
+        assert await api.insert_many("sdk", ["b"]) == [0]
+        await api.close()
+        return said
+
+    assert asyncio.run(parent()).startswith(f"{FilterAPIError.__name__}: no event loop runs here")
