@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import hypothesis
 import pytest
@@ -11,6 +12,12 @@ from support.service import Service
 
 # Processes that tests start import the installed package, not the folder of that name in the current directory.
 os.environ["PYTHONSAFEPATH"] = "1"
+
+# Processes that tests start get signals as a terminal's do, whatever started the tests (nohup, or a shell's "&").
+for name in ("SIGHUP", "SIGINT", "SIGQUIT"):
+    number = getattr(signal, name)
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
 
 hypothesis.settings.register_profile("default", deadline=None, derandomize=bool(os.environ.get("CI")))
 hypothesis.settings.load_profile("default")
