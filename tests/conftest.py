@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import hypothesis
 import pytest
 from support import mongo, servers
 from support.service import Service
 
-# Processes that tests start import the installed package, not the folder of that name in the current directory.
-os.environ["PYTHONSAFEPATH"] = "1"
+ROOT = Path(__file__).resolve().parents[1]
+
+# Processes that tests start import the tree that the tests stand in, as the tests do (pythonpath in pyproject.toml).
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+os.environ["PYTHONSAFEPATH"] = "1"  # and nothing of the folder in which they are started
 
 # Processes that tests start get signals as a terminal's do, whatever started the tests (nohup, or a shell's "&").
 for name in ("SIGHUP", "SIGINT", "SIGQUIT"):
@@ -24,8 +28,11 @@ hypothesis.settings.load_profile("default")
 
 
 def pytest_report_header():
+    import urifilter_redis
+
     found = {kind: servers._FIND[kind]() or "missing" for kind in servers.KINDS}
-    return [*(f"{kind}: {path}" for kind, path in found.items()), f"MongoDB: {mongo.shown()}"]
+    tested = f"urifilter_redis: {Path(urifilter_redis.__file__).parent}"
+    return [tested, *(f"{kind}: {path}" for kind, path in found.items()), f"MongoDB: {mongo.shown()}"]
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,8 @@
 ``UriFilter`` and ``AsyncUriFilter`` are the clients; ``errors`` has everything that they raise.
 """
 
+from pathlib import Path
+
 from urifilter_redis._version import __version__
 from urifilter_redis.aio import AsyncUriFilter
 from urifilter_redis.client import UriFilter, drop_filter, list_filters
@@ -53,3 +55,7 @@ __all__ = [
     "drop_filter",
     "list_filters",
 ]
+
+_checkout = Path(__file__).resolve().parents[1]
+if not Path(__file__).with_name("lua").exists() and (_checkout / "lua" / "insert.lua").is_file():
+    __path__.append(str(_checkout))  # where lua/ and cli/ stand beside the package, and not inside it as installed
