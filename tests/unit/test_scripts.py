@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import os
 import shutil
 import subprocess
 
@@ -81,11 +82,12 @@ def test_variants_have_different_names_and_sources():
     assert len({s.name for s in made}) == len({s.sha1 for s in made}) == len(made)
 
 
-@pytest.mark.skipif(shutil.which("luacheck") is None, reason="luacheck is missing: apt-get install lua-check")
-@pytest.mark.parametrize("script", scripts.variants(BLOCKED_K), ids=lambda s: s.name)
-def test_composed_scripts_pass_luacheck(script, request):
-    """Lint what runs, not what is in the files."""
+def test_composed_scripts_pass_luacheck(request, tmp_path):
+    """Lint what runs, not what is in the files; in CI a missing luacheck fails."""
+    if shutil.which("luacheck") is None and not os.environ.get("CI"):
+        pytest.skip("luacheck is missing: apt-get install lua-check")
+    for script in scripts.variants(BLOCKED_K):
+        (tmp_path / f"{script.name.replace(':', '-')}.lua").write_text(script.source)
     config = request.config.rootpath / ".luacheckrc"
-    command = ["luacheck", "--no-color", "-q", "--config", str(config), "-"]
-    done = subprocess.run(command, input=script.source, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    done = subprocess.run(["luacheck", "--no-color", "-q", "--config", str(config), str(tmp_path)], capture_output=True)
+    assert done.returncode == 0, done.stdout.decode()
