@@ -136,6 +136,7 @@ class Machine(RuleBasedStateMachine):
             if number > steps and not finish:
                 running.close()
                 return
+        before.maybe |= set(some)  # a bit that was set before its piece was read is in the checkpoint
         self.archived, self.number = before, int(self.meta()["checkpoint"])
 
     @rule()
@@ -170,7 +171,8 @@ class Machine(RuleBasedStateMachine):
                     if age == 0:
                         then.sure[item] = without.epoch()
             known = [*known, Model(then.window, then.epoch, {i: then.sure[i] for i in some if i in then.sure})]
-        self.reopen(known)
+        # Two that each have forgotten something: what only one has forgotten, and may have been forgotten before, is seen.
+        self.reopen(known, doubtful=self.ever if work else set())
 
     @rule(which=st.integers(0, 5))
     def lose_a_slice(self, which):
@@ -180,8 +182,8 @@ class Machine(RuleBasedStateMachine):
         kept = {item: epoch for item, epoch in self.archived.sure.items() if item in self.live.sure}
         self.reopen([Model(self.live.window, sure=kept)])
 
-    def reopen(self, known, deaths=()):
-        """Open the filter; what each of ``known`` must see is seen."""
+    def reopen(self, known, deaths=(), doubtful=frozenset()):
+        """Open the filter; what each of ``known`` must see is seen, and of the ``doubtful`` anything may be."""
         self.news.close()
         for steps in deaths:
             self.die(steps)
@@ -192,7 +194,7 @@ class Machine(RuleBasedStateMachine):
         for each in known:
             each.epoch = epoch
             live.sure |= {item: each.sure[item] for item in each.must_see()}
-        inserted = self.live.maybe | self.archived.maybe | set().union(*(each.sure for each in known))
+        inserted = doubtful | self.live.maybe | self.archived.maybe | set().union(*(each.sure for each in known))
         inserted |= self.saved[1].maybe if self.saved else set()
         for item, age in ages.items():
             assert age or item not in live.must_see(), f"{item} was lost"
