@@ -171,7 +171,7 @@ class Machine(RuleBasedStateMachine):
                     if age == 0:
                         then.sure[item] = without.epoch()
             known = [*known, Model(then.window, then.epoch, {i: then.sure[i] for i in some if i in then.sure})]
-        # Two that each have forgotten something: what only one has forgotten, and may have been forgotten before, is seen.
+        # Of two that each have forgotten something: what only one has forgotten, perhaps long ago, is seen.
         self.reopen(known, doubtful=self.ever if work else set())
 
     @rule(which=st.integers(0, 5))

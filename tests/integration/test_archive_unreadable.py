@@ -87,7 +87,9 @@ def slice_of(folder, epoch):
 def check(folder, name="news"):
     """Return what is wrong with an archive."""
     home = open_home(folder)
-    return drive(verify_all(home, name, lambda *_: None)).problems
+    problems = drive(verify_all(home, name, lambda *_: None)).problems
+    drive(home.close())
+    return problems
 
 
 @pytest.mark.parametrize("what", ["document", "blob"])

@@ -87,7 +87,7 @@ def test_problems_of_the_archive_are_said(there):
         admin.delete("urifilter:{news:0}:slice:1")
     out, err = cli.run("rotate", "news")
     assert out == b"news: rotated to epoch 3\n"
-    assert "slice 1 is missing from the archive; what it held expires late, not early" in err
+    assert "slice 1 of the archive: it is missing; what it held expires late, not early" in err
 
 
 def test_info_and_list_show_slices(there):

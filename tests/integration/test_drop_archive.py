@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 
 import pytest
 from support.archives import leftovers
@@ -59,11 +60,19 @@ class Scene:
             assert uids == {news.config.uid}
 
 
+# Actors that die leave their connections to MongoDB open.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Unclosed MongoClient:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
 @pytest.fixture
 def scene(redis70, archive):
     made = Scene(redis70, archive)
     yield made
     made.admin.close()
+    gc.collect()  # what they left is collected here, and not in another test
 
 
 def stops(scene, flow=dropping.drop):
