@@ -3,7 +3,7 @@
 -- The keys of a filter called news, prefix urifilter; one {hash tag} a shard:
 --   urifilter:filters             set: the names of the filters (written outside the scripts)
 --   urifilter:{news:0}:meta       hash: uid, configuration, epoch, phase, slices ("name:units:bytes …", the live ones,
---                                 oldest first), inserted (into today), opened (today, ms), closed
+--                                 oldest first), inserted (into today), opened (today, ms; ahead: see reopen), closed
 --                                 ("epoch:opened:closed:inserted …", the others of the window), oldest (epoch);
 --                                 growing: limit (items of today); rotating: token, pieces, late; with an archive:
 --                                 checkpoint (number), checkpointed and changed (ms), worker, leased, timeline (token of

@@ -1,5 +1,6 @@
--- reopen: if today was opened in the future, as this server's clock was ahead, it was opened now: what is due a period
--- after that comes late then, and not when that future has passed.
+-- reopen: if today was opened in the future by this server's clock, it was opened now: so what is due a period after that
+-- comes late, and not when that future has passed. The clock was ahead then, or is behind now: in the second case it will
+-- be right again, and then the time that was written over counts. Which it is nobody knows, so meta keeps both.
 --
 -- KEYS[1] meta
 --
@@ -11,14 +12,17 @@
 -- @include "_keys.lua"
 -- @include "_now.lua"
 
+local MOST = 300 -- bytes of the times that are kept; a clock that is set back more often than some twenty times in a period
+
 local meta_key, uid = KEYS[1], ARGV[1]
 local refusal = check_keys({})
 if refusal then return refusal end
-local meta = redis.call('HMGET', meta_key, 'uid', 'opened')
+local meta = redis.call('HMGET', meta_key, 'uid', 'opened', 'ahead')
 if not meta[1] then return redis.error_reply('NOFILTER there is no filter here') end
 if meta[1] ~= uid then return redis.error_reply('MISMATCH the filter was dropped and created anew') end
 
-local now = now_ms()
-if tonumber(meta[2] or 0) <= tonumber(now) then return 0 end
-redis.call('HSET', meta_key, 'opened', now)
+local now, opened, ahead = now_ms(), meta[2] or '0', meta[3] or ''
+if tonumber(opened) <= tonumber(now) then return 0 end
+if #ahead < MOST then ahead = ahead .. ' ' .. opened end
+redis.call('HSET', meta_key, 'opened', now, 'ahead', ahead)
 return 1

@@ -148,6 +148,7 @@ class _Attempt:
         self._run = yield from server_run(session)
         (reply,) = yield from ask(session, calls.checkpoint("begin", uid, self._keys, number))
         meta = to_mapping(reply)
+        meta["opened"] = str(ShardState.from_meta(meta, session.where).opened_by(begun))
         made = yield from self._write(meta, begun, None if full else last)
         yield from self._check_still(ShardState.from_meta(meta, session.where))
         yield from self._publish(found, made)

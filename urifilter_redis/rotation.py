@@ -131,9 +131,9 @@ def next_due(period: str, states: Sequence[ShardState], now: int) -> float:
     as the server's clock was ahead, has turned ``now`` (server time, ms): what it holds expires late, never early.
     """
     top = max(state.epoch for state in states)
-    behind = [state.opened for state in states if state.epoch < top]
-    opened = min(behind) if behind else max(state.opened for state in states)
-    return min(opened, now) / 1000 + seconds_of(period)
+    behind = [state.opened_by(now) for state in states if state.epoch < top]
+    opened = min(behind) if behind else max(state.opened_by(now) for state in states)
+    return opened / 1000 + seconds_of(period)
 
 
 def _read(session: Session) -> Flow[tuple[list[ShardState], int]]:

@@ -76,7 +76,8 @@ class ShardState:
         pieces: rolling, rotating: how many pieces of the next history are done; None: the closed slice is not yet in
             the archive.
         late: rolling, rotating: a piece of the next history was made of the whole old one.
-        opened: server time at which today was made, ms.
+        opened: server time at which today was made, ms; ahead: others that were written over because they lay in the
+            future.
         inserted: items that were written to today.
         limit: growing: items that today is for.
         closed: the closed slices of the window, oldest first.
@@ -95,6 +96,7 @@ class ShardState:
     pieces: int | None
     late: bool
     opened: int
+    ahead: tuple[int, ...]
     inserted: int
     limit: int | None
     closed: tuple[Closed, ...]
@@ -122,6 +124,7 @@ class ShardState:
                 pieces=int(meta["pieces"]) if "pieces" in meta else None,
                 late=meta.get("late") == "1",
                 opened=int(meta.get("opened") or meta["created"]),
+                ahead=tuple(map(int, meta.get("ahead", "").split())),
                 inserted=int(meta["inserted"]),
                 limit=int(meta["limit"]) if "limit" in meta else None,
                 closed=tuple(closed),
@@ -134,6 +137,13 @@ class ShardState:
             )
         except (KeyError, ValueError, TypeError) as error:
             raise SliceLost(f"{name}: meta is damaged: {error!r}") from error
+
+    def opened_by(self, now: int) -> int:
+        """Return when today was made, as the server's clock, ``now`` (ms), has it: the latest time that is no future.
+
+        A clock that was behind for a while, and is right again, finds the true time; one that was ahead never does.
+        """
+        return max((each for each in (self.opened, *self.ahead) if each <= now), default=now)
 
     @property
     def inserted_in_all(self) -> int:

@@ -169,6 +169,32 @@ def test_doctor(redis70, make, field):
         assert found.text.split("(")[0] in " ".join(texts)
 
 
+@pytest.mark.parametrize("settings", [RING, ROLLING], ids=["ring", "rolling"])
+def test_a_clock_that_is_behind_for_a_while(make_server, tmp_path, settings):
+    """Whoever rotates meanwhile makes nothing expire early once the clock is right again; nor does a second time."""
+    clock, day = Clock(tmp_path), round(DAY)
+    clock.ahead(0)
+    server = make_server("redis70", environment=clock.environment)
+    with UriFilter.create("news", redis=server.url, **settings | {"slices": 2}) as news:
+        clock.ahead(day - 10)
+        news.insert("a")
+        clock.ahead(day + 1)
+        assert news.rotate_due().epoch == 1
+        for behind in (600, 3600, 1200):
+            clock.ahead(day + 1 - behind)
+            assert news.rotate_due() is None
+            clock.ahead(day + 100)
+            assert news.rotate_due() is None
+            assert news.contains("a")
+        assert news.next_rotation() > now(server) + DAY - 200
+        clock.ahead(2 * day + 1)
+        assert news.rotate_due().epoch == 2
+        assert news.insert("a")
+        assert news.rotate_due() is None
+        with server.client() as admin:
+            assert not admin.hexists("urifilter:{news:0}:meta", "ahead")
+
+
 @pytest.mark.parametrize("settings", [{"capacity": 2000}, RING, ROLLING], ids=["forever", "ring", "rolling"])
 def test_a_clock_that_is_set_back(make_server, folder, tmp_path, settings, caplog):
     """It was a year ahead while the filter was made and written back; then a day passes, and then the server's data."""

@@ -79,11 +79,19 @@ def test_opened(shard):
     uid, opened = shard.config.uid, got(shard, "opened")
     assert shard.call(calls.reopen(uid, KEYS)) == 0
     assert got(shard, "opened") == opened
-    put(shard, opened=now(shard) + YEAR)
+    year = now(shard) + YEAR
+    put(shard, opened=year)
     before = now(shard)
     assert shard.call(calls.reopen(uid, KEYS)) == 1
     assert before <= got(shard, "opened") <= now(shard)
     assert shard.call(calls.reopen(uid, KEYS)) == 0
+    state = shard.state()
+    assert state.ahead == (year,)
+    assert [state.opened_by(each) for each in (before - 1, now(shard), year)] == [before - 1, state.opened, year]
+    for _ in range(100):  # it does not grow without end
+        put(shard, opened=year)
+        assert shard.call(calls.reopen(uid, KEYS)) == 1
+    assert len(shard.client.hget(KEYS.meta, "ahead")) < 400
     for wrong, word in (("another", "MISMATCH"), (uid, "NOFILTER")):
         if word == "NOFILTER":
             shard.client.flushall()
