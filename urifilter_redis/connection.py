@@ -21,7 +21,7 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, 
 
 from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.exchange import Timeouts
-from urifilter_redis.loops import PerLoop, lent
+from urifilter_redis.loops import PerLoop, lent, stays
 from urifilter_redis.steps import Arguments, Unanswered, Unsent
 
 if TYPE_CHECKING:
@@ -177,10 +177,10 @@ class AsyncConnector:
             make = functools.partial(_connect_async, given.url, timeouts)
             make()  # raises for an impossible address; nothing is connected
             self.shown = without_password(given.url)
-            self._clients = PerLoop(make)
+            self._clients = PerLoop(make, _close_async)
         elif isinstance(given, redis.asyncio.Redis):
             self.shown = _shown(given)
-            self._clients = PerLoop(lent(given, "the redis.asyncio.Redis that was given"))
+            self._clients = PerLoop(lent(given, "the redis.asyncio.Redis that was given"), stays)
         else:
             raise TypeError(f"redis= takes a URL or a redis.asyncio.Redis and not {type(given).__name__}")
 
@@ -194,7 +194,7 @@ class AsyncConnector:
 
     async def send(self, commands: Sequence[Arguments]) -> list[Any]:
         """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
-        pool = self._clients.get().connection_pool
+        pool = (await self._clients.kept()).connection_pool
         try:
             connection = await pool.get_connection()
         except (RedisError, OSError) as error:
@@ -221,11 +221,13 @@ class AsyncConnector:
 
     async def close(self) -> None:
         """Close what was opened in this loop; a client that the caller gave stays open."""
-        client = self._clients.take()
+        await self._clients.close()
         if self._address is not None:
-            if client is not None:
-                await client.aclose()
             self._address.close()
+
+
+async def _close_async(client: Any) -> None:
+    await client.aclose()
 
 
 def _connect_async(url: str, timeouts: Timeouts) -> Any:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import weakref
-from collections.abc import Callable, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 from urifilter_redis.errors import UriFilterError
 
-__all__ = ["PerLoop", "lent"]
+__all__ = ["PerLoop", "lent", "stays"]
 
 T = TypeVar("T")
 
@@ -20,12 +19,16 @@ _inherited: list[object] = []
 
 
 class PerLoop(Generic[T]):
-    """Makes something in each event loop that asks for it, once; what other loops and processes have is left alone."""
+    """Makes something in each event loop that asks for it, once, and closes it when the loop ends.
 
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
+    What other loops have is left alone, and in a forked child what the parent has.
+    """
+
+    def __init__(self, make: Callable[[], T], close: Callable[[T], Awaitable[object]]) -> None:
+        self._make, self._close = make, close
         self._process = os.getpid()
-        self._made: MutableMapping[asyncio.AbstractEventLoop, T] = weakref.WeakKeyDictionary()
+        self._made: dict[asyncio.AbstractEventLoop, T] = {}
+        self._kept: dict[asyncio.AbstractEventLoop, AsyncGenerator[None, None]] = {}
 
     def get(self) -> T:
         """Return the running loop's.
@@ -38,20 +41,48 @@ class PerLoop(Generic[T]):
         except RuntimeError:
             text = "no event loop runs here; a forked child must start one of its own (asyncio.run)"
             raise UriFilterError(text) from None
-        made = self._here()
-        if loop not in made:
-            made[loop] = self._make()
-        return made[loop]
+        self._leave_others()
+        if loop not in self._made:
+            self._made[loop] = self._make()
+        return self._made[loop]
 
-    def take(self) -> T | None:
-        """Return the running loop's, if it has one, to be closed."""
-        return self._here().pop(asyncio.get_running_loop(), None)
+    async def kept(self) -> T:
+        """Return the running loop's, which is closed when the loop ends; raises as ``get``."""
+        thing, loop = self.get(), asyncio.get_running_loop()
+        if loop not in self._kept:
+            keeper = self._kept[loop] = self._keep(thing)
+            await anext(keeper)
+        return thing
 
-    def _here(self) -> MutableMapping[asyncio.AbstractEventLoop, T]:
+    async def close(self) -> None:
+        """Close the running loop's, if it has one."""
+        self._leave_others()
+        loop = asyncio.get_running_loop()
+        thing, keeper = self._made.pop(loop, None), self._kept.pop(loop, None)
+        if keeper is not None:
+            await keeper.aclose()
+        elif thing is not None:
+            await self._close(thing)
+
+    async def _keep(self, thing: T) -> AsyncGenerator[None, None]:
+        """Wait until the loop ends: as it does, ``asyncio.run`` closes every generator that has begun."""
+        try:
+            yield
+        finally:
+            await self._close(thing)
+
+    def _leave_others(self) -> None:
+        """Forget loops that have ended, and a parent's."""
         if self._process != os.getpid():
-            _inherited.extend(self._made.items())
-            self._process, self._made = os.getpid(), weakref.WeakKeyDictionary()
-        return self._made
+            _inherited.extend((*self._made.values(), *self._kept.values()))
+            self._process, self._made, self._kept = os.getpid(), {}, {}
+        for loop in [each for each in list(self._made) if each.is_closed()]:
+            self._made.pop(loop, None)
+            self._kept.pop(loop, None)
+
+
+async def stays(_: object) -> None:
+    """Close nothing: it is the caller's."""
 
 
 def lent(thing: Any, named: str) -> Callable[[], Any]:

@@ -172,7 +172,7 @@ def test_doctor(redis70, make, field):
 @pytest.mark.parametrize("settings", [RING, ROLLING], ids=["ring", "rolling"])
 def test_a_clock_that_is_behind_for_a_while(make_server, tmp_path, settings):
     """Whoever rotates meanwhile makes nothing expire early once the clock is right again; nor does a second time."""
-    clock, day = Clock(tmp_path), round(DAY)
+    clock, day = Clock(tmp_path), DAY
     clock.ahead(0)
     server = make_server("redis70", environment=clock.environment)
     with UriFilter.create("news", redis=server.url, **settings | {"slices": 2}) as news:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import pickle
 
@@ -14,21 +13,9 @@ from support import mongo
 from urifilter_redis import AsyncUriFilter, FilterAPIError, UriFilter, UriFilterError
 from urifilter_redis.sdk import AsyncFilterAPIClient
 
-# The connections of a loop that ended without close() are closed as they are collected.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
 ITEMS = [f"u{i}" for i in range(300)]
-
-
-@pytest.fixture(autouse=True)
-def _collected():
-    """What is left of the loops is collected here, and not in a later test."""
-    yield
-    gc.collect()
 
 
 def opened(server, **more):
@@ -61,6 +48,24 @@ def test_a_second_run(server):
         assert asyncio.run(news.insert_many([f"{n}/a", f"{n}/b"])) == [0, 0]
         assert asyncio.run(news.unique([f"{n}/a", f"{n}/c"])) == [f"{n}/c"]
     asyncio.run(news.close())
+
+
+def test_many_runs(service, redis70):
+    """Each run ends with its connections: neither this process nor the server runs out of them."""
+    news = opened(redis70)
+    UriFilter.create("sdk", redis=redis70.url, capacity=10_000).close()
+    api = AsyncFilterAPIClient(service.url)
+
+    def descriptors() -> int:
+        return len(os.listdir("/dev/fd"))
+
+    with redis70.client() as admin:
+        clients, before = len(admin.client_list()), descriptors()
+        for n in range(40):
+            assert asyncio.run(news.insert(f"{n}")) is True
+            assert asyncio.run(api.insert_many("sdk", [f"{n}"])) == [0]
+        assert descriptors() <= before
+        assert len(admin.client_list()) <= clients + 2  # the service's own
 
 
 def test_loops_in_turn(server):
@@ -97,6 +102,7 @@ def test_a_client_of_another_loop(redis70):
     async def first():
         news = await AsyncUriFilter.open("news", redis=client)
         assert await news.insert("a") is True
+        await client.aclose()
         return news
 
     news = asyncio.run(first())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import inspect
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -61,7 +62,9 @@ class MongoHome:
         parts = urlsplit(url)
         self.shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/{database}"
         self._name = database
-        self._clients = PerLoop(lambda: pymongo.AsyncMongoClient(self._url, **self._waits()))
+        self._clients = PerLoop(
+            lambda: pymongo.AsyncMongoClient(self._url, **self._waits()), lambda client: client.close()
+        )
         self._client: Any = None
         self._owner = 0
         self._indexed = False
@@ -186,14 +189,23 @@ class MongoHome:
     def close(self) -> Flow[None]:
         """Close the client, with asyncio that of the running loop."""
         if self._asynchronous:
-            if client := self._clients.take():
-                yield from self._work("close", client.close)
+            yield Work("archive close", self._clients.close, awaited=True)
         elif self._client is not None and self._owner == os.getpid():
             yield from self._work("close", self._client.close)
 
+    def _kept(self, do: Callable[[], Any]) -> Callable[[], Any]:
+        """With asyncio let the client be closed when the loop ends."""
+
+        async def kept() -> Any:
+            await self._clients.kept()
+            found = do()
+            return await found if inspect.isawaitable(found) else found
+
+        return kept if self._asynchronous else do
+
     def _work(self, name: str, do: Callable[[], Any]) -> Flow[Any]:
         try:
-            return (yield Work(f"archive {name}", do, awaited=self._asynchronous))
+            return (yield Work(f"archive {name}", self._kept(do), awaited=self._asynchronous))
         except PyMongoError as error:
             raise ArchiveError(f"archive {self.shown}: {_text(error)}") from error
         except BSONError as error:

@@ -37,7 +37,7 @@ class _AsyncConnector:
 
     def __init__(self, api: API) -> None:
         self._api = api
-        self._clients = PerLoop(lambda: httpx.AsyncClient(**api.options))
+        self._clients = PerLoop(lambda: httpx.AsyncClient(**api.options), lambda client: client.aclose())
 
     def check_loop(self) -> None:
         """Raise FilterAPIError in a forked child that is in its parent's loop, before anything is sent."""
@@ -53,7 +53,7 @@ class _AsyncConnector:
     async def _send(self, command: Arguments) -> Any:
         attempt = secrets.token_hex(8)
         try:
-            response = await self._clients.get().request(**self._api.request(command, attempt))
+            response = await (await self._clients.kept()).request(**self._api.request(command, attempt))
         except httpx.HTTPError as error:
             return failed(error)
         outcome = judged(self._api.session, attempt, response)
@@ -63,8 +63,7 @@ class _AsyncConnector:
 
     async def close(self) -> None:
         """Close the connections of this loop."""
-        if client := self._clients.take():
-            await client.aclose()
+        await self._clients.close()
 
 
 class AsyncFilterAPIClient:
