@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from urifilter_redis import Timeouts, UriFilterError
+from urifilter_redis import ConfigMismatch, Timeouts, UriFilter, UriFilterError
 from urifilter_redis.keys import DEFAULT_PREFIX, check_name
 from urifilter_redis.retention import period_of, seconds_of
 from urifilter_redis.room import size_text
@@ -74,6 +74,16 @@ class Shared:
 
 
 pass_shared = click.make_pass_decorator(Shared, ensure=True)
+
+
+def open_one_of_all(options: Shared, name: str) -> UriFilter:
+    """Open one of all filters that there are: the archive that was named is for those that have one."""
+    try:
+        return UriFilter.open(name, **options.filter())
+    except ConfigMismatch as error:
+        if "archive" not in error.differences:
+            raise
+        return UriFilter.open(name, **options.filter() | {"archive": ""})
 
 
 def shared(command: F) -> F:

@@ -10,7 +10,18 @@ from click.core import ParameterSource
 
 from urifilter_redis import FilterInfo, SliceInfo, TooLarge, UriFilter, UriFilterError, drop_filter, list_filters
 
-from .common import Shared, columns, filter_name, moment, pass_shared, print_json, say, shared, size_text
+from .common import (
+    Shared,
+    columns,
+    filter_name,
+    moment,
+    open_one_of_all,
+    pass_shared,
+    print_json,
+    say,
+    shared,
+    size_text,
+)
 from .settings import identity_options, layout_option, size_options, time_options, yes_option
 
 __all__ = ["create", "drop", "info", "list_"]
@@ -91,7 +102,7 @@ def list_(options: Shared) -> None:
     broken = False
     for name in list_filters(**options.where()):
         try:
-            with UriFilter.open(name, **options.filter()) as each:
+            with open_one_of_all(options, name) as each:
                 found.append(each.info())
         except UriFilterError as error:
             say(f"urifilter: {error}")

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from urifilter_redis import ConfigMismatch, Rotation, UriFilter, UriFilterError, list_filters
+from urifilter_redis import Rotation, UriFilter, UriFilterError, list_filters
 from urifilter_redis.retention import TIMED
 
-from .common import Shared, filter_name, moment, pass_shared, print_json, say, shared
+from .common import Shared, filter_name, moment, open_one_of_all, pass_shared, print_json, say, shared
 from .progress import steps
 
 __all__ = ["rotate", "union"]
@@ -67,7 +67,7 @@ def _one(  # a filter's options
     options: Shared, name: str, *, due: bool, epoch: int | None, dry_run: bool, named: bool, quiet: bool
 ) -> list[dict[str, Any]]:
     """Rotate one filter; return its row, or none if nothing was due."""
-    with _open(options, name, named=named) as opened:
+    with UriFilter.open(name, **options.filter()) if named else open_one_of_all(options, name) as opened:
         if not named and opened.config.retention not in TIMED:
             return []
         with steps(opened, name, quiet=quiet):
@@ -83,16 +83,6 @@ def _one(  # a filter's options
     for problem in done.problems:
         say(f"urifilter: {problem}; what it held expires late, not early")
     return [{"filter": name, **asdict(done)}]
-
-
-def _open(options: Shared, name: str, *, named: bool) -> UriFilter:
-    """Open a filter; of all that there are, some may have no archive."""
-    try:
-        return UriFilter.open(name, **options.filter())
-    except ConfigMismatch as error:
-        if named or "archive" not in error.differences:
-            raise
-        return UriFilter.open(name, **options.filter() | {"archive": ""})
 
 
 @click.command()

@@ -114,9 +114,9 @@ def open_(session: Session) -> Flow[Config]:
     config = (yield from registered(session.home, session.keys.name)) if session.home else None
     if config is None:
         keys = session.keys.shard(0)
-        (today,) = yield from ask(session, ("EXISTS", keys.slice("today")))
+        today, reply = yield from ask(session, ("EXISTS", keys.slice("today")), session.read_meta(0))
         yield Work("note", functools.partial(known.check_unknown, session))
-        if today and not meta:
+        if today and not reply:  # meta comes and goes with it, and was read after it
             raise SliceLost(f"{session.where}: meta is missing beside {keys.slice('today')}")
         raise FilterNotFound(f"{session.where}: there is no such filter: create it first")
     yield from _bring_back(session, config)

@@ -52,9 +52,8 @@ class _Hold(Generic[B]):
         self._owners, self._batch = owners, batch
 
     def __enter__(self) -> None:
-        owners = self._owners
-        owners.pop(self._batch, None)
-        owners[self._batch] = _owner()
+        owners, owner = self._owners, _owner()
+        owners[self._batch] = owner  # in one step: that of a retry is there already
         if len(owners) > KEPT:
             oldest = next((batch for batch, owner in list(owners.items()) if owner is None), None)
             owners.pop(oldest, None)  # type: ignore[arg-type]

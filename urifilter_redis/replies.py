@@ -83,13 +83,13 @@ _AGAIN = {
 #: What to do about a server that refuses; the server's own words come first.
 _ADVICE = {
     "OOM": (
-        "the server is out of memory: raise maxmemory, or drop a filter; nothing was changed"
+        "the server is out of memory: raise maxmemory (for a moment, to forget), or drop a filter; nothing was changed"
         " (insert and forget need memory, remove and drop do not)"
     ),
     "MISCONF": "the server cannot save its data (is its disk full?), and nothing was changed",
     "READONLY": "this server is a read-only replica: give the address of the primary",
     "NOREPLICAS": "too few replicas are connected for the server's min-replicas-to-write",
-    "NOPERM": "this user may not run the commands or touch the keys: mend its ACL",
+    "NOPERM": "this user may not run the commands or touch the keys, and nothing was changed: mend its ACL",
     "NOAUTH": "the server wants a password: put it into the URL (redis://:PASSWORD@host/0)",
     "WRONGPASS": "the server does not accept this user name and password",
     "MOVED": "this is one node of a Redis Cluster, which is not supported yet",
@@ -113,8 +113,8 @@ _CLASSES = {
 # What the server says of a script that it stopped, and of a command that an ACL refused to one: with no word before it.
 _STOPPED = re.compile(r"user_script|Error running script")
 _REFUSED_IN_SCRIPT = re.compile(r"executing the script can't|ACL failure in script")
-# A script is stopped for these only at its first write, so nothing has been written.
-_NOTHING_WRITTEN = {"OOM", "MISCONF", "READONLY", "NOREPLICAS", "WRONGTYPE"}
+# A script is stopped for these only at its first write, or before it: the scripts try every command before.
+_NOTHING_WRITTEN = {"OOM", "MISCONF", "READONLY", "NOREPLICAS", "NOPERM", "WRONGTYPE"}
 _WORD = re.compile(r"[A-Z]+(?= |$)")
 # Redis 6.2 wraps what a command inside a script answered: "ERR Error running script … -OOM command not …".
 _WRAPPED = re.compile(r"Error running script .*@user_script: ?\d+: -?(?P<inner>[A-Z]+ .*)", re.DOTALL)

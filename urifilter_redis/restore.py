@@ -23,6 +23,7 @@ from urifilter_redis.errors import (
 from urifilter_redis.exchange import ask
 from urifilter_redis.replies import to_mapping
 from urifilter_redis.restorer import SHARDS_A_PIPELINE, Restored, Restorer, whole_slices
+from urifilter_redis.room import check_free
 from urifilter_redis.rotation import finish_rotation
 from urifilter_redis.state import ShardState
 
@@ -89,6 +90,7 @@ def _attempt(session: Session, restorer: Restorer) -> Flow[Restored]:
     try:
         yield from restorer.begin()
         yield from restorer.look()
+        yield from check_free(session, restorer.size())
         # Only now: what is refused before leaves no name. A name alone does no harm.
         yield from ask(session, ("SADD", session.keys.filters, session.keys.name))
         return (yield from restorer.write())

@@ -123,6 +123,15 @@ class Restorer:
                 raise ArchiveCorrupt(f"{self._session.where}: shard {shard}: its checkpoints are gone from the archive")
         yield from check_registered(self._session)  # an archive that is away has lost nothing
 
+    def size(self) -> int:
+        """Return the bytes of the bitmaps that ``write`` allocates."""
+        total = 0
+        for found in self._shards.values():
+            made = plan(self._config, found.ours, found.present, found.archived, now=0, arranged=found.arranged)
+            there = {new for _, new in made.moves}
+            total += sum(each.size for each in made.state.view.slices if each.name not in there)
+        return total
+
     def give_up(self) -> Flow[None]:
         """Leave the shards to whoever comes next, if the server is there.
 

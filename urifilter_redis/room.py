@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from urifilter_redis.session import Session
     from urifilter_redis.steps import Flow
 
-__all__ = ["check_room", "size_text"]
+__all__ = ["check_free", "check_room", "size_text"]
 
 #: Share of the free memory above which a filter is made only for who has said that it may be large.
 LARGE = 0.5
@@ -60,6 +60,18 @@ def check_room(session: Session, settings: Settings, *, large: bool) -> Flow[Non
         raise TooLarge(f"{text}: {advice}", fits=False)
     if most > LARGE * room.free and not large:
         raise TooLarge(f"{text}, so more than half: say large=True (--yes) if that is meant", fits=True)
+
+
+def check_free(session: Session, needed: int) -> Flow[None]:
+    """Check that bytes that are about to be allocated fit into the server's memory, if it tells.
+
+    Raises:
+        TooLarge: they do not.
+    """
+    room = _room((yield from server_info(session, "memory")))
+    if room is not None and needed > room.free:
+        text = f"{session.where}: to be brought back it takes {size_text(needed)}, and the server has {room}"
+        raise TooLarge(f"{text}: raise maxmemory, or free some", fits=False)
 
 
 def size_text(size: float) -> str:

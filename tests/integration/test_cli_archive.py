@@ -813,3 +813,12 @@ def test_daemon_keeps_the_umask(daemon, folder):
     daemon.wait_for("news: checkpoint 1, 1 of 1 shards")
     written = [daemon.pidfile, *files(folder, "*.blob"), *files(folder, "*.json")]
     assert [path.name for path in written if path.stat().st_mode & 0o027] == []
+
+
+def test_list_of_filters_with_and_without_an_archive(redis70, folder):
+    """The archive that is named is for those filters that have one; the others are listed, too."""
+    UriFilter.create("plain", redis=redis70.url, capacity=1000).close()
+    UriFilter.create("written", redis=redis70.url, archive=folder, capacity=1000).close()
+    out, err = cli.run("list", "--json", "--redis", redis70.url, "--archive", folder)
+    assert [each["name"] for each in json.loads(out)] == ["plain", "written"]
+    assert err == ""

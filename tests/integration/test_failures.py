@@ -125,7 +125,7 @@ def test_a_full_server_lets_items_be_removed(make_server):
             assert counted.inserted() == 0
             error = error_of(news.forget, ["a", "c"])
             assert type(error) is ServerUnavailable
-            assert "raise maxmemory, or drop a filter; nothing was changed" in str(error)
+            assert "or drop a filter; nothing was changed" in str(error)
             assert news.contains_many(["a", "b"]) == [1, 1]
             admin.config_set("maxmemory", "0")
             assert news.forget(["a", "c"], retry=error) == [True, False]

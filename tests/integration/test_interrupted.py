@@ -76,6 +76,32 @@ def test_every_place(news, name):
     )
 
 
+def test_every_place_of_a_retry(news):
+    """A call that was interrupted, and is interrupted again as its answers are asked for, is there still."""
+
+    def lost(items):
+        with Interrupt(300), pytest.raises(KeyboardInterrupt):
+            news.insert_many(items)
+        (error,) = news.unresolved
+        return error
+
+    items = fresh()
+    error = lost(items)
+    with Interrupt() as counted:
+        news.insert_many(items, retry=error)
+    for at in range(1, counted.places + 1):
+        items = fresh()
+        error = lost(items)
+        with Interrupt(at):
+            try:
+                answers = news.insert_many(items, retry=error)
+            except KeyboardInterrupt:
+                (again,) = news.unresolved
+                answers = news.insert_many(items, retry=again)
+        assert answers == [0] * len(items), at
+        assert news.unresolved == []
+
+
 def test_every_place_of_one_insert(news):
     """``insert`` likewise."""
 

@@ -252,3 +252,26 @@ def test_service(redis70, tmp_path):
             assert admin.exists("urifilter:{news:0}:meta")
         finally:
             admin.config_set("maxmemory", 0)
+
+
+def test_a_restore_that_does_not_fit(make_server, folder):
+    """It is refused before anything is allocated, other filters go on, and once there is room all is brought back."""
+    server = make_server("redis70")
+    where = {"redis": server.url, "archive": folder}
+    with UriFilter.create("news", **where, capacity=10_000_000, shards=4, error_rate=1e-3) as news:
+        news.insert_many(range(100))
+        news.checkpoint()
+    with server.client() as admin:
+        admin.flushall()
+        UriFilter.create("other", redis=server.url, capacity=1000).close()
+        used = admin.info("memory")["used_memory"]
+        admin.config_set("maxmemory", used + 12_000_000)
+        with pytest.raises(TooLarge, match="to be brought back it takes .* raise maxmemory, or free some") as refused:
+            UriFilter.open("news", **where)
+        assert not refused.value.fits
+        assert admin.keys("urifilter:{news:*") == []
+        with UriFilter.open("other", redis=server.url) as other:
+            assert other.insert("a")
+        admin.config_set("maxmemory", 0)
+        with UriFilter.open("news", **where) as news:
+            assert 0 not in news.contains_many(range(100))

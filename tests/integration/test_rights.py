@@ -172,16 +172,25 @@ def test_nothing_is_lost_for_a_missing_right_in_a_restore(redis70, folder, name)
     users.admin.close()
 
 
-def test_a_script_that_ends_in_its_middle_is_an_answer_lost(redis70):
-    """Nobody knows how much a script has done that an ACL stopped: AnswerLost, and the slot waits for ``retry=``."""
-    users = Users(redis70)
-    with UriFilter.create("news", redis=users.url, capacity=1000) as news:
-        with users.without("setrange"), pytest.raises(AnswerLost, match="half done"):
+def test_a_script_that_ends_in_its_middle_is_an_answer_lost(server):
+    """Nobody knows how much a script has done that fails: AnswerLost, and the slot waits for ``retry=``."""
+    with UriFilter.create("news", redis=server.url, capacity=1000) as news, server.client() as admin:
+        admin.hset("urifilter:{news:0}:replies", "somebody/0", b"\xc1 is no record")
+        with pytest.raises(AnswerLost, match="half done") as lost:
             news.insert("a")
-        with users.without("evalsha"), pytest.raises(ServerUnavailable) as refused:
-            news.insert("b")
+        admin.delete("urifilter:{news:0}:replies")
+        assert news.insert("a", retry=lost.value) is True
+        assert news.insert("a") is False
+
+
+@pytest.mark.parametrize("command", ["setrange", "hset", "evalsha", "getrange"])
+def test_a_missing_right_leaves_nothing_in_doubt(users, command):
+    """All is tried before the first write, so that what is refused for a right has certainly done nothing."""
+    with UriFilter.create("news", redis=users.url, capacity=1000) as news:
+        with users.without(command), pytest.raises(ServerUnavailable, match="nothing was changed") as refused:
+            news.insert("a")
         assert not isinstance(refused.value, AnswerLost)
-    users.admin.close()
+        assert news.insert("a") is True
 
 
 def test_probe_tries_every_command_of_the_scripts():
