@@ -1,0 +1,108 @@
+"""The pages lead where they say: links, headings, files and functions that they name are there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+TOPS = ("bench", "cli", "docs", "examples", "lua", "tests", "urifilter_redis")
+
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_CODE = re.compile(r"`([^`\n]+)`")
+_PATH = re.compile(rf"((?:{'|'.join(TOPS)})/[\w/.-]*|\w+\.(?:md|toml))")
+_PLACE = re.compile(r"([\w/.-]+\.(?:py|lua)):([\w.]+)")
+
+
+def without_blocks(text: str) -> str:
+    """A page without its blocks of code, in which brackets and # mean something else."""
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The fragments of a page's headings, as hosting sites make them."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#{1,6} (.+)$", without_blocks(page.read_text()), re.MULTILINE):
+        text = re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+        again = 0
+        while (each := f"{text}-{again}" if again else text) in found:
+            again += 1
+        found.add(each)
+    return found
+
+
+def named(page: Path, form: re.Pattern[str]) -> list[tuple[str, ...]]:
+    """What a page names in code of this form."""
+    found = (form.fullmatch(code) for code in _CODE.findall(without_blocks(page.read_text())))
+    return [match.groups() for match in found if match]
+
+
+def python_names(path: Path) -> set[str]:
+    """The functions and classes of a module, and the methods as ``Class.method``."""
+    names: set[str] = set()
+    for each in ast.parse(path.read_text()).body:
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(each.name)
+        if isinstance(each, ast.ClassDef):
+            inner = (one for one in each.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
+            names |= {f"{each.name}.{one.name}" for one in inner}
+    return names
+
+
+def lua_names(path: Path) -> set[str]:
+    """The functions of a Lua file."""
+    return set(re.findall(r"^(?:local )?function (\w+)", path.read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page):
+    """Each relative link leads to a file, and its fragment to a heading there."""
+    wrong = []
+    for link in _LINK.findall(without_blocks(page.read_text())):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, fragment = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.is_file() or ROOT not in target.parents or (fragment and fragment not in anchors(target)):
+            wrong.append(link)
+    assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_path_exists(page):
+    """Each file or folder of the project that a page names in code is there."""
+    assert [path for (path,) in named(page, _PATH) if not (ROOT / path).exists()] == []
+
+
+def test_every_function_of_the_walks_exists():
+    """Each ``file:function`` is a function, class or method of that file."""
+    places = named(ROOT / "CONTRIBUTING.md", _PLACE)
+    wrong = []
+    for path, name in places:
+        there = ROOT / path
+        names = (python_names if there.suffix == ".py" else lua_names)(there) if there.is_file() else set()
+        if name not in names:
+            wrong.append(f"{path}:{name}")
+    assert wrong == []
+    assert len(places) > 60
+
+
+def test_the_glossary_is_alphabetical():
+    """Terms stand in alphabetical order, each once."""
+    terms = re.findall(r"^### (.+)$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    assert terms == sorted(set(terms), key=str.lower)
+
+
+def test_every_decision_is_listed():
+    """The list of decisions has each page under its own title."""
+    folder = ROOT / "docs" / "decisions"
+    pages = sorted(path for path in folder.glob("*.md") if path.name != "README.md")
+    wanted = [f"- [{page.read_text().splitlines()[0].removeprefix('# ')}]({page.name})" for page in pages]
+    assert [line for line in (folder / "README.md").read_text().splitlines() if line.startswith("- ")] == wanted
