@@ -89,6 +89,11 @@ class Batch:
         self.open = _one_shard(digests, cut(0)) if shards == 1 else _many_shards(digests, shards, cut)
         self._packed = b"".join(digests)
 
+    @property
+    def writes(self) -> bool:
+        """Whether its calls change anything, so that their answers must not be lost."""
+        return self.command != "contains"
+
     def name_calls(self, key: CallKey, now: int) -> None:
         """Give all calls the ids that a key makes; ``now`` is the server's time in ms."""
         parts: defaultdict[int, int] = defaultdict(int)

@@ -72,7 +72,7 @@ def unresolved(session: Session) -> list[AnswerLost]:
     """Make an error, for ``retry=``, of each batch that was interrupted in this process."""
     errors = []
     for batch in session.pending.interrupted():
-        if batch.command != "contains" and batch.client == session.ids.client:
+        if batch.client == session.ids.client:
             error = AnswerLost(f"{session.where}: interrupted; ask again with retry= for the answers")
             error.batch = batch
             errors.append(error)
@@ -88,11 +88,12 @@ def answer(  # noqa: PLR0913 - what a question is
     *,
     key: CallKey | None = None,
 ) -> Flow[list[int]]:
-    """Get the answers of a command for items, in the items' order; see ``batch_of`` and ``resolve``."""
-    batch = batch_of(session, command, items, retry, max_age, key=key)
-    with session.pending.hold(batch):
-        yield from resolve(session, batch)
-        return cast("list[int]", batch.answers)
+    """Get the answers of a command for items, in the items' order; see ``batch_of`` and ``resolve``.
+
+    A call that is interrupted is not kept: this is for callers who repeat it under its ``key``.
+    """
+    batch = yield from resolve(session, batch_of(session, command, items, retry, max_age, key=key))
+    return ages(batch)
 
 
 def batch_of(  # noqa: PLR0913 - likewise
@@ -125,7 +126,7 @@ def batch_of(  # noqa: PLR0913 - likewise
 
 
 def resolve(session: Session, batch: Batch) -> Flow[Batch]:
-    """Get the answers that a batch, held by ``session.pending``, does not have yet.
+    """Get the answers that a batch does not have yet.
 
     Raises:
         UriFilterError: with the answers that did arrive; AnswerLost if others may have been lost.
@@ -160,7 +161,7 @@ def _batch(session: Session, command: str, items: Sequence[object], max_age: int
 
     client = session.ids.client
     batch = Batch(command, items, session.digester, shards=config.shards, cut=cut, client=client, max_age=max_age)
-    if key is not None and command != "contains":
+    if key is not None and batch.writes:
         batch.name_calls(key, session.ids.clock.now())
     return batch
 
@@ -201,7 +202,7 @@ def _window(session: Session, batch: Batch, window: Sequence[OpenCall]) -> Flow[
 
 def _request(session: Session, batch: Batch, call: OpenCall) -> Request:
     build = functools.partial(_call, session, batch, call)
-    if batch.command == "contains":
+    if not batch.writes:
         return Request(build, call.shard)
     if call.call_id is None:
         call.call_id = session.ids.draw()

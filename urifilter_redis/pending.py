@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from urifilter_redis.errors import UriFilterError
 
@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Pending"]
 
-B = TypeVar("B")
+
+class _Held(Protocol):
+    @property
+    def writes(self) -> bool: ...
+
+
+B = TypeVar("B", bound=_Held)
 
 #: What runs a call: a task, or a thread.
 Owner: TypeAlias = "asyncio.Task[Any] | threading.Thread"
@@ -31,7 +37,8 @@ class Pending(Generic[B]):
     def hold(self, batch: B) -> _Hold[B]:
         """Return a context manager for the block that sends a batch and ends by returning what the caller gets.
 
-        A batch leaves when the block returns or raises an error that has the batch; otherwise it was interrupted.
+        A batch leaves when the block returns or raises an error that has the batch; otherwise it was interrupted. One
+        that writes nothing is not kept then.
         """
         return _Hold(self._owners, batch)
 
@@ -61,7 +68,8 @@ class _Hold(Generic[B]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is None or (isinstance(error, UriFilterError) and error.batch is self._batch):
+        told = isinstance(error, UriFilterError) and error.batch is self._batch
+        if kind is None or told or not self._batch.writes:
             del self._owners[self._batch]
         else:
             self._owners[self._batch] = None

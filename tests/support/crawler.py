@@ -19,7 +19,7 @@ def do_without_call_ids() -> None:
     """Send every call with call id "-"; all else, retries too, stays as it is."""
 
     def call(session, batch, opened, request):
-        request.call_id = None
+        request.numbered = None
         keys, view = session.keys.shard(opened.shard), session.view(opened.shard)
         return calls.items(batch.command, session.config, keys, view, calls.NO_CALL_ID, opened.packed)
 

@@ -150,14 +150,14 @@ class API:
         """Make an error, for ``retry=``, of each call that was interrupted in this process."""
         errors = []
         for asked in self.session.pending.interrupted():
-            if asked.command.writes and asked.process == os.getpid():
+            if asked.process == os.getpid():
                 error = FilterAPIError("interrupted; ask again with retry= for the answers", error_code="answer_lost")
                 error.batch = asked
                 errors.append(error)
         return errors
 
     def _send(self, asked: Asked, part: Part) -> Flow[None]:
-        ids, keyed = self.session.ids, asked.command.writes
+        ids, keyed = self.session.ids, asked.writes
         if keyed and part.call_id is None:
             part.call_id = ids.draw()
         if part.in_doubt and part.call_id and ids.clock.now() > part.call_id.started + PROOF_LIFE:

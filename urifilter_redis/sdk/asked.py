@@ -82,6 +82,11 @@ class Asked:
         return same and encode_items(self.items) == encode_items(items)
 
     @property
+    def writes(self) -> bool:
+        """Whether it changes anything, so that its answers must not be lost."""
+        return self.command.writes
+
+    @property
     def answers(self) -> list[int | None]:
         """The ages, or 1 and 0 for was there and was not, that arrived; None for each item without one."""
         found: list[int | None] = []
