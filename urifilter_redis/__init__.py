@@ -3,7 +3,7 @@
 ``UriFilter`` and ``AsyncUriFilter`` are the clients; ``errors`` has everything that they raise.
 """
 
-from pathlib import Path
+import pathlib
 
 from urifilter_redis._version import __version__
 from urifilter_redis.aio import AsyncUriFilter
@@ -56,6 +56,6 @@ __all__ = [
     "list_filters",
 ]
 
-_checkout = Path(__file__).resolve().parents[1]
-if not Path(__file__).with_name("lua").exists() and (_checkout / "lua" / "insert.lua").is_file():
+_checkout = pathlib.Path(__file__).resolve().parents[1]
+if not pathlib.Path(__file__).with_name("lua").exists() and (_checkout / "lua" / "insert.lua").is_file():
     __path__.append(str(_checkout))  # where lua/ and cli/ stand beside the package, and not inside it as installed

@@ -84,7 +84,7 @@ class Machine(RuleBasedStateMachine):
         self.news = UriFilter.create("news", **self.where, **made)
         self.live = Model(self.options.get("slices", math.inf))
         self.archived, self.number = copy.deepcopy(self.live), 0
-        self.saved, self.ever = None, set()
+        self.saved, self.ever, self.closed = None, set(), set()
 
     def meta(self):
         with self.server.client() as admin:
@@ -118,7 +118,7 @@ class Machine(RuleBasedStateMachine):
         self.live.epoch = self.news.rotate().epoch
         if self.options["retention"] == "rolling":  # what was closed is written back, and forgetting is not
             self.archived.sure |= before.sure
-            self.archived.maybe |= self.ever
+            self.closed |= self.ever
 
     @rule(full=st.booleans())
     def write_back(self, full):
@@ -194,7 +194,9 @@ class Machine(RuleBasedStateMachine):
         for each in known:
             each.epoch = epoch
             live.sure |= {item: each.sure[item] for item in each.must_see()}
-        inserted = doubtful | self.live.maybe | self.archived.maybe | set().union(*(each.sure for each in known))
+        inserted = (
+            doubtful | self.closed | self.live.maybe | self.archived.maybe | set().union(*(each.sure for each in known))
+        )
         inserted |= self.saved[1].maybe if self.saved else set()
         for item, age in ages.items():
             assert age or item not in live.must_see(), f"{item} was lost"

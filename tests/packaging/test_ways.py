@@ -21,6 +21,10 @@ print(urifilter_redis.__file__)
 """
 
 
+#: Install it alone, whatever the tests' own environment has.
+ALONE = ("--no-deps", "--no-build-isolation", "--ignore-installed")
+
+
 def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONSAFEPATH"}}
 
@@ -82,7 +86,7 @@ def test_from_elsewhere_on_the_path(checkout, tmp_path):
 def test_installed(built, checkout, tmp_path, suffix):
     """A wheel, and a wheel of the sdist, have all inside, and nothing stale."""
     program = environment_of(tmp_path / "venv")
-    install = [sys.executable, "-m", "pip", "--python", program, "install", "-q", "--no-deps", "--no-build-isolation"]
+    install = [sys.executable, "-m", "pip", "--python", program, "install", "-q", *ALONE]
     python(*install, built[suffix], cwd=tmp_path)
     found = python(program, "-c", USE, cwd=tmp_path)
     assert found.startswith(str(tmp_path))
@@ -94,7 +98,7 @@ def test_installed(built, checkout, tmp_path, suffix):
 def test_editable(built, checkout, tmp_path):
     """An editable installation runs from anywhere, and an edit counts at once."""
     program = environment_of(tmp_path / "venv")
-    install = [sys.executable, "-m", "pip", "--python", program, "install", "-q", "--no-deps", "--no-build-isolation"]
+    install = [sys.executable, "-m", "pip", "--python", program, "install", "-q", *ALONE]
     python(*install, "-e", checkout, cwd=tmp_path)
     assert python(program, "-c", USE, cwd=tmp_path) == str(checkout / "urifilter_redis" / "__init__.py")
 
