@@ -124,3 +124,21 @@ def make_server():
     yield make
     for each in made:
         each.stop()
+
+
+@pytest.fixture
+def archived_filter(redis70, folder):
+    """Make a filter with an archive in a folder, or open it: ``archived_filter(**settings)``."""
+    from urifilter_redis import UriFilter
+
+    opened = []
+
+    def make(**settings):
+        where = {"redis": redis70.url, "archive": folder}
+        news = UriFilter.create("news", **where, **settings) if settings else UriFilter.open("news", **where)
+        opened.append(news)
+        return news
+
+    yield make
+    for each in opened:
+        each.close()

@@ -32,22 +32,6 @@ ROLLING = {"capacity": 2000, "retention": "rolling", "slices": 4, "period": "1d"
 META = "urifilter:{news:0}:meta"
 
 
-@pytest.fixture
-def make(redis70, folder):
-    """Make a filter with an archive, or open it."""
-    opened = []
-
-    def make(**settings):
-        where = {"redis": redis70.url, "archive": folder}
-        news = UriFilter.create("news", **where, **settings) if settings else UriFilter.open("news", **where)
-        opened.append(news)
-        return news
-
-    yield make
-    for each in opened:
-        each.close()
-
-
 class Suspended:
     """A flow that is stopped before a step of some name, and goes on later."""
 
@@ -90,9 +74,9 @@ def silent(server) -> None:
 
 
 @pytest.mark.parametrize("fails", ["checkpoint finish", "archive delete"])
-def test_a_published_checkpoint_keeps_its_blobs(redis70, folder, make, fails):
+def test_a_published_checkpoint_keeps_its_blobs(redis70, folder, archived_filter, fails):
     """Whatever fails after the document was replaced: nothing that it names is removed."""
-    news = make(**RING)
+    news = archived_filter(**RING)
     news.insert_many(range(300))
     news.checkpoint()
     news.rotate()
@@ -105,7 +89,7 @@ def test_a_published_checkpoint_keeps_its_blobs(redis70, folder, make, fails):
     sound(folder)
     news.checkpoint()
     flush(redis70)
-    assert 0 not in make().contains_many(range(400))
+    assert 0 not in archived_filter().contains_many(range(400))
 
 
 def give_up(running) -> None:
@@ -115,9 +99,9 @@ def give_up(running) -> None:
         running._step = running._flow.send(sent and [Unanswered(ConnectionBroken("away"))] * len(sent))
 
 
-def test_damaged_newest_checkpoint(redis70, folder, make):
+def test_damaged_newest_checkpoint(redis70, folder, archived_filter):
     """The one before is used, what was wrong is told, and the next checkpoints and restores work."""
-    news = make(capacity=2000)
+    news = archived_filter(capacity=2000)
     news.insert_many(range(100))
     news.checkpoint()
     news.insert_many(range(100, 200))
@@ -125,19 +109,19 @@ def test_damaged_newest_checkpoint(redis70, folder, make):
     newest = checkpoints(folder)[-1]
     newest.write_bytes(newest.read_bytes().replace(b'"sha256": "', b'"sha256": "0', 1))
     flush(redis70)
-    again = make()
+    again = archived_filter()
     assert again.restored.checkpoint == 1
     assert "SHA-256" in again.restored.problems[0]
     assert 0 not in again.contains_many(range(100))
     assert again.checkpoint().shards == 1
-    assert make().restored is None
+    assert archived_filter().restored is None
     flush(redis70)
-    assert 0 not in make().contains_many(range(100))
+    assert 0 not in archived_filter().contains_many(range(100))
 
 
-def test_damaged_closed_slice_is_written_anew(redis70, folder, make):
+def test_damaged_closed_slice_is_written_anew(redis70, folder, archived_filter):
     """A slice that checkpoints take over from the one before is looked at each time."""
-    news = make(**RING)
+    news = archived_filter(**RING)
     news.insert_many(range(300))
     news.rotate()
     news.checkpoint()
@@ -151,43 +135,43 @@ def test_damaged_closed_slice_is_written_anew(redis70, folder, make):
     news.insert("b")
     news.checkpoint()
     flush(redis70)
-    assert 0 not in make().contains_many([*range(300), "a", "b"])
+    assert 0 not in archived_filter().contains_many([*range(300), "a", "b"])
 
 
-def test_a_restorer_that_wakes_up(redis70, folder, make):
+def test_a_restorer_that_wakes_up(redis70, folder, archived_filter):
     """It finds that another has taken over, and changes nothing; what was inserted meanwhile stays."""
-    news = make(capacity=1000, retention="growing")
+    news = archived_filter(capacity=1000, retention="growing")
     news.insert_many(range(500))
     news.checkpoint()
     flush(redis70)
     late = Suspended(*restorer(redis70, folder), "archive download")
     silent(redis70)
-    other = make()
+    other = archived_filter()
     assert other.restored.shards == 1
     assert other.insert_many(range(1000, 7000)).count(0) > 5_900
     epoch = other.epoch()
     assert epoch == 2
     late.go_on()
-    assert make().epoch() == epoch
-    assert 0 not in make().contains_many([*range(500), *range(1000, 7000)])
+    assert archived_filter().epoch() == epoch
+    assert 0 not in archived_filter().contains_many([*range(500), *range(1000, 7000)])
 
 
-def test_a_late_opener_leaves_a_whole_filter_alone(redis70, folder, make):
+def test_a_late_opener_leaves_a_whole_filter_alone(redis70, folder, archived_filter):
     """Who saw an empty server, and comes when another has restored it, does not stop it once more."""
-    news = make(capacity=1000)
+    news = archived_filter(capacity=1000)
     news.insert_many(range(500))
     news.checkpoint()
     flush(redis70)
     late = Suspended(*restorer(redis70, folder), "restore begin")
-    other = make()
+    other = archived_filter()
     assert other.insert("x")
     late.go_on()
     assert "x" in other
 
 
-def test_the_server_dies_while_its_archive_is_looked_at(redis70, folder, make):
+def test_the_server_dies_while_its_archive_is_looked_at(redis70, folder, archived_filter):
     """What was begun is gone with it; the next one does it."""
-    news = make(capacity=1000)
+    news = archived_filter(capacity=1000)
     news.insert_many(range(500))
     news.checkpoint()
     flush(redis70)
@@ -197,26 +181,26 @@ def test_the_server_dies_while_its_archive_is_looked_at(redis70, folder, make):
         late.go_on()
     with redis70.client() as admin:
         assert admin.exists(META) == 0
-    assert 0 not in make().contains_many(range(500))
+    assert 0 not in archived_filter().contains_many(range(500))
 
 
-def test_a_checkpoint_of_a_server_that_came_back(redis70, folder, make):
+def test_a_checkpoint_of_a_server_that_came_back(redis70, folder, archived_filter):
     """Bits that were read before it died are not published without the replies that went with them."""
-    news = make(capacity=5000)
+    news = archived_filter(capacity=5000)
     news.insert_many(range(100))
     news.checkpoint()
     news.insert_many(range(1000, 1500))
     late = Suspended(checkpoint(news._session), news._connector, "HSCAN replies")
     flush(redis70)
-    other = make()
+    other = archived_filter()
     assert other.restored.checkpoint == 1
     late.go_on()
-    assert make().insert_many(range(1000, 1500)).count(0) > 490
+    assert archived_filter().insert_many(range(1000, 1500)).count(0) > 490
 
 
-def test_what_an_older_rolling_server_was_told(redis70, folder, make):
+def test_what_an_older_rolling_server_was_told(redis70, folder, archived_filter):
     """It inserts and rotates, and is then brought to what its archive has: nothing that it knew is lost."""
-    news = make(**ROLLING)
+    news = archived_filter(**ROLLING)
     news.insert_many(range(100))
     news.checkpoint()
     saved = Saved(redis70)
@@ -226,16 +210,16 @@ def test_what_an_older_rolling_server_was_told(redis70, folder, make):
     saved.bring_back()
     assert news.insert_many(range(100, 200)).count(0) == 100
     news.rotate()  # this client has not seen that the archive is ahead
-    again = make()
+    again = archived_filter()
     assert again.epoch() == 2
     assert 0 not in again.contains_many(range(200))
     again.rotate()
     assert 0 not in again.contains_many(range(100, 200))
 
 
-def test_a_slice_that_was_archived_by_another_line_of_time(redis70, folder, make):
+def test_a_slice_that_was_archived_by_another_line_of_time(redis70, folder, archived_filter):
     """Today at the checkpoint had more than the slice that was closed under its epoch: that is not lost."""
-    news = make(**ROLLING)
+    news = archived_filter(**ROLLING)
     news.insert_many(range(100))
     news.checkpoint()
     saved = Saved(redis70)
@@ -244,15 +228,15 @@ def test_a_slice_that_was_archived_by_another_line_of_time(redis70, folder, make
     news.insert_many(range(100, 200))
     news.checkpoint()
     flush(redis70)
-    again = make()
+    again = archived_filter()
     assert 0 not in again.contains_many(range(200))
     again.rotate()
     assert 0 not in again.contains_many(range(200))
 
 
-def test_write_all_after_an_older_server(redis70, folder, make):
+def test_write_all_after_an_older_server(redis70, folder, archived_filter):
     """What it was told is in every slice that will be looked at."""
-    news = make(**(RING | {"write": "all"}))
+    news = archived_filter(**(RING | {"write": "all"}))
     news.rotate()
     saved = Saved(redis70)
     news.rotate()
@@ -261,15 +245,15 @@ def test_write_all_after_an_older_server(redis70, folder, make):
     news.checkpoint()
     saved.bring_back()
     assert news.insert("x")
-    again = make()
+    again = archived_filter()
     for _ in range(3):
         assert {"x", "a"} == {uri for uri in ("x", "a") if uri in again}
         again.rotate()
 
 
-def test_what_was_forgotten_on_both_sides(redis70, folder, make):
+def test_what_was_forgotten_on_both_sides(redis70, folder, archived_filter):
     """Told after the checkpoint is seen; forgotten after it stays new; the archive decides of what was before."""
-    news = make(capacity=1000)
+    news = archived_filter(capacity=1000)
     news.insert_many(["told", "back", "kept", "gone"])
     news.forget(["told", "back"])
     news.checkpoint()
@@ -279,14 +263,14 @@ def test_what_was_forgotten_on_both_sides(redis70, folder, make):
     saved.bring_back()
     assert news.insert("told")
     assert news.forget(["gone"]) == [True]
-    again = make()
+    again = archived_filter()
     assert again.restored is not None
     assert [uri for uri in ("told", "back", "kept", "gone") if uri in again] == ["told", "back", "kept"]
 
 
-def test_reinserted_between_what_is_read(redis70, folder, make):
+def test_reinserted_between_what_is_read(redis70, folder, archived_filter):
     """An item that was forgotten, and is inserted anew while the replies are read, is not seen without its reply."""
-    news = make(capacity=1000)
+    news = archived_filter(capacity=1000)
     news.insert("x")
     news.forget(["x"])
     running = Suspended(checkpoint(news._session), news._connector, "HSCAN replies")
@@ -295,7 +279,7 @@ def test_reinserted_between_what_is_read(redis70, folder, make):
         assert other.insert("x")
     running.go_on()
     flush(redis70)
-    assert "x" not in make()
+    assert "x" not in archived_filter()
 
 
 def test_leftovers_of_another_filter(redis70, folder):
@@ -315,9 +299,9 @@ def test_leftovers_of_another_filter(redis70, folder):
         assert news.insert_many(range(100)) == [0] * 100
 
 
-def test_an_archive_that_is_not_there(redis70, folder, tmp_path, make):
+def test_an_archive_that_is_not_there(redis70, folder, tmp_path, archived_filter):
     """An empty folder in its place, and a registration that is gone, make no new filter."""
-    make(capacity=1000).checkpoint()
+    archived_filter(capacity=1000).checkpoint()
     flush(redis70)
     with pytest.raises(ArchiveMissing, match="is that mounted"):
         UriFilter.create("news", redis=redis70.url, archive=(tmp_path / "other").as_uri(), capacity=1000)
@@ -334,9 +318,9 @@ def test_an_archive_that_is_not_there(redis70, folder, tmp_path, make):
     assert leftovers(folder) == 0
 
 
-def test_drop_during_a_checkpoint(redis70, folder, make):
+def test_drop_during_a_checkpoint(redis70, folder, archived_filter):
     """Nothing of the dropped filter is left."""
-    news = make(capacity=1000)
+    news = archived_filter(capacity=1000)
     news.insert("a")
     running = Suspended(checkpoint(news._session), news._connector, "archive swap")
     drop_filter("news", redis=redis70.url, archive=folder)
@@ -346,25 +330,25 @@ def test_drop_during_a_checkpoint(redis70, folder, make):
     assert leftovers(folder) == 0
 
 
-def test_counting_is_not_merged(redis70, folder, make):
+def test_counting_is_not_merged(redis70, folder, archived_filter):
     """An older server that was not worked on gets what the archive has; one that was keeps its own, and says so."""
-    news = make(capacity=1000, layout="counting")
+    news = archived_filter(capacity=1000, layout="counting")
     news.insert_many(range(100))
     saved = Saved(redis70)
     news.insert_many(range(100, 200))
     news.checkpoint()
     saved.bring_back()
-    assert 0 not in make().contains_many(range(200))
+    assert 0 not in archived_filter().contains_many(range(200))
     saved.bring_back()
     assert news.insert("new")
-    again = make()
+    again = archived_filter()
     assert "new" in again
     assert "counters cannot be merged" in again.restored.problems[0]
 
 
-def test_union_from_a_filter_that_is_being_restored(redis70, folder, make):
+def test_union_from_a_filter_that_is_being_restored(redis70, folder, archived_filter):
     """It is refused: half of it may be back."""
-    news = make(capacity=1000, seed=1)
+    news = archived_filter(capacity=1000, seed=1)
     news.insert_many(range(100))
     news.checkpoint()
     flush(redis70)
@@ -373,9 +357,9 @@ def test_union_from_a_filter_that_is_being_restored(redis70, folder, make):
         other.union("news")
 
 
-def test_waiting_for_a_restore(redis70, folder, make):
+def test_waiting_for_a_restore(redis70, folder, archived_filter):
     """Callers get Restoring, or wait if they want to; opening and creating do, too."""
-    news = make(capacity=1000)
+    news = archived_filter(capacity=1000)
     news.insert_many(range(100))
     news.checkpoint()
     flush(redis70)
@@ -390,24 +374,24 @@ def test_waiting_for_a_restore(redis70, folder, make):
         timer.join()
 
 
-def test_inserted_while_all_slices_are_read(redis70, folder, make):
+def test_inserted_while_all_slices_are_read(redis70, folder, archived_filter):
     """Of ring with write=all: what is new after a restore is not seen later, when the oldest slice is gone."""
-    news = make(**(RING | {"write": "all", "slices": 3}))
+    news = archived_filter(**(RING | {"write": "all", "slices": 3}))
     for _ in range(2):
         news.rotate()
     running = Suspended(checkpoint(news._session), news._connector, "GETRANGE history_1")
     assert news.insert("x")
     running.go_on()
     flush(redis70)
-    again = make()
+    again = archived_filter()
     before = "x" in again
     again.rotate()
     assert before or "x" not in again
 
 
-def test_a_restorer_that_died_while_it_filled(redis70, folder, make):
+def test_a_restorer_that_died_while_it_filled(redis70, folder, archived_filter):
     """Who takes over trusts no slice that may be half full, also what only closed slices of the archive have."""
-    news = make(**ROLLING)
+    news = archived_filter(**ROLLING)
     news.checkpoint()
     news.insert_many(range(100))
     news.rotate()
@@ -417,18 +401,18 @@ def test_a_restorer_that_died_while_it_filled(redis70, folder, make):
         size = admin.strlen("urifilter:{news:0}:history")
         admin.set("urifilter:{news:0}:history", bytes(size))
     silent(redis70)
-    assert 0 not in make().contains_many(range(100))
+    assert 0 not in archived_filter().contains_many(range(100))
 
 
-def test_the_oldest_slice_of_write_all_is_lost(redis70, folder, make):
+def test_the_oldest_slice_of_write_all_is_lost(redis70, folder, archived_filter):
     """It gets what newer slices have: an item is not new now and seen later, when it is the oldest one's turn."""
-    news = make(**(RING | {"write": "all", "slices": 3}))
+    news = archived_filter(**(RING | {"write": "all", "slices": 3}))
     news.rotate()
     news.checkpoint()
     assert news.insert("x")
     with redis70.client() as admin:
         admin.delete("urifilter:{news:0}:history_1")
-    again = make()
+    again = archived_filter()
     assert "x" in again
     again.rotate()
     assert "x" in again

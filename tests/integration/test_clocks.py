@@ -23,22 +23,6 @@ RING = {"capacity": 2000, "retention": "ring", "slices": 3, "period": "1d", "sha
 ROLLING = RING | {"retention": "rolling"}
 
 
-@pytest.fixture
-def make(redis70, folder):
-    """Make a filter with an archive, or open it."""
-    opened = []
-
-    def make(**settings):
-        where = {"redis": redis70.url, "archive": folder}
-        news = UriFilter.create("news", **where, **settings) if settings else UriFilter.open("news", **where)
-        opened.append(news)
-        return news
-
-    yield make
-    for each in opened:
-        each.close()
-
-
 def now(server) -> float:
     with server.client() as admin:
         seconds, microseconds = admin.time()
@@ -57,9 +41,9 @@ def worker(server, archive) -> Worker:
     return Worker(server.url, "urifilter", archive, open_home(archive), 300.0)
 
 
-def test_checkpoints_go_on(redis70, folder, make):
+def test_checkpoints_go_on(redis70, folder, archived_filter):
     """A worker writes back although the last checkpoint was in the future, and then when one is due again."""
-    news = make(capacity=2000, shards=2)
+    news = archived_filter(capacity=2000, shards=2)
     news.insert_many(range(100))
     news.checkpoint()
     assert news.checkpoint_age() < YEAR
@@ -73,12 +57,12 @@ def test_checkpoints_go_on(redis70, folder, make):
     assert worker(redis70, folder).once()[0].checkpoint is None
     with redis70.client() as admin:
         admin.flushall()
-    assert 0 not in make().contains_many(range(200))
+    assert 0 not in archived_filter().contains_many(range(200))
 
 
-def test_a_worker_that_died_while_it_was_ahead(redis70, folder, make):
+def test_a_worker_that_died_while_it_was_ahead(redis70, folder, archived_filter):
     """Its lease ends when any does: the first who comes still waits, a minute later another may."""
-    make(capacity=2000)
+    archived_filter(capacity=2000)
     put(redis70, worker="0123456789abcdef", leased=YEAR)
     assert worker(redis70, folder).once()[0].busy
     with redis70.client() as admin:
@@ -88,9 +72,9 @@ def test_a_worker_that_died_while_it_was_ahead(redis70, folder, make):
 
 @pytest.mark.parametrize("settings", [RING, ROLLING], ids=["ring", "rolling"])
 @pytest.mark.parametrize("shard", [None, 1], ids=["all", "one"])
-def test_rotations_are_not_due_in_a_year(redis70, make, settings, shard):
+def test_rotations_are_not_due_in_a_year(redis70, archived_filter, settings, shard):
     """The next is due a period after somebody who rotates has looked; to ask alone changes nothing."""
-    news = make(**settings)
+    news = archived_filter(**settings)
     news.insert_many(range(100))
     put(redis70, shard, opened=YEAR)
     before = now(redis70)
@@ -132,23 +116,23 @@ def test_a_checkpoint_of_the_future(make_server, folder, tmp_path):
         assert "back" in news
 
 
-def test_a_change_of_the_future(redis70, make):
+def test_a_change_of_the_future(redis70, archived_filter):
     """What the checkpoint knew already does not keep an older server from getting what it lacks."""
-    news = make(capacity=2000, layout="counting")
+    news = archived_filter(capacity=2000, layout="counting")
     put(redis70, changed=YEAR)
     saved = Saved(redis70)
     news.insert("x")
     news.checkpoint()
     saved.bring_back()
-    again = make()
+    again = archived_filter()
     assert again.restored.problems == ()
     assert "x" in again
 
 
 @pytest.mark.parametrize("field", ["created", "opened", "changed", "checkpointed", "restored", "leased", "closed"])
-def test_doctor(redis70, make, field):
+def test_doctor(redis70, archived_filter, field):
     """It names the field and the shard, with exit code 0; times that are all right are not mentioned."""
-    make(**RING).close()
+    archived_filter(**RING).close()
     subject = ("--redis", redis70.url, "--json")
     texts = [each["text"] for each in json.loads(cli.run("doctor", *subject, code=1)[0])]
     assert not any("future" in text for text in texts)

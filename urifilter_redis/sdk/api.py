@@ -16,10 +16,10 @@ from urifilter_redis.exchange import Request, Timeouts, exchange
 from urifilter_redis.flows import listed
 from urifilter_redis.items import encode_items
 from urifilter_redis.keys import DEFAULT_PREFIX, FilterKeys
-from urifilter_redis.sdk.asked import Asked, Part, What
+from urifilter_redis.sdk.asked import Asked, Part
 from urifilter_redis.sdk.outcomes import BAD_RESPONSE, told
 from urifilter_redis.session import Session
-from urifilter_redis.wire import ATTEMPT_HEADER, COMMANDS, DEFAULT_PORT, FILTERS_PATH, KEY_HEADER, Command, write_json
+from urifilter_redis.wire import ATTEMPT_HEADER, COMMANDS, DEFAULT_PORT, FILTERS_PATH, KEY_HEADER, write_json
 
 if TYPE_CHECKING:
     from urifilter_redis.steps import Arguments, Flow
@@ -96,14 +96,15 @@ class API:
                 max_age: int | None = None) -> Asked:  # fmt: skip
         """Make a call of a command of a filter, or return the one that ``retry`` is about; nothing is sent."""
         more = {} if max_age is None else {"max_age": max_age}
-        what = (filter_typeid, command, max_age)
+        what, wanted = (filter_typeid, command, max_age), listed(items)
         path = f"{self.path_of(filter_typeid)}/{command}"
-        return self._asked(what, COMMANDS[command], path, more, items, retry)
+        return _or_resumed(Asked(what, COMMANDS[command], path, more, wanted, _cuts(_sizes(wanted))), retry)
 
     def filter(self, filter_typeid: str, items: Iterable[object], retry: UriFilterError | None) -> Asked:
         """Make a call to the endpoint that answers which are new; otherwise as ``command``."""
         more = {"filter_typeid": filter_typeid}
-        return self._asked((filter_typeid, "filter", None), COMMANDS["insert"], self.path, more, items, retry)
+        what, wanted = (filter_typeid, "filter", None), listed(items)
+        return _or_resumed(Asked(what, COMMANDS["insert"], self.path, more, wanted, _cuts(_sizes(wanted))), retry)
 
     def get(self, path: str) -> Flow[dict[str, Any]]:
         """Read what may be read any number of times."""
@@ -112,24 +113,6 @@ class API:
         if request.error is not None:
             raise told(request.error)
         return request.reply  # type: ignore[no-any-return]
-
-    def _asked(  # noqa: PLR0913, PLR0917 - all of it is what a call is
-        self,
-        what: What,
-        command: Command,
-        path: str,
-        more: dict[str, Any],
-        items: Iterable[object],
-        retry: UriFilterError | None,
-    ) -> Asked:
-        wanted = listed(items)
-        sizes = _sizes(wanted)
-        if retry is None:
-            return Asked(what, command, path, more, wanted, _cuts(sizes))
-        asked = retry.batch
-        if not isinstance(asked, Asked) or not asked.is_of(what, wanted):
-            raise ValueError(f"retry= takes what {what[1]} raised for these same items, in this process, not {retry!r}")
-        return asked
 
     def resolve(self, asked: Asked) -> Flow[Asked]:
         """Send the parts that have no answer yet, one after the other; the call is held by ``session.pending``.
@@ -179,6 +162,21 @@ class API:
             ids.release(done)
         if request.error is not None:
             raise told(request.error)
+
+
+def _or_resumed(made: Asked, retry: UriFilterError | None) -> Asked:
+    """Return a new call, or the one that ``retry`` is about.
+
+    Raises:
+        ValueError: that is another.
+    """
+    if retry is None:
+        return made
+    asked = retry.batch
+    if not isinstance(asked, Asked) or not asked.is_of(made.what, made.items):
+        text = f"retry= takes what {made.what[1]} raised for these same items, in this process, not {retry!r}"
+        raise ValueError(text)
+    return asked
 
 
 def _sizes(items: Sequence[object]) -> list[int]:
