@@ -23,8 +23,8 @@ from pathlib import Path
 import redis
 
 from urifilter_redis import UriFilter, calls
+from urifilter_redis.bloom.digest import hasher, shard_of
 from urifilter_redis.callid import CallIds
-from urifilter_redis.digest import hasher, shard_of
 from urifilter_redis.keys import FilterKeys
 
 CAPACITY, ERROR_RATE, BATCH = 100_000_000, 1e-4, 500

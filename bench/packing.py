@@ -12,12 +12,15 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import zstandard
 
 from urifilter_redis.archive.packing import pack, unpack
-from urifilter_redis.model import blocked_offsets, classic_offsets
+from urifilter_redis.bloom.offsets import blocked_offsets, classic_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PIECE, K, WORD = 256 << 10, 12, 32
 FILLS = (0.001, 0.01, 0.0155, 0.05, 0.1, 0.25, 0.5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -16,13 +15,15 @@ from urifilter_redis.archive.home import named_home
 from urifilter_redis.archive.upkeep import Document, Entry, entries, verify_all
 from urifilter_redis.archive.upkeep import prune as prune_leftovers
 from urifilter_redis.archive.upkeep import show as show_filter
+from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.client import drive
-from urifilter_redis.retention import period_of, seconds_of
 
 from .common import Shared, columns, filter_name, moment, pass_shared, print_json, say, shared, size_text
 from .progress import bar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from urifilter_redis.archive.home import Home
     from urifilter_redis.steps import Flow
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +14,9 @@ from urifilter_redis.doctor import Finding, examine, examine_clock, examine_filt
 from urifilter_redis.exchange import server_time
 
 from .common import Shared, columns, pass_shared, print_json, shared
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["doctor"]
 

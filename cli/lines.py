@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from urifilter_redis.flows import WINDOW
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["Window", "total_size", "windows_of"]
 

@@ -9,12 +9,12 @@ import click
 
 from urifilter_redis import UriFilter, calls
 from urifilter_redis.batch import Digester
+from urifilter_redis.bloom.digest import hasher, shard_of
+from urifilter_redis.bloom.sizing import BLOCKED_K, LAYOUTS
 from urifilter_redis.client import run
-from urifilter_redis.digest import hasher, shard_of
 from urifilter_redis.exchange import ask
 from urifilter_redis.keys import FilterKeys
 from urifilter_redis.scripts import COMMANDS, load, variants
-from urifilter_redis.sizing import BLOCKED_K, LAYOUTS
 
 from .common import Group, Shared, columns, filter_name, pass_shared, print_json, say, shared
 

@@ -13,7 +13,10 @@ import os
 import select
 import stat
 import termios
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["Output"]
 

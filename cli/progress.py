@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .common import to_nowhere
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from rich.console import Console
 
     from urifilter_redis import UriFilter

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from urifilter_redis import Rotation, UriFilter, UriFilterError, list_filters
-from urifilter_redis.retention import TIMED
+from urifilter_redis.bloom.retention import TIMED
 
 from .common import Shared, filter_name, moment, open_one_of_all, pass_shared, print_json, say, shared
 from .progress import steps

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 import click
 
-from urifilter_redis.digest import HASHES
-from urifilter_redis.normalize import NORMALIZATIONS
-from urifilter_redis.retention import EXPIRE_AFTER, RETENTIONS, WRITES
-from urifilter_redis.sizing import LAYOUTS
+from urifilter_redis.bloom.digest import HASHES
+from urifilter_redis.bloom.normalize import NORMALIZATIONS
+from urifilter_redis.bloom.retention import EXPIRE_AFTER, RETENTIONS, WRITES
+from urifilter_redis.bloom.sizing import LAYOUTS
 
 from .common import count
 

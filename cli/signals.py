@@ -6,11 +6,11 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import FrameType
     from typing import Self
 

@@ -6,20 +6,23 @@ import logging
 import os
 import sys
 from dataclasses import asdict
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from urifilter_redis import UriFilter
 from urifilter_redis.archive.home import ARCHIVE_VARIABLE, named_home
+from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.client import drive, list_filters
-from urifilter_redis.retention import period_of, seconds_of
 from urifilter_redis.worker import Worker
 
 from .common import Shared, filter_name, moment, pass_shared, print_json, say, shared, size_text
 from .daemon import add_stop_and_status, background, daemon_options
 from .progress import steps
 from .signals import Interrupted, Signals
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["checkpoint", "restore", "worker"]
 

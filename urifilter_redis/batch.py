@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from urifilter_redis.digest import shards_of
-from urifilter_redis.items import encode_items
-from urifilter_redis.normalize import normalizer
+from urifilter_redis.bloom.digest import shards_of
+from urifilter_redis.bloom.encoding import encode_items
+from urifilter_redis.bloom.normalize import normalizer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
     from urifilter_redis.callid import CallId, CallKey
 
 __all__ = ["Batch", "Digester", "OpenCall"]

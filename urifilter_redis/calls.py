@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from urifilter_redis import scripts
-from urifilter_redis.sizing import shard_capacity
+from urifilter_redis.bloom.sizing import shard_capacity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

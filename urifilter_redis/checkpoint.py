@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +26,11 @@ from urifilter_redis.state import ShardState
 from urifilter_redis.turning import read_states
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from urifilter_redis.archive.home import Home
+    from urifilter_redis.bloom.sizing import Slice
     from urifilter_redis.session import Session
-    from urifilter_redis.state import Slice
     from urifilter_redis.steps import Flow
 
 __all__ = ["Written", "checkpoint", "checkpoint_age"]

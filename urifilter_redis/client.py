@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis import dropping, flows, lifecycle, rotation
@@ -22,6 +21,7 @@ from urifilter_redis.steps import Flow, Send, Sender, Step, Work
 from urifilter_redis.union import union
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
     from types import TracebackType
     from typing import Self
 

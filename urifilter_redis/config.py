@@ -6,10 +6,9 @@ import secrets
 from dataclasses import MISSING, Field, asdict, dataclass, fields
 from typing import Any
 
-from urifilter_redis.digest import HASHES, new_seed
-from urifilter_redis.errors import ConfigMismatch, SliceLost, UriFilterError
-from urifilter_redis.normalize import NORMALIZATIONS
-from urifilter_redis.retention import (
+from urifilter_redis.bloom.digest import HASHES, new_seed
+from urifilter_redis.bloom.normalize import NORMALIZATIONS
+from urifilter_redis.bloom.retention import (
     EXPIRE_AFTER,
     RETENTIONS,
     SLICES,
@@ -19,7 +18,8 @@ from urifilter_redis.retention import (
     period_of,
     size_first,
 )
-from urifilter_redis.state import Slice
+from urifilter_redis.bloom.sizing import Slice
+from urifilter_redis.errors import ConfigMismatch, SliceLost, UriFilterError
 
 __all__ = ["FORMAT", "Config", "Settings"]
 

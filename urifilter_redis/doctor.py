@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from urifilter_redis.bloom.retention import seconds_of
 from urifilter_redis.calls import LEASE
 from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.exchange import ask, server_time
 from urifilter_redis.replies import to_fields, to_mapping
-from urifilter_redis.retention import seconds_of
 from urifilter_redis.rights import read_rights
 from urifilter_redis.turning import SHARDS_A_PIPELINE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from urifilter_redis.info import FilterInfo
     from urifilter_redis.session import Session
     from urifilter_redis.steps import Flow

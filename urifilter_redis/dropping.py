@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from urifilter_redis import calls, known
@@ -22,6 +21,8 @@ from urifilter_redis.replies import to_mapping
 from urifilter_redis.steps import Work
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
     from urifilter_redis.keys import ShardKeys
     from urifilter_redis.session import Session
     from urifilter_redis.steps import Flow

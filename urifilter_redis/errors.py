@@ -24,13 +24,10 @@ unknown layout) are ``ValueError`` and ``TypeError`` as everywhere in Python.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from urifilter_redis.batch import Batch
-    from urifilter_redis.sdk.asked import Asked
 
 __all__ = [
     "AnswerLost",
@@ -51,6 +48,20 @@ __all__ = [
 ]
 
 
+class Answering(Protocol):
+    """A call about items, and how far it has come."""
+
+    @property
+    def answers(self) -> Sequence[int | None]:
+        """An answer for each item; None for an item without one."""
+        ...
+
+    @property
+    def items(self) -> Sequence[object]:
+        """The items, in the caller's order."""
+        ...
+
+
 class UriFilterError(Exception):
     """The root of the tree.
 
@@ -61,7 +72,7 @@ class UriFilterError(Exception):
     """
 
     #: What the call had done when it failed; ``retry=error`` goes on from it.
-    batch: Batch | Asked | None = None
+    batch: Answering | None = None
 
     @property
     def answers(self) -> list[int | None] | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,6 +12,8 @@ from urifilter_redis.replies import Judged, Verdict, error_of, judge, late_at, t
 from urifilter_redis.steps import Arguments, Flow, Pause, Send
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from urifilter_redis.callid import CallId
     from urifilter_redis.calls import Call
     from urifilter_redis.session import Session

@@ -8,8 +8,8 @@ from urifilter_redis.archive.manifest import piece_spans
 from urifilter_redis.exchange import ask
 
 if TYPE_CHECKING:
+    from urifilter_redis.bloom.sizing import Slice
     from urifilter_redis.session import Session
-    from urifilter_redis.state import Slice
     from urifilter_redis.steps import Flow
 
 __all__ = ["fill_of"]

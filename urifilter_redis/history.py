@@ -14,9 +14,9 @@ from urifilter_redis import calls
 from urifilter_redis.archive import archive_of
 from urifilter_redis.archive.contents import PIECES_AT_ONCE, as_numbers
 from urifilter_redis.archive.manifest import Manifest, piece_spans
+from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, RotationConflict, SliceLost
 from urifilter_redis.exchange import ask
-from urifilter_redis.state import Slice
 from urifilter_redis.turning import piece_count, read_states
 
 if TYPE_CHECKING:

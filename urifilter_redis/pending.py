@@ -68,8 +68,8 @@ class _Hold(Generic[B]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        told = isinstance(error, UriFilterError) and error.batch is self._batch
-        if kind is None or told or not self._batch.writes:
+        told_of: object = error.batch if isinstance(error, UriFilterError) else None
+        if kind is None or told_of is self._batch or not self._batch.writes:
             del self._owners[self._batch]
         else:
             self._owners[self._batch] = None

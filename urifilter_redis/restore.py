@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.register import home_of
@@ -28,6 +27,8 @@ from urifilter_redis.rotation import finish_rotation
 from urifilter_redis.state import ShardState
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from urifilter_redis.session import Session
     from urifilter_redis.steps import Flow
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,16 +15,18 @@ from urifilter_redis.archive.home import Key
 from urifilter_redis.archive.manifest import Checkpoint, Content, Manifest, piece_spans
 from urifilter_redis.archive.register import check_registered, home_of, is_complete
 from urifilter_redis.archive.snapshots import last_good, places
+from urifilter_redis.bloom.sizing import Slice, items_from_fill
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing, ServerUnavailable
 from urifilter_redis.exchange import Request, ask, exchange, server_time
 from urifilter_redis.fill import fill_of
 from urifilter_redis.replies import to_mapping
 from urifilter_redis.restored_records import Records, worked_on
 from urifilter_redis.restoring import Archived, Plan, plan
-from urifilter_redis.sizing import items_from_fill
-from urifilter_redis.state import ShardState, Slice
+from urifilter_redis.state import ShardState
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from urifilter_redis.session import Session
     from urifilter_redis.steps import Flow
 

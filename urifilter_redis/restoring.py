@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from urifilter_redis.retention import slices_at
+from urifilter_redis.bloom.retention import slices_at
 from urifilter_redis.state import Closed, ShardState, View
 
 if TYPE_CHECKING:

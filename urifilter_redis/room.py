@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from urifilter_redis.bloom.retention import memory, size_first
 from urifilter_redis.errors import TooLarge
 from urifilter_redis.exchange import server_info
-from urifilter_redis.retention import memory, size_first
 
 if TYPE_CHECKING:
     from urifilter_redis.config import Settings

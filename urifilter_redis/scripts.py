@@ -17,7 +17,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from urifilter_redis.sizing import LAYOUTS
+from urifilter_redis.bloom.sizing import LAYOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

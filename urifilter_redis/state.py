@@ -4,27 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.errors import SliceLost
 
-__all__ = ["Closed", "ShardState", "Slice", "View"]
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """One live slice of a shard, as ``meta`` lists it.
-
-    Attributes:
-        name: ``today`` …, the end of its key.
-        units: blocks (blocked), bits (classic) or counters (counting).
-        size: bytes.
-    """
-
-    name: str
-    units: int
-    size: int
-
-    def __str__(self) -> str:
-        return f"{self.name}:{self.units}:{self.size}"
+__all__ = ["Closed", "ShardState", "View"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from urifilter_redis import calls
 from urifilter_redis.archive.manifest import piece_spans
+from urifilter_redis.bloom.retention import growing_slice
+from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.errors import FilterFull, RotationConflict
 from urifilter_redis.exchange import ask
 from urifilter_redis.replies import to_mapping
-from urifilter_redis.retention import growing_slice
-from urifilter_redis.state import ShardState, Slice
+from urifilter_redis.state import ShardState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,9 +12,10 @@ from support import crawler
 from support.pipelines import pipelines
 from support.proxy import Proxy, at_random
 
-from urifilter_redis import FilterFull, UriFilter, retention, sizing, turning
+from urifilter_redis import FilterFull, UriFilter, turning
+from urifilter_redis.bloom import retention, sizing
+from urifilter_redis.bloom.sizing import SLICE_LIMIT, cells_an_item
 from urifilter_redis.config import Config, Settings
-from urifilter_redis.sizing import SLICE_LIMIT, cells_an_item
 
 
 @pytest.mark.parametrize("layout", ["blocked", "classic"])

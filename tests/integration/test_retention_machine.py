@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
-from collections.abc import Callable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -36,6 +35,9 @@ from urifilter_redis.keys import FilterKeys
 from urifilter_redis.replies import to_mapping
 from urifilter_redis.session import Session
 from urifilter_redis.steps import Send, Unanswered, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 RETENTIONS = {
     "growing": {"retention": "growing", "capacity": 6},

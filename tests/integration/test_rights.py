@@ -13,8 +13,8 @@ import pytest
 from support.cli import run
 
 from urifilter_redis import AsyncUriFilter, UriFilter, drop_filter, scripts
+from urifilter_redis.bloom.sizing import BLOCKED_K
 from urifilter_redis.errors import AnswerLost, FilterNotFound, ServerUnavailable, UriFilterError
-from urifilter_redis.sizing import BLOCKED_K
 
 TIMED = {"slices": 3, "period": "1d"}
 FILTERS = {

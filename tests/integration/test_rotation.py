@@ -25,7 +25,7 @@ from urifilter_redis import (
     turning,
 )
 from urifilter_redis.archive import documents, manifest
-from urifilter_redis.retention import period_of, seconds_of
+from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.steps import Unanswered
 
 PRECISE = {"capacity": 20_000, "error_rate": 1e-8, "period": "1d"}

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import servers
+from support.model import ModelShard, ModelSlice
 from support.shard import KEYS, Shard, geometry, md5
 
-from urifilter_redis.digest import shard_of
-from urifilter_redis.model import ModelShard, ModelSlice, blocked_offsets, classic_offsets
+from urifilter_redis.bloom.digest import shard_of
+from urifilter_redis.bloom.offsets import blocked_offsets, classic_offsets
 
 VECTORS = json.loads((Path(__file__).parent.parent / "vectors.json").read_text())
 geometries = st.one_of(

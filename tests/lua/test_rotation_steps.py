@@ -9,7 +9,7 @@ from redis.exceptions import ResponseError
 from support.shard import KEYS, Shard, geometry, md5
 
 from urifilter_redis import calls
-from urifilter_redis.state import Slice
+from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.turning import Turn, names_after
 
 TOKEN, OTHER = "a" * 16, "b" * 16

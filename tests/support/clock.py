@@ -5,9 +5,12 @@ from __future__ import annotations
 import shutil
 import struct
 import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _SOURCE = r"""
 #define _GNU_SOURCE

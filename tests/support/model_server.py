@@ -9,9 +9,9 @@ import time
 
 from redis.exceptions import ResponseError
 
+from support.model import ModelShard, Refused
 from urifilter_redis import scripts
-from urifilter_redis.model import ModelShard, Refused
-from urifilter_redis.sizing import BLOCKED_K
+from urifilter_redis.bloom.sizing import BLOCKED_K
 
 NAMES = {script.sha1: script.name.split(":")[0] for script in scripts.variants(BLOCKED_K)}
 

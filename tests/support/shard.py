@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from urifilter_redis import calls
+from urifilter_redis.bloom.digest import hasher
+from urifilter_redis.bloom.sizing import bytes_of
 from urifilter_redis.config import Config
-from urifilter_redis.digest import hasher
 from urifilter_redis.keys import FilterKeys
 from urifilter_redis.replies import to_mapping
-from urifilter_redis.sizing import bytes_of
 from urifilter_redis.state import ShardState, View
 
 KEYS = FilterKeys("urifilter", "model").shard(0)

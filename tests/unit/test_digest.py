@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from urifilter_redis.digest import HASHES, hasher, new_seed, shard_of, words
+from urifilter_redis.bloom.digest import HASHES, hasher, new_seed, shard_of, words
 
 VECTORS = json.loads((Path(__file__).parent.parent / "vectors.json").read_text())
 

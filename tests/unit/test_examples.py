@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-from urifilter_redis.normalize import normalizer
+from urifilter_redis.bloom.normalize import normalizer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from urifilter_redis import BadItem
-from urifilter_redis.items import NESTING_LIMIT, encode_item, encode_items
+from urifilter_redis.bloom.encoding import NESTING_LIMIT, encode_item, encode_items
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

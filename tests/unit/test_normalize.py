@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from urifilter_redis.normalize import normalizer
+from urifilter_redis.bloom.normalize import normalizer
 
 whatwg, sorted_ = normalizer("whatwg"), normalizer("sorted")
 

@@ -15,11 +15,11 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from support.model import ModelSlice
 
 from urifilter_redis.archive import packing
 from urifilter_redis.archive.packing import pack, unpack
 from urifilter_redis.errors import ArchiveCorrupt
-from urifilter_redis.model import ModelSlice
 
 PIECE = 256 << 10
 PLAIN, ZSTD, HUFFMAN, SPLIT = b"\0", b"\1", b"\2", b"\3"

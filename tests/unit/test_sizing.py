@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from urifilter_redis import sizing
-from urifilter_redis.sizing import LAYOUTS, SLICE_LIMIT, size
+from urifilter_redis.bloom import sizing
+from urifilter_redis.bloom.sizing import LAYOUTS, SLICE_LIMIT, size
 
 VECTORS = json.loads((Path(__file__).parent.parent / "vectors.json").read_text())
 

@@ -12,9 +12,7 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from urifilter_redis.archive import documents
@@ -24,12 +22,14 @@ from urifilter_redis.archive.records import split_forgotten
 from urifilter_redis.archive.register import note_complete, register, registered
 from urifilter_redis.archive.snapshots import last_good, places, publish_checkpoint
 from urifilter_redis.batch import Digester
-from urifilter_redis.digest import hasher, shards_of
+from urifilter_redis.bloom.digest import hasher, shards_of
+from urifilter_redis.bloom.offsets import blocked_offsets, classic_offsets
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, ConfigMismatch
 from urifilter_redis.flows import check_question
-from urifilter_redis.model import blocked_offsets, classic_offsets
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
     from types import TracebackType
     from typing import Self
 

@@ -12,7 +12,6 @@ import functools
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,7 +22,7 @@ from urifilter_redis.keys import check_name, is_name
 from urifilter_redis.steps import Work
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from urifilter_redis.steps import Flow
 

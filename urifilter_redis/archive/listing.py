@@ -10,8 +10,8 @@ from urifilter_redis.archive import documents
 from urifilter_redis.archive.home import read_to_replace
 from urifilter_redis.archive.manifest import Checkpoint, Manifest
 from urifilter_redis.archive.snapshots import Place, gone
+from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.errors import ArchiveCorrupt
-from urifilter_redis.state import Slice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING
 
 from urifilter_redis.archive import documents
 from urifilter_redis.archive.packing import unpack
+from urifilter_redis.bloom.digest import new_seed
+from urifilter_redis.bloom.retention import size_first, slices_at
 from urifilter_redis.config import Config, Settings
-from urifilter_redis.digest import new_seed
 from urifilter_redis.errors import ArchiveCorrupt, UriFilterError
 from urifilter_redis.keys import check_name
-from urifilter_redis.retention import size_first, slices_at
-from urifilter_redis.state import ShardState, Slice
+from urifilter_redis.state import ShardState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from urifilter_redis.bloom.sizing import Slice
 
 __all__ = ["FORMAT", "PIECE", "Checkpoint", "Content", "Manifest", "Piece", "Registration", "is_blob_of", "piece_spans"]
 

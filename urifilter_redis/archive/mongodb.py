@@ -10,7 +10,6 @@ import hashlib
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -28,7 +27,7 @@ from urifilter_redis.loops import PerLoop
 from urifilter_redis.steps import Work
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from urifilter_redis.steps import Flow
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.documents import MOST
 from urifilter_redis.errors import ArchiveCorrupt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["forgotten_at", "record_time", "split_forgotten", "split_replies", "write_forgotten", "write_replies"]
 

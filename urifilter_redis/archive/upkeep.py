@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from urifilter_redis.archive.verifying import verified
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from urifilter_redis.archive.home import Blob, Home
     from urifilter_redis.archive.listing import Listed

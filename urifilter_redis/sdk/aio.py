@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +18,7 @@ from urifilter_redis.steps import Unanswered
 from urifilter_redis.wire import DEFAULT_PATH, FILTERS_PATH
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
     from typing import Self
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import httpx
 
+from urifilter_redis.bloom.encoding import encode_items
 from urifilter_redis.callid import PROOF_LIFE
 from urifilter_redis.errors import BadItem, FilterAPIError, UriFilterError
 from urifilter_redis.exchange import Request, Timeouts, exchange
 from urifilter_redis.flows import listed
-from urifilter_redis.items import encode_items
 from urifilter_redis.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.sdk.asked import Asked, Part
 from urifilter_redis.sdk.outcomes import BAD_RESPONSE, told
@@ -22,6 +21,8 @@ from urifilter_redis.session import Session
 from urifilter_redis.wire import ATTEMPT_HEADER, COMMANDS, DEFAULT_PORT, FILTERS_PATH, KEY_HEADER, write_json
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from urifilter_redis.steps import Arguments, Flow
 
 __all__ = ["API", "TIMEOUTS"]

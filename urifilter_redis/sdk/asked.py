@@ -5,14 +5,15 @@ from __future__ import annotations
 import collections
 import itertools
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from urifilter_redis.bloom.encoding import encode_items
 from urifilter_redis.flows import selected
-from urifilter_redis.items import encode_items
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from urifilter_redis.callid import CallId
     from urifilter_redis.wire import Command
 

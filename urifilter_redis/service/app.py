@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,8 @@ from urifilter_redis.service.failures import Refusal, refusal_of
 from urifilter_redis.service.gate import CODE, Gate
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from starlette.requests import Request
 
     from urifilter_redis.service.settings import ServiceSettings

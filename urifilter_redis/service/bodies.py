@@ -9,8 +9,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
+from urifilter_redis.bloom.encoding import encode_items
 from urifilter_redis.errors import BadItem
-from urifilter_redis.items import encode_items
 from urifilter_redis.service.failures import Refusal, refusal_of
 from urifilter_redis.wire import read_json, write_json
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.home import named_home
@@ -13,6 +12,8 @@ from urifilter_redis.service.filters import Filters
 from urifilter_redis.sharing import SharedConnector
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from redis.exceptions import RedisError
 
     from urifilter_redis.service.settings import ServiceSettings

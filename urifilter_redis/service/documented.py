@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
 from http import HTTPMethod, HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +19,8 @@ from urifilter_redis.service.failures import LATER
 from urifilter_redis.wire import COMMANDS, ERROR_CODES, FILTERS_PATH, KEY_HEADER, Meaning
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from urifilter_redis.service.settings import Limits
 
 __all__ = ["add_routes"]

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations
@@ -23,6 +22,8 @@ from urifilter_redis.service.gate import COMMAND, COUNTS, TOKEN
 from urifilter_redis.wire import COMMANDS, KEY_HEADER
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
     from urifilter_redis.service.filters import Filters, Measured
     from urifilter_redis.service.settings import ServiceSettings
     from urifilter_redis.service.tokens import Token

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.errors import (
     AnswerLost,
@@ -19,6 +18,9 @@ from urifilter_redis.errors import (
     UriFilterError,
 )
 from urifilter_redis.wire import ERROR_CODES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["LATER", "RETRY_AFTER", "Refusal", "refusal_of"]
 

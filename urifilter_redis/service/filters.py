@@ -6,7 +6,6 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -27,6 +26,8 @@ from urifilter_redis.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.session import Session
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
     from urifilter_redis.archive.home import Home
     from urifilter_redis.callid import CallKey
     from urifilter_redis.config import Settings

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import time
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["JsonFormatter", "configuration"]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import os
-from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest
@@ -19,6 +18,8 @@ from urifilter_redis.replies import text_of
 from urifilter_redis.service import FOLDER_VARIABLE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from prometheus_client import Metric
     from redis.exceptions import RedisError
 

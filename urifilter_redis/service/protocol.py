@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
+from typing import TYPE_CHECKING
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["HEAD_BYTES", "Protocol"]
 

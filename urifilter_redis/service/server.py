@@ -10,7 +10,6 @@ import signal
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -23,6 +22,7 @@ from urifilter_redis.service.logs import configuration
 from urifilter_redis.service.protocol import Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from multiprocessing.process import BaseProcess
     from pathlib import Path
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import tomllib
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import (
@@ -23,6 +21,10 @@ from urifilter_redis.connection import check_url
 from urifilter_redis.keys import DEFAULT_PREFIX, check_name, check_prefix
 from urifilter_redis.service.tokens import Token
 from urifilter_redis.wire import DEFAULT_PATH, DEFAULT_PORT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 __all__ = ["FilterSettings", "Limits", "ServiceSettings", "TokenSettings", "is_loopback", "load"]
 

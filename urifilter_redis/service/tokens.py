@@ -8,8 +8,11 @@ import hmac
 import json
 import re
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["ACCESS", "EVERYTHING", "Token", "digest", "find", "new"]
 

@@ -6,9 +6,12 @@ import hashlib
 import re
 import secrets
 import struct
-from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import mmh3
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 __all__ = ["HASHES", "hasher", "new_seed", "shard_of", "shards_of", "words"]
 

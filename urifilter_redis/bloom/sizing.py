@@ -17,6 +17,7 @@ __all__ = [
     "SHARDS_LIMIT",
     "SLICE_LIMIT",
     "Sizing",
+    "Slice",
     "blocked_bits_per_item",
     "blocked_error_rate",
     "bytes_of",
@@ -148,6 +149,24 @@ def bytes_of(layout: str, k: int, units: int) -> int:
 def units_within(layout: str, k: int, size: int) -> int:
     """Return the most units of a bitmap of at most ``size`` bytes."""
     return size // (4 * k) if layout == "blocked" else 8 * size // (1 if layout == "classic" else COUNTER_BITS)
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One live slice of a shard; as text it is an entry of ``slices`` in ``meta``.
+
+    Attributes:
+        name: ``today`` …, the end of its key.
+        units: blocks (blocked), bits (classic) or counters (counting).
+        size: bytes.
+    """
+
+    name: str
+    units: int
+    size: int
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.units}:{self.size}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from urifilter_redis.sizing import Sizing, grown, size
-from urifilter_redis.state import Slice
-
-if TYPE_CHECKING:
-    from urifilter_redis.config import Config, Settings
+from urifilter_redis.bloom.sizing import Sizing, Slice, grown, size
 
 __all__ = [
     "EXPIRE_AFTER",
@@ -61,6 +57,38 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LONGEST = 100 * 366 * 86_400
 
 
+class Retained(Protocol):
+    """The settings of a filter on which its size depends; ``protocol.config`` says what they mean."""
+
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def error_rate(self) -> float: ...
+    @property
+    def layout(self) -> str: ...
+    @property
+    def retention(self) -> str: ...
+    @property
+    def slices(self) -> int | None: ...
+    @property
+    def write(self) -> str | None: ...
+    @property
+    def expire_after(self) -> str | None: ...
+    @property
+    def period_capacity(self) -> int | None: ...
+    @property
+    def shards(self) -> int | None: ...
+
+
+class Geometry(Retained, Protocol):
+    """The same of a filter that was made."""
+
+    @property
+    def units(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+
+
 def period_of(value: str | int) -> str:
     """Return a period as text with the largest unit that divides it: ``24h`` and 86400 are ``1d``.
 
@@ -85,7 +113,7 @@ def growing_share(error_rate: float, index: int) -> float:
     return 6 * error_rate / (math.pi * (index + 1)) ** 2
 
 
-def slice_share(settings: Settings | Config, index: int = 0) -> float:
+def slice_share(settings: Retained, index: int = 0) -> float:
     """Return what a slice may add to the error rate; ``index`` counts the slices of a growing filter from 0."""
     if settings.retention == "growing":
         return growing_share(settings.error_rate, index)
@@ -96,7 +124,7 @@ def slice_share(settings: Settings | Config, index: int = 0) -> float:
     return settings.error_rate
 
 
-def slice_capacity(settings: Settings | Config) -> int:
+def slice_capacity(settings: Retained) -> int:
     """Return how many items, over all shards, a slice is made for (growing: the first one)."""
     if settings.retention != "ring" or settings.write == "all":
         return settings.capacity
@@ -107,7 +135,7 @@ def slice_capacity(settings: Settings | Config) -> int:
     return min(settings.capacity, -(-2 * settings.capacity // (settings.slices or 1)))
 
 
-def size_first(settings: Settings | Config) -> Sizing:
+def size_first(settings: Retained) -> Sizing:
     """Return the geometry of the slices; of a growing filter that of the first.
 
     Raises:
@@ -116,7 +144,7 @@ def size_first(settings: Settings | Config) -> Sizing:
     return size(slice_capacity(settings), settings.error_rate, settings.layout, settings.shards, slice_share(settings))
 
 
-def growing_slice(config: Config, index: int) -> Sizing | None:
+def growing_slice(config: Retained, index: int) -> Sizing | None:
     """Return the geometry of slice ``index`` (from 0) of a growing filter; None if there can be no such slice.
 
     Each is twice the one before, until a bitmap reaches its limit; then all are of that size.
@@ -126,7 +154,7 @@ def growing_slice(config: Config, index: int) -> Sizing | None:
     return grown(size_first(config), index, growing_share(config.error_rate, index))
 
 
-def check_growth(settings: Settings, first: Sizing) -> None:
+def check_growth(settings: Retained, first: Sizing) -> None:
     """Check that a growing filter can grow to many times its first capacity.
 
     The floor of double hashing (see ``sizing.classic_bits``) lets slices of layout classic hold ever fewer items at
@@ -144,19 +172,19 @@ def check_growth(settings: Settings, first: Sizing) -> None:
         raise ValueError(f"layout classic: {text}: take layout blocked or a higher error_rate")
 
 
-def error_rate_at_capacity(settings: Settings | Config) -> float:
+def error_rate_at_capacity(settings: Retained) -> float:
     """Return the expected error rate when every slice holds its capacity (growing: whatever it grows to)."""
     if settings.retention == "growing":
         return settings.error_rate
     return size_first(settings).error_rate_at_capacity * (1 if settings.write == "all" else live_slices(settings))
 
 
-def live_slices(settings: Settings | Config) -> int:
+def live_slices(settings: Retained) -> int:
     """Return how many slices are live once the window is full (growing: at first)."""
     return {"ring": settings.slices or 1, "rolling": 2}.get(settings.retention, 1)
 
 
-def memory(settings: Settings | Config, *, rotating: bool = False) -> int:
+def memory(settings: Retained, *, rotating: bool = False) -> int:
     """Return the bytes that the server allocates for all live slices (growing: for the first one).
 
     ``rotating``: rolling: while the next history is built, which is a slice more.
@@ -165,7 +193,7 @@ def memory(settings: Settings | Config, *, rotating: bool = False) -> int:
     return (live_slices(settings) + more) * size_first(settings).memory
 
 
-def slices_at(config: Config, epoch: int, *, rotating: bool = False) -> list[Slice]:
+def slices_at(config: Geometry, epoch: int, *, rotating: bool = False) -> list[Slice]:
     """Return the live slices, oldest first, that a shard has once it has turned so often; empty if it cannot have.
 
     Args:

@@ -6,48 +6,18 @@ what they mean.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.manifest import piece_spans
-from urifilter_redis.digest import words
-from urifilter_redis.sizing import bytes_of
+from urifilter_redis.bloom.offsets import blocked_offsets, classic_offsets
+from urifilter_redis.bloom.sizing import bytes_of
 
-__all__ = ["ModelShard", "ModelSlice", "Refused", "blocked_offsets", "classic_offsets"]
-
-_GROUPS_A_WORD = 6
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
 
 #: A counter that has come so far stays.
 _STUCK = 15
-
-
-def classic_offsets(digest: bytes, bits: int, k: int) -> Iterator[int]:
-    """Yield k SETBIT offsets in a bitmap of ``bits``, by enhanced double hashing.
-
-    Source: P. C. Dillinger, P. Manolios, "Bloom Filters in Probabilistic Verification", FMCAD 2004.
-    """
-    d0, d1, d2, d3 = words(digest)
-    x = (d0 + 2**32 * (d1 % 2**20)) % bits
-    y = (d2 + 2**32 * (d3 % 2**20)) % bits
-    for i in range(1, k + 1):
-        yield x
-        x = (x + y) % bits
-        y = (y + i) % bits
-
-
-def blocked_offsets(digest: bytes, blocks: int, k: int) -> Iterator[int]:
-    """Yield k SETBIT offsets, one in each 32-bit word of one of ``blocks`` blocks.
-
-    Words are little-endian and bit p of a word is 2^p, whereas SETBIT counts from a byte's highest bit.
-
-    Source: F. Putze, P. Sanders, J. Singler, "Cache-, Hash- and Space-Efficient Bloom Filters", WEA 2007.
-    """
-    d = words(digest)
-    block = d[0] % blocks
-    for i in range(k):
-        position = d[1 + i // _GROUPS_A_WORD] >> 5 * (i % _GROUPS_A_WORD) & 31
-        byte = 4 * (block * k + i) + position // 8
-        yield 8 * byte + 7 - position % 8
 
 
 class ModelSlice:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import can_ada
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["NORMALIZATIONS", "TRACKING_PARAMETERS", "normalizer"]
 
