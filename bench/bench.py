@@ -22,10 +22,11 @@ from pathlib import Path
 
 import redis
 
-from urifilter_redis import UriFilter, calls
+from urifilter_redis import UriFilter
 from urifilter_redis.bloom.digest import hasher, shard_of
-from urifilter_redis.callid import CallIds
-from urifilter_redis.keys import FilterKeys
+from urifilter_redis.protocol import calls
+from urifilter_redis.protocol.call_ids import CallIds
+from urifilter_redis.protocol.keys import FilterKeys
 
 CAPACITY, ERROR_RATE, BATCH = 100_000_000, 1e-4, 500
 TURNS = 10

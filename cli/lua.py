@@ -7,14 +7,15 @@ from urllib.parse import urlsplit
 
 import click
 
-from urifilter_redis import UriFilter, calls
+from urifilter_redis import UriFilter
 from urifilter_redis.batch import Digester
 from urifilter_redis.bloom.digest import hasher, shard_of
 from urifilter_redis.bloom.sizing import BLOCKED_K, LAYOUTS
 from urifilter_redis.client import run
 from urifilter_redis.exchange import ask
-from urifilter_redis.keys import FilterKeys
-from urifilter_redis.scripts import COMMANDS, load, variants
+from urifilter_redis.protocol import calls
+from urifilter_redis.protocol.keys import FilterKeys
+from urifilter_redis.protocol.scripts import COMMANDS, load, variants
 
 from .common import Group, Shared, columns, filter_name, pass_shared, print_json, say, shared
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from urifilter_redis.keys import check_name
+from urifilter_redis.protocol.keys import check_name
 from urifilter_redis.service import tokens
 
 from .common import Shared, pass_shared, print_json, say, shared

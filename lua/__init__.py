@@ -1,1 +1,1 @@
-"""The Lua scripts, as data: one command a file, ``_*.lua`` are includes (see ``urifilter_redis.scripts``)."""
+"""The Lua scripts, as data: one command a file, ``_*.lua`` are includes (see ``urifilter_redis.protocol.scripts``)."""

@@ -1,5 +1,5 @@
 -- Layout blocked: an item sets one bit in each of the k 32-bit words of one block.
--- The loader (urifilter_redis/scripts.py) makes the files of this layout for one k, with the words as locals and the
+-- The loader (urifilter_redis/protocol/scripts.py) makes the files of this layout for one k, with the words as locals and the
 -- lines between "unroll" and "end" once for each. A word is an unsigned double, a bit its power of two: it is set
 -- if w % (bit + bit) >= bit.
 

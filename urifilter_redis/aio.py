@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urifilter_redis import dropping, flows, lifecycle, rotation
 from urifilter_redis.archive.home import named_home
 from urifilter_redis.checkpoint import checkpoint, checkpoint_age
-from urifilter_redis.config import Config, Settings
 from urifilter_redis.connection import Address, AsyncConnector
 from urifilter_redis.errors import AnswerLost, UriFilterError
 from urifilter_redis.exchange import Timeouts
 from urifilter_redis.info import FilterInfo, info, inserted
-from urifilter_redis.keys import DEFAULT_PREFIX, FilterKeys
+from urifilter_redis.protocol.config import Config, Settings
+from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.session import Session
 from urifilter_redis.steps import AsyncSender, Flow, Pause, Send, Step
 from urifilter_redis.union import union

@@ -13,7 +13,7 @@ from urifilter_redis.bloom.normalize import normalizer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from urifilter_redis.callid import CallId, CallKey
+    from urifilter_redis.protocol.call_ids import CallId, CallKey
 
 __all__ = ["Batch", "Digester", "OpenCall"]
 

@@ -12,7 +12,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis import calls
 from urifilter_redis.archive.contents import PIECES_AT_ONCE, Writer, cut, verify
 from urifilter_redis.archive.manifest import FORMAT, PIECE, Checkpoint, Content, Manifest, piece_spans
 from urifilter_redis.archive.records import write_forgotten, write_replies
@@ -20,9 +19,10 @@ from urifilter_redis.archive.register import check_registered, home_of, note_com
 from urifilter_redis.archive.snapshots import Place, gone, newest, places, publish_checkpoint, to_replace
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, Restoring, RotationConflict, SliceLost
 from urifilter_redis.exchange import ask, scan, server_run, server_time
-from urifilter_redis.replies import to_mapping
+from urifilter_redis.protocol import calls
+from urifilter_redis.protocol.meta import ShardState
+from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.restore import restore
-from urifilter_redis.state import ShardState
 from urifilter_redis.turning import read_states
 
 if TYPE_CHECKING:

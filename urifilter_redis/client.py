@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urifilter_redis import dropping, flows, lifecycle, rotation
 from urifilter_redis.archive.home import named_home
 from urifilter_redis.checkpoint import checkpoint, checkpoint_age
-from urifilter_redis.config import Config, Settings
 from urifilter_redis.connection import Address, Connector
 from urifilter_redis.errors import AnswerLost, UriFilterError
 from urifilter_redis.exchange import Timeouts
 from urifilter_redis.info import FilterInfo, info, inserted
-from urifilter_redis.keys import DEFAULT_PREFIX, FilterKeys
+from urifilter_redis.protocol.config import Config, Settings
+from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.session import Session
 from urifilter_redis.steps import Flow, Send, Sender, Step, Work
 from urifilter_redis.union import union
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     from urifilter_redis.batch import Batch
     from urifilter_redis.checkpoint import Written
+    from urifilter_redis.protocol.meta import View
     from urifilter_redis.restore import Restored
     from urifilter_redis.rotation import Rotation
-    from urifilter_redis.state import View
 
 __all__ = ["UriFilter", "drop_filter", "list_filters"]
 

@@ -22,12 +22,13 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, 
 from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.exchange import Timeouts
 from urifilter_redis.loops import PerLoop, lent, stays
-from urifilter_redis.steps import Arguments, Unanswered, Unsent
+from urifilter_redis.protocol.outcomes import Unanswered, Unsent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from urifilter_redis.embedded import EmbeddedServer
+    from urifilter_redis.protocol.calls import Arguments
 
 __all__ = ["Address", "AsyncConnector", "Connector", "check_url", "without_password"]
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.retention import seconds_of
-from urifilter_redis.calls import LEASE
 from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.exchange import ask, server_time
-from urifilter_redis.replies import to_fields, to_mapping
+from urifilter_redis.protocol.calls import LEASE
+from urifilter_redis.protocol.outcomes import to_fields, to_mapping
 from urifilter_redis.rights import read_rights
 from urifilter_redis.turning import SHARDS_A_PIPELINE
 

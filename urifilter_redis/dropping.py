@@ -13,17 +13,18 @@ import functools
 import re
 from typing import TYPE_CHECKING, TypeVar
 
-from urifilter_redis import calls, known
+from urifilter_redis import known
 from urifilter_redis.archive.register import read_registration, unregister
 from urifilter_redis.errors import ArchiveError, ArchiveMissing, ConfigMismatch, ServerUnavailable
 from urifilter_redis.exchange import ask
-from urifilter_redis.replies import to_mapping
+from urifilter_redis.protocol import calls
+from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.steps import Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from urifilter_redis.keys import ShardKeys
+    from urifilter_redis.protocol.keys import ShardKeys
     from urifilter_redis.session import Session
     from urifilter_redis.steps import Flow
 

@@ -8,14 +8,23 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from urifilter_redis.errors import AnswerLost, FilterFull, FilterNotFound, ServerUnavailable, UriFilterError
-from urifilter_redis.replies import Judged, Verdict, error_of, judge, late_at, text_of, to_fields, to_mapping
-from urifilter_redis.steps import Arguments, Flow, Pause, Send
+from urifilter_redis.protocol.outcomes import (
+    Judged,
+    Verdict,
+    error_of,
+    judge,
+    late_at,
+    text_of,
+    to_fields,
+    to_mapping,
+)
+from urifilter_redis.steps import Flow, Pause, Send
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from urifilter_redis.callid import CallId
-    from urifilter_redis.calls import Call
+    from urifilter_redis.protocol.call_ids import CallId
+    from urifilter_redis.protocol.calls import Arguments, Call
     from urifilter_redis.session import Session
 
 __all__ = [

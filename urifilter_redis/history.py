@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from urifilter_redis import calls
 from urifilter_redis.archive import archive_of
 from urifilter_redis.archive.contents import PIECES_AT_ONCE, as_numbers
 from urifilter_redis.archive.manifest import Manifest, piece_spans
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, RotationConflict, SliceLost
 from urifilter_redis.exchange import ask
+from urifilter_redis.protocol import calls
 from urifilter_redis.turning import piece_count, read_states
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from urifilter_redis.archive import Archive, SliceWriter
     from urifilter_redis.archive.manifest import Content
+    from urifilter_redis.protocol.meta import ShardState
     from urifilter_redis.session import Session
-    from urifilter_redis.state import ShardState
     from urifilter_redis.steps import Flow
 
 __all__ = ["build", "finish", "store"]

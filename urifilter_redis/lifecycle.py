@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from urifilter_redis import calls, known
+from urifilter_redis import known
 from urifilter_redis.archive.register import check_registered, register, registered
-from urifilter_redis.config import Config, Settings
 from urifilter_redis.dropping import (
     SHARDS_A_PIPELINE,
     abandon,
@@ -28,8 +27,10 @@ from urifilter_redis.errors import (
     UriFilterError,
 )
 from urifilter_redis.exchange import ask, server_time
-from urifilter_redis.keys import is_name
-from urifilter_redis.replies import to_mapping
+from urifilter_redis.protocol import calls
+from urifilter_redis.protocol.config import Config, Settings
+from urifilter_redis.protocol.keys import is_name
+from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.restore import ensure
 from urifilter_redis.rights import then_check_rights
 from urifilter_redis.room import check_room

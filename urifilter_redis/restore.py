@@ -20,11 +20,11 @@ from urifilter_redis.errors import (
     RotationConflict,
 )
 from urifilter_redis.exchange import ask
-from urifilter_redis.replies import to_mapping
+from urifilter_redis.protocol.meta import ShardState
+from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.restorer import SHARDS_A_PIPELINE, Restored, Restorer, whole_slices
 from urifilter_redis.room import check_free
 from urifilter_redis.rotation import finish_rotation
-from urifilter_redis.state import ShardState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from urifilter_redis.archive.home import Home
     from urifilter_redis.archive.manifest import Checkpoint
+    from urifilter_redis.protocol.meta import ShardState
     from urifilter_redis.session import Session
-    from urifilter_redis.state import ShardState
     from urifilter_redis.steps import Flow
 
 __all__ = ["Records", "worked_on"]

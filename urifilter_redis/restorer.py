@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis import calls
 from urifilter_redis.archive import documents
 from urifilter_redis.archive.contents import PIECES_AT_ONCE, as_numbers, read_pieces, verify
 from urifilter_redis.archive.home import Key
@@ -19,10 +18,11 @@ from urifilter_redis.bloom.sizing import Slice, items_from_fill
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing, ServerUnavailable
 from urifilter_redis.exchange import Request, ask, exchange, server_time
 from urifilter_redis.fill import fill_of
-from urifilter_redis.replies import to_mapping
+from urifilter_redis.protocol import calls
+from urifilter_redis.protocol.meta import ShardState
+from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.restored_records import Records, worked_on
 from urifilter_redis.restoring import Archived, Plan, plan
-from urifilter_redis.state import ShardState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.retention import slices_at
-from urifilter_redis.state import Closed, ShardState, View
+from urifilter_redis.protocol.meta import Closed, ShardState, View
 
 if TYPE_CHECKING:
     from urifilter_redis.archive.manifest import Checkpoint, Manifest
-    from urifilter_redis.config import Config
+    from urifilter_redis.protocol.config import Config
 
 __all__ = ["Archived", "Plan", "plan"]
 

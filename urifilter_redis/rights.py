@@ -6,15 +6,15 @@ import functools
 import logging
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
-from urifilter_redis import calls, scripts
 from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.exchange import ask
-from urifilter_redis.replies import text_in
+from urifilter_redis.protocol import calls, scripts
+from urifilter_redis.protocol.outcomes import text_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from urifilter_redis.config import Config
+    from urifilter_redis.protocol.config import Config
     from urifilter_redis.session import Session
     from urifilter_redis.steps import Flow
 

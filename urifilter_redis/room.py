@@ -10,7 +10,7 @@ from urifilter_redis.errors import TooLarge
 from urifilter_redis.exchange import server_info
 
 if TYPE_CHECKING:
-    from urifilter_redis.config import Settings
+    from urifilter_redis.protocol.config import Settings
     from urifilter_redis.session import Session
     from urifilter_redis.steps import Flow
 

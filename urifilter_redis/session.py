@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.batch import Digester
 from urifilter_redis.bloom.digest import hasher
-from urifilter_redis.callid import CallIds
-from urifilter_redis.config import Config
 from urifilter_redis.errors import FilterNotFound
 from urifilter_redis.exchange import Timeouts
 from urifilter_redis.pending import Pending
-from urifilter_redis.state import View
+from urifilter_redis.protocol.call_ids import CallIds
+from urifilter_redis.protocol.config import Config
+from urifilter_redis.protocol.meta import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from urifilter_redis.archive.home import Home
-    from urifilter_redis.keys import FilterKeys
+    from urifilter_redis.protocol.calls import Arguments
+    from urifilter_redis.protocol.keys import FilterKeys
     from urifilter_redis.restore import Restored
-    from urifilter_redis.steps import Arguments
 
 __all__ = ["Session"]
 

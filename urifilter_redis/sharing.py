@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
-from urifilter_redis.steps import Unsent
+from urifilter_redis.protocol.outcomes import Unsent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from urifilter_redis.connection import AsyncConnector
-    from urifilter_redis.steps import Arguments
+    from urifilter_redis.protocol.calls import Arguments
 
 __all__ = ["SharedConnector"]
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
-__all__ = ["Arguments", "AsyncSender", "Flow", "Pause", "Send", "Sender", "Step", "Unanswered", "Unsent", "Work"]
+if TYPE_CHECKING:
+    from urifilter_redis.protocol.calls import Arguments
 
-#: One command with its arguments, as redis-py packs it.
-Arguments: TypeAlias = tuple[str | bytes | int | float, ...]
+__all__ = ["AsyncSender", "Flow", "Pause", "Send", "Sender", "Step", "Work"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Send:
     """Send commands in one pipeline over one connection, once; a list of as many outcomes comes back.
 
     An outcome is the reply, a ``RedisError`` that the server answered, ``Unsent`` or ``Unanswered``; a connector to
-    something else than Redis has ``replies.Judged`` for what is no reply.
+    something else than Redis has ``outcomes.Judged`` for what is no reply.
     """
 
     commands: list[Arguments]
@@ -47,20 +47,6 @@ class Work:
     name: str
     do: Callable[[], Any]
     awaited: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Unsent:
-    """There was no connection: the server has certainly not seen the command."""
-
-    error: Exception
-
-
-@dataclass(frozen=True, slots=True)
-class Unanswered:
-    """The connection broke after the command was, perhaps, sent: it may have run, or may still run."""
-
-    error: Exception
 
 
 Step: TypeAlias = Send | Pause | Work

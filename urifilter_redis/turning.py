@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from urifilter_redis import calls
 from urifilter_redis.archive.manifest import piece_spans
 from urifilter_redis.bloom.retention import growing_slice
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.errors import FilterFull, RotationConflict
 from urifilter_redis.exchange import ask
-from urifilter_redis.replies import to_mapping
-from urifilter_redis.state import ShardState
+from urifilter_redis.protocol import calls
+from urifilter_redis.protocol.meta import ShardState
+from urifilter_redis.protocol.outcomes import to_mapping
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from urifilter_redis.calls import Call
+    from urifilter_redis.protocol.calls import Call
     from urifilter_redis.session import Session
     from urifilter_redis.steps import Flow
 
@@ -81,7 +81,7 @@ class Turn:
         """Build the call of a step: ``allocate`` or ``turn``."""
         config, keys = session.config, session.keys.shard(self.shard)
         names = names_after(self.state, config.retention, config.slices)
-        return calls.turn(step, keys, self, names)
+        return calls.turn(step, keys, self.state, self.token, self.new, limit=self.limit, names=names)
 
 
 def next_step(state: ShardState) -> Step:

@@ -12,14 +12,14 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from urifilter_redis import calls
 from urifilter_redis.archive.upkeep import names as registered_names
 from urifilter_redis.bloom.retention import TIMED
 from urifilter_redis.client import UriFilter, connect, drive, list_filters
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.exchange import ask
-from urifilter_redis.keys import check_name
 from urifilter_redis.lifecycle import open_
+from urifilter_redis.protocol import calls
+from urifilter_redis.protocol.keys import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -156,7 +156,7 @@ def _let_die(server) -> None:
 
 def test_pieces():
     """The filters here have several pieces a bitmap."""
-    from urifilter_redis.config import Config, Settings
+    from urifilter_redis.protocol.config import Config, Settings
 
     config = Config.new(Settings(**SETTINGS))
     assert len(list(manifest.piece_spans(config.bytes))) == 3

@@ -24,7 +24,7 @@ from support.pipelines import pipelines
 
 from urifilter_redis import UriFilter, checkpoint, restore, restorer
 from urifilter_redis.archive import contents, manifest
-from urifilter_redis.replies import to_mapping
+from urifilter_redis.protocol.outcomes import to_mapping
 
 if TYPE_CHECKING:
     from support import servers

@@ -25,7 +25,8 @@ from urifilter_redis import (
 from urifilter_redis.checkpoint import checkpoint
 from urifilter_redis.client import connect, drive
 from urifilter_redis.lifecycle import open_
-from urifilter_redis.steps import Send, Unanswered, Work
+from urifilter_redis.protocol.outcomes import Unanswered
+from urifilter_redis.steps import Send, Work
 
 RING = {"capacity": 2000, "retention": "ring", "slices": 4, "period": "1d"}
 ROLLING = {"capacity": 2000, "retention": "rolling", "slices": 4, "period": "1d"}

@@ -12,9 +12,9 @@ import pytest
 from support.interleaved import Actor
 
 from urifilter_redis import UriFilter, drop_filter, dropping, lifecycle, list_filters
-from urifilter_redis.config import Config, Settings
 from urifilter_redis.errors import ConfigMismatch
-from urifilter_redis.replies import to_mapping
+from urifilter_redis.protocol.config import Config, Settings
+from urifilter_redis.protocol.outcomes import to_mapping
 
 SHARDS = 3
 SETTINGS = {"capacity": 1000, "error_rate": 1e-3, "shards": SHARDS, "seed": 1}

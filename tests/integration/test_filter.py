@@ -31,7 +31,7 @@ from urifilter_redis import (
     lifecycle,
     list_filters,
 )
-from urifilter_redis.config import Settings
+from urifilter_redis.protocol.config import Settings
 
 PRECISE = {"capacity": 100_000, "error_rate": 1e-8}
 

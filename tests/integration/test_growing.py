@@ -15,7 +15,7 @@ from support.proxy import Proxy, at_random
 from urifilter_redis import FilterFull, UriFilter, turning
 from urifilter_redis.bloom import retention, sizing
 from urifilter_redis.bloom.sizing import SLICE_LIMIT, cells_an_item
-from urifilter_redis.config import Config, Settings
+from urifilter_redis.protocol.config import Config, Settings
 
 
 @pytest.mark.parametrize("layout", ["blocked", "classic"])

@@ -13,7 +13,7 @@ from support import cli
 from support.interleaved import Actor
 
 from urifilter_redis import AsyncUriFilter, ServerUnavailable, TooLarge, UriFilter, drop_filter, lifecycle
-from urifilter_redis.config import Settings
+from urifilter_redis.protocol.config import Settings
 from urifilter_redis.service.connecting import try_all
 from urifilter_redis.service.settings import load
 

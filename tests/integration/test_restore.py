@@ -10,7 +10,8 @@ from support.killer import name_of
 from support.servers import Saved
 
 from urifilter_redis import ArchiveCorrupt, AsyncUriFilter, Restoring, UriFilter, aio, client, restorer
-from urifilter_redis.steps import Send, Unanswered
+from urifilter_redis.protocol.outcomes import Unanswered
+from urifilter_redis.steps import Send
 
 #: Some shards, and a rotation, so that slices of an older server get other names.
 RING = {"capacity": 2000, "retention": "ring", "slices": 4, "period": "1d", "shards": 3, "error_rate": 1e-8}

@@ -12,9 +12,10 @@ import re
 import pytest
 from support.cli import run
 
-from urifilter_redis import AsyncUriFilter, UriFilter, drop_filter, scripts
+from urifilter_redis import AsyncUriFilter, UriFilter, drop_filter
 from urifilter_redis.bloom.sizing import BLOCKED_K
 from urifilter_redis.errors import AnswerLost, FilterNotFound, ServerUnavailable, UriFilterError
+from urifilter_redis.protocol import scripts
 
 TIMED = {"slices": 3, "period": "1d"}
 FILTERS = {

@@ -26,7 +26,7 @@ from urifilter_redis import (
 )
 from urifilter_redis.archive import documents, manifest
 from urifilter_redis.bloom.retention import period_of, seconds_of
-from urifilter_redis.steps import Unanswered
+from urifilter_redis.protocol.outcomes import Unanswered
 
 PRECISE = {"capacity": 20_000, "error_rate": 1e-8, "period": "1d"}
 #: Two pieces an archived bitmap.

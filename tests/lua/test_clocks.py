@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from support.shard import KEYS, Shard, geometry
 
-from urifilter_redis import calls
-from urifilter_redis.turning import Turn
+from urifilter_redis.protocol import calls
 
 YEAR = 365 * 86_400_000
 RING = {"retention": "ring", "slices": 3, "period": "1d", "write": "newest", "expire_after": "first-seen"}
@@ -102,8 +101,8 @@ def test_opened(shard):
 def test_turned(shard):
     """A slice that was opened in the future was so when it is closed, at the latest."""
     put(shard, opened=now(shard) + YEAR)
-    turn = Turn(0, shard.state(), "0123456789abcdef", shard.state().view.slices[-1])
-    shard.call(calls.turn("allocate", KEYS, turn, ["history_1", "today"]))
-    shard.call(calls.turn("turn", KEYS, turn, ["history_1", "today"]))
+    turn = (shard.state(), "0123456789abcdef", shard.state().view.slices[-1])
+    shard.call(calls.turn("allocate", KEYS, *turn, names=["history_1", "today"]))
+    shard.call(calls.turn("turn", KEYS, *turn, names=["history_1", "today"]))
     (closed,) = shard.state().closed
     assert closed.opened == closed.closed == shard.state().opened <= now(shard)

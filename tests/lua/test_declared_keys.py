@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from urifilter_redis import UriFilter, scripts
+from urifilter_redis import UriFilter
+from urifilter_redis.protocol import scripts
 
 #: What stands before a script: its calls are checked, and all else is as it is.
 CHECKED = """

@@ -6,12 +6,11 @@ import re
 
 import pytest
 
-from urifilter_redis import calls, replies, scripts
-from urifilter_redis.callid import CallIds
-from urifilter_redis.config import Config, Settings
-from urifilter_redis.keys import FilterKeys
-from urifilter_redis.state import ShardState, View
-from urifilter_redis.turning import Turn
+from urifilter_redis.protocol import calls, outcomes, scripts
+from urifilter_redis.protocol.call_ids import CallIds
+from urifilter_redis.protocol.config import Config, Settings
+from urifilter_redis.protocol.keys import FilterKeys
+from urifilter_redis.protocol.meta import ShardState, View
 
 CONFIG = Config.new(Settings(capacity=1000, shards=2))
 COUNTING = Config.new(Settings(capacity=1000, layout="counting"))
@@ -43,7 +42,7 @@ CALLS = [
     ("forget", calls.items("forget", CONFIG, KEYS, VIEW, str(CALL_ID), DIGEST)),
     ("create", calls.create("make", CONFIG, KEYS, CONFIG.to_meta(0, "idle"))),
     ("remove", calls.items("remove", COUNTING, KEYS, VIEW, str(CALL_ID), DIGEST)),
-    ("turn", calls.turn("allocate", KEYS, Turn(0, STATE, STATE.token, NEW, 7), ["history_1", "today"])),
+    ("turn", calls.turn("allocate", KEYS, STATE, STATE.token, NEW, limit=7, names=["history_1", "today"])),
     ("build", calls.build("piece", KEYS, STATE, number=3, oldest=2, offset=8, data=b"data", late=True)),
     ("store", calls.store("write", KEYS, STATE, 5, "3", b"data")),
     ("expire", calls.expire(CONFIG.uid, KEYS)),
@@ -132,7 +131,7 @@ def test_error_words_are_those_of_the_header(command):
     listed = re.search(r"^-- Errors: (.*)$", header(command), re.MULTILINE)
     assert listed is not None
     assert used == set(listed[1].split(", "))
-    assert used <= set(replies.SCRIPT_ERRORS) | set(replies._AGAIN)
+    assert used <= set(outcomes.SCRIPT_ERRORS) | set(outcomes._AGAIN)
 
 
 @pytest.mark.parametrize("command", scripts.COMMANDS)

@@ -9,10 +9,9 @@ from redis.exceptions import ResponseError
 from support.shard import KEYS, Shard, geometry, md5
 from support.states import dumped
 
-from urifilter_redis import calls
-from urifilter_redis.config import Config, Settings
-from urifilter_redis.keys import FilterKeys
-from urifilter_redis.turning import Turn
+from urifilter_redis.protocol import calls
+from urifilter_redis.protocol.config import Config, Settings
+from urifilter_redis.protocol.keys import FilterKeys
 
 A, B = md5(b"a"), md5(b"b")
 TIMED = {"retention": "rolling", "slices": 3, "period": "1d"}
@@ -39,7 +38,7 @@ def made(shard: Shard) -> dict[str, calls.Call]:
     if config.layout != "counting":
         found["merge"] = calls.merge("forget", config, KEYS, state, data=B)
     return found | {
-        "turn": calls.turn("allocate", KEYS, Turn(0, state, "token", shard.view.slices[0], 0), ["history_1", "today"]),
+        "turn": calls.turn("allocate", KEYS, state, "token", shard.view.slices[0], names=["history_1", "today"]),
         "build": calls.build("archived", KEYS, state, number=0),
         "store": calls.store("write", KEYS, state, 5, "3", b"data"),
         "expire": calls.expire(uid, KEYS),
@@ -101,9 +100,9 @@ def test_rolling_scripts_take_their_own_keys(server):
     with server.client() as client:
         shard = Shard(client, config)
         state = shard.state()
-        turn = Turn(0, state, "0123456789abcdef", shard.view.slices[0], 0)
-        assert shard.call(calls.turn("allocate", KEYS, turn, ["history_1", "today"])) == 1
-        assert shard.call(calls.turn("turn", KEYS, turn, ["history_1", "today"])) == 1
+        turn = (state, "0123456789abcdef", shard.view.slices[0])
+        assert shard.call(calls.turn("allocate", KEYS, *turn, names=["history_1", "today"])) == 1
+        assert shard.call(calls.turn("turn", KEYS, *turn, names=["history_1", "today"])) == 1
         state = shard.state()
         assert shard.call(calls.store("write", KEYS, state, 0, "manifest", b"data")) == 1
         assert shard.call(calls.build("archived", KEYS, state, number=0)) == 1

@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 from support.shard import KEYS, Shard, geometry, md5
 from support.states import dumped
 
-from urifilter_redis import calls
+from urifilter_redis.protocol import calls
 
 A, B, C = (md5(text) for text in (b"a", b"b", b"c"))
 COMMANDS = ("insert", "contains", "forget")

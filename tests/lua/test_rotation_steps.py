@@ -8,9 +8,9 @@ import pytest
 from redis.exceptions import ResponseError
 from support.shard import KEYS, Shard, geometry, md5
 
-from urifilter_redis import calls
 from urifilter_redis.bloom.sizing import Slice
-from urifilter_redis.turning import Turn, names_after
+from urifilter_redis.protocol import calls
+from urifilter_redis.turning import names_after
 
 TOKEN, OTHER = "a" * 16, "b" * 16
 A, B = md5(b"a"), md5(b"b")
@@ -34,7 +34,8 @@ def shard(client):
 def turn(shard, step, *, token=TOKEN, state=None, size=None):
     state, config = state or shard.state(), shard.config
     new = Slice("today", config.units, size or config.bytes)
-    return calls.turn(step, KEYS, Turn(0, state, token, new), names_after(state, config.retention, config.slices))
+    names = names_after(state, config.retention, config.slices)
+    return calls.turn(step, KEYS, state, token, new, names=names)
 
 
 def build(shard, step, state=None, **more):

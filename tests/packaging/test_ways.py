@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 #: Makes the model of a layout and composes a script: both need ``lua/``, and the command line ``cli/``.
 USE = """
-import urifilter_redis, urifilter_redis.cli, urifilter_redis.scripts as scripts
+import urifilter_redis, urifilter_redis.cli, urifilter_redis.protocol.scripts as scripts
 assert scripts.load("insert", "blocked", 12).source.startswith("-- insert: ")
 print(urifilter_redis.__file__)
 """

@@ -12,7 +12,8 @@ import random
 import sys
 import threading
 
-from urifilter_redis import AnswerLost, Timeouts, UriFilter, calls, flows
+from urifilter_redis import AnswerLost, Timeouts, UriFilter, flows
+from urifilter_redis.protocol import calls
 
 
 def do_without_call_ids() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urifilter_redis import client
 from urifilter_redis.errors import UriFilterError
-from urifilter_redis.replies import to_mapping
+from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.steps import Send, Work
 
 

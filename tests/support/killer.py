@@ -13,11 +13,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from urifilter_redis import UriFilter, client, drop_filter, restorer, scripts
+from urifilter_redis import UriFilter, client, drop_filter, restorer
 from urifilter_redis.archive.exported import import_
 from urifilter_redis.archive.home import open_home
 from urifilter_redis.archive.upkeep import prune
 from urifilter_redis.bloom.sizing import BLOCKED_K
+from urifilter_redis.protocol import scripts
 from urifilter_redis.steps import Send, Work
 
 SCRIPTS = {script.sha1: script.name.split(":")[0] for script in scripts.variants(BLOCKED_K)}

@@ -10,8 +10,8 @@ import time
 from redis.exceptions import ResponseError
 
 from support.model import ModelShard, Refused
-from urifilter_redis import scripts
 from urifilter_redis.bloom.sizing import BLOCKED_K
+from urifilter_redis.protocol import scripts
 
 NAMES = {script.sha1: script.name.split(":")[0] for script in scripts.variants(BLOCKED_K)}
 

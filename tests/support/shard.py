@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from urifilter_redis import calls
 from urifilter_redis.bloom.digest import hasher
 from urifilter_redis.bloom.sizing import bytes_of
-from urifilter_redis.config import Config
-from urifilter_redis.keys import FilterKeys
-from urifilter_redis.replies import to_mapping
-from urifilter_redis.state import ShardState, View
+from urifilter_redis.protocol import calls
+from urifilter_redis.protocol.config import Config
+from urifilter_redis.protocol.keys import FilterKeys
+from urifilter_redis.protocol.meta import ShardState, View
+from urifilter_redis.protocol.outcomes import to_mapping
 
 KEYS = FilterKeys("urifilter", "model").shard(0)
 

@@ -14,6 +14,7 @@ PACKAGE = "urifilter_redis"
 LAYERS = (
     ("_version", "errors"),
     ("bloom",),
+    ("protocol",),
     ("",),
 )
 

@@ -10,8 +10,8 @@ import subprocess
 
 import pytest
 
-from urifilter_redis import scripts
 from urifilter_redis.bloom.sizing import BLOCKED_K
+from urifilter_redis.protocol import scripts
 
 SOURCES = {"_one.lua": "local one = 1\n", "_nested.lua": '-- @include "_one.lua"\n'}
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from urifilter_redis.protocol.outcomes import Unsent
 from urifilter_redis.sharing import COMMANDS_A_PIPELINE, PIPELINES, SharedConnector
-from urifilter_redis.steps import Unsent
 
 
 class Server:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from urifilter_redis.archive.manifest import Content, Manifest
+    from urifilter_redis.protocol.meta import ShardState
     from urifilter_redis.session import Session
-    from urifilter_redis.state import ShardState
     from urifilter_redis.steps import Flow
 
 __all__ = ["Archive", "SliceWriter", "archive_of"]

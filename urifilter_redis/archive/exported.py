@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.archive.home import Home
     from urifilter_redis.archive.manifest import Content, Manifest
-    from urifilter_redis.config import Config
+    from urifilter_redis.protocol.config import Config
     from urifilter_redis.steps import Flow
 
 __all__ = ["ExportedFilter", "export", "import_"]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.archive.home import Home, Key
     from urifilter_redis.archive.manifest import Content
-    from urifilter_redis.config import Config
+    from urifilter_redis.protocol.config import Config
     from urifilter_redis.steps import Flow
 
 __all__ = ["Listed", "list_documents", "missing", "read_listed"]

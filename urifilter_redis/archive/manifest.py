@@ -11,10 +11,10 @@ from urifilter_redis.archive import documents
 from urifilter_redis.archive.packing import unpack
 from urifilter_redis.bloom.digest import new_seed
 from urifilter_redis.bloom.retention import size_first, slices_at
-from urifilter_redis.config import Config, Settings
 from urifilter_redis.errors import ArchiveCorrupt, UriFilterError
-from urifilter_redis.keys import check_name
-from urifilter_redis.state import ShardState
+from urifilter_redis.protocol.config import Config, Settings
+from urifilter_redis.protocol.keys import check_name
+from urifilter_redis.protocol.meta import ShardState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

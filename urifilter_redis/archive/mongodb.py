@@ -22,8 +22,8 @@ from pymongo.uri_parser import parse_uri
 
 from urifilter_redis.archive.home import UNREADABLE, Blob, Key
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
-from urifilter_redis.keys import check_name, is_name
 from urifilter_redis.loops import PerLoop
+from urifilter_redis.protocol.keys import check_name, is_name
 from urifilter_redis.steps import Work
 
 if TYPE_CHECKING:

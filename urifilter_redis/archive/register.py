@@ -13,7 +13,7 @@ from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 
 if TYPE_CHECKING:
     from urifilter_redis.archive.home import Home
-    from urifilter_redis.config import Config
+    from urifilter_redis.protocol.config import Config
     from urifilter_redis.session import Session
     from urifilter_redis.steps import Flow
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from urifilter_redis.archive.home import Home
-    from urifilter_redis.config import Config
+    from urifilter_redis.protocol.config import Config
     from urifilter_redis.steps import Flow
 
 __all__ = ["Place", "gone", "last_good", "newest", "places", "publish_checkpoint", "readings", "to_replace"]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from urifilter_redis.archive.home import Blob, Home
     from urifilter_redis.archive.listing import Listed
     from urifilter_redis.archive.manifest import Content, Registration
-    from urifilter_redis.config import Config
+    from urifilter_redis.protocol.config import Config
     from urifilter_redis.steps import Flow
 
 __all__ = ["Document", "Entry", "Pruned", "Verified", "entries", "names", "prune", "show", "verify_all"]

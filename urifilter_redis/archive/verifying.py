@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from urifilter_redis.archive.home import Home
     from urifilter_redis.archive.listing import Listed
     from urifilter_redis.archive.manifest import Manifest
-    from urifilter_redis.config import Config
+    from urifilter_redis.protocol.config import Config
     from urifilter_redis.steps import Flow
 
 __all__ = ["verified"]

@@ -12,9 +12,9 @@ import httpx
 from urifilter_redis.aio import drive
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.loops import PerLoop
+from urifilter_redis.protocol.outcomes import Unanswered
 from urifilter_redis.sdk.api import API, TIMEOUTS
 from urifilter_redis.sdk.outcomes import failed, judged, told
-from urifilter_redis.steps import Unanswered
 from urifilter_redis.wire import DEFAULT_PATH, FILTERS_PATH
 
 if TYPE_CHECKING:
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
     from urifilter_redis.errors import FilterAPIError
     from urifilter_redis.exchange import Timeouts
+    from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.sdk.asked import Asked
-    from urifilter_redis.steps import Arguments, Flow
+    from urifilter_redis.steps import Flow
 
 __all__ = ["AsyncFilterAPIClient"]
 

@@ -10,11 +10,11 @@ from urllib.parse import quote
 import httpx
 
 from urifilter_redis.bloom.encoding import encode_items
-from urifilter_redis.callid import PROOF_LIFE
 from urifilter_redis.errors import BadItem, FilterAPIError, UriFilterError
 from urifilter_redis.exchange import Request, Timeouts, exchange
 from urifilter_redis.flows import listed
-from urifilter_redis.keys import DEFAULT_PREFIX, FilterKeys
+from urifilter_redis.protocol.call_ids import PROOF_LIFE
+from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.sdk.asked import Asked, Part
 from urifilter_redis.sdk.outcomes import BAD_RESPONSE, told
 from urifilter_redis.session import Session
@@ -23,7 +23,8 @@ from urifilter_redis.wire import ATTEMPT_HEADER, COMMANDS, DEFAULT_PORT, FILTERS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from urifilter_redis.steps import Arguments, Flow
+    from urifilter_redis.protocol.calls import Arguments
+    from urifilter_redis.steps import Flow
 
 __all__ = ["API", "TIMEOUTS"]
 

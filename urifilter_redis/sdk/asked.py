@@ -14,7 +14,7 @@ from urifilter_redis.flows import selected
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from urifilter_redis.callid import CallId
+    from urifilter_redis.protocol.call_ids import CallId
     from urifilter_redis.wire import Command
 
 __all__ = ["Asked", "Part", "What"]

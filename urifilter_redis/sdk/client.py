@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import httpx
 
 from urifilter_redis.client import drive
+from urifilter_redis.protocol.outcomes import Unanswered
 from urifilter_redis.sdk.api import API, TIMEOUTS
 from urifilter_redis.sdk.outcomes import failed, judged
-from urifilter_redis.steps import Unanswered
 from urifilter_redis.wire import DEFAULT_PATH, FILTERS_PATH
 
 if TYPE_CHECKING:
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     from urifilter_redis.errors import FilterAPIError
     from urifilter_redis.exchange import Timeouts
+    from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.sdk.asked import Asked
-    from urifilter_redis.steps import Arguments, Flow
+    from urifilter_redis.steps import Flow
 
 __all__ = ["FilterAPI", "FilterAPIClient"]
 

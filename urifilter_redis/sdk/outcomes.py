@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from urifilter_redis.errors import AnswerLost, FilterAPIError, UriFilterError
-from urifilter_redis.replies import Judged, Verdict
-from urifilter_redis.steps import Unanswered, Unsent
+from urifilter_redis.protocol.outcomes import Judged, Unanswered, Unsent, Verdict
 from urifilter_redis.wire import ATTEMPT_HEADER, read_json
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations
 from starlette.responses import Response
 
-from urifilter_redis.callid import CallKey
 from urifilter_redis.errors import ServerUnavailable, UriFilterError
+from urifilter_redis.protocol.call_ids import CallKey
 from urifilter_redis.service import metrics, tokens
 from urifilter_redis.service.bodies import Answer, Items, ItemsOf, check_items, read
 from urifilter_redis.service.connecting import connect

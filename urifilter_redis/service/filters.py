@@ -22,15 +22,15 @@ from urifilter_redis.errors import (
 )
 from urifilter_redis.exchange import Timeouts, ask, server_time
 from urifilter_redis.info import FilterInfo, info
-from urifilter_redis.keys import DEFAULT_PREFIX, FilterKeys
+from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from urifilter_redis.archive.home import Home
-    from urifilter_redis.callid import CallKey
-    from urifilter_redis.config import Settings
+    from urifilter_redis.protocol.call_ids import CallKey
+    from urifilter_redis.protocol.config import Settings
     from urifilter_redis.sharing import SharedConnector
     from urifilter_redis.steps import Flow
 

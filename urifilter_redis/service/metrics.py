@@ -14,7 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from urifilter_redis.replies import text_of
+from urifilter_redis.protocol.outcomes import text_of
 from urifilter_redis.service import FOLDER_VARIABLE
 
 if TYPE_CHECKING:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from urifilter_redis import scripts
 from urifilter_redis.bloom.sizing import shard_capacity
+from urifilter_redis.protocol import scripts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from urifilter_redis.config import Config
-    from urifilter_redis.keys import ShardKeys
-    from urifilter_redis.scripts import Script
-    from urifilter_redis.state import ShardState, View
-    from urifilter_redis.steps import Arguments
-    from urifilter_redis.turning import Turn
+    from urifilter_redis.bloom.sizing import Slice
+    from urifilter_redis.protocol.config import Config
+    from urifilter_redis.protocol.keys import ShardKeys
+    from urifilter_redis.protocol.meta import ShardState, View
+    from urifilter_redis.protocol.scripts import Script
 
 __all__ = [
     "ITEMS_A_CALL",
     "LEASE",
     "NO_CALL_ID",
+    "Arguments",
     "Call",
     "build",
     "checkpoint",
@@ -40,6 +40,9 @@ __all__ = [
     "store",
     "turn",
 ]
+
+#: One command with its arguments, as redis-py packs it.
+Arguments: TypeAlias = tuple[str | bytes | int | float, ...]
 
 #: Items in one call, so that none holds the server for long (500 take 1 to 8 ms).
 ITEMS_A_CALL = 500
@@ -121,11 +124,22 @@ def create(step: str, config: Config, keys: ShardKeys, fields: Sequence[str] = (
     return Call(scripts.load("create"), all_keys, (step, config.uid, config.bytes, *fields))
 
 
-def turn(step: str, keys: ShardKeys, wanted: Turn, names: Sequence[str]) -> Call:
-    """Build ``turn``: step ``allocate``, or ``turn`` with the live slices' names after it, oldest first."""
-    all_keys = (keys.meta, keys.next, *(keys.slice(name) for name in names))
-    fence = (step, wanted.state.uid, wanted.state.epoch, wanted.token)
-    return Call(scripts.load("turn"), all_keys, (*fence, wanted.new.units, wanted.new.size, wanted.limit))
+def turn(  # noqa: PLR0913 - likewise
+    step: str, keys: ShardKeys, state: ShardState, token: str, new: Slice, *, limit: int = 0, names: Sequence[str] = ()
+) -> Call:
+    """Build ``turn``: step ``allocate``, or ``turn``.
+
+    Args:
+        step: one of the two.
+        keys: of the shard.
+        state: as it was last seen; the turn is fenced by its uid and epoch.
+        token: tells this turn from those of others.
+        new: the geometry of the next today.
+        limit: growing: items that it is for; else 0.
+        names: of the live slices after the turn, oldest first.
+    """
+    all_keys = (keys.meta, keys.next, *map(keys.slice, names))
+    return Call(scripts.load("turn"), all_keys, (step, state.uid, state.epoch, token, new.units, new.size, limit))
 
 
 def build(  # noqa: PLR0913 - likewise

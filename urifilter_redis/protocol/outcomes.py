@@ -20,9 +20,20 @@ from urifilter_redis.errors import (
     SliceLost,
     UriFilterError,
 )
-from urifilter_redis.steps import Unanswered, Unsent
 
-__all__ = ["Judged", "Verdict", "error_of", "judge", "late_at", "text_in", "text_of", "to_fields", "to_mapping"]
+__all__ = [
+    "Judged",
+    "Unanswered",
+    "Unsent",
+    "Verdict",
+    "error_of",
+    "judge",
+    "late_at",
+    "text_in",
+    "text_of",
+    "to_fields",
+    "to_mapping",
+]
 
 
 class Verdict(Enum):
@@ -38,6 +49,20 @@ class Verdict(Enum):
     RENEW = auto()  # not run, and will not under this call id
     REFUSED = auto()  # not run; asking again would not help
     DIED = auto()  # a script ended in its middle, so it may have done a part; asking again would not help
+
+
+@dataclass(frozen=True, slots=True)
+class Unsent:
+    """There was no connection: the server has certainly not seen the command."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """The connection broke after the command was, perhaps, sent: it may have run, or may still run."""
+
+    error: Exception
 
 
 @dataclass(frozen=True, slots=True)
