@@ -16,7 +16,7 @@ from urifilter_redis.archive.upkeep import Document, Entry, entries, verify_all
 from urifilter_redis.archive.upkeep import prune as prune_leftovers
 from urifilter_redis.archive.upkeep import show as show_filter
 from urifilter_redis.bloom.retention import period_of, seconds_of
-from urifilter_redis.client import drive
+from urifilter_redis.engine.driver import drive
 
 from .common import Shared, columns, filter_name, moment, pass_shared, print_json, say, shared, size_text
 from .progress import bar
@@ -24,8 +24,8 @@ from .progress import bar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from urifilter_redis.archive.home import Home
-    from urifilter_redis.steps import Flow
+    from urifilter_redis.engine.home import Home
+    from urifilter_redis.engine.steps import Flow
 
 __all__ = ["archive"]
 

@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 import click
 
 from urifilter_redis import UriFilter
-from urifilter_redis.batch import Digester
 from urifilter_redis.bloom.digest import hasher, shard_of
 from urifilter_redis.bloom.sizing import BLOCKED_K, LAYOUTS
 from urifilter_redis.client import run
-from urifilter_redis.exchange import ask
+from urifilter_redis.engine.batch import Digester
+from urifilter_redis.engine.queries import ask
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.protocol.scripts import COMMANDS, load, variants

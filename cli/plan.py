@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from urifilter_redis import UriFilter
-from urifilter_redis.batch import Digester
 from urifilter_redis.bloom.digest import HASHES, hasher, new_seed, shard_of
 from urifilter_redis.bloom.normalize import NORMALIZATIONS
 from urifilter_redis.bloom.retention import error_rate_at_capacity, live_slices, memory, size_first
 from urifilter_redis.bloom.sizing import LAYOUTS
+from urifilter_redis.engine.batch import Digester
 from urifilter_redis.protocol.config import Settings
 
 from .common import Shared, columns, filter_name, pass_shared, print_json, shared, size_text

@@ -13,7 +13,8 @@ import click
 from urifilter_redis import UriFilter
 from urifilter_redis.archive.home import ARCHIVE_VARIABLE, named_home
 from urifilter_redis.bloom.retention import period_of, seconds_of
-from urifilter_redis.client import drive, list_filters
+from urifilter_redis.client import list_filters
+from urifilter_redis.engine.driver import drive
 from urifilter_redis.worker import Worker
 
 from .common import Shared, filter_name, moment, pass_shared, print_json, say, shared, size_text

@@ -8,6 +8,7 @@ import pathlib
 from urifilter_redis._version import __version__
 from urifilter_redis.aio import AsyncUriFilter
 from urifilter_redis.client import UriFilter, drop_filter, list_filters
+from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.errors import (
     AnswerLost,
     ArchiveCorrupt,
@@ -25,7 +26,6 @@ from urifilter_redis.errors import (
     TooLarge,
     UriFilterError,
 )
-from urifilter_redis.exchange import Timeouts
 from urifilter_redis.info import FilterInfo, SliceInfo
 from urifilter_redis.rotation import Rotation
 

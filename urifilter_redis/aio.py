@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import itertools
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,13 +12,13 @@ from urifilter_redis import dropping, flows, lifecycle, rotation
 from urifilter_redis.archive.home import named_home
 from urifilter_redis.checkpoint import checkpoint, checkpoint_age
 from urifilter_redis.connection import Address, AsyncConnector
+from urifilter_redis.engine.async_driver import drive
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Flow, Timeouts
 from urifilter_redis.errors import AnswerLost, UriFilterError
-from urifilter_redis.exchange import Timeouts
 from urifilter_redis.info import FilterInfo, info, inserted
 from urifilter_redis.protocol.config import Config, Settings
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
-from urifilter_redis.session import Session
-from urifilter_redis.steps import AsyncSender, Flow, Pause, Send, Step
 from urifilter_redis.union import union
 
 if TYPE_CHECKING:
@@ -28,41 +27,14 @@ if TYPE_CHECKING:
 
     import redis.asyncio as redis_asyncio
 
-    from urifilter_redis.batch import Batch
     from urifilter_redis.checkpoint import Written
-    from urifilter_redis.restore import Restored
+    from urifilter_redis.engine.batch import Batch
+    from urifilter_redis.engine.session import Restored
     from urifilter_redis.rotation import Rotation
 
 __all__ = ["AsyncUriFilter"]
 
 T = TypeVar("T")
-
-
-async def drive(flow: Flow[T], connector: AsyncSender) -> T:
-    """Run a flow with awaited I/O; return what it returns, raise what it raises."""
-    outcome: Any = None
-    try:
-        step = next(flow)
-        while True:
-            try:
-                outcome = await _perform(step, connector)
-            except BaseException as error:  # noqa: BLE001 - the flow must hear of cancellation too
-                step = flow.throw(error)
-            else:
-                step = flow.send(outcome)
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]
-
-
-async def _perform(step: Step, connector: AsyncSender) -> Any:
-    if isinstance(step, Send):
-        return await connector.send(step.commands)
-    if isinstance(step, Pause):
-        return await asyncio.sleep(step.seconds)
-    if not step.awaited:
-        return await asyncio.to_thread(step.do)
-    outcome = step.do()
-    return await outcome if inspect.isawaitable(outcome) else outcome
 
 
 class AsyncUriFilter:

@@ -17,8 +17,8 @@ from urifilter_redis.archive.manifest import FORMAT, PIECE, Checkpoint, Content,
 from urifilter_redis.archive.records import write_forgotten, write_replies
 from urifilter_redis.archive.register import check_registered, home_of, note_complete
 from urifilter_redis.archive.snapshots import Place, gone, newest, places, publish_checkpoint, to_replace
+from urifilter_redis.engine.queries import ask, scan, server_run, server_time
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, Restoring, RotationConflict, SliceLost
-from urifilter_redis.exchange import ask, scan, server_run, server_time
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
@@ -28,10 +28,10 @@ from urifilter_redis.turning import read_states
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from urifilter_redis.archive.home import Home
     from urifilter_redis.bloom.sizing import Slice
-    from urifilter_redis.session import Session
-    from urifilter_redis.steps import Flow
+    from urifilter_redis.engine.home import Home
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
 
 __all__ = ["Written", "checkpoint", "checkpoint_age"]
 

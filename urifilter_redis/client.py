@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import functools
 import itertools
-import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis import dropping, flows, lifecycle, rotation
 from urifilter_redis.archive.home import named_home
 from urifilter_redis.checkpoint import checkpoint, checkpoint_age
 from urifilter_redis.connection import Address, Connector
+from urifilter_redis.engine.driver import drive
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Flow, Timeouts
 from urifilter_redis.errors import AnswerLost, UriFilterError
-from urifilter_redis.exchange import Timeouts
 from urifilter_redis.info import FilterInfo, info, inserted
 from urifilter_redis.protocol.config import Config, Settings
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
-from urifilter_redis.session import Session
-from urifilter_redis.steps import Flow, Send, Sender, Step, Work
 from urifilter_redis.union import union
 
 if TYPE_CHECKING:
@@ -27,45 +26,15 @@ if TYPE_CHECKING:
 
     import redis as redis_py
 
-    from urifilter_redis.batch import Batch
     from urifilter_redis.checkpoint import Written
+    from urifilter_redis.engine.batch import Batch
+    from urifilter_redis.engine.session import Restored
     from urifilter_redis.protocol.meta import View
-    from urifilter_redis.restore import Restored
     from urifilter_redis.rotation import Rotation
 
 __all__ = ["UriFilter", "drop_filter", "list_filters"]
 
 T = TypeVar("T")
-
-
-def drive(flow: Flow[T], connector: Sender | None = None, check: Callable[[], object] = lambda: None) -> T:
-    """Run a flow with blocking I/O; return what it returns, raise what it raises.
-
-    Args:
-        flow: what to run.
-        connector: to the server; None for a flow that asks none.
-        check: called before each step; what it raises ends the flow there.
-    """
-    outcome: Any = None
-    try:
-        step = next(flow)
-        while True:
-            try:
-                check()
-                outcome = _perform(step, connector)
-            except BaseException as error:  # noqa: BLE001 - the flow must hear of Ctrl-C too
-                step = flow.throw(error)
-            else:
-                step = flow.send(outcome)
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]
-
-
-def _perform(step: Step, connector: Sender | None) -> Any:
-    if isinstance(step, Send):
-        assert connector is not None  # noqa: S101 - see drive
-        return connector.send(step.commands)
-    return step.do() if isinstance(step, Work) else time.sleep(step.seconds)
 
 
 def connect(

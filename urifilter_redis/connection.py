@@ -19,8 +19,8 @@ import redis.retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
 
+from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.errors import ServerUnavailable
-from urifilter_redis.exchange import Timeouts
 from urifilter_redis.loops import PerLoop, lent, stays
 from urifilter_redis.protocol.outcomes import Unanswered, Unsent
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.retention import seconds_of
+from urifilter_redis.engine.queries import ask, server_time
 from urifilter_redis.errors import ServerUnavailable
-from urifilter_redis.exchange import ask, server_time
 from urifilter_redis.protocol.calls import LEASE
 from urifilter_redis.protocol.outcomes import to_fields, to_mapping
 from urifilter_redis.rights import read_rights
@@ -16,9 +16,9 @@ from urifilter_redis.turning import SHARDS_A_PIPELINE
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.info import FilterInfo
-    from urifilter_redis.session import Session
-    from urifilter_redis.steps import Flow
 
 __all__ = ["Facts", "Finding", "examine", "examine_clock", "examine_filter", "gather"]
 

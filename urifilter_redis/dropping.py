@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, TypeVar
 
 from urifilter_redis import known
 from urifilter_redis.archive.register import read_registration, unregister
+from urifilter_redis.engine.queries import ask
+from urifilter_redis.engine.steps import Work
 from urifilter_redis.errors import ArchiveError, ArchiveMissing, ConfigMismatch, ServerUnavailable
-from urifilter_redis.exchange import ask
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.outcomes import to_mapping
-from urifilter_redis.steps import Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.keys import ShardKeys
-    from urifilter_redis.session import Session
-    from urifilter_redis.steps import Flow
 
 __all__ = [
     "SHARDS_A_PIPELINE",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.manifest import piece_spans
-from urifilter_redis.exchange import ask
+from urifilter_redis.engine.queries import ask
 
 if TYPE_CHECKING:
     from urifilter_redis.bloom.sizing import Slice
-    from urifilter_redis.session import Session
-    from urifilter_redis.steps import Flow
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
 
 __all__ = ["fill_of"]
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from urifilter_redis.batch import Batch
+from urifilter_redis.engine.batch import Batch
+from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.errors import AnswerLost, UriFilterError
-from urifilter_redis.exchange import Request, exchange
 from urifilter_redis.protocol import calls
 from urifilter_redis.turning import grow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from urifilter_redis.batch import OpenCall
+    from urifilter_redis.engine.batch import OpenCall
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.call_ids import CallKey
     from urifilter_redis.protocol.calls import Call
     from urifilter_redis.protocol.config import Config
-    from urifilter_redis.session import Session
-    from urifilter_redis.steps import Flow
 
 __all__ = ["WINDOW", "answer", "batch_of", "check_question", "listed", "resolve", "selected", "truths", "unresolved"]
 

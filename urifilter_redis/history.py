@@ -14,8 +14,8 @@ from urifilter_redis.archive import archive_of
 from urifilter_redis.archive.contents import PIECES_AT_ONCE, as_numbers
 from urifilter_redis.archive.manifest import Manifest, piece_spans
 from urifilter_redis.bloom.sizing import Slice
+from urifilter_redis.engine.queries import ask
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, RotationConflict, SliceLost
-from urifilter_redis.exchange import ask
 from urifilter_redis.protocol import calls
 from urifilter_redis.turning import piece_count, read_states
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from urifilter_redis.archive import Archive, SliceWriter
     from urifilter_redis.archive.manifest import Content
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.meta import ShardState
-    from urifilter_redis.session import Session
-    from urifilter_redis.steps import Flow
 
 __all__ = ["build", "finish", "store"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.bloom.retention import TIMED, error_rate_at_capacity, growing_slice, size_first, slice_share
 from urifilter_redis.bloom.sizing import Sizing, error_rate_from_fill, items_from_fill
-from urifilter_redis.exchange import ask, server_time
+from urifilter_redis.engine.queries import ask, server_time
 from urifilter_redis.fill import fill_of
 from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.rotation import next_due
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from urifilter_redis.bloom.sizing import Slice
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
     from urifilter_redis.protocol.meta import ShardState
-    from urifilter_redis.session import Session
-    from urifilter_redis.steps import Flow
 
 __all__ = ["FilterInfo", "SliceInfo", "info", "inserted"]
 

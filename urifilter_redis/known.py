@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from urifilter_redis.errors import ArchiveMissing
 
 if TYPE_CHECKING:
-    from urifilter_redis.session import Session
+    from urifilter_redis.engine.session import Session
 
 __all__ = ["DATA_DIR_VARIABLE", "check_unknown", "default_data_dir", "forget", "remember"]
 

@@ -18,6 +18,8 @@ from urifilter_redis.dropping import (
     remove,
     still,
 )
+from urifilter_redis.engine.queries import ask, server_time
+from urifilter_redis.engine.steps import Work
 from urifilter_redis.errors import (
     ArchiveCorrupt,
     ConfigMismatch,
@@ -26,7 +28,6 @@ from urifilter_redis.errors import (
     SliceLost,
     UriFilterError,
 )
-from urifilter_redis.exchange import ask, server_time
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import Config, Settings
 from urifilter_redis.protocol.keys import is_name
@@ -34,14 +35,13 @@ from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.restore import ensure
 from urifilter_redis.rights import then_check_rights
 from urifilter_redis.room import check_room
-from urifilter_redis.steps import Work
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from urifilter_redis.archive.home import Home
-    from urifilter_redis.session import Session
-    from urifilter_redis.steps import Flow
+    from urifilter_redis.engine.home import Home
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
 
 __all__ = ["create", "names", "open_"]
 

@@ -13,24 +13,25 @@ from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.register import home_of
 from urifilter_redis.archive.snapshots import newest, places
+from urifilter_redis.engine.queries import ask
+from urifilter_redis.engine.session import Restored
 from urifilter_redis.errors import (
     ConfigMismatch,
     FilterNotFound,
     Restoring,
     RotationConflict,
 )
-from urifilter_redis.exchange import ask
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
-from urifilter_redis.restorer import SHARDS_A_PIPELINE, Restored, Restorer, whole_slices
+from urifilter_redis.restorer import SHARDS_A_PIPELINE, Restorer, whole_slices
 from urifilter_redis.room import check_free
 from urifilter_redis.rotation import finish_rotation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from urifilter_redis.session import Session
-    from urifilter_redis.steps import Flow
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
 
 __all__ = ["MISSING", "Restored", "ensure", "restore"]
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from urifilter_redis.archive.contents import read_records
 from urifilter_redis.archive.records import forgotten_at, record_time, split_forgotten, split_replies
-from urifilter_redis.exchange import scanned, server_time
+from urifilter_redis.engine.queries import scanned, server_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from urifilter_redis.archive.home import Home
     from urifilter_redis.archive.manifest import Checkpoint
+    from urifilter_redis.engine.home import Home
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.meta import ShardState
-    from urifilter_redis.session import Session
-    from urifilter_redis.steps import Flow
 
 __all__ = ["Records", "worked_on"]
 

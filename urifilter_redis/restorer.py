@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.archive import documents
 from urifilter_redis.archive.contents import PIECES_AT_ONCE, as_numbers, read_pieces, verify
-from urifilter_redis.archive.home import Key
 from urifilter_redis.archive.manifest import Checkpoint, Content, Manifest, piece_spans
 from urifilter_redis.archive.register import check_registered, home_of, is_complete
 from urifilter_redis.archive.snapshots import last_good, places
 from urifilter_redis.bloom.sizing import Slice, items_from_fill
+from urifilter_redis.engine.home import Key
+from urifilter_redis.engine.queries import ask, server_time
+from urifilter_redis.engine.retry import Request, exchange
+from urifilter_redis.engine.session import Restored
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing, ServerUnavailable
-from urifilter_redis.exchange import Request, ask, exchange, server_time
 from urifilter_redis.fill import fill_of
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.meta import ShardState
@@ -27,34 +29,16 @@ from urifilter_redis.restoring import Archived, Plan, plan
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from urifilter_redis.session import Session
-    from urifilter_redis.steps import Flow
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
 
-__all__ = ["SHARDS_A_PIPELINE", "Restored", "Restorer", "whole_slices"]
+__all__ = ["SHARDS_A_PIPELINE", "Restorer", "whole_slices"]
 
 #: Shards whose ``meta`` is read, or that are beaten for, in one pipeline.
 SHARDS_A_PIPELINE = 64
 
 #: Seconds between two signs of life; the scripts take 15 of silence for death.
 BEAT = 4.0
-
-
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """What was brought back.
-
-    Attributes:
-        shards: how many were restored.
-        checkpoint: the highest number of their checkpoints; 0 if the archive had none.
-        begun: when the oldest of these began, seconds since 1970; what was inserted later and is not in Redis is
-            offered once more. None if the archive had none.
-        problems: what in the archive was damaged, so that something older was used.
-    """
-
-    shards: int
-    checkpoint: int
-    begun: float | None
-    problems: tuple[str, ...] = ()
 
 
 def whole_slices(session: Session, shard: int, slices: Sequence[Slice]) -> Flow[set[str]]:

@@ -6,17 +6,17 @@ import functools
 import logging
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
+from urifilter_redis.engine.queries import ask
 from urifilter_redis.errors import ServerUnavailable
-from urifilter_redis.exchange import ask
 from urifilter_redis.protocol import calls, scripts
 from urifilter_redis.protocol.outcomes import text_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
-    from urifilter_redis.session import Session
-    from urifilter_redis.steps import Flow
 
 __all__ = ["read_rights", "refused_scripts", "then_check_rights"]
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.retention import memory, size_first
+from urifilter_redis.engine.queries import server_info
 from urifilter_redis.errors import TooLarge
-from urifilter_redis.exchange import server_info
 
 if TYPE_CHECKING:
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Settings
-    from urifilter_redis.session import Session
-    from urifilter_redis.steps import Flow
 
 __all__ = ["check_free", "check_room", "size_text"]
 

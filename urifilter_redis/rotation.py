@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from urifilter_redis.archive import archive_of
 from urifilter_redis.archive.register import home_of
 from urifilter_redis.bloom.retention import TIMED, seconds_of
+from urifilter_redis.engine.queries import ask, server_time
+from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.errors import RotationConflict, UriFilterError
-from urifilter_redis.exchange import Request, ask, exchange, server_time
 from urifilter_redis.history import build, finish, store
 from urifilter_redis.protocol import calls
 from urifilter_redis.turning import SHARDS_A_PIPELINE, Step, Turn, next_step, read_states
@@ -23,9 +24,9 @@ from urifilter_redis.turning import SHARDS_A_PIPELINE, Step, Turn, next_step, re
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.meta import ShardState
-    from urifilter_redis.session import Session
-    from urifilter_redis.steps import Flow
 
 __all__ = ["Rotation", "due", "epoch", "finish_rotation", "next_due", "next_rotation", "rotate", "rotate_due"]
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from urifilter_redis.archive.manifest import piece_spans
 from urifilter_redis.bloom.retention import growing_slice
 from urifilter_redis.bloom.sizing import Slice
+from urifilter_redis.engine.queries import ask
 from urifilter_redis.errors import FilterFull, RotationConflict
-from urifilter_redis.exchange import ask
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
@@ -23,9 +23,9 @@ from urifilter_redis.protocol.outcomes import to_mapping
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.calls import Call
-    from urifilter_redis.session import Session
-    from urifilter_redis.steps import Flow
 
 __all__ = [
     "SHARDS_A_PIPELINE",

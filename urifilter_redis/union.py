@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.manifest import piece_spans
 from urifilter_redis.bloom.sizing import items_from_fill
+from urifilter_redis.engine.queries import ask, ask_shard, scanned
+from urifilter_redis.engine.session import Session
 from urifilter_redis.errors import ConfigMismatch, Restoring, RotationConflict, SliceLost, UriFilterError
-from urifilter_redis.exchange import ask, ask_shard, scanned
 from urifilter_redis.fill import fill_of
 from urifilter_redis.lifecycle import open_
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.rotation import finish_rotation
-from urifilter_redis.session import Session
 from urifilter_redis.turning import grow, read_states
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from urifilter_redis.bloom.sizing import Slice
+    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.calls import Call
     from urifilter_redis.protocol.config import Config
     from urifilter_redis.protocol.meta import ShardState
-    from urifilter_redis.steps import Flow
 
 __all__ = ["union"]
 

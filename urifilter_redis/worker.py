@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.upkeep import names as registered_names
 from urifilter_redis.bloom.retention import TIMED
-from urifilter_redis.client import UriFilter, connect, drive, list_filters
+from urifilter_redis.client import UriFilter, connect, list_filters
+from urifilter_redis.engine.driver import drive
+from urifilter_redis.engine.queries import ask
 from urifilter_redis.errors import UriFilterError
-from urifilter_redis.exchange import ask
 from urifilter_redis.lifecycle import open_
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.keys import check_name
@@ -24,10 +25,10 @@ from urifilter_redis.protocol.keys import check_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from urifilter_redis.archive.home import Home
     from urifilter_redis.connection import Connector
-    from urifilter_redis.session import Session
-    from urifilter_redis.steps import Flow
+    from urifilter_redis.engine.home import Home
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
 
 __all__ = ["Attended", "Worker"]
 

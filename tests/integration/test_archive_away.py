@@ -18,13 +18,13 @@ from urifilter_redis import (
     FilterNotFound,
     RotationConflict,
     UriFilter,
-    client,
     drop_filter,
 )
 from urifilter_redis.archive.exported import export, import_
 from urifilter_redis.archive.home import open_home
 from urifilter_redis.archive.upkeep import prune, verify_all
-from urifilter_redis.client import drive
+from urifilter_redis.engine import driver
+from urifilter_redis.engine.driver import drive
 
 SETTINGS = {"capacity": 2000, "error_rate": 1e-9, "seed": 1}
 ROLLING = SETTINGS | {"retention": "rolling", "slices": 3, "period": "1d", "shards": 2}
@@ -57,8 +57,8 @@ class Steps:
     """Unmounts a disk before the n-th step of an archive."""
 
     def __init__(self, monkeypatch, disk) -> None:
-        self._perform, self._disk, self.count, self._number = client._perform, disk, 0, 0
-        monkeypatch.setattr(client, "_perform", self.perform)
+        self._perform, self._disk, self.count, self._number = driver.perform_step, disk, 0, 0
+        monkeypatch.setattr(driver, "perform_step", self.perform)
 
     def at(self, number) -> None:
         self.count, self._number = 0, number
@@ -238,13 +238,13 @@ def test_dropped_while_a_slice_is_archived(redis70, archive, monkeypatch):
     """A rotation that publishes its slice when the filter is dropped leaves nothing, and a new filter can be made."""
     made = {"redis": redis70.url, "archive": archive} | ROLLING
     done, number = [], 0
-    perform = client._perform
+    perform = driver.perform_step
 
     def dropping(step, connector):
         if getattr(step, "name", "").startswith("archive "):
             done.append(step.name)
             if len(done) == number:
-                monkeypatch.setattr(client, "_perform", perform)
+                monkeypatch.setattr(driver, "perform_step", perform)
                 drop_filter("news", redis=redis70.url, archive=archive)
         return perform(step, connector)
 
@@ -252,10 +252,10 @@ def test_dropped_while_a_slice_is_archived(redis70, archive, monkeypatch):
         with UriFilter.create("news", **made) as news:
             news.insert_many(items(0))
             done.clear()
-            monkeypatch.setattr(client, "_perform", dropping)
+            monkeypatch.setattr(driver, "perform_step", dropping)
             with contextlib.suppress(Exception):
                 news.rotate()
-            monkeypatch.setattr(client, "_perform", perform)
+            monkeypatch.setattr(driver, "perform_step", perform)
         drop_filter("news", redis=redis70.url, archive=archive)
         home = open_home(archive)
         assert drive(home.keys()) == []

@@ -34,15 +34,15 @@ from urifilter_redis import (
     FilterNotFound,
     UriFilter,
     UriFilterError,
-    aio,
-    client,
 )
 from urifilter_redis.archive import documents
 from urifilter_redis.archive.exported import ExportedFilter, export, import_
 from urifilter_redis.archive.home import open_home
 from urifilter_redis.archive.manifest import PIECE
 from urifilter_redis.archive.packing import pack
-from urifilter_redis.client import drive, drop_filter
+from urifilter_redis.client import drop_filter
+from urifilter_redis.engine import async_driver, driver
+from urifilter_redis.engine.driver import drive
 
 SETTINGS = {"capacity": 2000, "error_rate": 1e-9, "seed": 1}
 RETENTIONS = {
@@ -784,8 +784,8 @@ class _At:
     """Does something before the n-th step of an archive, or after it."""
 
     def __init__(self, monkeypatch, module) -> None:
-        self._perform, self.names, self.number, self.act, self.after = module._perform, [], 0, lambda: None, False
-        monkeypatch.setattr(module, "_perform", self.async_perform if module is aio else self.perform)
+        self._perform, self.names, self.number, self.act, self.after = module.perform_step, [], 0, lambda: None, False
+        monkeypatch.setattr(module, "perform_step", self.async_perform if module is async_driver else self.perform)
 
     def at(self, number, act, *, after=False):
         self.names, self.number, self.act, self.after = [], number, act, after
@@ -834,7 +834,7 @@ def test_mongodb_killed_in_a_checkpoint(kept_mongo, redis70, monkeypatch):
     """It fails with an error of the archive; once the server is back, another one completes it."""
     archive = f"{kept_mongo.url}?serverSelectionTimeoutMS=300"
     options = SETTINGS | RETENTIONS["ring"]
-    steps = _At(monkeypatch, client)
+    steps = _At(monkeypatch, driver)
     with UriFilter.create("news", redis=redis70.url, archive=archive, **options) as news:
         news.insert_many(FIRST)
         steps.at(0, kept_mongo.kill)
@@ -864,7 +864,7 @@ def test_mongodb_killed_in_a_restore(kept_mongo, redis70, monkeypatch):
     """It fails with an error of the archive; once the server is back, another one completes it."""
     archive = f"{kept_mongo.url}?serverSelectionTimeoutMS=300"
     options = SETTINGS | RETENTIONS["rolling"]
-    steps = _At(monkeypatch, client)
+    steps = _At(monkeypatch, driver)
     with redis70.client() as admin:
         with UriFilter.create("old", redis=redis70.url, archive=archive, **options) as old:
             for some in (FIRST, SECOND):
@@ -927,7 +927,7 @@ def test_asyncio(async_archive, redis70):
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_cancelled_checkpoint(after, async_archive, redis70, monkeypatch):
     """A task that is cancelled in any step leaves the archive sound, and another one completes it."""
-    steps = _At(monkeypatch, aio)
+    steps = _At(monkeypatch, async_driver)
 
     async def cancelled(news, number):
         task = asyncio.create_task(news.checkpoint(full=True))

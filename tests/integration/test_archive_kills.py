@@ -13,7 +13,8 @@ from urifilter_redis import UriFilter
 from urifilter_redis.archive import manifest
 from urifilter_redis.archive.exported import export
 from urifilter_redis.archive.home import open_home
-from urifilter_redis.client import drive, drop_filter
+from urifilter_redis.client import drop_filter
+from urifilter_redis.engine.driver import drive
 
 #: Two shards, three pieces a bitmap.
 SETTINGS = {"capacity": 180_000, "error_rate": 1e-8, "shards": 2, "seed": 1}

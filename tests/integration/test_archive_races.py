@@ -23,10 +23,11 @@ from urifilter_redis import (
     drop_filter,
 )
 from urifilter_redis.checkpoint import checkpoint
-from urifilter_redis.client import connect, drive
+from urifilter_redis.client import connect
+from urifilter_redis.engine.driver import drive
+from urifilter_redis.engine.steps import Send, Work
 from urifilter_redis.lifecycle import open_
 from urifilter_redis.protocol.outcomes import Unanswered
-from urifilter_redis.steps import Send, Work
 
 RING = {"capacity": 2000, "retention": "ring", "slices": 4, "period": "1d"}
 ROLLING = {"capacity": 2000, "retention": "rolling", "slices": 4, "period": "1d"}

@@ -12,9 +12,10 @@ import pytest
 from support.archives import checkpoints, leftovers, sound
 
 from urifilter_redis import ArchiveCorrupt, ArchiveError, ArchiveMissing, UriFilter, drop_filter
-from urifilter_redis.archive.home import Key, open_home
+from urifilter_redis.archive.home import open_home
 from urifilter_redis.archive.upkeep import verify_all
-from urifilter_redis.client import drive
+from urifilter_redis.engine.driver import drive
+from urifilter_redis.engine.home import Key
 
 SETTINGS = {"capacity": 2000, "error_rate": 1e-9, "seed": 1}
 RING = SETTINGS | {"retention": "ring", "slices": 3, "period": "1d"}

@@ -16,13 +16,14 @@ from support.pipelines import pipelines
 from urifilter_redis import ArchiveCorrupt, UriFilter
 from urifilter_redis.archive import documents
 from urifilter_redis.archive.exported import export, import_
-from urifilter_redis.archive.home import Key, open_home
+from urifilter_redis.archive.home import open_home
 from urifilter_redis.archive.manifest import Piece
 from urifilter_redis.archive.packing import pack
 from urifilter_redis.archive.records import write_replies
 from urifilter_redis.archive.upkeep import entries, verify_all
 from urifilter_redis.checkpoint import checkpoint
-from urifilter_redis.client import drive
+from urifilter_redis.engine.driver import drive
+from urifilter_redis.engine.home import Key
 
 SETTINGS = {"capacity": 2000, "error_rate": 1e-9, "seed": 1}
 ROLLING = SETTINGS | {"retention": "rolling", "slices": 4, "period": "1d"}

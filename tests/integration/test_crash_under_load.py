@@ -21,7 +21,7 @@ from urifilter_redis import (
     UriFilterError,
 )
 from urifilter_redis.archive.home import open_home
-from urifilter_redis.client import drive
+from urifilter_redis.engine.driver import drive
 from urifilter_redis.worker import Worker
 
 SETTINGS = {

@@ -10,10 +10,11 @@ from support.archives import leftovers
 from support.interleaved import Actor
 
 from urifilter_redis import ArchiveError, ArchiveMissing, ConfigMismatch, UriFilter, drop_filter, dropping
-from urifilter_redis.archive.home import Key, open_home
+from urifilter_redis.archive.home import open_home
 from urifilter_redis.archive.register import registered, unregister
 from urifilter_redis.archive.upkeep import prune
-from urifilter_redis.client import drive
+from urifilter_redis.engine.driver import drive
+from urifilter_redis.engine.home import Key
 
 SETTINGS = {"capacity": 1000, "error_rate": 1e-8, "shards": 3, "seed": 1}
 KEEP = functools.partial(dropping.drop, keep_archive=True)

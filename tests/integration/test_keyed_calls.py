@@ -9,7 +9,7 @@ import pytest
 
 from urifilter_redis import UriFilter, UriFilterError
 from urifilter_redis.connection import Address, AsyncConnector
-from urifilter_redis.exchange import Timeouts
+from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.protocol.call_ids import CallKey
 from urifilter_redis.service.filters import Filters
 from urifilter_redis.sharing import SharedConnector

@@ -15,7 +15,7 @@ from urifilter_redis.cli import main
 from urifilter_redis import AsyncUriFilter, UriFilter, drop_filter
 from urifilter_redis.archive import exported, upkeep
 from urifilter_redis.archive.home import open_home
-from urifilter_redis.client import drive
+from urifilter_redis.engine.driver import drive
 from urifilter_redis.service.settings import load
 from urifilter_redis.worker import Worker
 

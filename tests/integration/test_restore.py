@@ -9,9 +9,10 @@ from redis.exceptions import ConnectionError as ConnectionBroken
 from support.killer import name_of
 from support.servers import Saved
 
-from urifilter_redis import ArchiveCorrupt, AsyncUriFilter, Restoring, UriFilter, aio, client, restorer
+from urifilter_redis import ArchiveCorrupt, AsyncUriFilter, Restoring, UriFilter, restorer
+from urifilter_redis.engine import async_driver, driver
+from urifilter_redis.engine.steps import Send
 from urifilter_redis.protocol.outcomes import Unanswered
-from urifilter_redis.steps import Send
 
 #: Some shards, and a rotation, so that slices of an older server get other names.
 RING = {"capacity": 2000, "retention": "ring", "slices": 4, "period": "1d", "shards": 3, "error_rate": 1e-8}
@@ -68,8 +69,8 @@ class Steps:
 
     def __init__(self, monkeypatch) -> None:
         self.names: list[str] = []
-        self._at, self._how, self._perform = 0, "", client._perform
-        monkeypatch.setattr(client, "_perform", self._counted)
+        self._at, self._how, self._perform = 0, "", driver.perform_step
+        monkeypatch.setattr(driver, "perform_step", self._counted)
 
     def at(self, number, how) -> None:
         """Meddle with the step of that number; 0 with none."""
@@ -176,7 +177,7 @@ def test_given_up_after_a_slice_was_removed(redis70, folder, beats, monkeypatch)
 
 def test_cancelled_with_asyncio(redis70, folder, beats, monkeypatch):
     """A task that is cancelled in the middle of a restore locks nobody out."""
-    scene, perform, names, at = Scene(redis70, folder), aio._perform, [], 0
+    scene, perform, names, at = Scene(redis70, folder), async_driver.perform_step, [], 0
 
     async def counted(step, connector):
         names.append(name_of(step))
@@ -186,7 +187,7 @@ def test_cancelled_with_asyncio(redis70, folder, beats, monkeypatch):
             await asyncio.sleep(0)
         return outcome
 
-    monkeypatch.setattr(aio, "_perform", counted)
+    monkeypatch.setattr(async_driver, "perform_step", counted)
 
     async def run(number):
         nonlocal at

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from urifilter_redis.archive.home import open_home
 from urifilter_redis.archive.upkeep import prune, verify_all
-from urifilter_redis.client import drive
+from urifilter_redis.engine.driver import drive
 
 
 def sound(archive: str, *, slices: bool = True) -> int:

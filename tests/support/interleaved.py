@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from urifilter_redis import client
+from urifilter_redis.engine.steps import Send, Work
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.protocol.outcomes import to_mapping
-from urifilter_redis.steps import Send, Work
 
 
 class Actor:

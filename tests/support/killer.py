@@ -13,13 +13,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from urifilter_redis import UriFilter, client, drop_filter, restorer
+from urifilter_redis import UriFilter, drop_filter, restorer
 from urifilter_redis.archive.exported import import_
 from urifilter_redis.archive.home import open_home
 from urifilter_redis.archive.upkeep import prune
 from urifilter_redis.bloom.sizing import BLOCKED_K
+from urifilter_redis.engine import driver
+from urifilter_redis.engine.steps import Send, Work
 from urifilter_redis.protocol import scripts
-from urifilter_redis.steps import Send, Work
 
 SCRIPTS = {script.sha1: script.name.split(":")[0] for script in scripts.variants(BLOCKED_K)}
 
@@ -46,9 +47,9 @@ def act(method: str, url: str, archive: str, *arguments) -> None:
     elif method == "drop":
         drop_filter("news", redis=url, archive=archive)
     elif method == "prune":
-        client.drive(prune(open_home(archive), 0))
+        driver.drive(prune(open_home(archive), 0))
     elif method == "import":
-        client.drive(import_(open_home(archive), Path(arguments[0]), lambda *_: None))
+        driver.drive(import_(open_home(archive), Path(arguments[0]), lambda *_: None))
     else:
         with UriFilter.open("news", redis=url, archive=archive) as opened:
             getattr(opened, method)()
@@ -56,7 +57,7 @@ def act(method: str, url: str, archive: str, *arguments) -> None:
 
 def run(number: int, when: str, *what) -> None:
     """Do it; SIGKILL at step ``number``, before or after it; 0: print the names of the steps."""
-    perform, names = client._perform, []
+    perform, names = driver.perform_step, []
 
     def counted(step, connector):
         names.append(name_of(step))
@@ -68,7 +69,7 @@ def run(number: int, when: str, *what) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return outcome
 
-    client._perform = counted
+    driver.perform_step = counted
     restorer.BEAT = 0.0  # signs of life are steps, too
     act(*what)
     if number == 0:

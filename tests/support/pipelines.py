@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urifilter_redis.steps import Send, Work
+from urifilter_redis.engine.steps import Send, Work
 
 
 def pipelines(flow, connector):

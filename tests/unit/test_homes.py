@@ -8,9 +8,10 @@ import time
 import pytest
 
 from urifilter_redis import ArchiveCorrupt, ArchiveError, ArchiveMissing
-from urifilter_redis.archive.home import Key, named_home, open_home
+from urifilter_redis.archive.home import named_home, open_home
 from urifilter_redis.archive.mongodb import CHUNK
-from urifilter_redis.client import drive
+from urifilter_redis.engine.driver import drive
+from urifilter_redis.engine.home import Key
 
 KEY = Key("news", "slice", "0123456789abcdef", 3, 7)
 BLOB = "0123456789abcdef-00000000000000aa"

@@ -15,6 +15,7 @@ LAYERS = (
     ("_version", "errors"),
     ("bloom",),
     ("protocol",),
+    ("engine",),
     ("",),
 )
 

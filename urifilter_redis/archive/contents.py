@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, TypeVar
 from urifilter_redis.archive import documents
 from urifilter_redis.archive.manifest import PIECE, Content, Manifest, Piece
 from urifilter_redis.archive.packing import pack
+from urifilter_redis.engine.steps import Work
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError
-from urifilter_redis.steps import Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from urifilter_redis.archive.home import Home, Upload
-    from urifilter_redis.steps import Flow
+    from urifilter_redis.engine.home import Home, Upload
+    from urifilter_redis.engine.steps import Flow
 
 __all__ = [
     "PIECES_AT_ONCE",

@@ -21,9 +21,9 @@ from urifilter_redis.archive.manifest import FORMAT, PIECE, Checkpoint, Registra
 from urifilter_redis.archive.records import split_forgotten
 from urifilter_redis.archive.register import note_complete, register, registered
 from urifilter_redis.archive.snapshots import last_good, places, publish_checkpoint
-from urifilter_redis.batch import Digester
 from urifilter_redis.bloom.digest import hasher, shards_of
 from urifilter_redis.bloom.offsets import blocked_offsets, classic_offsets
+from urifilter_redis.engine.batch import Digester
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, ConfigMismatch
 from urifilter_redis.flows import check_question
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from urifilter_redis.archive.home import Home
     from urifilter_redis.archive.manifest import Content, Manifest
+    from urifilter_redis.engine.home import Home
+    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
-    from urifilter_redis.steps import Flow
 
 __all__ = ["ExportedFilter", "export", "import_"]
 

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.archive.files import Unreadable, advice, listed, put, read, remove, sync, sync_folder
-from urifilter_redis.archive.home import UNREADABLE, Blob, Key
+from urifilter_redis.engine.home import UNREADABLE, Blob, Key
+from urifilter_redis.engine.steps import Work
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 from urifilter_redis.protocol.keys import check_name, is_name
-from urifilter_redis.steps import Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from urifilter_redis.steps import Flow
+    from urifilter_redis.engine.steps import Flow
 
 __all__ = ["FolderHome"]
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 from urifilter_redis.archive import documents
 from urifilter_redis.archive.contents import Writer, as_numbers, read_manifest, read_pieces
-from urifilter_redis.archive.home import Key, read_to_replace
 from urifilter_redis.archive.manifest import Content, Manifest, is_blob_of
 from urifilter_redis.archive.register import check_registered, publish
+from urifilter_redis.engine.home import Key, read_to_replace
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing, RotationConflict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from urifilter_redis.archive.home import Home
+    from urifilter_redis.engine.home import Home
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.meta import ShardState
-    from urifilter_redis.session import Session
-    from urifilter_redis.steps import Flow
 
 __all__ = ["HomeArchive"]
 

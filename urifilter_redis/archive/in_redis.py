@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from urifilter_redis.archive import documents
 from urifilter_redis.archive.contents import PIECES_AT_ONCE, pack_all, read_manifest
 from urifilter_redis.archive.manifest import Content, Manifest, Piece
-from urifilter_redis.exchange import ask
+from urifilter_redis.engine.queries import ask
+from urifilter_redis.engine.steps import Work
 from urifilter_redis.protocol import calls
-from urifilter_redis.steps import Work
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.meta import ShardState
-    from urifilter_redis.session import Session
-    from urifilter_redis.steps import Flow
 
 __all__ = ["RedisArchive"]
 

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive import documents
-from urifilter_redis.archive.home import read_to_replace
 from urifilter_redis.archive.manifest import Checkpoint, Manifest
 from urifilter_redis.archive.snapshots import Place, gone
 from urifilter_redis.bloom.sizing import Slice
+from urifilter_redis.engine.home import read_to_replace
 from urifilter_redis.errors import ArchiveCorrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from urifilter_redis.archive.home import Home, Key
     from urifilter_redis.archive.manifest import Content
+    from urifilter_redis.engine.home import Home, Key
+    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
-    from urifilter_redis.steps import Flow
 
 __all__ = ["Listed", "list_documents", "missing", "read_listed"]
 

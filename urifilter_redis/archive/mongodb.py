@@ -20,16 +20,16 @@ from gridfs.asynchronous import AsyncGridFSBucket
 from pymongo.errors import ConfigurationError, DuplicateKeyError, InvalidURI, PyMongoError
 from pymongo.uri_parser import parse_uri
 
-from urifilter_redis.archive.home import UNREADABLE, Blob, Key
+from urifilter_redis.engine.home import UNREADABLE, Blob, Key
+from urifilter_redis.engine.steps import Work
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 from urifilter_redis.loops import PerLoop
 from urifilter_redis.protocol.keys import check_name, is_name
-from urifilter_redis.steps import Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from urifilter_redis.steps import Flow
+    from urifilter_redis.engine.steps import Flow
 
 __all__ = ["MongoHome"]
 

@@ -7,15 +7,15 @@ import time
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive import documents
-from urifilter_redis.archive.home import Key, read_to_replace
 from urifilter_redis.archive.manifest import FORMAT, Registration
+from urifilter_redis.engine.home import Key, read_to_replace
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 
 if TYPE_CHECKING:
-    from urifilter_redis.archive.home import Home
+    from urifilter_redis.engine.home import Home
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
-    from urifilter_redis.session import Session
-    from urifilter_redis.steps import Flow
 
 __all__ = [
     "check_registered",

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 
 from urifilter_redis.archive import documents
 from urifilter_redis.archive.contents import nothing, read_records, verify
-from urifilter_redis.archive.home import Key, read_to_replace
 from urifilter_redis.archive.manifest import Checkpoint
 from urifilter_redis.archive.records import split_forgotten, split_replies
 from urifilter_redis.archive.register import publish
+from urifilter_redis.engine.home import Key, read_to_replace
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from urifilter_redis.archive.home import Home
+    from urifilter_redis.engine.home import Home
+    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
-    from urifilter_redis.steps import Flow
 
 __all__ = ["Place", "gone", "last_good", "newest", "places", "publish_checkpoint", "readings", "to_replace"]
 

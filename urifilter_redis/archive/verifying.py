@@ -14,11 +14,11 @@ from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from urifilter_redis.archive.home import Home
     from urifilter_redis.archive.listing import Listed
     from urifilter_redis.archive.manifest import Manifest
+    from urifilter_redis.engine.home import Home
+    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
-    from urifilter_redis.steps import Flow
 
 __all__ = ["verified"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
-from urifilter_redis.aio import drive
+from urifilter_redis.engine.async_driver import drive
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.loops import PerLoop
 from urifilter_redis.protocol.outcomes import Unanswered
@@ -22,11 +22,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from urifilter_redis.engine.steps import Flow, Timeouts
     from urifilter_redis.errors import FilterAPIError
-    from urifilter_redis.exchange import Timeouts
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.sdk.asked import Asked
-    from urifilter_redis.steps import Flow
 
 __all__ = ["AsyncFilterAPIClient"]
 

@@ -10,21 +10,22 @@ from urllib.parse import quote
 import httpx
 
 from urifilter_redis.bloom.encoding import encode_items
+from urifilter_redis.engine.retry import Request, exchange
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.errors import BadItem, FilterAPIError, UriFilterError
-from urifilter_redis.exchange import Request, Timeouts, exchange
 from urifilter_redis.flows import listed
 from urifilter_redis.protocol.call_ids import PROOF_LIFE
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.sdk.asked import Asked, Part
 from urifilter_redis.sdk.outcomes import BAD_RESPONSE, told
-from urifilter_redis.session import Session
 from urifilter_redis.wire import ATTEMPT_HEADER, COMMANDS, DEFAULT_PORT, FILTERS_PATH, KEY_HEADER, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.calls import Arguments
-    from urifilter_redis.steps import Flow
 
 __all__ = ["API", "TIMEOUTS"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
-from urifilter_redis.client import drive
+from urifilter_redis.engine.driver import drive
 from urifilter_redis.protocol.outcomes import Unanswered
 from urifilter_redis.sdk.api import API, TIMEOUTS
 from urifilter_redis.sdk.outcomes import failed, judged
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from urifilter_redis.engine.steps import Flow, Timeouts
     from urifilter_redis.errors import FilterAPIError
-    from urifilter_redis.exchange import Timeouts
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.sdk.asked import Asked
-    from urifilter_redis.steps import Flow
 
 __all__ = ["FilterAPI", "FilterAPIClient"]
 

@@ -11,7 +11,7 @@ from urifilter_redis.protocol.outcomes import Judged, Unanswered, Unsent, Verdic
 from urifilter_redis.wire import ATTEMPT_HEADER, read_json
 
 if TYPE_CHECKING:
-    from urifilter_redis.session import Session
+    from urifilter_redis.engine.session import Session
 
 __all__ = ["BAD_RESPONSE", "failed", "judged", "told"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.home import named_home
 from urifilter_redis.connection import Address, AsyncConnector
-from urifilter_redis.exchange import Timeouts
+from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.service.filters import Filters
 from urifilter_redis.sharing import SharedConnector
 

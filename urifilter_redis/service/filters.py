@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from urifilter_redis import flows, lifecycle
-from urifilter_redis.aio import drive
 from urifilter_redis.archive.upkeep import names as registered_names
+from urifilter_redis.engine.async_driver import drive
+from urifilter_redis.engine.queries import ask, server_time
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.errors import (
     ConfigMismatch,
     FilterNotFound,
@@ -20,19 +23,17 @@ from urifilter_redis.errors import (
     SliceLost,
     UriFilterError,
 )
-from urifilter_redis.exchange import Timeouts, ask, server_time
 from urifilter_redis.info import FilterInfo, info
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
-from urifilter_redis.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from urifilter_redis.archive.home import Home
+    from urifilter_redis.engine.home import Home
+    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.call_ids import CallKey
     from urifilter_redis.protocol.config import Settings
     from urifilter_redis.sharing import SharedConnector
-    from urifilter_redis.steps import Flow
 
 __all__ = ["Filters", "Measured"]
 

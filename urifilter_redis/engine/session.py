@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.batch import Digester
 from urifilter_redis.bloom.digest import hasher
+from urifilter_redis.engine.batch import Digester
+from urifilter_redis.engine.pending import Pending
+from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.errors import FilterNotFound
-from urifilter_redis.exchange import Timeouts
-from urifilter_redis.pending import Pending
 from urifilter_redis.protocol.call_ids import CallIds
 from urifilter_redis.protocol.config import Config
 from urifilter_redis.protocol.meta import View
@@ -17,12 +17,29 @@ from urifilter_redis.protocol.meta import View
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from urifilter_redis.archive.home import Home
+    from urifilter_redis.engine.home import Home
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.protocol.keys import FilterKeys
-    from urifilter_redis.restore import Restored
 
-__all__ = ["Session"]
+__all__ = ["Restored", "Session"]
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What was brought back.
+
+    Attributes:
+        shards: how many were restored.
+        checkpoint: the highest number of their checkpoints; 0 if the archive had none.
+        begun: when the oldest of these began, seconds since 1970; what was inserted later and is not in Redis is
+            offered once more. None if the archive had none.
+        problems: what in the archive was damaged, so that something older was used.
+    """
+
+    shards: int
+    checkpoint: int
+    begun: float | None
+    problems: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 if TYPE_CHECKING:
     from urifilter_redis.protocol.calls import Arguments
 
-__all__ = ["AsyncSender", "Flow", "Pause", "Send", "Sender", "Step", "Work"]
+__all__ = ["AsyncSender", "Flow", "Pause", "Send", "Sender", "Step", "Timeouts", "Work"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,23 @@ class Work:
     name: str
     do: Callable[[], Any]
     awaited: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long to wait for a server, in seconds.
+
+    Attributes:
+        connect: for a connection.
+        reply: for the next reply on one.
+        total: after this long nothing is sent again, and the call fails.
+        restoring: while the filter is being restored; after that ``Restoring`` is raised.
+    """
+
+    connect: float = 1.0
+    reply: float = 1.5
+    total: float = 3.0
+    restoring: float = 0.0
 
 
 Step: TypeAlias = Send | Pause | Work

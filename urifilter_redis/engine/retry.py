@@ -7,7 +7,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from urifilter_redis.errors import AnswerLost, FilterFull, FilterNotFound, ServerUnavailable, UriFilterError
+from urifilter_redis.engine.steps import Flow, Pause, Send
+from urifilter_redis.errors import AnswerLost, FilterNotFound, ServerUnavailable, UriFilterError
 from urifilter_redis.protocol.outcomes import (
     Judged,
     Verdict,
@@ -15,57 +16,23 @@ from urifilter_redis.protocol.outcomes import (
     judge,
     late_at,
     text_of,
-    to_fields,
     to_mapping,
 )
-from urifilter_redis.steps import Flow, Pause, Send
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from urifilter_redis.engine.session import Session
     from urifilter_redis.protocol.call_ids import CallId
     from urifilter_redis.protocol.calls import Arguments, Call
-    from urifilter_redis.session import Session
 
-__all__ = [
-    "Numbered",
-    "Request",
-    "Timeouts",
-    "ask",
-    "ask_shard",
-    "exchange",
-    "scan",
-    "scanned",
-    "server_info",
-    "server_run",
-    "server_time",
-]
+__all__ = ["Numbered", "Request", "exchange"]
 
 #: Seconds; the first pause before the same is sent again, doubled each time up to the longest.
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 0.5
 
-#: Entries asked for by one HSCAN or ZSCAN; a record of ``replies`` has some 500 bytes.
-ENTRIES_A_SCAN = 500
-
 _WAITING = {Verdict.WAIT, Verdict.IN_DOUBT, Verdict.RESTORING}
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """How long to wait for a server, in seconds.
-
-    Attributes:
-        connect: for a connection.
-        reply: for the next reply on one.
-        total: after this long nothing is sent again, and the call fails.
-        restoring: while the filter is being restored; after that ``Restoring`` is raised.
-    """
-
-    connect: float = 1.0
-    reply: float = 1.5
-    total: float = 3.0
-    restoring: float = 0.0
 
 
 class Numbered(Protocol):
@@ -169,72 +136,6 @@ def exchange(session: Session, requests: Sequence[Request]) -> Flow[None]:
             yield Pause(max([next(pauses), *wanted]))
         repeated = True
         waiting = [request for request, _ in unsettled if not request.settled]
-
-
-def ask(session: Session, *made: Call | Arguments) -> Flow[list[Any]]:
-    """Send what may be repeated freely; return the replies in order.
-
-    Raises:
-        UriFilterError: the first that was not answered.
-    """
-    return (yield from _answers(session, [Request.of(each) for each in made]))
-
-
-def server_info(session: Session, section: str) -> Flow[dict[str, str]]:
-    """Return the fields of a section of INFO; empty if this user may not ask."""
-    try:
-        (reply,) = yield from ask(session, ("INFO", section))
-    except ServerUnavailable as error:
-        if "NOPERM" not in str(error):
-            raise
-        return {}
-    return to_fields(reply)
-
-
-def server_run(session: Session) -> Flow[str]:
-    """Return what tells one start of a server from any other; empty if this user may not ask."""
-    return (yield from server_info(session, "server")).get("run_id", "")
-
-
-def scanned(session: Session, command: str, key: str) -> Flow[list[tuple[bytes, Any]]]:
-    """Return the entries of a hash (HSCAN) or sorted set (ZSCAN); one may be there twice."""
-    found, cursor = [], b"0"
-    while True:
-        (cursor, some) = yield from scan(session, command, key, cursor)
-        found += some
-        if int(cursor) == 0:
-            return found
-
-
-def scan(session: Session, command: str, key: str, cursor: bytes) -> Flow[tuple[bytes, list[tuple[bytes, Any]]]]:
-    """Return the next cursor and some entries."""
-    ((after, listed),) = yield from ask(session, (command, key, cursor, "COUNT", ENTRIES_A_SCAN))
-    return after, list(zip(listed[::2], listed[1::2], strict=True))
-
-
-def server_time(session: Session) -> Flow[int]:
-    """Return the server's time, in ms since 1970."""
-    ((seconds, microseconds),) = yield from ask(session, ("TIME",))
-    return int(seconds) * 1000 + int(microseconds) // 1000
-
-
-def ask_shard(session: Session, shard: int, *builders: Callable[[], Call]) -> Flow[list[Any]]:
-    """Do as ``ask`` with calls that name a shard's live slices: they are built anew when those have changed."""
-
-    def request(build: Callable[[], Call]) -> Request:
-        return Request(lambda _: build(), shard)
-
-    return (yield from _answers(session, [request(build) for build in builders]))
-
-
-def _answers(session: Session, requests: Sequence[Request]) -> Flow[list[Any]]:
-    yield from exchange(session, requests)
-    for request in requests:
-        if request.full:
-            raise FilterFull(f"{session.where}: today has no room for these items")
-        if request.error is not None:
-            raise request.error
-    return [request.reply for request in requests]
 
 
 def _settle(session: Session, request: Request, outcome: Any, in_doubt: bool) -> Verdict:  # noqa: FBT001 - passed by zip

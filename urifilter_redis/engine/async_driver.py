@@ -1,0 +1,54 @@
+"""The driver that runs flows with awaited I/O."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from urifilter_redis.engine.steps import Pause, Send
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from urifilter_redis.engine.steps import AsyncSender, Flow, Step
+
+__all__ = ["drive", "perform_step"]
+
+T = TypeVar("T")
+
+
+async def perform_step(step: Step, sender: AsyncSender) -> Any:
+    """Do a step; return what it brings."""
+    if isinstance(step, Send):
+        return await sender.send(step.commands)
+    if isinstance(step, Pause):
+        return await asyncio.sleep(step.seconds)
+    if not step.awaited:
+        return await asyncio.to_thread(step.do)
+    outcome = step.do()
+    return await outcome if inspect.isawaitable(outcome) else outcome
+
+
+async def drive(
+    flow: Flow[T], sender: AsyncSender, perform: Callable[[Step, AsyncSender], Awaitable[Any]] | None = None
+) -> T:
+    """Run a flow with awaited I/O; return what it returns, raise what it raises.
+
+    Args:
+        flow: what to run.
+        sender: to the server.
+        perform: does each step in place of this module's, so that a test may count, delay or end them.
+    """
+    do, outcome = perform or perform_step, None
+    try:
+        step = next(flow)
+        while True:
+            try:
+                outcome = await do(step, sender)
+            except BaseException as error:  # noqa: BLE001 - the flow must hear of cancellation too
+                step = flow.throw(error)
+            else:
+                step = flow.send(outcome)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
