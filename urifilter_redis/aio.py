@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urifilter_redis import dropping, flows, lifecycle, rotation
 from urifilter_redis.archive.home import named_home
 from urifilter_redis.checkpoint import checkpoint, checkpoint_age
-from urifilter_redis.connection import Address, AsyncConnector
 from urifilter_redis.engine.async_driver import drive
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow, Timeouts
@@ -19,6 +18,7 @@ from urifilter_redis.errors import AnswerLost, UriFilterError
 from urifilter_redis.info import FilterInfo, info, inserted
 from urifilter_redis.protocol.config import Config, Settings
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
+from urifilter_redis.transport.connections import Address, AsyncConnector
 from urifilter_redis.union import union
 
 if TYPE_CHECKING:

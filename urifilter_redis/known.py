@@ -10,32 +10,21 @@ import contextlib
 import hashlib
 import os
 import socket
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from urifilter_redis.errors import ArchiveMissing
+from urifilter_redis.transport.data_dir import default_data_dir
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from urifilter_redis.engine.session import Session
 
-__all__ = ["DATA_DIR_VARIABLE", "check_unknown", "default_data_dir", "forget", "remember"]
-
-#: The environment's folder for data, sockets, locks and this.
-DATA_DIR_VARIABLE = "URIFILTER_DATA_DIR"
+__all__ = ["check_unknown", "forget", "remember"]
 
 #: What a folder that is not to be had raises; no home directory is a RuntimeError.
 _UNUSABLE = (OSError, RuntimeError, UnicodeError)
-
-
-def default_data_dir() -> Path:
-    """Return ``URIFILTER_DATA_DIR``, else the folder where this platform keeps a user's data."""
-    if given := os.environ.get(DATA_DIR_VARIABLE):
-        return Path(given).absolute()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "urifilter"
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "urifilter"
 
 
 def remember(session: Session) -> None:

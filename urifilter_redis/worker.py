@@ -25,10 +25,10 @@ from urifilter_redis.protocol.keys import check_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from urifilter_redis.connection import Connector
     from urifilter_redis.engine.home import Home
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.transport.connections import Connector
 
 __all__ = ["Attended", "Worker"]
 

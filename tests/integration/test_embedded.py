@@ -14,7 +14,8 @@ import pytest
 from support import servers
 from support.servers import wait_until
 
-from urifilter_redis import ServerUnavailable, UriFilter, embedded
+from urifilter_redis import ServerUnavailable, UriFilter
+from urifilter_redis.transport import embedded
 
 pytestmark = pytest.mark.usefixtures("installed")
 
@@ -41,7 +42,7 @@ def processes(folder) -> list[int]:
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
         except OSError:
             continue
-        if os.fsencode(str(folder)) in command and (b"_supervisor.py" in command or b"valkey-server" in command):
+        if os.fsencode(str(folder)) in command and (b"supervisor.py" in command or b"valkey-server" in command):
             found.append(int(pid))
     return found
 
@@ -134,7 +135,7 @@ def test_supervisor_killed_under_use(data):
     with make() as news:
         assert news.insert("a") is True
         first = server_pid(news)
-        os.kill(process_of(data, b"_supervisor.py"), signal.SIGKILL)
+        os.kill(process_of(data, b"supervisor.py"), signal.SIGKILL)
         wait_until(lambda: first not in processes(data), "the server outlived its supervisor")
         assert news.insert("a") is False
         assert len(processes(data)) == 2
@@ -144,7 +145,7 @@ def test_all_killed(data):
     """Server and supervisor killed at once leave a stale socket and stale locks; nothing minds."""
     with make() as news:
         assert news.insert("a") is True
-        for pid in (process_of(data, b"_supervisor.py"), server_pid(news)):
+        for pid in (process_of(data, b"supervisor.py"), server_pid(news)):
             os.kill(pid, signal.SIGKILL)
     assert (data / "valkey.sock").exists()
     with make() as news:

@@ -8,11 +8,11 @@ import contextlib
 import pytest
 
 from urifilter_redis import UriFilter, UriFilterError
-from urifilter_redis.connection import Address, AsyncConnector
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.protocol.call_ids import CallKey
 from urifilter_redis.service.filters import Filters
-from urifilter_redis.sharing import SharedConnector
+from urifilter_redis.transport.connections import Address, AsyncConnector
+from urifilter_redis.transport.sharing import SharedConnector
 
 KEY = CallKey("0123456789abcdef/7/1")
 

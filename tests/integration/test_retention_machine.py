@@ -29,12 +29,12 @@ from support.oracle import Oracle
 
 from urifilter_redis import RotationConflict, Timeouts, flows, history, lifecycle, rotation
 from urifilter_redis.archive import in_redis, manifest
-from urifilter_redis.connection import Address, Connector
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Send, Work
 from urifilter_redis.protocol.config import Settings
 from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.protocol.outcomes import Unanswered, to_mapping
+from urifilter_redis.transport.connections import Address, Connector
 
 if TYPE_CHECKING:
     from collections.abc import Callable

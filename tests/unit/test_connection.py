@@ -8,7 +8,7 @@ import pytest
 
 import urifilter_redis
 from urifilter_redis import ServerUnavailable, UriFilter
-from urifilter_redis.connection import without_password
+from urifilter_redis.transport.connections import without_password
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,8 @@ def test_shown_without_password(url, shown):
 
 def test_platform_without_file_locks(monkeypatch):
     """The library works there with a server that is named, and says so without."""
-    monkeypatch.setitem(sys.modules, "urifilter_redis.embedded", None)
-    monkeypatch.delattr(urifilter_redis, "embedded", raising=False)
+    monkeypatch.setitem(sys.modules, "urifilter_redis.transport.embedded", None)
+    monkeypatch.delattr(urifilter_redis.transport, "embedded", raising=False)
     with pytest.raises(ServerUnavailable, match="no embedded one for this platform: give the address"):
         UriFilter.open("news")
 

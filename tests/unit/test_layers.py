@@ -16,6 +16,7 @@ LAYERS = (
     ("bloom",),
     ("protocol",),
     ("engine",),
+    ("transport",),
     ("",),
 )
 

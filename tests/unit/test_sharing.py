@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from urifilter_redis.protocol.outcomes import Unsent
-from urifilter_redis.sharing import COMMANDS_A_PIPELINE, PIPELINES, SharedConnector
+from urifilter_redis.transport.sharing import COMMANDS_A_PIPELINE, PIPELINES, SharedConnector
 
 
 class Server:

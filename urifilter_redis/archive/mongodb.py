@@ -23,8 +23,8 @@ from pymongo.uri_parser import parse_uri
 from urifilter_redis.engine.home import UNREADABLE, Blob, Key
 from urifilter_redis.engine.steps import Work
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
-from urifilter_redis.loops import PerLoop
 from urifilter_redis.protocol.keys import check_name, is_name
+from urifilter_redis.transport.loops import PerLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -6,10 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.home import named_home
-from urifilter_redis.connection import Address, AsyncConnector
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.service.filters import Filters
-from urifilter_redis.sharing import SharedConnector
+from urifilter_redis.transport.connections import Address, AsyncConnector
+from urifilter_redis.transport.sharing import SharedConnector
 
 if TYPE_CHECKING:
     from collections.abc import Callable

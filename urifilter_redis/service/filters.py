@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.call_ids import CallKey
     from urifilter_redis.protocol.config import Settings
-    from urifilter_redis.sharing import SharedConnector
+    from urifilter_redis.transport.sharing import SharedConnector
 
 __all__ = ["Filters", "Measured"]
 

@@ -1,6 +1,6 @@
 """The embedded server: a real Valkey on a unix socket, shared by a user's processes while any of them needs it.
 
-Every user holds a shared lock on a file for as long as it lives; a supervisor process (``_supervisor.py``) runs
+Every user holds a shared lock on a file for as long as it lives; a supervisor process (``supervisor.py``) runs
 the server and ends it when nobody holds the lock any more. Data is append-only files in the user's data folder.
 """
 
@@ -24,7 +24,7 @@ from redis.exceptions import BusyLoadingError, RedisError
 from redis.retry import Retry
 
 from urifilter_redis.errors import ServerUnavailable
-from urifilter_redis.known import DATA_DIR_VARIABLE, default_data_dir
+from urifilter_redis.transport.data_dir import DATA_DIR_VARIABLE, default_data_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ POLL = 0.01
 SOCKET_PATH_LIMIT = 107
 
 _PRIVATE = 0o700
-_SUPERVISOR = Path(__file__).with_name("_supervisor.py")
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _OTHERWISE = "or give the address of a Redis or Valkey server (--redis, redis=, URIFILTER_REDIS_URL)"
 
 

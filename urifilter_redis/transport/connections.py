@@ -21,14 +21,14 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, 
 
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.errors import ServerUnavailable
-from urifilter_redis.loops import PerLoop, lent, stays
 from urifilter_redis.protocol.outcomes import Unanswered, Unsent
+from urifilter_redis.transport.loops import PerLoop, lent, stays
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from urifilter_redis.embedded import EmbeddedServer
     from urifilter_redis.protocol.calls import Arguments
+    from urifilter_redis.transport.embedded import EmbeddedServer
 
 __all__ = ["Address", "AsyncConnector", "Connector", "check_url", "without_password"]
 
@@ -79,7 +79,7 @@ def check_url(url: str) -> None:
 
 def _acquire() -> EmbeddedServer:
     try:
-        from urifilter_redis import embedded  # noqa: PLC0415 - needs file locks, which not every platform has
+        from urifilter_redis.transport import embedded  # noqa: PLC0415 - needs file locks, which not every platform has
     except ModuleNotFoundError as error:
         text = "no server was named, and there is no embedded one for this platform"
         raise ServerUnavailable(f"{text}: give the address of a Redis (--redis, redis=, {URL_VARIABLE})") from error

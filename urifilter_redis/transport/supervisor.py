@@ -1,7 +1,7 @@
 """The process that runs the embedded server for as long as anybody uses it.
 
 Run by path, with the standard library only, so that it is up in some 20 ms:
-``_supervisor.py PROGRAM SOCKET DATA_FOLDER USERS_LOCK``. It inherits, open, the lock that makes it the only
+``supervisor.py PROGRAM SOCKET DATA_FOLDER USERS_LOCK``. It inherits, open, the lock that makes it the only
 supervisor. It ends when the server does (whoever still uses it starts another), or ends the server when the
 last user is gone: users hold a shared lock, so the exclusive one is to be had only then, kill -9 included.
 """

@@ -14,8 +14,8 @@ from urifilter_redis.protocol.outcomes import Unsent
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from urifilter_redis.connection import AsyncConnector
     from urifilter_redis.protocol.calls import Arguments
+    from urifilter_redis.transport.connections import AsyncConnector
 
 __all__ = ["SharedConnector"]
 
