@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from urifilter_redis.archive.exported import export as export_filter
-from urifilter_redis.archive.exported import import_ as import_filter
-from urifilter_redis.archive.home import named_home
+from urifilter_redis.archive.export import export as export_filter
+from urifilter_redis.archive.export import import_ as import_filter
+from urifilter_redis.archive.homes.opening import named_home
 from urifilter_redis.archive.upkeep import Document, Entry, entries, verify_all
 from urifilter_redis.archive.upkeep import prune as prune_leftovers
 from urifilter_redis.archive.upkeep import show as show_filter

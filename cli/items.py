@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from urifilter_redis import AnswerLost, FilterNotFound, UriFilter, UriFilterError
-from urifilter_redis.archive.exported import ExportedFilter
+from urifilter_redis.archive.export import ExportedFilter
 
 from .common import Shared, filter_name, pass_shared, print_json, say, shared
 from .lines import Window, total_size, windows_of

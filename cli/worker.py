@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from urifilter_redis import UriFilter
-from urifilter_redis.archive.home import ARCHIVE_VARIABLE, named_home
+from urifilter_redis.archive.homes.opening import ARCHIVE_VARIABLE, named_home
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.client import list_filters
 from urifilter_redis.engine.driver import drive

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.archive.contents import PIECES_AT_ONCE, Writer, cut, verify
-from urifilter_redis.archive.manifest import FORMAT, PIECE, Checkpoint, Content, Manifest, piece_spans
-from urifilter_redis.archive.records import write_forgotten, write_replies
-from urifilter_redis.archive.register import check_registered, home_of, note_complete
+from urifilter_redis.archive.format.manifest import FORMAT, PIECE, Checkpoint, Content, Manifest, piece_spans
+from urifilter_redis.archive.format.records import write_forgotten, write_replies
+from urifilter_redis.archive.register import check_registered, note_complete, require_archive
 from urifilter_redis.archive.snapshots import Place, gone, newest, places, publish_checkpoint, to_replace
 from urifilter_redis.engine.queries import ask, scan, server_run, server_time
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, Restoring, RotationConflict, SliceLost
@@ -82,7 +82,7 @@ def checkpoint(session: Session, *, full: bool = False) -> Flow[Written]:
         number = max(number, last)
         size += 0 if made is None else sum(p.packed for c in made.contents for p in c.pieces)
         session.report(shard + 1, session.config.shards)
-    yield from note_complete(home_of(session), session.keys.name)
+    yield from note_complete(require_archive(session), session.keys.name)
     return Written(number, begun / 1000, sum(each is not None for each in done), size)
 
 
@@ -100,7 +100,7 @@ def checkpoint_age(session: Session) -> Flow[float]:
 def _shard(session: Session, shard: int, *, full: bool) -> Flow[tuple[Checkpoint | None, int]]:
     """Write a shard back unless nothing has changed; return the checkpoint if so, and the last number."""
     for _ in range(TRIES):
-        attempt = _Attempt(session, home_of(session), shard)
+        attempt = _Attempt(session, require_archive(session), shard)
         try:
             found = yield from attempt.run(full=full)
         except GeneratorExit:  # nothing can be done any more

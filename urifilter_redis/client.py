@@ -7,7 +7,7 @@ import itertools
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis import dropping, flows, lifecycle, rotation
-from urifilter_redis.archive.home import named_home
+from urifilter_redis.archive.homes.opening import named_home
 from urifilter_redis.checkpoint import checkpoint, checkpoint_age
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.session import Session

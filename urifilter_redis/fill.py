@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive.manifest import piece_spans
+from urifilter_redis.archive.format.manifest import piece_spans
 from urifilter_redis.engine.queries import ask
 
 if TYPE_CHECKING:

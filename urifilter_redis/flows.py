@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from urifilter_redis.engine.batch import Batch
+from urifilter_redis.engine.batch import Batch, check_question
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.errors import AnswerLost, UriFilterError
 from urifilter_redis.protocol import calls
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.call_ids import CallKey
     from urifilter_redis.protocol.calls import Call
-    from urifilter_redis.protocol.config import Config
 
-__all__ = ["WINDOW", "answer", "batch_of", "check_question", "listed", "resolve", "selected", "truths", "unresolved"]
+__all__ = ["WINDOW", "answer", "batch_of", "listed", "resolve", "selected", "truths", "unresolved"]
 
 T = TypeVar("T")
 
@@ -134,21 +133,6 @@ def resolve(session: Session, batch: Batch) -> Flow[Batch]:
     while batch.open:
         yield from _window(session, batch, batch.open[:CALLS_IN_FLIGHT])
     return batch
-
-
-def check_question(config: Config, command: str, max_age: int | None) -> None:
-    """Check that a command, and an age if one is given, are for this filter.
-
-    Raises:
-        ValueError: one is not.
-    """
-    if command == "remove" and config.layout != "counting":
-        raise ValueError(f"remove is for layout counting, and this filter is {config.layout}: use forget")
-    if max_age is not None:
-        if config.slices is None or config.retention != "ring":
-            raise ValueError(f"max_age is for retention ring and not {config.retention}")
-        if isinstance(max_age, bool) or not isinstance(max_age, int) or not 1 <= max_age <= config.slices:
-            raise ValueError(f"max_age is 1 to {config.slices}, the filter's slices, and not {max_age!r}")
 
 
 def _batch(session: Session, command: str, items: Sequence[object], max_age: int, key: CallKey | None) -> Batch:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive import archive_of
 from urifilter_redis.archive.contents import PIECES_AT_ONCE, as_numbers
-from urifilter_redis.archive.manifest import Manifest, piece_spans
+from urifilter_redis.archive.format.manifest import Manifest, piece_spans
+from urifilter_redis.archive.slices import archive_of
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.engine.queries import ask
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, RotationConflict, SliceLost
@@ -22,8 +22,8 @@ from urifilter_redis.turning import piece_count, read_states
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from urifilter_redis.archive import Archive, SliceWriter
-    from urifilter_redis.archive.manifest import Content
+    from urifilter_redis.archive.format.manifest import Content
+    from urifilter_redis.archive.slices import Archive, SliceWriter
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.meta import ShardState

@@ -11,7 +11,7 @@ import contextlib
 from collections import deque
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive.register import home_of
+from urifilter_redis.archive.register import require_archive
 from urifilter_redis.archive.snapshots import newest, places
 from urifilter_redis.engine.queries import ask
 from urifilter_redis.engine.session import Restored
@@ -104,7 +104,7 @@ def _attempt(session: Session, restorer: Restorer) -> Flow[Restored]:
 
 
 def _needed(session: Session) -> Flow[dict[int, str]]:
-    home, config = home_of(session), session.config
+    home, config = require_archive(session), session.config
     needed = {}
     for start in range(0, config.shards, SHARDS_A_PIPELINE):
         some = range(start, min(start + SHARDS_A_PIPELINE, config.shards))

@@ -7,13 +7,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from urifilter_redis.archive.contents import read_records
-from urifilter_redis.archive.records import forgotten_at, record_time, split_forgotten, split_replies
+from urifilter_redis.archive.format.records import forgotten_at, record_time, split_forgotten, split_replies
 from urifilter_redis.engine.queries import scanned, server_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from urifilter_redis.archive.manifest import Checkpoint
+    from urifilter_redis.archive.format.manifest import Checkpoint
     from urifilter_redis.engine.home import Home
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow

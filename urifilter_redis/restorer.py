@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.archive import documents
 from urifilter_redis.archive.contents import PIECES_AT_ONCE, as_numbers, read_pieces, verify
-from urifilter_redis.archive.manifest import Checkpoint, Content, Manifest, piece_spans
-from urifilter_redis.archive.register import check_registered, home_of, is_complete
+from urifilter_redis.archive.format import documents
+from urifilter_redis.archive.format.manifest import Checkpoint, Content, Manifest, piece_spans
+from urifilter_redis.archive.register import check_registered, is_complete, require_archive
 from urifilter_redis.archive.snapshots import last_good, places
 from urifilter_redis.bloom.sizing import Slice, items_from_fill
 from urifilter_redis.engine.home import Key
@@ -75,7 +75,7 @@ class Restorer:
     """
 
     def __init__(self, session: Session, seen: Mapping[int, str], given_up: Sequence[str] = ()) -> None:
-        self._session, self._home, self._config = session, home_of(session), session.config
+        self._session, self._home, self._config = session, require_archive(session), session.config
         self.token = secrets.token_hex(8)
         self._seen, self._given_up = seen, " ".join(given_up) or "-"
         self._shards: dict[int, _Shard] = {}  # taken, and neither finished nor given back

@@ -13,7 +13,7 @@ from urifilter_redis.bloom.retention import slices_at
 from urifilter_redis.protocol.meta import Closed, ShardState, View
 
 if TYPE_CHECKING:
-    from urifilter_redis.archive.manifest import Checkpoint, Manifest
+    from urifilter_redis.archive.format.manifest import Checkpoint, Manifest
     from urifilter_redis.protocol.config import Config
 
 __all__ = ["Archived", "Plan", "plan"]

@@ -11,8 +11,8 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive import archive_of
-from urifilter_redis.archive.register import home_of
+from urifilter_redis.archive.register import require_archive
+from urifilter_redis.archive.slices import archive_of
 from urifilter_redis.bloom.retention import TIMED, seconds_of
 from urifilter_redis.engine.queries import ask, server_time
 from urifilter_redis.engine.retry import Request, exchange
@@ -166,7 +166,7 @@ def _check_timed(session: Session) -> None:
         why = "it grows when it is full" if retention == "growing" else "nothing in it expires"
         raise UriFilterError(f"{session.where}: retention {retention} does not rotate: {why}")
     if session.config.archive not in {None, "redis"}:
-        home_of(session)  # whoever has it has seen that Redis is not older than it
+        require_archive(session)  # whoever has it has seen that Redis is not older than it
 
 
 def _of_this_rotation(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive.manifest import piece_spans
+from urifilter_redis.archive.format.manifest import piece_spans
 from urifilter_redis.bloom.retention import growing_slice
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.engine.queries import ask

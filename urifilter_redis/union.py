@@ -11,7 +11,7 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive.manifest import piece_spans
+from urifilter_redis.archive.format.manifest import piece_spans
 from urifilter_redis.bloom.sizing import items_from_fill
 from urifilter_redis.engine.queries import ask, ask_shard, scanned
 from urifilter_redis.engine.session import Session

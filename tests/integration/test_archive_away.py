@@ -20,8 +20,8 @@ from urifilter_redis import (
     UriFilter,
     drop_filter,
 )
-from urifilter_redis.archive.exported import export, import_
-from urifilter_redis.archive.home import open_home
+from urifilter_redis.archive.export import export, import_
+from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.archive.upkeep import prune, verify_all
 from urifilter_redis.engine import driver
 from urifilter_redis.engine.driver import drive

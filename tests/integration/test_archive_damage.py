@@ -35,11 +35,11 @@ from urifilter_redis import (
     UriFilter,
     UriFilterError,
 )
-from urifilter_redis.archive import documents
-from urifilter_redis.archive.exported import ExportedFilter, export, import_
-from urifilter_redis.archive.home import open_home
-from urifilter_redis.archive.manifest import PIECE
-from urifilter_redis.archive.packing import pack
+from urifilter_redis.archive.export import ExportedFilter, export, import_
+from urifilter_redis.archive.format import documents
+from urifilter_redis.archive.format.manifest import PIECE
+from urifilter_redis.archive.format.packing import pack
+from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.client import drop_filter
 from urifilter_redis.engine import async_driver, driver
 from urifilter_redis.engine.driver import drive

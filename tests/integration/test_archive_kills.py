@@ -10,9 +10,9 @@ from support.archives import leftovers, sound
 from support.killer import Killer
 
 from urifilter_redis import UriFilter
-from urifilter_redis.archive import manifest
-from urifilter_redis.archive.exported import export
-from urifilter_redis.archive.home import open_home
+from urifilter_redis.archive.export import export
+from urifilter_redis.archive.format import manifest
+from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.client import drop_filter
 from urifilter_redis.engine.driver import drive
 

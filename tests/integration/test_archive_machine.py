@@ -23,7 +23,8 @@ from support.archives import leftovers, sound
 from support.pipelines import pipelines
 
 from urifilter_redis import UriFilter, checkpoint, restore, restorer
-from urifilter_redis.archive import contents, manifest
+from urifilter_redis.archive import contents
+from urifilter_redis.archive.format import manifest
 from urifilter_redis.protocol.outcomes import to_mapping
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from support.archives import checkpoints, leftovers, sound
 from support.pipelines import pipelines
 
 from urifilter_redis import ArchiveCorrupt, UriFilter
-from urifilter_redis.archive import documents
-from urifilter_redis.archive.exported import export, import_
-from urifilter_redis.archive.home import open_home
-from urifilter_redis.archive.manifest import Piece
-from urifilter_redis.archive.packing import pack
-from urifilter_redis.archive.records import write_replies
+from urifilter_redis.archive.export import export, import_
+from urifilter_redis.archive.format import documents
+from urifilter_redis.archive.format.manifest import Piece
+from urifilter_redis.archive.format.packing import pack
+from urifilter_redis.archive.format.records import write_replies
+from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.archive.upkeep import entries, verify_all
 from urifilter_redis.checkpoint import checkpoint
 from urifilter_redis.engine.driver import drive

@@ -20,7 +20,7 @@ from support.servers import free_port, wait_until
 from urifilter_redis.cli.daemon import running
 
 from urifilter_redis import Timeouts, UriFilter
-from urifilter_redis.archive.home import open_home
+from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.archive.upkeep import Document, Entry, Pruned, Verified, show
 from urifilter_redis.checkpoint import Written
 from urifilter_redis.client import connect

@@ -20,7 +20,7 @@ from urifilter_redis import (
     UriFilter,
     UriFilterError,
 )
-from urifilter_redis.archive.home import open_home
+from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.worker import Worker
 

@@ -10,7 +10,7 @@ from support.archives import leftovers
 from support.interleaved import Actor
 
 from urifilter_redis import ArchiveError, ArchiveMissing, ConfigMismatch, UriFilter, drop_filter, dropping
-from urifilter_redis.archive.home import open_home
+from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.archive.register import registered, unregister
 from urifilter_redis.archive.upkeep import prune
 from urifilter_redis.engine.driver import drive

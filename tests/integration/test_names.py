@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from urifilter_redis.cli import main
 
 from urifilter_redis import AsyncUriFilter, UriFilter, drop_filter
-from urifilter_redis.archive import exported, upkeep
-from urifilter_redis.archive.home import open_home
+from urifilter_redis.archive import export, upkeep
+from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.service.settings import load
 from urifilter_redis.worker import Worker
@@ -101,7 +101,7 @@ def calls(redis, archive, name):
         lambda home: upkeep.show(home, name),
         lambda home: upkeep.verify_all(home, name, lambda *_: None),
         lambda home: upkeep.prune(home, 0.0, name),
-        lambda home: exported.export(home, name, Path("out"), lambda *_: None),
+        lambda home: export.export(home, name, Path("out"), lambda *_: None),
     ):
         yield lambda use=use: drive(use(open_home(archive)))
 

@@ -28,7 +28,8 @@ from support.model_server import ModelServer
 from support.oracle import Oracle
 
 from urifilter_redis import RotationConflict, Timeouts, flows, history, lifecycle, rotation
-from urifilter_redis.archive import in_redis, manifest
+from urifilter_redis.archive import slices_in_redis
+from urifilter_redis.archive.format import manifest
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Send, Work
 from urifilter_redis.protocol.config import Settings
@@ -234,7 +235,7 @@ def _small_pieces(monkeypatch):
     """Bitmaps of some pieces, though they are small."""
     monkeypatch.setattr(manifest, "PIECE", 120)
     monkeypatch.setattr(history, "PIECES_AT_ONCE", 2)
-    monkeypatch.setattr(in_redis, "PIECES_AT_ONCE", 2)
+    monkeypatch.setattr(slices_in_redis, "PIECES_AT_ONCE", 2)
 
 
 @pytest.mark.parametrize("name", RETENTIONS)

@@ -12,7 +12,7 @@ import pytest
 from support import crawler
 
 from urifilter_redis import UriFilter
-from urifilter_redis.archive.manifest import PIECE
+from urifilter_redis.archive.format.manifest import PIECE
 
 #: The window of 30 is not to be left, however fast the machine rotates.
 MOST_ROTATIONS = 28

@@ -24,7 +24,7 @@ from urifilter_redis import (
     rotation,
     turning,
 )
-from urifilter_redis.archive import documents, manifest
+from urifilter_redis.archive.format import documents, manifest
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.protocol.outcomes import Unanswered
 

@@ -17,7 +17,7 @@ from urifilter_redis import (
     UriFilter,
     drop_filter,
 )
-from urifilter_redis.archive.home import open_home
+from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.worker import Worker
 
 INSERT = "/cr-clawr/uri_filter/api/uri_filter"

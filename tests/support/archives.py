@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from urifilter_redis.archive.home import open_home
+from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.archive.upkeep import prune, verify_all
 from urifilter_redis.engine.driver import drive
 

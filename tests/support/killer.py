@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 
 from urifilter_redis import UriFilter, drop_filter, restorer
-from urifilter_redis.archive.exported import import_
-from urifilter_redis.archive.home import open_home
+from urifilter_redis.archive.export import import_
+from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.archive.upkeep import prune
 from urifilter_redis.bloom.sizing import BLOCKED_K
 from urifilter_redis.engine import driver

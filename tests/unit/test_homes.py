@@ -8,8 +8,8 @@ import time
 import pytest
 
 from urifilter_redis import ArchiveCorrupt, ArchiveError, ArchiveMissing
-from urifilter_redis.archive.home import named_home, open_home
-from urifilter_redis.archive.mongodb import CHUNK
+from urifilter_redis.archive.homes.mongodb import CHUNK
+from urifilter_redis.archive.homes.opening import named_home, open_home
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.home import Key
 

@@ -17,7 +17,8 @@ LAYERS = (
     ("protocol",),
     ("engine",),
     ("transport",),
-    ("",),
+    ("archive",),
+    ("", "archive.export", "archive.listing", "archive.upkeep", "archive.verifying"),
 )
 
 

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.model import ModelSlice
 
-from urifilter_redis.archive import packing
-from urifilter_redis.archive.packing import pack, unpack
+from urifilter_redis.archive.format import packing
+from urifilter_redis.archive.format.packing import pack, unpack
 from urifilter_redis.errors import ArchiveCorrupt
 
 PIECE = 256 << 10

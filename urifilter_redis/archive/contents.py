@@ -7,9 +7,9 @@ import secrets
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from urifilter_redis.archive import documents
-from urifilter_redis.archive.manifest import PIECE, Content, Manifest, Piece
-from urifilter_redis.archive.packing import pack
+from urifilter_redis.archive.format import documents
+from urifilter_redis.archive.format.manifest import PIECE, Content, Manifest, Piece
+from urifilter_redis.archive.format.packing import pack
 from urifilter_redis.engine.steps import Work
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError
 

@@ -6,8 +6,8 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive import documents
-from urifilter_redis.archive.manifest import FORMAT, Registration
+from urifilter_redis.archive.format import documents
+from urifilter_redis.archive.format.manifest import FORMAT, Registration
 from urifilter_redis.engine.home import Key, read_to_replace
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_registered",
-    "home_of",
     "is_complete",
     "note_complete",
     "publish",
     "read_registration",
     "register",
     "registered",
+    "require_archive",
     "unregister",
 ]
 
@@ -33,7 +33,7 @@ __all__ = [
 _COMPLETE = 1
 
 
-def home_of(session: Session) -> Home:
+def require_archive(session: Session) -> Home:
     """Return the home of the filter's archive.
 
     Raises:
@@ -83,7 +83,7 @@ def check_registered(session: Session) -> Flow[None]:
     Raises:
         ArchiveMissing: it does not have this filter.
     """
-    home = home_of(session)
+    home = require_archive(session)
     if found := (yield from _not_its(home, session.keys.name, session.config.uid)):
         text = f"it needs its archive {session.config.archive}, and {home.shown} {found}"
         text += "; if a drop of it was stopped half-way, drop it again"

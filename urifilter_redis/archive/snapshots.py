@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive import documents
 from urifilter_redis.archive.contents import nothing, read_records, verify
-from urifilter_redis.archive.manifest import Checkpoint
-from urifilter_redis.archive.records import split_forgotten, split_replies
+from urifilter_redis.archive.format import documents
+from urifilter_redis.archive.format.manifest import Checkpoint
+from urifilter_redis.archive.format.records import split_forgotten, split_replies
 from urifilter_redis.archive.register import publish
 from urifilter_redis.engine.home import Key, read_to_replace
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing

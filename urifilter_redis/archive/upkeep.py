@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from urifilter_redis.archive.format.manifest import Checkpoint, Manifest
 from urifilter_redis.archive.listing import list_documents, missing
-from urifilter_redis.archive.manifest import Checkpoint, Manifest
 from urifilter_redis.archive.register import is_complete, read_registration, unregister
 from urifilter_redis.archive.verifying import verified
 from urifilter_redis.engine.home import Key
@@ -15,8 +15,8 @@ from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from urifilter_redis.archive.format.manifest import Content, Registration
     from urifilter_redis.archive.listing import Listed
-    from urifilter_redis.archive.manifest import Content, Registration
     from urifilter_redis.engine.home import Blob, Home
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config

@@ -6,16 +6,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.contents import verify
+from urifilter_redis.archive.format.manifest import Checkpoint
 from urifilter_redis.archive.listing import read_listed
-from urifilter_redis.archive.manifest import Checkpoint
 from urifilter_redis.archive.snapshots import readings
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from urifilter_redis.archive.format.manifest import Manifest
     from urifilter_redis.archive.listing import Listed
-    from urifilter_redis.archive.manifest import Manifest
     from urifilter_redis.engine.home import Home
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from urifilter_redis.protocol.call_ids import CallId, CallKey
+    from urifilter_redis.protocol.config import Config
 
-__all__ = ["Batch", "Digester", "OpenCall"]
+__all__ = ["Batch", "Digester", "OpenCall", "check_question"]
 
 
 class Digester:
@@ -114,6 +115,21 @@ class Batch:
             for position, answer in zip(call.positions, answers, strict=True):
                 self.answers[position] = answer
         self.open.remove(call)
+
+
+def check_question(config: Config, command: str, max_age: int | None) -> None:
+    """Check that a command, and an age if one is given, are for this filter.
+
+    Raises:
+        ValueError: one is not.
+    """
+    if command == "remove" and config.layout != "counting":
+        raise ValueError(f"remove is for layout counting, and this filter is {config.layout}: use forget")
+    if max_age is not None:
+        if config.slices is None or config.retention != "ring":
+            raise ValueError(f"max_age is for retention ring and not {config.retention}")
+        if isinstance(max_age, bool) or not isinstance(max_age, int) or not 1 <= max_age <= config.slices:
+            raise ValueError(f"max_age is 1 to {config.slices}, the filter's slices, and not {max_age!r}")
 
 
 def _one_shard(digests: list[bytes], size: int) -> list[OpenCall]:

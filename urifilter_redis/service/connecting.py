@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive.home import named_home
+from urifilter_redis.archive.homes.opening import named_home
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.service.filters import Filters
 from urifilter_redis.transport.connections import Address, AsyncConnector

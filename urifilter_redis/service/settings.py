@@ -15,7 +15,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from urifilter_redis.archive.home import open_home
+from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.protocol import config
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, check_name, check_prefix
 from urifilter_redis.service.tokens import Token

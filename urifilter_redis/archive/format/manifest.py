@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive import documents
-from urifilter_redis.archive.packing import unpack
+from urifilter_redis.archive.format import documents
+from urifilter_redis.archive.format.packing import unpack
 from urifilter_redis.bloom.digest import new_seed
 from urifilter_redis.bloom.retention import size_first, slices_at
 from urifilter_redis.errors import ArchiveCorrupt, UriFilterError

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive import documents
 from urifilter_redis.archive.contents import PIECES_AT_ONCE, pack_all, read_manifest
-from urifilter_redis.archive.manifest import Content, Manifest, Piece
+from urifilter_redis.archive.format import documents
+from urifilter_redis.archive.format.manifest import Content, Manifest, Piece
 from urifilter_redis.engine.queries import ask
 from urifilter_redis.engine.steps import Work
 from urifilter_redis.protocol import calls

@@ -15,17 +15,16 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
-from urifilter_redis.archive import documents
 from urifilter_redis.archive.contents import PIECES_AT_ONCE, Writer
-from urifilter_redis.archive.manifest import FORMAT, PIECE, Checkpoint, Registration
-from urifilter_redis.archive.records import split_forgotten
+from urifilter_redis.archive.format import documents
+from urifilter_redis.archive.format.manifest import FORMAT, PIECE, Checkpoint, Registration
+from urifilter_redis.archive.format.records import split_forgotten
 from urifilter_redis.archive.register import note_complete, register, registered
 from urifilter_redis.archive.snapshots import last_good, places, publish_checkpoint
 from urifilter_redis.bloom.digest import hasher, shards_of
 from urifilter_redis.bloom.offsets import blocked_offsets, classic_offsets
-from urifilter_redis.engine.batch import Digester
+from urifilter_redis.engine.batch import Digester, check_question
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, ConfigMismatch
-from urifilter_redis.flows import check_question
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from urifilter_redis.archive.manifest import Content, Manifest
+    from urifilter_redis.archive.format.manifest import Content, Manifest
     from urifilter_redis.engine.home import Home
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config

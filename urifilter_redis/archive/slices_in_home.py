@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive import documents
 from urifilter_redis.archive.contents import Writer, as_numbers, read_manifest, read_pieces
-from urifilter_redis.archive.manifest import Content, Manifest, is_blob_of
+from urifilter_redis.archive.format import documents
+from urifilter_redis.archive.format.manifest import Content, Manifest, is_blob_of
 from urifilter_redis.archive.register import check_registered, publish
 from urifilter_redis.engine.home import Key, read_to_replace
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing, RotationConflict

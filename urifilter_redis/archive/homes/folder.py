@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from urifilter_redis.archive.files import Unreadable, advice, listed, put, read, remove, sync, sync_folder
+from urifilter_redis.archive.homes.files import Unreadable, advice, listed, put, read, remove, sync, sync_folder
 from urifilter_redis.engine.home import UNREADABLE, Blob, Key
 from urifilter_redis.engine.steps import Work
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing

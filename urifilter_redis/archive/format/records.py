@@ -6,7 +6,7 @@ import re
 import struct
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive.documents import MOST
+from urifilter_redis.archive.format.documents import MOST
 from urifilter_redis.errors import ArchiveCorrupt
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""The bytes of an archive: documents, manifests, packed pieces and records."""
