@@ -17,8 +17,8 @@ from click.core import ParameterSource
 
 from urifilter_redis import ConfigMismatch, Timeouts, UriFilter, UriFilterError
 from urifilter_redis.bloom.retention import period_of, seconds_of
+from urifilter_redis.flows.memory import size_text
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, check_name
-from urifilter_redis.room import size_text
 
 from .signals import Interrupted, name_of
 

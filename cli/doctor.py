@@ -10,8 +10,8 @@ import click
 
 from urifilter_redis import UriFilter, UriFilterError, list_filters
 from urifilter_redis.client import run
-from urifilter_redis.doctor import Finding, examine, examine_clock, examine_filter, gather
 from urifilter_redis.engine.queries import server_time
+from urifilter_redis.flows.doctor import Finding, examine, examine_clock, examine_filter, gather
 
 from .common import Shared, columns, pass_shared, print_json, shared
 

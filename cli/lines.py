@@ -9,7 +9,7 @@ import codecs
 import os
 from typing import TYPE_CHECKING, TypeAlias
 
-from urifilter_redis.flows import WINDOW
+from urifilter_redis.flows.items import WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -26,8 +26,8 @@ from urifilter_redis.errors import (
     TooLarge,
     UriFilterError,
 )
-from urifilter_redis.info import FilterInfo, SliceInfo
-from urifilter_redis.rotation import Rotation
+from urifilter_redis.flows.info import FilterInfo, SliceInfo
+from urifilter_redis.flows.rotation import Rotation
 
 __all__ = [
     "AnswerLost",

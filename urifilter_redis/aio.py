@@ -8,18 +8,18 @@ import itertools
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from urifilter_redis import dropping, flows, lifecycle, rotation
 from urifilter_redis.archive.homes.opening import named_home
-from urifilter_redis.checkpoint import checkpoint, checkpoint_age
 from urifilter_redis.engine.async_driver import drive
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow, Timeouts
 from urifilter_redis.errors import AnswerLost, UriFilterError
-from urifilter_redis.info import FilterInfo, info, inserted
+from urifilter_redis.flows import dropping, items, lifecycle, rotation
+from urifilter_redis.flows.checkpoint import checkpoint, checkpoint_age
+from urifilter_redis.flows.info import FilterInfo, info, inserted
+from urifilter_redis.flows.union import union
 from urifilter_redis.protocol.config import Config, Settings
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.transport.connections import Address, AsyncConnector
-from urifilter_redis.union import union
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     import redis.asyncio as redis_asyncio
 
-    from urifilter_redis.checkpoint import Written
     from urifilter_redis.engine.batch import Batch
     from urifilter_redis.engine.session import Restored
-    from urifilter_redis.rotation import Rotation
+    from urifilter_redis.flows.checkpoint import Written
+    from urifilter_redis.flows.rotation import Rotation
 
 __all__ = ["AsyncUriFilter"]
 
@@ -173,7 +173,7 @@ class AsyncUriFilter:
     @property
     def unresolved(self) -> list[AnswerLost]:
         """Calls that were cancelled before all answers were there; pass one as ``retry=`` to get them."""
-        return flows.unresolved(self._session)
+        return items.unresolved(self._session)
 
     async def _ask(
         self,
@@ -185,9 +185,9 @@ class AsyncUriFilter:
     ) -> T:
         """Ask about items; return what ``read`` makes of the batch once it has all answers."""
         self._connector.check_loop()
-        batch = flows.batch_of(self._session, command, flows.listed(uris), retry, max_age)
+        batch = items.batch_of(self._session, command, items.listed(uris), retry, max_age)
         with self._session.pending.hold(batch):
-            return read(await self._run(flows.resolve(self._session, batch)))
+            return read(await self._run(items.resolve(self._session, batch)))
 
     async def insert(self, uri: object, *, max_age: int | None = None, retry: UriFilterError | None = None) -> bool:
         """Insert an item; see ``UriFilter.insert``."""
@@ -197,13 +197,13 @@ class AsyncUriFilter:
         self, uris: Iterable[object], *, max_age: int | None = None, retry: UriFilterError | None = None
     ) -> list[int]:
         """Insert items; see ``UriFilter.insert_many``."""
-        return await self._ask("insert", uris, flows.ages, max_age, retry)
+        return await self._ask("insert", uris, items.ages, max_age, retry)
 
     async def unique(
         self, uris: Iterable[object], *, max_age: int | None = None, retry: UriFilterError | None = None
     ) -> list[Any]:
         """Insert items, return the new ones; see ``UriFilter.unique``."""
-        return await self._ask("insert", uris, flows.new_items, max_age, retry)
+        return await self._ask("insert", uris, items.new_items, max_age, retry)
 
     async def __call__(self, uris: Iterable[object], *, max_age: int | None = None) -> list[Any]:
         """Do as ``unique``."""
@@ -233,14 +233,14 @@ class AsyncUriFilter:
         self, window: Sequence[T], max_age: int | None
     ) -> tuple[Iterator[T], UriFilterError | None]:
         """Insert items; return those that are known to be new, and the error that left others without an answer."""
-        batch = flows.batch_of(self._session, "insert", window, max_age=max_age)
+        batch = items.batch_of(self._session, "insert", window, max_age=max_age)
         with self._session.pending.hold(batch):
             failed = None
             try:
-                await self._run(flows.resolve(self._session, batch))
+                await self._run(items.resolve(self._session, batch))
             except UriFilterError as error:
                 failed = error
-            return iter(flows.new_items(batch)), failed
+            return iter(items.new_items(batch)), failed
 
     async def contains(self, uri: object, *, max_age: int | None = None) -> bool:
         """Whether an item was seen; see ``UriFilter.contains``."""
@@ -248,15 +248,15 @@ class AsyncUriFilter:
 
     async def contains_many(self, uris: Iterable[object], *, max_age: int | None = None) -> list[int]:
         """Return the age of each item; see ``UriFilter.contains_many``."""
-        return await self._ask("contains", uris, flows.ages, max_age)
+        return await self._ask("contains", uris, items.ages, max_age)
 
     async def forget(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[bool]:
         """Make items new again; see ``UriFilter.forget``."""
-        return await self._ask("forget", uris, flows.truths, retry=retry)
+        return await self._ask("forget", uris, items.truths, retry=retry)
 
     async def remove(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[bool]:
         """Take items out again, layout counting only; see ``UriFilter.remove``."""
-        return await self._ask("remove", uris, flows.truths, retry=retry)
+        return await self._ask("remove", uris, items.truths, retry=retry)
 
     async def checkpoint_age(self) -> float:
         """Return the seconds since the last checkpoint of any shard began; see ``UriFilter.checkpoint_age``."""
@@ -317,17 +317,17 @@ class AsyncUriFilter:
         await self.close()
 
 
-async def _windows(items: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[list[T]]:
-    """Cut a stream into lists of ``flows.WINDOW`` items."""
-    if not isinstance(items, AsyncIterable):
-        stream = iter(items)
-        while window := list(itertools.islice(stream, flows.WINDOW)):
+async def _windows(uris: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[list[T]]:
+    """Cut a stream into lists of ``items.WINDOW`` items."""
+    if not isinstance(uris, AsyncIterable):
+        stream = iter(uris)
+        while window := list(itertools.islice(stream, items.WINDOW)):
             yield window
         return
     window = []
-    async for item in items:
+    async for item in uris:
         window.append(item)
-        if len(window) == flows.WINDOW:
+        if len(window) == items.WINDOW:
             yield window
             window = []
     if window:

@@ -6,18 +6,18 @@ import functools
 import itertools
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from urifilter_redis import dropping, flows, lifecycle, rotation
 from urifilter_redis.archive.homes.opening import named_home
-from urifilter_redis.checkpoint import checkpoint, checkpoint_age
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow, Timeouts
 from urifilter_redis.errors import AnswerLost, UriFilterError
-from urifilter_redis.info import FilterInfo, info, inserted
+from urifilter_redis.flows import dropping, items, lifecycle, rotation
+from urifilter_redis.flows.checkpoint import checkpoint, checkpoint_age
+from urifilter_redis.flows.info import FilterInfo, info, inserted
+from urifilter_redis.flows.union import union
 from urifilter_redis.protocol.config import Config, Settings
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.transport.connections import Address, Connector
-from urifilter_redis.union import union
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
     import redis as redis_py
 
-    from urifilter_redis.checkpoint import Written
     from urifilter_redis.engine.batch import Batch
     from urifilter_redis.engine.session import Restored
+    from urifilter_redis.flows.checkpoint import Written
+    from urifilter_redis.flows.rotation import Rotation
     from urifilter_redis.protocol.meta import View
-    from urifilter_redis.rotation import Rotation
 
 __all__ = ["UriFilter", "drop_filter", "list_filters"]
 
@@ -231,7 +231,7 @@ class UriFilter:
     @property
     def unresolved(self) -> list[AnswerLost]:
         """Calls that were interrupted before all answers were there; pass one as ``retry=`` to get them."""
-        return flows.unresolved(self._session)
+        return items.unresolved(self._session)
 
     def _ask(
         self,
@@ -242,9 +242,9 @@ class UriFilter:
         retry: UriFilterError | None = None,
     ) -> T:
         """Ask about items; return what ``read`` makes of the batch once it has all answers."""
-        batch = flows.batch_of(self._session, command, flows.listed(uris), retry, max_age)
+        batch = items.batch_of(self._session, command, items.listed(uris), retry, max_age)
         with self._session.pending.hold(batch):
-            return read(self._run(flows.resolve(self._session, batch)))
+            return read(self._run(items.resolve(self._session, batch)))
 
     def insert(self, uri: object, *, max_age: int | None = None, retry: UriFilterError | None = None) -> bool:
         """Insert an item; True: it is new, and nobody else was or will be told so. Arguments as ``insert_many``.
@@ -275,13 +275,13 @@ class UriFilter:
             AnswerLost: retries ran out; ``answers`` has what did arrive, ``retry=`` asks for the rest.
             UriFilterError: likewise with ``answers``.
         """
-        return self._ask("insert", uris, flows.ages, max_age, retry)
+        return self._ask("insert", uris, items.ages, max_age, retry)
 
     def unique(
         self, uris: Iterable[object], *, max_age: int | None = None, retry: UriFilterError | None = None
     ) -> list[Any]:
         """Insert items; return those that are new, in their order. Arguments and errors as ``insert_many``."""
-        return self._ask("insert", uris, flows.new_items, max_age, retry)
+        return self._ask("insert", uris, items.new_items, max_age, retry)
 
     def __call__(self, uris: Iterable[object], *, max_age: int | None = None) -> list[Any]:
         """Do as ``unique``."""
@@ -295,7 +295,7 @@ class UriFilter:
         error's ``items`` are the window's, for ``retry=``.
         """
         stream = iter(uris)
-        while window := list(itertools.islice(stream, flows.WINDOW)):
+        while window := list(itertools.islice(stream, items.WINDOW)):
             left: Iterator[Any] = iter(())
             failed: UriFilterError | None = None
             try:
@@ -312,14 +312,14 @@ class UriFilter:
 
     def _insert_window(self, window: Sequence[T], max_age: int | None) -> tuple[Iterator[T], UriFilterError | None]:
         """Insert items; return those that are known to be new, and the error that left others without an answer."""
-        batch = flows.batch_of(self._session, "insert", window, max_age=max_age)
+        batch = items.batch_of(self._session, "insert", window, max_age=max_age)
         with self._session.pending.hold(batch):
             failed = None
             try:
-                self._run(flows.resolve(self._session, batch))
+                self._run(items.resolve(self._session, batch))
             except UriFilterError as error:
                 failed = error
-            return iter(flows.new_items(batch)), failed
+            return iter(items.new_items(batch)), failed
 
     def contains(self, uri: object, *, max_age: int | None = None) -> bool:
         """Whether an item was seen; arguments and errors as ``contains_many``."""
@@ -337,14 +337,14 @@ class UriFilter:
             ValueError: ``max_age`` is not for this filter.
             UriFilterError: any other of the tree in ``errors``.
         """
-        return self._ask("contains", uris, flows.ages, max_age)
+        return self._ask("contains", uris, items.ages, max_age)
 
     def __contains__(self, uri: Hashable) -> bool:
         return self.contains(uri)
 
     def forget(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[bool]:
         """Make items new again; return whether each was there. Raises as ``insert_many``."""
-        return self._ask("forget", uris, flows.truths, retry=retry)
+        return self._ask("forget", uris, items.truths, retry=retry)
 
     def remove(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[bool]:
         """Take items out again, layout counting only; return whether each was there. Raises as ``insert_many``.
@@ -355,7 +355,7 @@ class UriFilter:
         Raises:
             ValueError: the layout is another.
         """
-        return self._ask("remove", uris, flows.truths, retry=retry)
+        return self._ask("remove", uris, items.truths, retry=retry)
 
     def checkpoint_age(self) -> float:
         """Return the seconds since the last checkpoint of any shard began; infinity if that is not known."""

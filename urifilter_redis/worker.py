@@ -18,7 +18,7 @@ from urifilter_redis.client import UriFilter, connect, list_filters
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.queries import ask
 from urifilter_redis.errors import UriFilterError
-from urifilter_redis.lifecycle import open_
+from urifilter_redis.flows.lifecycle import open_
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.keys import check_name
 

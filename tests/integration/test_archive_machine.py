@@ -22,9 +22,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from support.archives import leftovers, sound
 from support.pipelines import pipelines
 
-from urifilter_redis import UriFilter, checkpoint, restore, restorer
+from urifilter_redis import UriFilter
 from urifilter_redis.archive import contents
 from urifilter_redis.archive.format import manifest
+from urifilter_redis.flows import checkpoint, restore, restore_attempt
 from urifilter_redis.protocol.outcomes import to_mapping
 
 if TYPE_CHECKING:
@@ -230,7 +231,7 @@ def _small_pieces(request, monkeypatch):
     blocked = "layout" not in RETENTIONS[request.node.callspec.params["name"]]
     for module in (manifest, contents, checkpoint):
         monkeypatch.setattr(module, "PIECE", 120 if blocked else 100_000)
-    for module in (contents, checkpoint, restorer):
+    for module in (contents, checkpoint, restore_attempt):
         monkeypatch.setattr(module, "PIECES_AT_ONCE", 2)
 
 

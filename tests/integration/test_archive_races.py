@@ -22,11 +22,11 @@ from urifilter_redis import (
     UriFilter,
     drop_filter,
 )
-from urifilter_redis.checkpoint import checkpoint
 from urifilter_redis.client import connect
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.steps import Send, Work
-from urifilter_redis.lifecycle import open_
+from urifilter_redis.flows.checkpoint import checkpoint
+from urifilter_redis.flows.lifecycle import open_
 from urifilter_redis.protocol.outcomes import Unanswered
 
 RING = {"capacity": 2000, "retention": "ring", "slices": 4, "period": "1d"}

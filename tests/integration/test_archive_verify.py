@@ -21,9 +21,9 @@ from urifilter_redis.archive.format.packing import pack
 from urifilter_redis.archive.format.records import write_replies
 from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.archive.upkeep import entries, verify_all
-from urifilter_redis.checkpoint import checkpoint
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.home import Key
+from urifilter_redis.flows.checkpoint import checkpoint
 
 SETTINGS = {"capacity": 2000, "error_rate": 1e-9, "seed": 1}
 ROLLING = SETTINGS | {"retention": "rolling", "slices": 4, "period": "1d"}

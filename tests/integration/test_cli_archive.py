@@ -22,11 +22,11 @@ from urifilter_redis.cli.daemon import running
 from urifilter_redis import Timeouts, UriFilter
 from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.archive.upkeep import Document, Entry, Pruned, Verified, show
-from urifilter_redis.checkpoint import Written
 from urifilter_redis.client import connect
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.session import Restored
-from urifilter_redis.lifecycle import open_
+from urifilter_redis.flows.checkpoint import Written
+from urifilter_redis.flows.lifecycle import open_
 from urifilter_redis.worker import Attended
 
 NEWS = ("create", "news", "--capacity", "100k", "--error-rate", "1e-8", "--seed", "1")

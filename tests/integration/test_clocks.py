@@ -14,7 +14,7 @@ from support.servers import Saved
 from urifilter_redis import UriFilter
 from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.client import run
-from urifilter_redis.doctor import examine_clock
+from urifilter_redis.flows.doctor import examine_clock
 from urifilter_redis.worker import Worker
 
 DAY = 86_400

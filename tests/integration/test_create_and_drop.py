@@ -11,8 +11,9 @@ import random
 import pytest
 from support.interleaved import Actor
 
-from urifilter_redis import UriFilter, drop_filter, dropping, lifecycle, list_filters
+from urifilter_redis import UriFilter, drop_filter, list_filters
 from urifilter_redis.errors import ConfigMismatch
+from urifilter_redis.flows import dropping, lifecycle
 from urifilter_redis.protocol.config import Config, Settings
 from urifilter_redis.protocol.outcomes import to_mapping
 

@@ -9,12 +9,13 @@ import pytest
 from support.archives import leftovers
 from support.interleaved import Actor
 
-from urifilter_redis import ArchiveError, ArchiveMissing, ConfigMismatch, UriFilter, drop_filter, dropping
+from urifilter_redis import ArchiveError, ArchiveMissing, ConfigMismatch, UriFilter, drop_filter
 from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.archive.register import registered, unregister
 from urifilter_redis.archive.upkeep import prune
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.home import Key
+from urifilter_redis.flows import dropping
 
 SETTINGS = {"capacity": 1000, "error_rate": 1e-8, "shards": 3, "seed": 1}
 KEEP = functools.partial(dropping.drop, keep_archive=True)

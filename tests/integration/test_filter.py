@@ -26,11 +26,9 @@ from urifilter_redis import (
     UriFilter,
     client,
     drop_filter,
-    dropping,
-    flows,
-    lifecycle,
     list_filters,
 )
+from urifilter_redis.flows import dropping, items, lifecycle
 from urifilter_redis.protocol.config import Settings
 
 PRECISE = {"capacity": 100_000, "error_rate": 1e-8}
@@ -84,7 +82,7 @@ def test_iter_unique(news):
         if len(taken) == 10:
             break
     assert news.contains_many(taken) == [1] * 10
-    assert news.contains_many([f"v{i}" for i in range(10, flows.WINDOW)]) == [0] * (flows.WINDOW - 10)
+    assert news.contains_many([f"v{i}" for i in range(10, items.WINDOW)]) == [0] * (items.WINDOW - 10)
 
 
 def test_forget(news):

@@ -12,9 +12,10 @@ from support import crawler
 from support.pipelines import pipelines
 from support.proxy import Proxy, at_random
 
-from urifilter_redis import FilterFull, UriFilter, turning
+from urifilter_redis import FilterFull, UriFilter
 from urifilter_redis.bloom import retention, sizing
 from urifilter_redis.bloom.sizing import SLICE_LIMIT, cells_an_item
+from urifilter_redis.flows import turn
 from urifilter_redis.protocol.config import Config, Settings
 
 
@@ -95,7 +96,7 @@ def test_killed_while_it_grows(server):
         settings = {"capacity": 10, "error_rate": 1e-8, "retention": "growing"}
         with UriFilter.create("news", redis=server.url, **settings) as news:
             news.insert_many(range(10))
-            running = pipelines(turning.grow(news._session, 0, 5), news._connector)
+            running = pipelines(turn.grow(news._session, 0, 5), news._connector)
             list(itertools.islice(running, count))
             running.close()
             with UriFilter.open("news", redis=server.url) as other:

@@ -7,7 +7,8 @@ import itertools
 import pytest
 from support.interrupts import Interrupt
 
-from urifilter_redis import UriFilter, flows
+from urifilter_redis import UriFilter
+from urifilter_redis.flows import items as item_flows
 from urifilter_redis.sdk import FilterAPIClient
 
 # One that comes while a generator is closed reaches nobody, and the call ends as if there had been none.
@@ -19,7 +20,7 @@ ROUND = itertools.count()
 @pytest.fixture
 def news(redis70, monkeypatch):
     """A filter whose calls are cut small: each item goes out in a call, and each call in a window, of its own."""
-    monkeypatch.setattr(flows, "CALLS_IN_FLIGHT", 1)
+    monkeypatch.setattr(item_flows, "CALLS_IN_FLIGHT", 1)
     with UriFilter.create("news", redis=redis70.url, capacity=100_000, error_rate=1e-9, shards=3) as made:
         yield made
 
@@ -113,7 +114,7 @@ def test_every_place_of_one_insert(news):
 
 def test_every_place_of_a_stream(news, monkeypatch):
     """``iter_unique``: items handed out, in ``unresolved``, and asked about anew are all items, once each."""
-    monkeypatch.setattr(flows, "WINDOW", 8)
+    monkeypatch.setattr(item_flows, "WINDOW", 8)
     with Interrupt() as counted:
         list(news.iter_unique(fresh()))
     for at in range(1, counted.places + 1):

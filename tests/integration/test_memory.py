@@ -12,7 +12,8 @@ import redis
 from support import cli
 from support.interleaved import Actor
 
-from urifilter_redis import AsyncUriFilter, ServerUnavailable, TooLarge, UriFilter, drop_filter, lifecycle
+from urifilter_redis import AsyncUriFilter, ServerUnavailable, TooLarge, UriFilter, drop_filter
+from urifilter_redis.flows import lifecycle
 from urifilter_redis.protocol.config import Settings
 from urifilter_redis.service.connecting import try_all
 from urifilter_redis.service.settings import load

@@ -9,9 +9,10 @@ from redis.exceptions import ConnectionError as ConnectionBroken
 from support.killer import name_of
 from support.servers import Saved
 
-from urifilter_redis import ArchiveCorrupt, AsyncUriFilter, Restoring, UriFilter, restorer
+from urifilter_redis import ArchiveCorrupt, AsyncUriFilter, Restoring, UriFilter
 from urifilter_redis.engine import async_driver, driver
 from urifilter_redis.engine.steps import Send
+from urifilter_redis.flows import restore_attempt
 from urifilter_redis.protocol.outcomes import Unanswered
 
 #: Some shards, and a rotation, so that slices of an older server get other names.
@@ -27,7 +28,7 @@ class Stop(BaseException):
 @pytest.fixture
 def beats(monkeypatch):
     """A sign of life at every opportunity, as if a restore were slow."""
-    monkeypatch.setattr(restorer, "BEAT", 0.0)
+    monkeypatch.setattr(restore_attempt, "BEAT", 0.0)
 
 
 class Scene:
@@ -146,7 +147,7 @@ def test_given_up_while_it_is_written(redis70, folder, beats, monkeypatch):
     with redis70.client() as admin:
         phases = {admin.hget(f"urifilter:{{news:{shard}}}:meta", "phase") for shard in range(2)}
         assert phases == {b"restoring"}
-    monkeypatch.setattr("urifilter_redis.restore._given_up", {})  # as in another process
+    monkeypatch.setattr("urifilter_redis.flows.restore._given_up", {})  # as in another process
     scene.check()
 
 

@@ -27,11 +27,13 @@ from support import servers
 from support.model_server import ModelServer
 from support.oracle import Oracle
 
-from urifilter_redis import RotationConflict, Timeouts, flows, history, lifecycle, rotation
+from urifilter_redis import RotationConflict, Timeouts
 from urifilter_redis.archive import slices_in_redis
 from urifilter_redis.archive.format import manifest
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Send, Work
+from urifilter_redis.flows import history, lifecycle, rotation
+from urifilter_redis.flows.items import answer
 from urifilter_redis.protocol.config import Settings
 from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.protocol.outcomes import Unanswered, to_mapping
@@ -117,18 +119,18 @@ class Machine(RuleBasedStateMachine):
         if self.options["retention"] == "growing":
             self.insert_growing(some, faults)
             return
-        answers = self.drive(flows.answer(self.session, "insert", some, None, max_age or None), faults)
+        answers = self.drive(answer(self.session, "insert", some, None, max_age or None), faults)
         assert answers == [self.oracle.insert(item, max_age) for item in some]
 
     def insert_growing(self, some, faults):
         """A growing filter may turn between the script calls of an insert; they may then run in another order."""
         before = {item: self.oracle.age(item) for item in some}
-        answers = self.drive(flows.answer(self.session, "insert", some), faults)
+        answers = self.drive(answer(self.session, "insert", some), faults)
         told = collections.Counter(item for item, answer in zip(some, answers, strict=True) if answer == 0)
         assert told == {item: 1 for item, age in before.items() if age == 0}
         for item in some:  # exact ages are checked by contains, once it is known where each item went
             if before[item] == 0:
-                (age,) = self.drive(flows.answer(self.session, "contains", [item]))
+                (age,) = self.drive(answer(self.session, "contains", [item]))
                 assert age >= 1
                 self.oracle.written.setdefault(item, set()).add(self.oracle.epoch - age + 1)
                 self.oracle.forgotten.discard(item)
@@ -136,12 +138,12 @@ class Machine(RuleBasedStateMachine):
     @rule(some=items, max_age=st.integers(0, 3))
     def contains(self, some, max_age):
         max_age = min(max_age, self.options["slices"]) if self.options["retention"] == "ring" else 0
-        answers = self.drive(flows.answer(self.session, "contains", some, max_age=max_age or None))
+        answers = self.drive(answer(self.session, "contains", some, max_age=max_age or None))
         assert answers == [self.oracle.age(item, max_age) for item in some]
 
     @rule(some=items, faults=faults)
     def forget(self, some, faults):
-        answers = self.drive(flows.answer(self.session, "forget", some), faults)
+        answers = self.drive(answer(self.session, "forget", some), faults)
         assert answers == [self.oracle.forget(item) for item in some]
 
     @precondition(lambda self: self.options["retention"] != "growing" and len(self.rotators) < 3)

@@ -21,11 +21,11 @@ from urifilter_redis import (
     SliceLost,
     UriFilter,
     UriFilterError,
-    rotation,
-    turning,
 )
 from urifilter_redis.archive.format import documents, manifest
 from urifilter_redis.bloom.retention import period_of, seconds_of
+from urifilter_redis.flows import rotation
+from urifilter_redis.flows.turn import read_states
 from urifilter_redis.protocol.outcomes import Unanswered
 
 PRECISE = {"capacity": 20_000, "error_rate": 1e-8, "period": "1d"}
@@ -150,7 +150,7 @@ def test_no_shard_turns_twice_in_one_rotation(variant, server):
         age_by(server, 86_401)
         assert news.rotate_due().shards == 2  # those that are behind catch up when their own period is over
         assert news.rotate_due() is None
-        assert {state.epoch for state in news._run(turning.read_states(news._session))} == {2}
+        assert {state.epoch for state in news._run(read_states(news._session))} == {2}
 
 
 def test_who_resumes_a_rotation_resumes_it_once(variant, server):

@@ -12,7 +12,8 @@ import pytest
 from support import cli, rotator
 from support.pipelines import pipelines
 
-from urifilter_redis import ConfigMismatch, FilterNotFound, SliceLost, UriFilter, rotation
+from urifilter_redis import ConfigMismatch, FilterNotFound, SliceLost, UriFilter
+from urifilter_redis.flows import rotation
 
 PRECISE = {"capacity": 20_000, "error_rate": 1e-8}
 TIMED = [
@@ -139,7 +140,7 @@ def test_growing(server):
 @pytest.mark.parametrize("who", ["source", "target"])
 def test_slices_that_turn_meanwhile(redis70, settings, who):
     """A rotation of either filter between any two steps of a union: everything arrives, whole, and stays."""
-    from urifilter_redis.union import union
+    from urifilter_redis.flows.union import union
 
     for count in range(4, 40, 2):
         target, source = pair(redis70, capacity=60_000, **settings)

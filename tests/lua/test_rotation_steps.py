@@ -9,8 +9,8 @@ from redis.exceptions import ResponseError
 from support.shard import KEYS, Shard, geometry, md5
 
 from urifilter_redis.bloom.sizing import Slice
+from urifilter_redis.flows.turn import names_after
 from urifilter_redis.protocol import calls
-from urifilter_redis.turning import names_after
 
 TOKEN, OTHER = "a" * 16, "b" * 16
 A, B = md5(b"a"), md5(b"b")

@@ -12,7 +12,8 @@ import random
 import sys
 import threading
 
-from urifilter_redis import AnswerLost, Timeouts, UriFilter, flows
+from urifilter_redis import AnswerLost, Timeouts, UriFilter
+from urifilter_redis.flows import items
 from urifilter_redis.protocol import calls
 
 
@@ -24,7 +25,7 @@ def do_without_call_ids() -> None:
         keys, view = session.keys.shard(opened.shard), session.view(opened.shard)
         return calls.items(batch.command, session.config, keys, view, calls.NO_CALL_ID, opened.packed)
 
-    flows._call = call
+    items._call = call
 
 
 def insert_all(news: UriFilter, count: int, seed: int, batch: int, out: int) -> None:

@@ -13,13 +13,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from urifilter_redis import UriFilter, drop_filter, restorer
+from urifilter_redis import UriFilter, drop_filter
 from urifilter_redis.archive.export import import_
 from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.archive.upkeep import prune
 from urifilter_redis.bloom.sizing import BLOCKED_K
 from urifilter_redis.engine import driver
 from urifilter_redis.engine.steps import Send, Work
+from urifilter_redis.flows import restore_attempt
 from urifilter_redis.protocol import scripts
 
 SCRIPTS = {script.sha1: script.name.split(":")[0] for script in scripts.variants(BLOCKED_K)}
@@ -70,7 +71,7 @@ def run(number: int, when: str, *what) -> None:
         return outcome
 
     driver.perform_step = counted
-    restorer.BEAT = 0.0  # signs of life are steps, too
+    restore_attempt.BEAT = 0.0  # signs of life are steps, too
     act(*what)
     if number == 0:
         sys.stdout.write(json.dumps(names) + "\n")

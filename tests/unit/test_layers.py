@@ -18,6 +18,7 @@ LAYERS = (
     ("engine",),
     ("transport",),
     ("archive",),
+    ("flows",),
     ("", "archive.export", "archive.listing", "archive.upkeep", "archive.verifying"),
 )
 

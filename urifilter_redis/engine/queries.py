@@ -19,7 +19,7 @@ __all__ = [
     "SHARDS_A_PIPELINE",
     "ask",
     "ask_shard",
-    "parts",
+    "chunked",
     "scan",
     "scanned",
     "server_info",
@@ -36,8 +36,8 @@ SHARDS_A_PIPELINE = 64
 ENTRIES_A_SCAN = 500
 
 
-def parts(listed: Sequence[T], size: int = SHARDS_A_PIPELINE) -> Iterator[Sequence[T]]:
-    """Yield a sequence in parts of some size."""
+def chunked(listed: Sequence[T], size: int = SHARDS_A_PIPELINE) -> Iterator[Sequence[T]]:
+    """Yield a sequence in parts of some size, by default as many shards as one pipeline asks about."""
     for start in range(0, len(listed), size):
         yield listed[start : start + size]
 

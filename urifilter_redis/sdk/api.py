@@ -14,7 +14,7 @@ from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.errors import BadItem, FilterAPIError, UriFilterError
-from urifilter_redis.flows import listed
+from urifilter_redis.flows.items import listed
 from urifilter_redis.protocol.call_ids import PROOF_LIFE
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.sdk.asked import Asked, Part

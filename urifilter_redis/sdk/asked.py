@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from urifilter_redis.bloom.encoding import encode_items
-from urifilter_redis.flows import selected
+from urifilter_redis.flows.items import selected
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

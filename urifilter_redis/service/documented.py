@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations
 from starlette.responses import Response
 
-from urifilter_redis.info import FilterInfo  # noqa: TC001 - so does pydantic
+from urifilter_redis.flows.info import FilterInfo  # noqa: TC001 - so does pydantic
 from urifilter_redis.service.bodies import NAME_PATTERN, Answer, Items, ItemsOf
 from urifilter_redis.service.endpoints import KEY_LENGTH, Service
 from urifilter_redis.service.failures import LATER

@@ -9,7 +9,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from urifilter_redis import flows, lifecycle
 from urifilter_redis.archive.upkeep import names as registered_names
 from urifilter_redis.engine.async_driver import drive
 from urifilter_redis.engine.queries import ask, server_time
@@ -23,7 +22,9 @@ from urifilter_redis.errors import (
     SliceLost,
     UriFilterError,
 )
-from urifilter_redis.info import FilterInfo, info
+from urifilter_redis.flows import lifecycle
+from urifilter_redis.flows.info import FilterInfo, info
+from urifilter_redis.flows.items import answer
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 
 if TYPE_CHECKING:
@@ -98,13 +99,13 @@ class Filters:
         max_age: int | None = None,
         key: CallKey | None = None,
     ) -> list[int]:
-        """Get the answers of a command; see ``flows.answer``.
+        """Get the answers of a command; see ``flows.items.answer``.
 
         Raises:
             FilterNotFound: there is no such filter.
-            UriFilterError, ValueError: as ``flows.answer`` does.
+            UriFilterError, ValueError: as ``flows.items.answer`` does.
         """
-        return await self._run(name, lambda session: flows.answer(session, command, items, None, max_age, key=key))
+        return await self._run(name, lambda session: answer(session, command, items, None, max_age, key=key))
 
     async def measured(self, name: str) -> Measured:
         """Return what is known about a filter; bits are counted seldom enough to cost the server little."""

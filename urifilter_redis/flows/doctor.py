@@ -6,19 +6,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.retention import seconds_of
-from urifilter_redis.engine.queries import ask, server_time
+from urifilter_redis.engine.queries import ask, chunked, server_time
 from urifilter_redis.errors import ServerUnavailable
+from urifilter_redis.flows.rights import read_rights
 from urifilter_redis.protocol.calls import LEASE
 from urifilter_redis.protocol.outcomes import to_fields, to_mapping
-from urifilter_redis.rights import read_rights
-from urifilter_redis.turning import SHARDS_A_PIPELINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.info import FilterInfo
+    from urifilter_redis.flows.info import FilterInfo
 
 __all__ = ["Facts", "Finding", "examine", "examine_clock", "examine_filter", "gather"]
 
@@ -142,8 +141,7 @@ def examine_clock(session: Session) -> Flow[Finding | None]:
     (first,) = yield from ask(session, session.read_meta(0))
     shards = range(int(to_mapping(first).get("shards", 0)))
     told: list[str] = []
-    for start in range(0, len(shards), SHARDS_A_PIPELINE):
-        some = shards[start : start + SHARDS_A_PIPELINE]
+    for some in chunked(shards):
         metas = yield from ask(session, *map(session.read_meta, some))
         now = yield from server_time(session)
         for shard, meta in zip(some, metas, strict=True):

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from urifilter_redis.bloom.retention import TIMED, error_rate_at_capacity, growing_slice, size_first, slice_share
 from urifilter_redis.bloom.sizing import Sizing, error_rate_from_fill, items_from_fill
 from urifilter_redis.engine.queries import ask, server_time
-from urifilter_redis.fill import fill_of
+from urifilter_redis.flows.bitmaps import fill_of
+from urifilter_redis.flows.rotation import next_due
+from urifilter_redis.flows.turn import read_states
 from urifilter_redis.protocol.outcomes import to_mapping
-from urifilter_redis.rotation import next_due
-from urifilter_redis.turning import read_states
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

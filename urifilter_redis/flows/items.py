@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urifilter_redis.engine.batch import Batch, check_question
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.errors import AnswerLost, UriFilterError
+from urifilter_redis.flows.turn import grow
 from urifilter_redis.protocol import calls
-from urifilter_redis.turning import grow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -15,13 +15,13 @@ from urifilter_redis.archive.format.manifest import piece_spans
 from urifilter_redis.bloom.sizing import items_from_fill
 from urifilter_redis.engine.queries import ask, ask_shard, scanned
 from urifilter_redis.engine.session import Session
-from urifilter_redis.errors import ConfigMismatch, Restoring, RotationConflict, SliceLost, UriFilterError
-from urifilter_redis.fill import fill_of
-from urifilter_redis.lifecycle import open_
+from urifilter_redis.errors import ConfigMismatch, Restoring, RotationConflict, UriFilterError
+from urifilter_redis.flows.bitmaps import fill_of, pieces_of
+from urifilter_redis.flows.lifecycle import open_
+from urifilter_redis.flows.rotation import finish_rotation
+from urifilter_redis.flows.turn import grow, read_states
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.keys import FilterKeys
-from urifilter_redis.rotation import finish_rotation
-from urifilter_redis.turning import grow, read_states
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,10 +156,9 @@ def _grow_to(session: Session, shard: int, slices: int) -> Flow[None]:
 def _merge_slice(session: Session, source: Session, pair: _Pair, theirs: Slice, number: int) -> Flow[int]:
     """OR a bitmap of the source into our live slice ``number``; return how many bits that added."""
     key, bits = source.keys.shard(pair.shard).slice(theirs.name), 0
+    moved = functools.partial(_check_unmoved, source, pair)
     for offset, length in piece_spans(theirs.size):
-        (piece,) = yield from ask(session, ("GETRANGE", key, offset, offset + length - 1))
-        if len(piece) != length:
-            yield from _raise_unless_moved(source, pair, key)
+        (piece,) = yield from pieces_of(source, key, [(offset, length)], moved)
         if piece.count(0) < length:
             bits += yield from _call(session, pair, "piece", number, offset, piece)
     return bits
@@ -177,11 +176,10 @@ def _count(session: Session, pair: _Pair, number: int, bits: int) -> Flow[float]
     return with_ - without
 
 
-def _raise_unless_moved(source: Session, pair: _Pair, key: str) -> Flow[None]:
+def _check_unmoved(source: Session, pair: _Pair) -> Flow[None]:
     (now,) = yield from read_states(source, [pair.shard])
-    if (now.epoch, now.phase) == (pair.theirs.epoch, pair.theirs.phase):
-        raise SliceLost(f"{source.where}: {key} is missing or has another length")
-    raise RotationConflict(f"{source.where}: it has turned meanwhile")
+    if (now.epoch, now.phase) != (pair.theirs.epoch, pair.theirs.phase):
+        raise RotationConflict(f"{source.where}: it has turned meanwhile")
 
 
 def _keep_forgotten(session: Session, source: Session, pair: _Pair) -> Flow[None]:

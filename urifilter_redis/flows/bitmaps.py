@@ -1,24 +1,49 @@
-"""How full a bitmap is, counted in pieces, so that the server is never held for long."""
+"""Bitmaps of the server, read or counted in pieces, so that it is never held for long."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from urifilter_redis.archive.contents import nothing
 from urifilter_redis.archive.format.manifest import piece_spans
 from urifilter_redis.engine.queries import ask
+from urifilter_redis.errors import SliceLost
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from urifilter_redis.bloom.sizing import Slice
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
 
-__all__ = ["fill_of"]
+__all__ = ["fill_of", "pieces_of"]
 
 #: Pieces that are counted in one pipeline.
 PIECES_A_PIPELINE = 64
 
 #: How many of the counters of a byte are over 0.
 _COUNTERS = bytes((byte >> 4 > 0) + (byte & 15 > 0) for byte in range(256))
+
+
+def pieces_of(
+    session: Session, key: str, spans: Sequence[tuple[int, int]], otherwise: Callable[[], Flow[None]] = nothing
+) -> Flow[list[bytes]]:
+    """Return pieces of a live slice's bitmap.
+
+    Args:
+        session: of the filter.
+        key: of the bitmap.
+        spans: (offset, length) of each piece, bytes.
+        otherwise: run when a piece is missing, before that is an error: it raises if the slice has changed its name.
+
+    Raises:
+        SliceLost: the bitmap is missing or has another length.
+    """
+    pieces = yield from ask(session, *(("GETRANGE", key, at, at + length - 1) for at, length in spans))
+    if [len(piece) for piece in pieces] != [length for _, length in spans]:
+        yield from otherwise()
+        raise SliceLost(f"{session.where}: {key} is missing or has another length: restore or drop the filter")
+    return pieces
 
 
 def fill_of(session: Session, key: str, slice_: Slice) -> Flow[float]:

@@ -8,6 +8,7 @@ meanwhile, and no third bitmap beside today is needed.
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.contents import PIECES_AT_ONCE, as_numbers
@@ -15,9 +16,10 @@ from urifilter_redis.archive.format.manifest import Manifest, piece_spans
 from urifilter_redis.archive.slices import archive_of
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.engine.queries import ask
-from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, RotationConflict, SliceLost
+from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, RotationConflict
+from urifilter_redis.flows.bitmaps import pieces_of
+from urifilter_redis.flows.turn import piece_count, read_states
 from urifilter_redis.protocol import calls
-from urifilter_redis.turning import piece_count, read_states
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,10 +30,10 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.meta import ShardState
 
-__all__ = ["build", "finish", "store"]
+__all__ = ["archive_closed", "build_next", "finish_next"]
 
 
-def store(session: Session, shard: int, state: ShardState) -> Flow[None]:
+def archive_closed(session: Session, shard: int, state: ShardState) -> Flow[None]:
     """Put the slice that was closed into the archive, read it back, and only then say that it is there."""
     writer = yield from archive_of(session).writer(session, shard, state)
     try:
@@ -59,11 +61,8 @@ def _write_slice(session: Session, writer: SliceWriter, shard: int, state: Shard
     key, spans = session.keys.shard(shard).slice("history_1"), list(piece_spans(session.config.bytes))
     for start in range(0, len(spans), PIECES_AT_ONCE):
         some = spans[start : start + PIECES_AT_ONCE]
-        pieces = yield from ask(session, *(("GETRANGE", key, at, at + length - 1) for at, length in some))
-        if [len(piece) for piece in pieces] != [length for _, length in some]:
-            yield from _raise_if_moved(session, shard, state)
-            raise SliceLost(f"{session.where}: {key} is missing or has another length")
-        yield from writer.write(pieces)
+        moved = functools.partial(_raise_if_moved, session, shard, state)
+        yield from writer.write((yield from pieces_of(session, key, some, moved)))
     return (yield from writer.finish())
 
 
@@ -74,7 +73,7 @@ def _raise_if_moved(session: Session, shard: int, state: ShardState) -> Flow[Non
         raise RotationConflict(f"{session.where}: somebody else has gone on")
 
 
-def build(session: Session, shard: int, state: ShardState) -> Flow[list[str]]:
+def build_next(session: Session, shard: int, state: ShardState) -> Flow[list[str]]:
     """Write the rest of the next history; return what was wrong with the archive."""
     archive, keys = archive_of(session), session.keys.shard(shard)
     manifests, problems = yield from _sound(session, archive, shard, _others(session, state))
@@ -108,7 +107,7 @@ def _read(session: Session, key: str, spans: Sequence[tuple[int, int]]) -> Flow[
     return as_numbers(pieces)
 
 
-def finish(session: Session, shard: int, state: ShardState) -> Flow[None]:
+def finish_next(session: Session, shard: int, state: ShardState) -> Flow[None]:
     """Make what was built the history, after the slice that has expired is gone from the archive."""
     keys, window = session.keys.shard(shard), session.config.slices or 0
     expired = state.epoch - window

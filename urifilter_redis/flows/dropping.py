@@ -11,40 +11,37 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from urifilter_redis import known
 from urifilter_redis.archive.register import read_registration, unregister
-from urifilter_redis.engine.queries import ask
+from urifilter_redis.engine.queries import ask, chunked
 from urifilter_redis.engine.steps import Work
 from urifilter_redis.errors import ArchiveError, ArchiveMissing, ConfigMismatch, ServerUnavailable
+from urifilter_redis.flows import known_archives
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.outcomes import to_mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.keys import ShardKeys
 
 __all__ = [
-    "SHARDS_A_PIPELINE",
+    "SHARDS_AT_ONCE",
     "abandon",
     "drop",
     "end_drop",
     "keep_listed",
     "list_or_not",
-    "pieces",
     "read_first",
     "remove",
     "still",
 ]
 
-T = TypeVar("T")
-
-#: Shards made or removed in one pipeline; making one takes the server up to 8 ms.
-SHARDS_A_PIPELINE = 16
+#: Shards that are made or removed in one pipeline; making one takes the server up to 8 ms.
+SHARDS_AT_ONCE = 16
 
 #: Keys deleted in one call; each may be a bitmap, which takes the server 1 ms to free.
 KEYS_A_CALL = 8
@@ -88,7 +85,7 @@ def abandon(session: Session) -> Flow[bool]:
 
 def remove(session: Session, found: Mapping[int, Mapping[str, str]]) -> Flow[None]:
     """Remove shards of which this ``meta`` was read, if it is theirs still."""
-    for some in pieces(sorted(found), SHARDS_A_PIPELINE):
+    for some in chunked(sorted(found), SHARDS_AT_ONCE):
         yield from _remove(session, {shard: found[shard] for shard in some}, {}, {})
 
 
@@ -130,12 +127,6 @@ def list_or_not(session: Session) -> Flow[None]:
             return
 
 
-def pieces(listed: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Yield a sequence in parts of some size."""
-    for start in range(0, len(listed), size):
-        yield listed[start : start + size]
-
-
 def _drop(session: Session, uid: str, first: Mapping[str, str], *, keep_archive: bool) -> Flow[bool]:
     """Remove the filter of ``uid``; ``first`` is the ``meta`` of shard 0, empty if it is not there.
 
@@ -155,7 +146,7 @@ def _drop(session: Session, uid: str, first: Mapping[str, str], *, keep_archive:
             archived = yield from unregister(session.home, session.keys.name, archived_uid)
         except ArchiveError as error:
             raise type(error)(f"{error}; the filter is half dropped: drop it again") from error
-    yield Work("note", functools.partial(known.forget, session))
+    yield Work("note", functools.partial(known_archives.forget, session))
     if uid and first and not begun:  # another process has ended it
         return True
     removed = yield from _remove_all(session, uid, begun)
@@ -203,7 +194,7 @@ def _remove_all(session: Session, uid: str, first: Mapping[str, str]) -> Flow[in
     left = {} if "shards" in first else (yield from _left(session))
     shards = range(1, int(first["shards"])) if "shards" in first else sorted(left.keys() - {0})
     removed = 0
-    for some in pieces(shards[::-1], SHARDS_A_PIPELINE):
+    for some in chunked(shards[::-1], SHARDS_AT_ONCE):
         waiting = list(some)
         while waiting:
             replies = yield from ask(session, *(session.read_meta(shard) for shard in waiting))
@@ -250,7 +241,7 @@ def _delete(
         last = [keys.replies, keys.forgotten, keys.meta]
         doomed = left.get(shard) or _keys_of(keys, meta or first)
         in_order = [key for key in doomed if key not in last] + last
-        made += [(shard, calls.drop("delete", meta, keys, each)) for each in pieces(in_order, KEYS_A_CALL)]
+        made += [(shard, calls.drop("delete", meta, keys, each)) for each in chunked(in_order, KEYS_A_CALL)]
     replies = yield from ask(session, *(call for _, call in made))
     refused = {shard for (shard, _), reply in zip(made, replies, strict=True) if reply < 0}
     return sorted(refused), sum(reply for reply in replies if reply > 0)

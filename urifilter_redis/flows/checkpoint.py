@@ -7,6 +7,7 @@ was forgotten and the kept replies are read after the bitmaps: whose bits are in
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 from dataclasses import dataclass
@@ -18,12 +19,13 @@ from urifilter_redis.archive.format.records import write_forgotten, write_replie
 from urifilter_redis.archive.register import check_registered, note_complete, require_archive
 from urifilter_redis.archive.snapshots import Place, gone, newest, places, publish_checkpoint, to_replace
 from urifilter_redis.engine.queries import ask, scan, server_run, server_time
-from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, Restoring, RotationConflict, SliceLost
+from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, Restoring, RotationConflict
+from urifilter_redis.flows.bitmaps import pieces_of
+from urifilter_redis.flows.restore import restore
+from urifilter_redis.flows.turn import read_states
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
-from urifilter_redis.restore import restore
-from urifilter_redis.turning import read_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -228,11 +230,8 @@ class _Attempt:
         spans = list(piece_spans(slice_.size))
         for start in range(0, len(spans), PIECES_AT_ONCE):
             some = spans[start : start + PIECES_AT_ONCE]
-            pieces = yield from ask(self._session, *(("GETRANGE", key, at, at + size - 1) for at, size in some))
-            if [len(piece) for piece in pieces] != [size for _, size in some]:
-                yield from self._check_still(state)
-                raise SliceLost(f"{self._session.where}: {key} is missing or has another length: restore the filter")
-            yield from writer.write(pieces)
+            moved = functools.partial(self._check_still, state)
+            yield from writer.write((yield from pieces_of(self._session, key, some, moved)))
         return (yield from writer.finish())
 
     def _scanned(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urifilter_redis.archive.format.manifest import piece_spans
 from urifilter_redis.bloom.retention import growing_slice
 from urifilter_redis.bloom.sizing import Slice
-from urifilter_redis.engine.queries import ask
+from urifilter_redis.engine.queries import ask, chunked
 from urifilter_redis.errors import FilterFull, RotationConflict
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.meta import ShardState
@@ -28,12 +28,11 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.calls import Call
 
 __all__ = [
-    "SHARDS_A_PIPELINE",
-    "Step",
+    "Left",
     "Turn",
     "grow",
+    "left_of",
     "names_after",
-    "next_step",
     "piece_count",
     "read_states",
     "turn",
@@ -41,15 +40,12 @@ __all__ = [
 
 log = logging.getLogger("urifilter_redis")
 
-#: Shards whose ``meta`` is read in one pipeline.
-SHARDS_A_PIPELINE = 64
 
-
-class Step(Enum):
+class Left(Enum):
     """What is left to be done of a shard's last turn."""
 
     NONE = auto()
-    STORE = auto()  # rolling: put the closed slice into the archive
+    ARCHIVE = auto()  # rolling: put the closed slice into the archive
     BUILD = auto()  # rolling: write the pieces of the next history
     FINISH = auto()  # rolling: it becomes the history
 
@@ -84,13 +80,13 @@ class Turn:
         return calls.turn(step, keys, self.state, self.token, self.new, limit=self.limit, names=names)
 
 
-def next_step(state: ShardState) -> Step:
+def left_of(state: ShardState) -> Left:
     """Say what is left to be done of a shard's last turn, from its ``meta`` alone."""
     if state.phase != "rotating":
-        return Step.NONE
+        return Left.NONE
     if state.pieces is None:
-        return Step.STORE
-    return Step.BUILD if state.pieces < piece_count(state) else Step.FINISH
+        return Left.ARCHIVE
+    return Left.BUILD if state.pieces < piece_count(state) else Left.FINISH
 
 
 def names_after(state: ShardState, retention: str, window: int | None) -> list[str]:
@@ -147,8 +143,7 @@ def read_states(session: Session, shards: Sequence[int] | None = None) -> Flow[l
     """
     numbers = range(session.config.shards) if shards is None else shards
     states = []
-    for start in range(0, len(numbers), SHARDS_A_PIPELINE):
-        some = numbers[start : start + SHARDS_A_PIPELINE]
+    for some in chunked(numbers):
         replies = yield from ask(session, *(session.read_meta(shard) for shard in some))
         for shard, reply in zip(some, replies, strict=True):
             meta = to_mapping(reply)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.register import require_archive
 from urifilter_redis.archive.snapshots import newest, places
-from urifilter_redis.engine.queries import ask
+from urifilter_redis.engine.queries import ask, chunked
 from urifilter_redis.engine.session import Restored
 from urifilter_redis.errors import (
     ConfigMismatch,
@@ -21,11 +21,11 @@ from urifilter_redis.errors import (
     Restoring,
     RotationConflict,
 )
+from urifilter_redis.flows.memory import check_free
+from urifilter_redis.flows.restore_attempt import Restorer, whole_slices
+from urifilter_redis.flows.rotation import finish_rotation
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
-from urifilter_redis.restorer import SHARDS_A_PIPELINE, Restorer, whole_slices
-from urifilter_redis.room import check_free
-from urifilter_redis.rotation import finish_rotation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,8 +106,7 @@ def _attempt(session: Session, restorer: Restorer) -> Flow[Restored]:
 def _needed(session: Session) -> Flow[dict[int, str]]:
     home, config = require_archive(session), session.config
     needed = {}
-    for start in range(0, config.shards, SHARDS_A_PIPELINE):
-        some = range(start, min(start + SHARDS_A_PIPELINE, config.shards))
+    for some in chunked(range(config.shards)):
         metas = yield from ask(session, *(session.read_meta(shard) for shard in some))
         for shard, reply in zip(some, metas, strict=True):
             meta = to_mapping(reply)

@@ -1,6 +1,6 @@
 """The flows that rotate ring and rolling filters, because time has passed.
 
-Nothing here is trusted to finish: each step is a script that is fenced by epoch, phase and token, ``next_step`` says
+Nothing here is trusted to finish: each step is a script that is fenced by epoch, phase and token, ``left_of`` says
 from ``meta`` alone what is to be done, and whoever comes next goes on where the last one stopped.
 """
 
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from urifilter_redis.archive.register import require_archive
 from urifilter_redis.archive.slices import archive_of
 from urifilter_redis.bloom.retention import TIMED, seconds_of
-from urifilter_redis.engine.queries import ask, server_time
+from urifilter_redis.engine.queries import ask, chunked, server_time
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.errors import RotationConflict, UriFilterError
-from urifilter_redis.history import build, finish, store
+from urifilter_redis.flows.history import archive_closed, build_next, finish_next
+from urifilter_redis.flows.turn import Left, Turn, left_of, read_states
 from urifilter_redis.protocol import calls
-from urifilter_redis.turning import SHARDS_A_PIPELINE, Step, Turn, next_step, read_states
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -100,8 +100,7 @@ def rotate_due(session: Session) -> Flow[Rotation | None]:
     """
     states, now = yield from _read(session)
     ahead = [shard for shard, state in enumerate(states) if state.opened > now]
-    for start in range(0, len(ahead), SHARDS_A_PIPELINE):
-        some = ahead[start : start + SHARDS_A_PIPELINE]
+    for some in chunked(ahead):
         yield from ask(session, *(calls.reopen(session.config.uid, session.keys.shard(shard)) for shard in some))
     planned = _planned(session, states, now)
     done = yield from _turn_all(session, planned, secrets.token_hex(8))
@@ -148,7 +147,7 @@ def _planned(session: Session, states: Sequence[ShardState], now: int) -> dict[i
     """Return what is due: which shards, and the epoch that each is to leave, or has left and not finished."""
     top = max(state.epoch for state in states)
     period = session.config.period or ""
-    unfinished = {shard: state.epoch - 1 for shard, state in enumerate(states) if next_step(state) is not Step.NONE}
+    unfinished = {shard: state.epoch - 1 for shard, state in enumerate(states) if left_of(state) is not Left.NONE}
     behind = {shard: state for shard, state in enumerate(states) if state.epoch < top and shard not in unfinished}
     overdue = {shard: state.epoch for shard, state in behind.items() if _is_due(period, [state], now)}
     if unfinished or behind:
@@ -179,13 +178,18 @@ def _of_this_rotation(
     top = max(state.epoch for state in states)
     begun = top == expected + 1
     token = next(state.token for state in states if state.epoch == top) if begun else secrets.token_hex(8)
-    left = [n for n, state in enumerate(states) if state.token != token or next_step(state) is not Step.NONE]
-    left = [n for n in left if states[n].epoch <= expected or next_step(states[n]) is not Step.NONE]
+    left = [n for n, state in enumerate(states) if state.token != token or left_of(state) is not Left.NONE]
+    left = [n for n in left if states[n].epoch <= expected or left_of(states[n]) is not Left.NONE]
     if top not in {expected, expected + 1} or not left:
         text = f"it is in epoch {top} and not in {expected}"
         raise RotationConflict(f"{session.where}: {text}: somebody else has rotated, or nobody yet")
     left.sort(key=lambda n: -states[n].epoch)
-    return token, {n: states[n].epoch - (states[n].token == token) for n in left}
+    return token, {n: _left_epoch(states[n], token) for n in left}
+
+
+def _left_epoch(state: ShardState, token: str) -> int:
+    """Return the epoch that a shard leaves in this rotation; one that bears its token has left it already."""
+    return state.epoch - 1 if state.token == token else state.epoch
 
 
 def _turn_all(session: Session, planned: Mapping[int, int | None], token: str) -> Flow[Rotation]:
@@ -208,7 +212,7 @@ def _turn_shard(session: Session, shard: int, token: str, last: int | None) -> F
     problems: list[str] = []
     while True:
         (state,) = yield from read_states(session, [shard])
-        if next_step(state) is not Step.NONE:
+        if left_of(state) is not Left.NONE:
             finished, found = yield from finish_rotation(session, shard)
             did, problems = did or finished, problems + found
         elif turned or (last is not None and state.epoch > last):
@@ -257,18 +261,18 @@ def finish_rotation(session: Session, shard: int) -> Flow[tuple[bool, list[str]]
     problems: list[str] = []
     while True:
         (state,) = yield from read_states(session, [shard])
-        step = next_step(state)
+        left = left_of(state)
         try:
-            if step is Step.NONE:
+            if left is Left.NONE:
                 return did, problems
-            if step is Step.STORE:
-                yield from store(session, shard, state)
-            elif step is Step.BUILD:
-                problems += yield from build(session, shard, state)
+            if left is Left.ARCHIVE:
+                yield from archive_closed(session, shard, state)
+            elif left is Left.BUILD:
+                problems += yield from build_next(session, shard, state)
             else:
                 if state.late and not problems:  # found by a rotator that died, or before a reply was lost
                     problems.append(f"{session.where}: shard {shard}: slices were missing while its history was built")
-                yield from finish(session, shard, state)
+                yield from finish_next(session, shard, state)
             did, conflicts = True, 0
         except RotationConflict:
             conflicts += 1

@@ -15,16 +15,16 @@ from urifilter_redis.archive.register import check_registered, is_complete, requ
 from urifilter_redis.archive.snapshots import last_good, places
 from urifilter_redis.bloom.sizing import Slice, items_from_fill
 from urifilter_redis.engine.home import Key
-from urifilter_redis.engine.queries import ask, server_time
+from urifilter_redis.engine.queries import ask, chunked, server_time
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.session import Restored
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing, ServerUnavailable
-from urifilter_redis.fill import fill_of
+from urifilter_redis.flows.bitmaps import fill_of
+from urifilter_redis.flows.restore_plan import Archived, Plan, plan
+from urifilter_redis.flows.restore_records import Records, worked_on
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
-from urifilter_redis.restored_records import Records, worked_on
-from urifilter_redis.restoring import Archived, Plan, plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,10 +32,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
 
-__all__ = ["SHARDS_A_PIPELINE", "Restorer", "whole_slices"]
-
-#: Shards whose ``meta`` is read, or that are beaten for, in one pipeline.
-SHARDS_A_PIPELINE = 64
+__all__ = ["Restorer", "whole_slices"]
 
 #: Seconds between two signs of life; the scripts take 15 of silence for death.
 BEAT = 4.0
@@ -124,9 +121,8 @@ class Restorer:
         are so again until the first is written to; then they stay in phase restoring, so that nobody makes a new filter
         of them.
         """
-        taken = list(self._shards)
-        for start in range(0, len(taken), SHARDS_A_PIPELINE):
-            requests = [Request.of(self._leave(shard)) for shard in taken[start : start + SHARDS_A_PIPELINE]]
+        for some in chunked(list(self._shards)):
+            requests = [Request.of(self._leave(shard)) for shard in some]
             yield from exchange(self._session, requests)
             if any(isinstance(request.error, ServerUnavailable) for request in requests):
                 return
@@ -302,10 +298,8 @@ class Restorer:
         if time.monotonic() - self._beaten < BEAT:
             return
         self._beaten = time.monotonic()
-        taken = list(self._shards)
-        for start in range(0, len(taken), SHARDS_A_PIPELINE):
-            beats = (self._call("beat", shard) for shard in taken[start : start + SHARDS_A_PIPELINE])
-            yield from ask(self._session, *beats)
+        for some in chunked(list(self._shards)):
+            yield from ask(self._session, *(self._call("beat", shard) for shard in some))
 
 
 def _needs(found: _Shard) -> bool:

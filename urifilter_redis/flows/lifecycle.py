@@ -5,20 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from urifilter_redis import known
 from urifilter_redis.archive.register import check_registered, register, registered
-from urifilter_redis.dropping import (
-    SHARDS_A_PIPELINE,
-    abandon,
-    end_drop,
-    keep_listed,
-    list_or_not,
-    pieces,
-    read_first,
-    remove,
-    still,
-)
-from urifilter_redis.engine.queries import ask, server_time
+from urifilter_redis.engine.queries import ask, chunked, server_time
 from urifilter_redis.engine.steps import Work
 from urifilter_redis.errors import (
     ArchiveCorrupt,
@@ -28,13 +16,24 @@ from urifilter_redis.errors import (
     SliceLost,
     UriFilterError,
 )
+from urifilter_redis.flows import known_archives
+from urifilter_redis.flows.dropping import (
+    SHARDS_AT_ONCE,
+    abandon,
+    end_drop,
+    keep_listed,
+    list_or_not,
+    read_first,
+    remove,
+    still,
+)
+from urifilter_redis.flows.memory import check_room
+from urifilter_redis.flows.restore import ensure
+from urifilter_redis.flows.rights import then_check_rights
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import Config, Settings
 from urifilter_redis.protocol.keys import is_name
 from urifilter_redis.protocol.outcomes import to_mapping
-from urifilter_redis.restore import ensure
-from urifilter_redis.rights import then_check_rights
-from urifilter_redis.room import check_room
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -116,7 +115,7 @@ def open_(session: Session) -> Flow[Config]:
     if config is None:
         keys = session.keys.shard(0)
         today, reply = yield from ask(session, ("EXISTS", keys.slice("today")), session.read_meta(0))
-        yield Work("note", functools.partial(known.check_unknown, session))
+        yield Work("note", functools.partial(known_archives.check_unknown, session))
         if today and not reply:  # meta comes and goes with it, and was read after it
             raise SliceLost(f"{session.where}: meta is missing beside {keys.slice('today')}")
         raise FilterNotFound(f"{session.where}: there is no such filter: create it first")
@@ -153,13 +152,13 @@ def _join(session: Session, meta: dict[str, str], settings: Settings) -> Flow[No
 def _begin(session: Session, settings: Settings, *, large: bool) -> Flow[None]:
     """Make the filter, of which Redis has nothing; with an archive as that knows it."""
     if session.home is None:
-        yield Work("note", functools.partial(known.check_unknown, session))
+        yield Work("note", functools.partial(known_archives.check_unknown, session))
         yield from check_room(session, settings, large=large)
         yield from _make(session, settings)
         return
     config, new = (yield from registered(session.home, session.keys.name)), False
     if config is None:
-        yield Work("note", functools.partial(known.check_unknown, session))
+        yield Work("note", functools.partial(known_archives.check_unknown, session))
         yield from _check_no_leftovers(session, settings)
         yield from check_room(session, settings, large=large)
         config, new = yield from register(session.home, session.keys.name, Config.new(settings, session.home.shown))
@@ -223,7 +222,7 @@ def _attend(session: Session, meta: dict[str, str]) -> Flow[None]:
     if session.config.archive in {None, "redis"}:
         yield from _complete(session, meta)
         return
-    yield Work("note", functools.partial(known.remember, session))
+    yield Work("note", functools.partial(known_archives.remember, session))
     if session.home is not None:
         yield from check_registered(session)
         yield from ensure(session)
@@ -232,7 +231,7 @@ def _attend(session: Session, meta: dict[str, str]) -> Flow[None]:
 def _check_no_leftovers(session: Session, settings: Settings) -> Flow[None]:
     """Check that no shard of a filter that is to be made has slices of an earlier one."""
     shards = Config.new(settings).shards
-    for some in pieces(range(shards), SHARDS_A_PIPELINE):
+    for some in chunked(range(shards), SHARDS_AT_ONCE):
         bases = [session.keys.shard(shard) for shard in some]
         slices = [(keys, keys.slice(name)) for keys in bases for name in ("today", "history", "history_1")]
         there = yield from ask(session, *(("EXISTS", key) for _, key in slices))
@@ -254,7 +253,7 @@ def _bring_back(session: Session, config: Config) -> Flow[None]:
         raise ArchiveCorrupt(f"archive {home.shown}: {text} {', '.join(sorted(others))}: bring the right one back")
     fields = config.to_meta(0, "restoring")
     session.learn(dict(zip(fields[::2], fields[1::2], strict=True)) | {"uid": config.uid})
-    yield Work("note", functools.partial(known.remember, session))
+    yield Work("note", functools.partial(known_archives.remember, session))
     yield from ensure(session)
     now = yield from registered(home, session.keys.name)
     if now is None or now.uid != config.uid:  # what was brought back meanwhile is nobody's
@@ -274,7 +273,7 @@ def _complete(session: Session, meta: Mapping[str, str]) -> Flow[None]:
         return
     made: dict[int, dict[str, str]] = {}
     try:
-        for some in pieces(range(1, session.config.shards), SHARDS_A_PIPELINE):
+        for some in chunked(range(1, session.config.shards), SHARDS_AT_ONCE):
             yield from _make_shards(session, meta, some, made)
         yield from ask(session, calls.create("finish", session.config, session.keys.shard(0)))
     except (FilterNotFound, ConfigMismatch):
