@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from urifilter_redis import AnswerLost, UriFilter
+from urifilter_redis.http_api import DEFAULT_PATH, DEFAULT_PORT, ERROR_CODES
 from urifilter_redis.service.settings import Limits, load
-from urifilter_redis.wire import DEFAULT_PATH, DEFAULT_PORT, ERROR_CODES
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

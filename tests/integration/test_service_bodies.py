@@ -18,9 +18,9 @@ from support.servers import PATIENCE, Server, wait_until
 from support.service import Service, request
 
 from urifilter_redis import UriFilter
+from urifilter_redis.http_api import DEFAULT_PATH as UNIQUE
+from urifilter_redis.http_api import ERROR_CODES
 from urifilter_redis.service import tokens
-from urifilter_redis.wire import DEFAULT_PATH as UNIQUE
-from urifilter_redis.wire import ERROR_CODES
 
 BODY, ITEMS, ITEM = 100_000, 100, 1000
 LIMITS = f"[limits]\nbody = {BODY}\nitems = {ITEMS}\nitem = {ITEM}\n"

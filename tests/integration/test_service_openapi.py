@@ -12,8 +12,8 @@ from schemathesis.engine import events, from_schema
 from support.servers import Server
 from support.service import Service, request
 
+from urifilter_redis.http_api import COMMANDS, DEFAULT_PATH, ERROR_CODES, FILTERS_PATH
 from urifilter_redis.service import tokens
-from urifilter_redis.wire import COMMANDS, DEFAULT_PATH, ERROR_CODES, FILTERS_PATH
 
 FILTERS = """
 [filters.forever]

@@ -10,10 +10,10 @@ import re
 
 import pytest
 
+from urifilter_redis.http_api import DEFAULT_PATH, DEFAULT_PORT
 from urifilter_redis.protocol.config import Settings
 from urifilter_redis.service.settings import FilterSettings, Limits, ServiceSettings, is_loopback, load
 from urifilter_redis.service.tokens import Token, digest
-from urifilter_redis.wire import DEFAULT_PATH, DEFAULT_PORT
 
 DIGEST = digest("one")
 TOKEN = f'[[tokens]]\nname = "one"\ndigest = "{DIGEST}"\n'

@@ -1,7 +1,7 @@
 """What a flow asks of the shell that drives it.
 
-A flow is a generator that does no I/O: it yields steps, and gets back what each step brought. ``client.py``
-drives flows with blocking calls, ``aio.py`` with awaited ones; whatever is decided is decided in the flow.
+A flow is a generator that does no I/O: it yields steps, and gets back the outcome of each. ``driver`` runs flows with
+blocking calls, ``async_driver`` with awaited ones; every decision is the flow's.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ import httpx
 
 from urifilter_redis.engine.async_driver import drive
 from urifilter_redis.errors import UriFilterError
+from urifilter_redis.http_api import DEFAULT_PATH, FILTERS_PATH
 from urifilter_redis.protocol.outcomes import Unanswered
 from urifilter_redis.sdk.api import API, TIMEOUTS
-from urifilter_redis.sdk.outcomes import failed, judged, told
+from urifilter_redis.sdk.responses import failed, judged, told
 from urifilter_redis.transport.loops import PerLoop
-from urifilter_redis.wire import DEFAULT_PATH, FILTERS_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

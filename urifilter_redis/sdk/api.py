@@ -15,11 +15,11 @@ from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.errors import BadItem, FilterAPIError, UriFilterError
 from urifilter_redis.flows.items import listed
+from urifilter_redis.http_api import ATTEMPT_HEADER, COMMANDS, DEFAULT_PORT, FILTERS_PATH, KEY_HEADER, write_json
 from urifilter_redis.protocol.call_ids import PROOF_LIFE
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.sdk.asked import Asked, Part
-from urifilter_redis.sdk.outcomes import BAD_RESPONSE, told
-from urifilter_redis.wire import ATTEMPT_HEADER, COMMANDS, DEFAULT_PORT, FILTERS_PATH, KEY_HEADER, write_json
+from urifilter_redis.sdk.responses import BAD_RESPONSE, told
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -14,8 +14,8 @@ from urifilter_redis.flows.items import selected
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from urifilter_redis.http_api import Command
     from urifilter_redis.protocol.call_ids import CallId
-    from urifilter_redis.wire import Command
 
 __all__ = ["Asked", "Part", "What"]
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import httpx
 
 from urifilter_redis.engine.driver import drive
+from urifilter_redis.http_api import DEFAULT_PATH, FILTERS_PATH
 from urifilter_redis.protocol.outcomes import Unanswered
 from urifilter_redis.sdk.api import API, TIMEOUTS
-from urifilter_redis.sdk.outcomes import failed, judged
-from urifilter_redis.wire import DEFAULT_PATH, FILTERS_PATH
+from urifilter_redis.sdk.responses import failed, judged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

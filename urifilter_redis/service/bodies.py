@@ -11,8 +11,8 @@ from starlette.responses import JSONResponse
 
 from urifilter_redis.bloom.encoding import encode_items
 from urifilter_redis.errors import BadItem
+from urifilter_redis.http_api import read_json, write_json
 from urifilter_redis.service.failures import Refusal, refusal_of
-from urifilter_redis.wire import read_json, write_json
 
 if TYPE_CHECKING:
     from starlette.requests import Request

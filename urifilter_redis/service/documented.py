@@ -13,10 +13,10 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotation
 from starlette.responses import Response
 
 from urifilter_redis.flows.info import FilterInfo  # noqa: TC001 - so does pydantic
+from urifilter_redis.http_api import COMMANDS, ERROR_CODES, FILTERS_PATH, KEY_HEADER, Meaning
 from urifilter_redis.service.bodies import NAME_PATTERN, Answer, Items, ItemsOf
 from urifilter_redis.service.endpoints import KEY_LENGTH, Service
 from urifilter_redis.service.failures import LATER
-from urifilter_redis.wire import COMMANDS, ERROR_CODES, FILTERS_PATH, KEY_HEADER, Meaning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -13,13 +13,13 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotation
 from starlette.responses import Response
 
 from urifilter_redis.errors import ServerUnavailable, UriFilterError
+from urifilter_redis.http_api import COMMANDS, KEY_HEADER
 from urifilter_redis.protocol.call_ids import CallKey
 from urifilter_redis.service import metrics, tokens
 from urifilter_redis.service.bodies import Answer, Items, ItemsOf, check_items, read
 from urifilter_redis.service.connecting import connect
 from urifilter_redis.service.failures import Refusal, refusal_of
 from urifilter_redis.service.gate import COMMAND, COUNTS, TOKEN
-from urifilter_redis.wire import COMMANDS, KEY_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -17,7 +17,7 @@ from urifilter_redis.errors import (
     TooLarge,
     UriFilterError,
 )
-from urifilter_redis.wire import ERROR_CODES
+from urifilter_redis.http_api import ERROR_CODES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +57,7 @@ class Refusal(Exception):
     """A request that is answered with an error.
 
     Attributes:
-        code: one of ``wire.ERROR_CODES``.
+        code: one of ``http_api.ERROR_CODES``.
         more: fields of the answer beside ``error_code`` and ``error``.
         headers: of the answer.
         detail: for the log alone.

@@ -11,11 +11,11 @@ from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 
+from urifilter_redis.http_api import ATTEMPT_HEADER
 from urifilter_redis.service import metrics
 from urifilter_redis.service.bodies import Answer
 from urifilter_redis.service.failures import Refusal
 from urifilter_redis.service.settings import is_loopback
-from urifilter_redis.wire import ATTEMPT_HEADER
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

@@ -16,11 +16,11 @@ from pydantic_settings import (
 )
 
 from urifilter_redis.archive.homes.opening import open_home
+from urifilter_redis.http_api import DEFAULT_PATH, DEFAULT_PORT
 from urifilter_redis.protocol import config
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, check_name, check_prefix
 from urifilter_redis.service.tokens import Token
 from urifilter_redis.transport.connections import check_url
-from urifilter_redis.wire import DEFAULT_PATH, DEFAULT_PORT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

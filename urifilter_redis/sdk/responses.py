@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from urifilter_redis.errors import AnswerLost, FilterAPIError, UriFilterError
+from urifilter_redis.http_api import ATTEMPT_HEADER, read_json
 from urifilter_redis.protocol.outcomes import Judged, Unanswered, Unsent, Verdict
-from urifilter_redis.wire import ATTEMPT_HEADER, read_json
 
 if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
