@@ -56,7 +56,7 @@ def create(
         if given:
             raise click.UsageError(f"--like takes all settings from {like}: leave out --{given[0].replace('_', '-')}")
         with UriFilter.open(like, **options.filter()) as other:
-            settings = other.settings
+            settings = {**other.settings}
     elif settings["capacity"] is None:
         raise click.UsageError("--capacity is missing: how many items, such as 10M or 1e8")
     with _made(name, **options.filter(), **settings, large=yes) as made:

@@ -15,14 +15,14 @@ from urifilter_redis.flows import dropping, items, lifecycle, rotation
 from urifilter_redis.flows.checkpoint import checkpoint, checkpoint_age
 from urifilter_redis.flows.info import FilterInfo, info, inserted
 from urifilter_redis.flows.union import union
-from urifilter_redis.protocol.config import Config, Settings
+from urifilter_redis.protocol.config import Config, FilterSettings, Settings
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.transport.connections import Address, Connector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
     from types import TracebackType
-    from typing import Self
+    from typing import Self, Unpack
 
     import redis as redis_py
 
@@ -75,24 +75,12 @@ class UriFilter:
         cls,
         name: str,
         *,
-        capacity: int,
-        error_rate: float = 1e-4,
-        layout: str = "blocked",
-        retention: str = "forever",
-        slices: int | None = None,
-        period: str | int | None = None,
-        write: str | None = None,
-        expire_after: str | None = None,
-        period_capacity: int | None = None,
-        shards: int | None = None,
-        normalize: str = "none",
-        hash: str = "mmh3",  # noqa: A002 - the setting's name
-        seed: int | str | None = None,
         large: bool = False,
         archive: str | None = None,
         redis: str | redis_py.Redis | None = None,
         prefix: str = DEFAULT_PREFIX,
         timeouts: Timeouts | None = None,
+        **settings: Unpack[FilterSettings],
     ) -> Self:
         """Make a filter, or open it if it is there with the same settings.
 
@@ -128,22 +116,7 @@ class UriFilter:
             ArchiveError: the archive is away, damaged, not named, or not the filter's.
             ServerUnavailable: the server is away, or refuses.
         """
-        settings = Settings(
-            capacity=capacity,
-            error_rate=error_rate,
-            layout=layout,
-            retention=retention,
-            slices=slices,
-            period=period,
-            write=write,
-            expire_after=expire_after,
-            period_capacity=period_capacity,
-            shards=shards,
-            normalize=normalize,
-            hash=hash,
-            seed=seed,
-        )
-        flow = functools.partial(lifecycle.create, settings=settings, large=large)
+        flow = functools.partial(lifecycle.create, settings=Settings(**settings), large=large)
         return cls._begin(flow, name, redis, prefix, timeouts, archive)
 
     @classmethod
@@ -201,7 +174,7 @@ class UriFilter:
         return self._session.config
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> FilterSettings:
         """What ``create`` takes to make another filter with the same geometry, hash and seed."""
         return self._session.config.settings
 

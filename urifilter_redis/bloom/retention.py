@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Protocol
+from dataclasses import dataclass
 
 from urifilter_redis.bloom.sizing import Sizing, Slice, grown, size
 
@@ -20,6 +20,7 @@ __all__ = [
     "SLICES",
     "TIMED",
     "WRITES",
+    "Shape",
     "check_growth",
     "error_rate_at_capacity",
     "growing_share",
@@ -57,36 +58,34 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LONGEST = 100 * 366 * 86_400
 
 
-class Retained(Protocol):
-    """The settings of a filter on which its size depends; ``protocol.config`` says what they mean."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """The settings of a filter on which its size, and what happens to it over time, depend.
 
-    @property
-    def capacity(self) -> int: ...
-    @property
-    def error_rate(self) -> float: ...
-    @property
-    def layout(self) -> str: ...
-    @property
-    def retention(self) -> str: ...
-    @property
-    def slices(self) -> int | None: ...
-    @property
-    def write(self) -> str | None: ...
-    @property
-    def expire_after(self) -> str | None: ...
-    @property
-    def period_capacity(self) -> int | None: ...
-    @property
-    def shards(self) -> int | None: ...
+    Attributes:
+        capacity: items of the whole window (growing: of the first slice).
+        error_rate: the probability that an item not seen is taken for seen, at capacity, over all slices.
+        layout: ``blocked``, ``classic`` or ``counting`` (retention ``forever`` only).
+        retention: ``forever``, ``growing``, ``ring`` or ``rolling``.
+        slices: ring and rolling: the window in periods, 2 to 1000 (ring: 400).
+        period: ring and rolling: how long a slice is written to: ``45s``, ``10m``, ``6h``, ``1d``, ``2w``, or seconds.
+        write: ring: ``newest`` or ``all``; None: newest.
+        expire_after: ring and rolling: ``first-seen`` or ``last-seen``; None: first-seen.
+        period_capacity: ring with write newest: items that one period may bring; None: 2 capacity / slices, and
+            with last-seen capacity.
+        shards: how many, or None for the fewest that keep slices within their limit.
+    """
 
-
-class Geometry(Retained, Protocol):
-    """The same of a filter that was made."""
-
-    @property
-    def units(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
+    capacity: int
+    error_rate: float = 1e-4
+    layout: str = "blocked"
+    retention: str = "forever"
+    slices: int | None = None
+    period: str | int | None = None
+    write: str | None = None
+    expire_after: str | None = None
+    period_capacity: int | None = None
+    shards: int | None = None
 
 
 def period_of(value: str | int) -> str:
@@ -113,7 +112,7 @@ def growing_share(error_rate: float, index: int) -> float:
     return 6 * error_rate / (math.pi * (index + 1)) ** 2
 
 
-def slice_share(settings: Retained, index: int = 0) -> float:
+def slice_share(settings: Shape, index: int = 0) -> float:
     """Return what a slice may add to the error rate; ``index`` counts the slices of a growing filter from 0."""
     if settings.retention == "growing":
         return growing_share(settings.error_rate, index)
@@ -124,7 +123,7 @@ def slice_share(settings: Retained, index: int = 0) -> float:
     return settings.error_rate
 
 
-def slice_capacity(settings: Retained) -> int:
+def slice_capacity(settings: Shape) -> int:
     """Return how many items, over all shards, a slice is made for (growing: the first one)."""
     if settings.retention != "ring" or settings.write == "all":
         return settings.capacity
@@ -135,7 +134,7 @@ def slice_capacity(settings: Retained) -> int:
     return min(settings.capacity, -(-2 * settings.capacity // (settings.slices or 1)))
 
 
-def size_first(settings: Retained) -> Sizing:
+def size_first(settings: Shape) -> Sizing:
     """Return the geometry of the slices; of a growing filter that of the first.
 
     Raises:
@@ -144,7 +143,7 @@ def size_first(settings: Retained) -> Sizing:
     return size(slice_capacity(settings), settings.error_rate, settings.layout, settings.shards, slice_share(settings))
 
 
-def growing_slice(config: Retained, index: int) -> Sizing | None:
+def growing_slice(config: Shape, index: int) -> Sizing | None:
     """Return the geometry of slice ``index`` (from 0) of a growing filter; None if there can be no such slice.
 
     Each is twice the one before, until a bitmap reaches its limit; then all are of that size.
@@ -154,7 +153,7 @@ def growing_slice(config: Retained, index: int) -> Sizing | None:
     return grown(size_first(config), index, growing_share(config.error_rate, index))
 
 
-def check_growth(settings: Retained, first: Sizing) -> None:
+def check_growth(settings: Shape, first: Sizing) -> None:
     """Check that a growing filter can grow to many times its first capacity.
 
     The floor of double hashing (see ``sizing.classic_bits``) lets slices of layout classic hold ever fewer items at
@@ -172,19 +171,19 @@ def check_growth(settings: Retained, first: Sizing) -> None:
         raise ValueError(f"layout classic: {text}: take layout blocked or a higher error_rate")
 
 
-def error_rate_at_capacity(settings: Retained) -> float:
+def error_rate_at_capacity(settings: Shape) -> float:
     """Return the expected error rate when every slice holds its capacity (growing: whatever it grows to)."""
     if settings.retention == "growing":
         return settings.error_rate
     return size_first(settings).error_rate_at_capacity * (1 if settings.write == "all" else live_slices(settings))
 
 
-def live_slices(settings: Retained) -> int:
+def live_slices(settings: Shape) -> int:
     """Return how many slices are live once the window is full (growing: at first)."""
     return {"ring": settings.slices or 1, "rolling": 2}.get(settings.retention, 1)
 
 
-def memory(settings: Retained, *, rotating: bool = False) -> int:
+def memory(settings: Shape, *, rotating: bool = False) -> int:
     """Return the bytes that the server allocates for all live slices (growing: for the first one).
 
     ``rotating``: rolling: while the next history is built, which is a slice more.
@@ -193,25 +192,26 @@ def memory(settings: Retained, *, rotating: bool = False) -> int:
     return (live_slices(settings) + more) * size_first(settings).memory
 
 
-def slices_at(config: Geometry, epoch: int, *, rotating: bool = False) -> list[Slice]:
+def slices_at(config: Shape, first: Slice, epoch: int, *, rotating: bool = False) -> list[Slice]:
     """Return the live slices, oldest first, that a shard has once it has turned so often; empty if it cannot have.
 
     Args:
         config: of the filter.
+        first: of the shard, as it was made.
         epoch: of the shard.
         rotating: rolling: whether the next history is still to be built.
     """
     if config.retention == "rolling":
         names = ["history"] * (epoch > rotating) + ["history_1"] * (rotating and epoch > 0) + ["today"]
-        return [Slice(name, config.units, config.bytes) for name in names]
+        return [Slice(name, first.units, first.size) for name in names]
     if config.retention == "growing":
         sizes = [growing_slice(config, index) for index in range(min(epoch, GROWN_LIMIT) + 1)]
         made = [Slice(_name(epoch - n), each.units, each.slice_bytes) for n, each in enumerate(sizes) if each]
         return made if len(made) == epoch + 1 else []
     if config.retention == "forever":
-        return [Slice("today", config.units, config.bytes)] if not epoch else []
+        return [Slice("today", first.units, first.size)] if not epoch else []
     live = min(epoch + 1, config.slices or 1)
-    return [Slice(_name(age), config.units, config.bytes) for age in range(live - 1, -1, -1)]
+    return [Slice(_name(age), first.units, first.size) for age in range(live - 1, -1, -1)]
 
 
 def _name(age: int) -> str:

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.bloom.retention import TIMED, error_rate_at_capacity, growing_slice, size_first, slice_share
+from urifilter_redis.bloom.retention import TIMED, Shape, error_rate_at_capacity, growing_slice, size_first, slice_share
 from urifilter_redis.bloom.sizing import Sizing, error_rate_from_fill, items_from_fill
 from urifilter_redis.engine.queries import ask, server_time
 from urifilter_redis.flows.bitmaps import fill_of
@@ -58,30 +58,21 @@ class SliceInfo:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class FilterInfo:
-    """A filter's configuration and state; the attributes are the keys of its JSON.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterInfo(Shape):
+    """A filter's configuration and state; these attributes and those of its shape are the keys of its JSON.
 
     Times that lie in the server's future, because its clock was ahead, are given as that of the asking.
 
     Attributes:
         name: of the filter.
         uid: its random 16 hex digits.
-        layout: ``blocked``, ``classic`` or ``counting``.
-        retention: ``forever``, ``growing``, ``ring`` or ``rolling``.
-        capacity: items of the whole window (growing: of the first slice).
-        error_rate: what was asked for.
         shards: how many.
         k: offsets an item.
         slice_bytes: of one shard's first bitmap.
         normalize: of items.
         hash: of items.
         seed: of the hash, as text.
-        slices: ring and rolling: the window, in periods.
-        period: ring and rolling: how long a slice is written to.
-        write: ring: ``newest`` or ``all``.
-        expire_after: ring and rolling: ``first-seen`` or ``last-seen``.
-        period_capacity: ring: what was asked for, if anything.
         archive: where checkpoints and closed slices are, without user and password; ``redis``: slices, beside it.
         created: server time in seconds since 1970.
         phase: ``idle`` when nothing is under way.
@@ -102,21 +93,13 @@ class FilterInfo:
 
     name: str
     uid: str
-    layout: str
-    retention: str
-    capacity: int
-    error_rate: float
     shards: int
+    period: str | None = None
     k: int
     slice_bytes: int
     normalize: str
     hash: str
     seed: str
-    slices: int | None
-    period: str | None
-    write: str | None
-    expire_after: str | None
-    period_capacity: int | None
     archive: str | None
     created: float
     phase: str
@@ -135,7 +118,8 @@ class FilterInfo:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the attributes as a dictionary for JSON."""
-        return asdict(self) | {"live_slices": [asdict(each) for each in self.live_slices]}
+        first = {"name": self.name, "uid": self.uid}
+        return first | asdict(self) | {"live_slices": [asdict(each) for each in self.live_slices]}
 
 
 @dataclass(slots=True)

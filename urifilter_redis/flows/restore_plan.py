@@ -104,11 +104,12 @@ def _archived_state(config: Config, archived: Archived) -> ShardState | None:
         each.epoch: Closed(each.epoch, each.opened, each.closed, each.inserted) for each in archived.slices.values()
     }
     known = {each.epoch: each for each in state.closed} | there if state else there
-    lost = there[last].opened  # what is known of none is in nothing, and nothing depends on its times
+    lost = there[last].opened  # unknown slices hold no items, so any time will do
+    view = View(tuple(slices_at(config, config.today, epoch)))
     closed = tuple(known.get(each, Closed(each, lost, lost, 0)) for each in range(oldest, epoch))
     return replace(
         state or _empty(config, 0), epoch=epoch, phase="idle", token="", pieces=None, late=False, inserted=0,
-        opened=there[last].closed, closed=closed, oldest=oldest, view=View(tuple(slices_at(config, epoch))),
+        opened=there[last].closed, closed=closed, oldest=oldest, view=view,
     )  # fmt: skip
 
 

@@ -71,7 +71,7 @@ class Turn:
     @classmethod
     def again(cls, session: Session, shard: int, state: ShardState, token: str) -> Turn:
         """Return a turn to a bitmap of the same size: all slices of rings and rolling filters are."""
-        return cls(shard, state, token, Slice("today", session.config.units, session.config.bytes))
+        return cls(shard, state, token, session.config.today)
 
     def call(self, session: Session, step: str) -> Call:
         """Build the call of a step: ``allocate`` or ``turn``."""

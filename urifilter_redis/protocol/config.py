@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import MISSING, Field, asdict, dataclass, fields
-from typing import Any
+from dataclasses import Field, asdict, dataclass, fields
+from typing import Any, Required, TypedDict, cast
 
 from urifilter_redis.bloom.digest import HASHES, new_seed
 from urifilter_redis.bloom.normalize import NORMALIZATIONS
@@ -14,6 +14,7 @@ from urifilter_redis.bloom.retention import (
     SLICES,
     TIMED,
     WRITES,
+    Shape,
     check_growth,
     period_of,
     size_first,
@@ -21,28 +22,35 @@ from urifilter_redis.bloom.retention import (
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.errors import ConfigMismatch, SliceLost, UriFilterError
 
-__all__ = ["FORMAT", "Config", "Settings"]
+__all__ = ["FORMAT", "Config", "FilterSettings", "Settings"]
 
 #: The version of ``meta`` and of the layouts; what is newer is refused.
 FORMAT = 1
 
 
+class FilterSettings(TypedDict, total=False):
+    """The settings of a filter as keyword arguments; ``Settings`` says what they mean."""
+
+    capacity: Required[int]
+    error_rate: float
+    layout: str
+    retention: str
+    slices: int | None
+    period: str | int | None
+    write: str | None
+    expire_after: str | None
+    period_capacity: int | None
+    shards: int | None
+    normalize: str
+    hash: str
+    seed: int | str | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What the creator of a filter asks for.
+class Settings(Shape):
+    """What the creator of a filter asks for: its shape, and what makes two items one.
 
     Attributes:
-        capacity: items of the whole window (growing: of the first slice).
-        error_rate: the probability that an item not seen is taken for seen, at capacity, over all slices.
-        layout: ``blocked``, ``classic`` or ``counting`` (retention ``forever`` only).
-        retention: ``forever``, ``growing``, ``ring`` or ``rolling``.
-        slices: ring and rolling: the window in periods, 2 to 1000 (ring: 400).
-        period: ring and rolling: how long a slice is written to: ``45s``, ``10m``, ``6h``, ``1d``, ``2w``, or seconds.
-        write: ring: ``newest`` or ``all``; None: newest.
-        expire_after: ring and rolling: ``first-seen`` or ``last-seen``; None: first-seen.
-        period_capacity: ring with write newest: items that one period may bring; None: 2 capacity / slices, and
-            with last-seen capacity.
-        shards: how many, or None for the fewest that keep slices within their limit.
         normalize: ``none``, ``whatwg`` or ``sorted``.
         hash: ``mmh3``, ``md5`` or ``blake2b``.
         seed: of the hash, or None for a random one.
@@ -51,16 +59,6 @@ class Settings:
         ValueError: a setting is not possible; the message says what is.
     """
 
-    capacity: int
-    error_rate: float = 1e-4
-    layout: str = "blocked"
-    retention: str = "forever"
-    slices: int | None = None
-    period: str | int | None = None
-    write: str | None = None
-    expire_after: str | None = None
-    period_capacity: int | None = None
-    shards: int | None = None
     normalize: str = "none"
     hash: str = "mmh3"
     seed: int | str | None = None
@@ -115,7 +113,7 @@ def _among(name: str, value: object, allowed: tuple[str, ...]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class Config(Shape):
     """A filter's settings and geometry as they stand in ``meta``; the attributes are the fields' names.
 
     (But for ``slices``, which is called ``window`` there: ``slices`` are the live ones.) None is what the retention
@@ -125,23 +123,15 @@ class Config:
     only, beside the filter).
     """
 
-    uid: str
-    layout: str
-    retention: str
-    capacity: int
-    error_rate: float
     shards: int
+    period: str | None = None
+    uid: str
     k: int
     units: int
     bytes: int
     normalize: str
     hash: str
     seed: str
-    slices: int | None = None
-    period: str | None = None
-    write: str | None = None
-    expire_after: str | None = None
-    period_capacity: int | None = None
     archive: str | None = None
 
     @classmethod
@@ -177,18 +167,22 @@ class Config:
             raise SliceLost(f"{name}: meta is damaged: {error!r}") from error
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def today(self) -> Slice:
+        """A shard's first slice."""
+        return Slice("today", self.units, self.bytes)
+
+    @property
+    def settings(self) -> FilterSettings:
         """What ``create`` takes to make a filter with the same geometry, hash and seed."""
         names = {each.name for each in fields(Settings)}
-        return {name: value for name, value in asdict(self).items() if name in names}
+        return cast("FilterSettings", {name: value for name, value in asdict(self).items() if name in names})
 
     def to_meta(self, shard: int, phase: str) -> list[str]:
         """Return field and value in turn, for the script ``create``."""
         values: dict[str, Any] = {"format": FORMAT}
         values |= {_IN_META.get(name, name): value for name, value in asdict(self).items() if value is not None}
         del values["uid"]
-        today = Slice("today", self.units, self.bytes)
-        values |= {"shard": shard, "phase": phase, "epoch": 0, "oldest": 0, "slices": today, "inserted": 0}
+        values |= {"shard": shard, "phase": phase, "epoch": 0, "oldest": 0, "slices": self.today, "inserted": 0}
         if self.retention == "growing":
             values["limit"] = size_first(self).shard_capacity
         return [text for name, value in values.items() for text in (name, _write(value))]
@@ -218,8 +212,8 @@ _READ = {"str": str, "int": int, "float": float}
 
 
 def _has(meta: dict[str, str], field: Field[Any]) -> bool:
-    """Whether a field is to be read; what filters of older versions do not have has a default."""
-    return field.default is MISSING or _IN_META.get(field.name, field.name) in meta
+    """Whether a field is to be read; one that may be None is not there then, nor in filters of older versions."""
+    return "None" not in str(field.type) or _IN_META.get(field.name, field.name) in meta
 
 
 def _read(type_: str, text: str) -> Any:

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import ipaddress
 import tomllib
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -74,24 +84,24 @@ class TokenSettings(BaseModel):
         return Token(self.name, self.digest, self.filters, self.access)
 
 
-class FilterSettings(BaseModel):
-    """A filter that the service makes when there is none: the options of ``UriFilter.create``."""
+def _setting(name: str, kind: Any) -> Any:
+    """Return the type of a setting of a filter as pydantic wants it, and its default."""
+    default = next(each.default for each in fields(config.Settings) if each.name == name)
+    checked = Annotated[kind, BeforeValidator(_no_truth)] if kind in {int, float, int | None} else kind
+    return checked if default is MISSING else (checked, default)
+
+
+#: A field a setting, made of the library's own, so that none is forgotten here.
+_SETTINGS: Any = create_model(
+    "_SETTINGS", **{name: _setting(name, kind) for name, kind in get_type_hints(config.Settings).items()}
+)
+
+
+class FilterSettings(_SETTINGS):  # type: ignore[misc]  # it has a base that is made at run time
+    """A filter that the service makes when there is none: the settings of ``UriFilter.create``."""
 
     model_config = _STRICT
 
-    capacity: Whole
-    error_rate: Number = 1e-4
-    layout: str = "blocked"
-    retention: str = "forever"
-    slices: Whole | None = None
-    period: str | int | None = None
-    write: str | None = None
-    expire_after: str | None = None
-    period_capacity: Whole | None = None
-    shards: Whole | None = None
-    normalize: str = "none"
-    hash: str = "mmh3"
-    seed: int | str | None = None
     large: bool = False
 
     @model_validator(mode="after")
@@ -101,7 +111,7 @@ class FilterSettings(BaseModel):
 
     def settings(self) -> config.Settings:
         """Return them as the library uses them."""
-        return config.Settings(**{name: getattr(self, name) for name in type(self).model_fields if name != "large"})
+        return config.Settings(**{each.name: getattr(self, each.name) for each in fields(config.Settings)})
 
 
 class ServiceSettings(BaseSettings):

@@ -277,7 +277,7 @@ class Checkpoint:
         if not same or not 1 <= self.number <= documents.MOST // 2 or self.begun < 1:
             raise ArchiveCorrupt(f"{what} is of another filter or shard")
         state = self._checked_state(config, what)
-        if list(state.view.slices) != slices_at(config, state.epoch, rotating=state.phase == "rotating"):
+        if list(state.view.slices) != slices_at(config, config.today, state.epoch, rotating=state.phase == "rotating"):
             raise ArchiveCorrupt(f"{what} has slices that the filter cannot have")
         if [bitmap.name for bitmap in self.bitmaps] != [slice_.name for slice_ in state.view.slices]:
             raise ArchiveCorrupt(f"{what} lacks slices")
