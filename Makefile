@@ -1,0 +1,41 @@
+# The commands that a contributor types; CONTRIBUTING.md says more. `make` alone lists them.
+PYTHON ?= python3
+BIN = venv/bin
+
+help:  ## list the commands
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
+
+venv/.made: pyproject.toml
+	$(PYTHON) -m venv venv
+	$(BIN)/pip install -q -e '.[test,lint]'
+	touch $@
+
+venv: venv/.made  ## make the virtual environment that the others use
+
+unit: venv  ## tests that need no server
+	$(BIN)/pytest -q tests/unit
+
+test: venv  ## the tests of every kind; under five minutes on two cores
+	$(BIN)/pytest -q -n auto
+
+slow: venv  ## the tests that explore: long runs, every kill point; make slow SEED=7
+	$(BIN)/pytest -q -n auto -m slow $(if $(SEED),--hypothesis-seed=$(SEED))
+
+lint: venv  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p urifilter_redis -p cli
+
+format: venv  ## format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+ci:  ## everything, as CI does it
+	.ci/run
+
+dist: venv  ## build wheel and sdist, and check them
+	rm -rf dist
+	$(BIN)/hatchling build
+	$(BIN)/twine check --strict dist/*
+
+.PHONY: help venv unit test slow lint format ci dist
