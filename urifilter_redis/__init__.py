@@ -7,7 +7,9 @@ import pathlib
 
 from urifilter_redis._version import __version__
 from urifilter_redis.aio import AsyncUriFilter
+from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.client import UriFilter, drop_filter, list_filters
+from urifilter_redis.engine.session import Restored
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.errors import (
     AnswerLost,
@@ -26,8 +28,11 @@ from urifilter_redis.errors import (
     TooLarge,
     UriFilterError,
 )
+from urifilter_redis.flows.checkpoint import Written
 from urifilter_redis.flows.info import FilterInfo, SliceInfo
 from urifilter_redis.flows.rotation import Rotation
+from urifilter_redis.protocol.config import Config, FilterSettings
+from urifilter_redis.protocol.meta import View
 
 __all__ = [
     "AnswerLost",
@@ -36,21 +41,27 @@ __all__ = [
     "ArchiveMissing",
     "AsyncUriFilter",
     "BadItem",
+    "Config",
     "ConfigMismatch",
     "FilterAPIError",
     "FilterFull",
     "FilterInfo",
     "FilterNotFound",
+    "FilterSettings",
+    "Restored",
     "Restoring",
     "Rotation",
     "RotationConflict",
     "ServerUnavailable",
+    "Slice",
     "SliceInfo",
     "SliceLost",
     "Timeouts",
     "TooLarge",
     "UriFilter",
     "UriFilterError",
+    "View",
+    "Written",
     "__version__",
     "drop_filter",
     "list_filters",

@@ -12,12 +12,13 @@ from urifilter_redis.archive.homes.opening import named_home
 from urifilter_redis.engine.async_driver import drive
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow, Timeouts
-from urifilter_redis.errors import AnswerLost, UriFilterError
+from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import dropping, items, lifecycle, rotation
 from urifilter_redis.flows.checkpoint import checkpoint, checkpoint_age
 from urifilter_redis.flows.info import FilterInfo, info, inserted
 from urifilter_redis.flows.union import union
-from urifilter_redis.protocol.config import Config, FilterSettings, Settings
+from urifilter_redis.opened import OpenedFilter
+from urifilter_redis.protocol.config import FilterSettings, Settings
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.transport.connections import Address, AsyncConnector
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     import redis.asyncio as redis_asyncio
 
     from urifilter_redis.engine.batch import Batch
-    from urifilter_redis.engine.session import Restored
     from urifilter_redis.flows.checkpoint import Written
     from urifilter_redis.flows.rotation import Rotation
 
@@ -37,7 +37,7 @@ __all__ = ["AsyncUriFilter"]
 T = TypeVar("T")
 
 
-class AsyncUriFilter:
+class AsyncUriFilter(OpenedFilter):
     """A shared set of seen items, inside a Redis or Valkey server, for asyncio.
 
     The methods are those of ``UriFilter``, with its arguments, answers and errors. A call whose task is cancelled
@@ -45,8 +45,8 @@ class AsyncUriFilter:
     """
 
     def __init__(self, connector: AsyncConnector, session: Session) -> None:
+        super().__init__(session)
         self._connector = connector
-        self._session = session
 
     @classmethod
     async def create(  # noqa: PLR0913 - the settings of a filter
@@ -60,7 +60,45 @@ class AsyncUriFilter:
         timeouts: Timeouts | None = None,
         **settings: Unpack[FilterSettings],
     ) -> Self:
-        """Make a filter, or open it if it is there with the same settings; see ``UriFilter.create``."""
+        """Make a filter, or open it if it is there with the same settings.
+
+        Args:
+            name: 1 to 64 of ``A-Z a-z 0-9 . _ -``.
+            capacity: items of the whole window (growing: of the first slice).
+            error_rate: the probability, at capacity, that an item not seen is taken for seen, over all slices.
+            layout: ``blocked`` (fast), ``classic`` (smallest) or ``counting`` (items can be removed; forever only).
+            retention: ``forever``, ``growing``, ``ring`` or ``rolling``.
+            slices: ring and rolling: the window in periods; what was seen expires that many rotations later.
+            period: ring and rolling: time between rotations: ``45s``, ``10m``, ``6h``, ``1d``, ``2w``, or seconds.
+            write: ring: ``newest`` (None means that; the slices are written once, and all are looked at) or ``all``
+                (all are written, and one is looked at).
+            expire_after: ring and rolling: ``first-seen`` (None means that) or ``last-seen``.
+            period_capacity: ring with write newest: items that one period may bring; None: 2 capacity / slices.
+            shards: 1 to 4096, above 64 a power of two; None: the fewest that keep bitmaps under 16 MiB.
+            normalize: ``none``, ``whatwg`` or ``sorted``.
+            hash: ``mmh3``, ``md5`` or ``blake2b`` (keyed: for hostile input).
+            seed: for mmh3 a 32-bit number, for blake2b 32 hex digits; None: random.
+            large: make it even if it takes more than half of the memory that the server has free.
+            archive: where checkpoints and closed slices go, and what is restored from: ``file:///…`` or
+                ``mongodb://…/database``; None: ``URIFILTER_ARCHIVE``, else none (rolling: Redis, for closed slices).
+            redis: a URL or a ``redis.asyncio.Redis``; None: ``URIFILTER_REDIS_URL``, else the embedded server.
+            prefix: what all keys begin with.
+            timeouts: how long to wait for the server.
+
+        Raises:
+            ValueError: a setting is not possible.
+            TooLarge: it takes more memory than the server has free, or more than half of that without ``large``.
+            ConfigMismatch: the filter exists with other settings; each is named.
+            SliceLost: parts of the filter are missing.
+            Restoring: another process is bringing the filter back from its archive.
+            ArchiveError: the archive is away, damaged, not named, or not the filter's.
+            ServerUnavailable: the server is away, or refuses.
+
+        Example:
+            >>> news = await AsyncUriFilter.create("more", capacity=10_000_000, error_rate=1e-6)
+            >>> news.config.shards
+            3
+        """
         flow = functools.partial(lifecycle.create, settings=Settings(**settings), large=large)
         return await cls._begin(flow, name, redis, prefix, timeouts, archive)
 
@@ -74,7 +112,32 @@ class AsyncUriFilter:
         prefix: str = DEFAULT_PREFIX,
         timeouts: Timeouts | None = None,
     ) -> Self:
-        """Open a filter that exists; see ``UriFilter.open``."""
+        """Open a filter that exists in Redis or its archive.
+
+        With its archive it is restored if Redis came back empty, older than the archive, or without some slices.
+
+        Args:
+            name: of the filter.
+            archive: where checkpoints and closed slices are: ``file:///…`` or ``mongodb://…/database``; None:
+                ``URIFILTER_ARCHIVE``, else none.
+            redis: a URL or a ``redis.asyncio.Redis``; None: ``URIFILTER_REDIS_URL``, else the embedded server.
+            prefix: the beginning of all keys.
+            timeouts: how long to wait for the server.
+
+        Raises:
+            FilterNotFound: there is none of that name.
+            ConfigMismatch: ``archive`` has another filter of this name than Redis, or was given for one without.
+            SliceLost: parts of the filter are missing.
+            Restoring: another process is bringing the filter back from its archive.
+            ArchiveMissing: there is no filter, but this user has seen one with an archive, which the message names.
+            ArchiveError: the archive is away, damaged, or not the filter's.
+            ServerUnavailable: the server is away, or refuses.
+
+        Example:
+            >>> await AsyncUriFilter.open("nothing")
+            Traceback (most recent call last):
+            urifilter_redis.errors.FilterNotFound: ...
+        """
         return await cls._begin(lifecycle.open_, name, redis, prefix, timeouts, archive)
 
     @classmethod
@@ -104,50 +167,6 @@ class AsyncUriFilter:
         self._connector.check_loop()
         return await drive(flow, self._connector)
 
-    @property
-    def name(self) -> str:
-        """The filter's name."""
-        return self._session.keys.name
-
-    @property
-    def server(self) -> str:
-        """The server's address, without its password."""
-        return self._session.server
-
-    @property
-    def config(self) -> Config:
-        """The settings and geometry that were fixed at creation."""
-        return self._session.config
-
-    @property
-    def settings(self) -> FilterSettings:
-        """What ``create`` takes to make another filter with the same geometry, hash and seed."""
-        return self._session.config.settings
-
-    @property
-    def forbidden(self) -> tuple[str, ...]:
-        """The server's commands that this user may not run and some methods need; see ``UriFilter.forbidden``."""
-        return self._session.forbidden
-
-    @property
-    def restored(self) -> Restored | None:
-        """What opening the filter brought back from its archive; None if nothing."""
-        return self._session.restored
-
-    @property
-    def on_progress(self) -> Callable[[int, int], object]:
-        """Called with (done, total) as a rotation or union goes on; for a progress bar."""
-        return self._session.report
-
-    @on_progress.setter
-    def on_progress(self, report: Callable[[int, int], object]) -> None:
-        self._session.report = report
-
-    @property
-    def unresolved(self) -> list[AnswerLost]:
-        """Calls that were cancelled before all answers were there; pass one as ``retry=`` to get them."""
-        return items.unresolved(self._session)
-
     async def _ask(
         self,
         command: str,
@@ -163,29 +182,123 @@ class AsyncUriFilter:
             return read(await self._run(items.resolve(self._session, batch)))
 
     async def insert(self, uri: object, *, max_age: int | None = None, retry: UriFilterError | None = None) -> bool:
-        """Insert an item; see ``UriFilter.insert``."""
+        """Insert an item; return whether it is new.
+
+        True is answered exactly once for an item, over all processes.
+
+        Args:
+            uri: a str, bytes or any JSON value.
+            max_age: ring: an item that was seen only in slices older than this counts as new; None: any age is seen.
+            retry: the error that this method raised for the same item; its answer is asked for again.
+
+        Raises:
+            BadItem: the item cannot be filtered.
+            ValueError: ``max_age`` is not for this filter, or ``retry`` is not of this call.
+            FilterFull: growing: no further slice can be made.
+            AnswerLost: the retries ran out, and the item may have been inserted: pass the error as ``retry=``.
+            UriFilterError: any other of the tree in ``errors``.
+
+        Example:
+            >>> await news.insert("https://example.com/a")
+            True
+            >>> await news.insert("https://example.com/a")
+            False
+        """
         return await self._ask("insert", [uri], lambda batch: batch.answers[0] == 0, max_age, retry)
 
     async def insert_many(
         self, uris: Iterable[object], *, max_age: int | None = None, retry: UriFilterError | None = None
     ) -> list[int]:
-        """Insert items; see ``UriFilter.insert_many``."""
+        """Insert items; return the age of each.
+
+        Age 0 is new. Age n was seen, in the n-th newest slice (rolling: 1 in today, 2 before; ring with write all: 1).
+        An
+        item that is given twice is new once.
+
+        Args:
+            uris: any number of items; all are checked before any is sent.
+            max_age: ring: an item that was seen only in slices older than this counts as new; None: any age is seen.
+            retry: the error that this method raised for the same items; only items without an answer are asked again.
+
+        Returns:
+            One age an item, in the order of the items.
+
+        Raises:
+            BadItem: with the indices of all bad items; nothing was inserted.
+            TypeError: one string was given instead of a list.
+            ValueError: ``max_age`` is not for this filter, or ``retry`` is not of this call.
+            FilterFull: growing: no further slice can be made.
+            AnswerLost: the retries ran out; ``answers`` has the ages that arrived, ``retry=`` asks for the others.
+            UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
+
+        Example:
+            >>> await news.insert_many(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
+            [0, 0, 1]
+        """
         return await self._ask("insert", uris, items.ages, max_age, retry)
 
     async def unique(
         self, uris: Iterable[object], *, max_age: int | None = None, retry: UriFilterError | None = None
     ) -> list[Any]:
-        """Insert items, return the new ones; see ``UriFilter.unique``."""
+        """Insert items; return those that are new, in their order.
+
+        Args:
+            uris: any number of items; all are checked before any is sent.
+            max_age: ring: an item that was seen only in slices older than this counts as new; None: any age is seen.
+            retry: the error that this method raised for the same items; only items without an answer are asked again.
+
+        Returns:
+            The caller's own objects.
+
+        Raises:
+            BadItem: with the indices of all bad items; nothing was inserted.
+            TypeError: one string was given instead of a list.
+            ValueError: ``max_age`` is not for this filter, or ``retry`` is not of this call.
+            FilterFull: growing: no further slice can be made.
+            AnswerLost: the retries ran out; ``answers`` has the ages that arrived, ``retry=`` asks for the others.
+            UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
+
+        Example:
+            >>> await news.unique(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
+            ['https://example.com/a', 'https://example.com/b']
+        """
         return await self._ask("insert", uris, items.new_items, max_age, retry)
 
     async def __call__(self, uris: Iterable[object], *, max_age: int | None = None) -> list[Any]:
-        """Do as ``unique``."""
+        """Do as ``unique``.
+
+        Example:
+            >>> await news(["https://example.com/a"])
+            ['https://example.com/a']
+        """
         return await self.unique(uris, max_age=max_age)
 
     async def iter_unique(
         self, uris: Iterable[T] | AsyncIterable[T], *, max_age: int | None = None
     ) -> AsyncIterator[T]:
-        """Yield the new items of a stream, which may be asynchronous; see ``UriFilter.iter_unique``."""
+        """Yield the new items of a stream of any length, in their order; memory is bounded.
+
+        Items are inserted in windows of some thousand. When the loop ends early, the new items that were inserted and
+        not
+        yielded are forgotten again. When an error ends a window, the items that are known to be new are yielded first;
+        the
+        error's ``items`` are the window's, for ``retry=`` of ``unique``.
+
+        Args:
+            uris: the stream, which may be asynchronous.
+            max_age: ring: an item that was seen only in slices older than this counts as new; None: any age is seen.
+
+        Raises:
+            BadItem: with the indices of all bad items of a window; nothing of the window was inserted.
+            ValueError: ``max_age`` is not for this filter.
+            AnswerLost: the retries ran out; ``answers`` has the ages that arrived.
+            UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
+
+        Example:
+            >>> lines = (f"https://example.com/{n % 3}" for n in range(9))
+            >>> [item async for item in news.iter_unique(lines)]
+            ['https://example.com/0', 'https://example.com/1', 'https://example.com/2']
+        """
         async for window in _windows(uris):
             left: Iterator[Any] = iter(())
             failed: UriFilterError | None = None
@@ -216,67 +329,267 @@ class AsyncUriFilter:
             return iter(items.new_items(batch)), failed
 
     async def contains(self, uri: object, *, max_age: int | None = None) -> bool:
-        """Whether an item was seen; see ``UriFilter.contains``."""
+        """Whether an item was seen; nothing is inserted.
+
+        Args:
+            uri: a str, bytes or any JSON value.
+            max_age: ring: look only at so many of the newest slices; None: at all.
+
+        Raises:
+            BadItem: the item cannot be filtered.
+            ValueError: ``max_age`` is not for this filter.
+            UriFilterError: any other of the tree in ``errors``.
+
+        Example:
+            >>> await news.contains("https://example.com/a")
+            False
+        """
         return (await self.contains_many([uri], max_age=max_age))[0] > 0
 
     async def contains_many(self, uris: Iterable[object], *, max_age: int | None = None) -> list[int]:
-        """Return the age of each item; see ``UriFilter.contains_many``."""
+        """Return the age of each item without inserting: 0 for not seen, else as ``insert_many``.
+
+        Args:
+            uris: any number of items.
+            max_age: ring: look only at so many of the newest slices; None: at all.
+
+        Returns:
+            One age an item, in the order of the items.
+
+        Raises:
+            BadItem: with the indices of all bad items.
+            TypeError: one string was given instead of a list.
+            ValueError: ``max_age`` is not for this filter.
+            UriFilterError: any other of the tree in ``errors``.
+
+        Example:
+            >>> await news.insert("https://example.com/a")
+            True
+            >>> await news.contains_many(["https://example.com/a", "https://example.com/b"])
+            [1, 0]
+        """
         return await self._ask("contains", uris, items.ages, max_age)
 
     async def forget(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[bool]:
-        """Make items new again; see ``UriFilter.forget``."""
+        """Make items new again; return whether each was there.
+
+        Args:
+            uris: any number of items.
+            retry: the error that this method raised for the same items; only items without an answer are asked again.
+
+        Raises:
+            BadItem: with the indices of all bad items; nothing was forgotten.
+            TypeError: one string was given instead of a list.
+            ValueError: ``retry`` is not of this call.
+            AnswerLost: the retries ran out; ``answers`` has the answers that arrived, ``retry=`` asks for the others.
+            UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
+
+        Example:
+            >>> await news.insert("https://example.com/a")
+            True
+            >>> await news.forget(["https://example.com/a", "https://example.com/b"])
+            [True, False]
+            >>> await news.insert("https://example.com/a")
+            True
+        """
         return await self._ask("forget", uris, items.truths, retry=retry)
 
     async def remove(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[bool]:
-        """Take items out again, layout counting only; see ``UriFilter.remove``."""
+        """Take items out again, layout counting only; return whether each was there.
+
+        Remove only items that certainly were inserted. The filter notices most others; the rest hide other items.
+        ``forget``
+        is safe for all.
+
+        Args:
+            uris: any number of items.
+            retry: the error that this method raised for the same items; only items without an answer are asked again.
+
+        Raises:
+            BadItem: with the indices of all bad items; nothing was removed.
+            TypeError: one string was given instead of a list.
+            ValueError: the layout is another, or ``retry`` is not of this call.
+            AnswerLost: the retries ran out; ``answers`` has the answers that arrived, ``retry=`` asks for the others.
+            UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
+
+        Example:
+            >>> await counted.insert("https://example.com/a")
+            True
+            >>> await counted.remove(["https://example.com/a"])
+            [True]
+        """
         return await self._ask("remove", uris, items.truths, retry=retry)
 
     async def checkpoint_age(self) -> float:
-        """Return the seconds since the last checkpoint of any shard began; see ``UriFilter.checkpoint_age``."""
+        """Return the seconds since the last checkpoint of any shard began; infinity without a known one.
+
+        Raises:
+            UriFilterError: any of the tree in ``errors``.
+
+        Example:
+            >>> await news.checkpoint_age()
+            inf
+        """
         return await self._run(checkpoint_age(self._session))
 
     async def rotate(self, expected_epoch: int | None = None, *, dry_run: bool = False) -> Rotation:
-        """Rotate a ring or rolling filter once; see ``UriFilter.rotate``."""
+        """Rotate a ring or rolling filter once, and finish a rotation that was left unfinished.
+
+        Args:
+            expected_epoch: rotate only if the filter is in this epoch, so that of many processes that ask one rotates;
+                None:
+                rotate in any case.
+            dry_run: change nothing; return the epoch that would be reached.
+
+        Raises:
+            RotationConflict: the filter is not, or not any more, in ``expected_epoch``.
+            ArchiveError: rolling: the archive is away or damaged.
+            UriFilterError: the retention does not rotate by time; any other of the tree in ``errors``.
+
+        Example:
+            >>> (await daily.rotate(expected_epoch=0)).epoch
+            1
+        """
         return await self._run(rotation.rotate(self._session, expected_epoch, dry_run=dry_run))
 
     async def due(self) -> int | None:
-        """Return the epoch that ``rotate_due`` would reach; see ``UriFilter.due``."""
+        """Return the epoch that ``rotate_due`` would reach; None if nothing is due.
+
+        Raises:
+            UriFilterError: the retention does not rotate by time; any other of the tree in ``errors``.
+
+        Example:
+            >>> await daily.due() is None
+            True
+        """
         return await self._run(rotation.due(self._session))
 
     async def epoch(self) -> int:
-        """Return how often the filter was rotated."""
+        """Return the number of rotations so far (growing: of slices that were added).
+
+        Raises:
+            UriFilterError: any of the tree in ``errors``.
+
+        Example:
+            >>> await daily.epoch()
+            0
+        """
         return await self._run(rotation.epoch(self._session))
 
     async def next_rotation(self) -> float:
-        """Return when a rotation is due; see ``UriFilter.next_rotation``."""
+        """Return the time at which a rotation is due, in seconds since 1970, server time.
+
+        Raises:
+            UriFilterError: the retention does not rotate by time; any other of the tree in ``errors``.
+
+        Example:
+            >>> await daily.next_rotation() > time.time()
+            True
+        """
         return await self._run(rotation.next_rotation(self._session))
 
     async def rotate_due(self) -> Rotation | None:
-        """Rotate if it is due; see ``UriFilter.rotate_due``."""
+        """Rotate if a period is over or a rotation was left unfinished; return None if not.
+
+        Raises:
+            ArchiveError: rolling: the archive is away or damaged.
+            UriFilterError: the retention does not rotate by time; any other of the tree in ``errors``.
+
+        Example:
+            >>> await daily.rotate_due() is None
+            True
+        """
         return await self._run(rotation.rotate_due(self._session))
 
     async def checkpoint(self, *, full: bool = False) -> Written:
-        """Write back to the archive what has changed; see ``UriFilter.checkpoint``."""
+        """Write all changes since the last checkpoint to the archive; inserts go on meanwhile.
+
+        Args:
+            full: write everything, for an archive in which something was damaged.
+
+        Raises:
+            ArchiveMissing: the filter has no archive, or the archive was not named.
+            ArchiveError: the archive failed; the last checkpoint is still there.
+            UriFilterError: any other of the tree in ``errors``.
+
+        Example:
+            >>> (await archived.checkpoint()).shards
+            1
+        """
         return await self._run(checkpoint(self._session, full=full))
 
     async def union(self, *sources: str) -> int:
-        """Insert all that other filters have seen; see ``UriFilter.union``."""
+        """Insert all items that other filters have seen, on this server and of equal geometry, hash and seed.
+
+        Args:
+            sources: their names; ``create(name, **news.settings)`` makes such a filter.
+
+        Returns:
+            The approximate number of those items.
+
+        Raises:
+            FilterNotFound: there is no such filter.
+            ConfigMismatch: a source has other geometry, hash or seed; each difference is named.
+            UriFilterError: any other of the tree in ``errors``.
+
+        Example:
+            >>> await news.union("old news")
+            Traceback (most recent call last):
+            ValueError: a filter's name is 1 to 64 of A-Z a-z 0-9 . _ - and not 'old news'
+        """
         return await self._run(union(self._session, sources))
 
     async def info(self) -> FilterInfo:
-        """Return configuration and state; see ``UriFilter.info``."""
+        """Return configuration and state.
+
+        All bits are counted, so the call costs the server some ms for every 16 MiB.
+
+        Raises:
+            UriFilterError: any of the tree in ``errors``.
+
+        Example:
+            >>> (await news.info()).capacity
+            1000
+        """
         return await self._run(info(self._session))
 
     async def inserted(self) -> int:
-        """Return how many items were answered "new" and have not expired; see ``UriFilter.inserted``."""
+        """Return how many items were answered "new" and have not expired; cheap, unlike ``info``.
+
+        Raises:
+            UriFilterError: any of the tree in ``errors``.
+
+        Example:
+            >>> await news.inserted()
+            0
+        """
         return await self._run(inserted(self._session))
 
     async def drop(self, *, keep_archive: bool = False) -> None:
-        """Remove the filter; see ``UriFilter.drop``."""
+        """Remove the filter with all its items, and its archive unless ``keep_archive``.
+
+        Args:
+            keep_archive: leave the archive's part, from which the filter can be restored.
+
+        Raises:
+            ConfigMismatch: the filter was dropped and created anew by another process.
+            ArchiveMissing: the filter has an archive, which was not named.
+            UriFilterError: any other of the tree in ``errors``.
+
+        Example:
+            >>> await news.drop()
+            >>> await news.insert("https://example.com/a")
+            Traceback (most recent call last):
+            urifilter_redis.errors.FilterNotFound: ...
+        """
         await self._run(dropping.drop(self._session, keep_archive=keep_archive))
 
     async def close(self) -> None:
-        """Close the connections; the filter stays on the server."""
+        """Close the connections; the filter stays on the server.
+
+        Example:
+            >>> await news.close()
+        """
         if self._session.home is not None:
             await self._run(self._session.home.close())
         await self._connector.close()

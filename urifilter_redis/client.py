@@ -10,12 +10,13 @@ from urifilter_redis.archive.homes.opening import named_home
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow, Timeouts
-from urifilter_redis.errors import AnswerLost, UriFilterError
+from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import dropping, items, lifecycle, rotation
 from urifilter_redis.flows.checkpoint import checkpoint, checkpoint_age
 from urifilter_redis.flows.info import FilterInfo, info, inserted
 from urifilter_redis.flows.union import union
-from urifilter_redis.protocol.config import Config, FilterSettings, Settings
+from urifilter_redis.opened import OpenedFilter
+from urifilter_redis.protocol.config import FilterSettings, Settings
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.transport.connections import Address, Connector
 
@@ -27,10 +28,8 @@ if TYPE_CHECKING:
     import redis as redis_py
 
     from urifilter_redis.engine.batch import Batch
-    from urifilter_redis.engine.session import Restored
     from urifilter_redis.flows.checkpoint import Written
     from urifilter_redis.flows.rotation import Rotation
-    from urifilter_redis.protocol.meta import View
 
 __all__ = ["UriFilter", "drop_filter", "list_filters"]
 
@@ -59,7 +58,7 @@ def _close(session: Session, connector: Connector) -> None:
     connector.close()
 
 
-class UriFilter:
+class UriFilter(OpenedFilter):
     """A shared set of seen items, inside a Redis or Valkey server.
 
     Make one with ``create`` or ``open``; it may be shared by threads and used after a fork. As a context manager
@@ -67,8 +66,8 @@ class UriFilter:
     """
 
     def __init__(self, connector: Connector, session: Session) -> None:
+        super().__init__(session)
         self._connector = connector
-        self._session = session
 
     @classmethod
     def create(  # noqa: PLR0913 - the settings of a filter
@@ -115,6 +114,11 @@ class UriFilter:
             Restoring: another process is bringing the filter back from its archive.
             ArchiveError: the archive is away, damaged, not named, or not the filter's.
             ServerUnavailable: the server is away, or refuses.
+
+        Example:
+            >>> news = UriFilter.create("more", capacity=10_000_000, error_rate=1e-6)
+            >>> news.config.shards
+            3
         """
         flow = functools.partial(lifecycle.create, settings=Settings(**settings), large=large)
         return cls._begin(flow, name, redis, prefix, timeouts, archive)
@@ -129,18 +133,31 @@ class UriFilter:
         prefix: str = DEFAULT_PREFIX,
         timeouts: Timeouts | None = None,
     ) -> Self:
-        """Open a filter that exists in Redis or its archive; the arguments are those of ``create``.
+        """Open a filter that exists in Redis or its archive.
 
         With its archive it is restored if Redis came back empty, older than the archive, or without some slices.
+
+        Args:
+            name: of the filter.
+            archive: where checkpoints and closed slices are: ``file:///…`` or ``mongodb://…/database``; None:
+                ``URIFILTER_ARCHIVE``, else none.
+            redis: a URL or a ``redis.Redis``; None: ``URIFILTER_REDIS_URL``, else the embedded server.
+            prefix: the beginning of all keys.
+            timeouts: how long to wait for the server.
 
         Raises:
             FilterNotFound: there is none of that name.
             ConfigMismatch: ``archive`` has another filter of this name than Redis, or was given for one without.
             SliceLost: parts of the filter are missing.
             Restoring: another process is bringing the filter back from its archive.
-            ArchiveMissing: it is not there, and this user has seen it with an archive, which the message names.
+            ArchiveMissing: there is no filter, but this user has seen one with an archive, which the message names.
             ArchiveError: the archive is away, damaged, or not the filter's.
             ServerUnavailable: the server is away, or refuses.
+
+        Example:
+            >>> UriFilter.open("nothing")
+            Traceback (most recent call last):
+            urifilter_redis.errors.FilterNotFound: ...
         """
         return cls._begin(lifecycle.open_, name, redis, prefix, timeouts, archive)
 
@@ -158,54 +175,6 @@ class UriFilter:
     def _run(self, flow: Flow[T]) -> T:
         return drive(flow, self._connector, self._session.check)
 
-    @property
-    def name(self) -> str:
-        """The filter's name."""
-        return self._session.keys.name
-
-    @property
-    def server(self) -> str:
-        """The server's address, without its password."""
-        return self._session.server
-
-    @property
-    def config(self) -> Config:
-        """The settings and geometry that were fixed at creation."""
-        return self._session.config
-
-    @property
-    def settings(self) -> FilterSettings:
-        """What ``create`` takes to make another filter with the same geometry, hash and seed."""
-        return self._session.config.settings
-
-    def view(self, shard: int) -> View:
-        """Return the live slices of a shard, as far as this client knows."""
-        return self._session.view(shard)
-
-    @property
-    def forbidden(self) -> tuple[str, ...]:
-        """The server's commands that this user may not run and some methods need, as opening the filter found them."""
-        return self._session.forbidden
-
-    @property
-    def restored(self) -> Restored | None:
-        """What opening the filter brought back from its archive; None if nothing."""
-        return self._session.restored
-
-    @property
-    def on_progress(self) -> Callable[[int, int], object]:
-        """Called with (done, total) as a rotation or union goes on; for a progress bar."""
-        return self._session.report
-
-    @on_progress.setter
-    def on_progress(self, report: Callable[[int, int], object]) -> None:
-        self._session.report = report
-
-    @property
-    def unresolved(self) -> list[AnswerLost]:
-        """Calls that were interrupted before all answers were there; pass one as ``retry=`` to get them."""
-        return items.unresolved(self._session)
-
     def _ask(
         self,
         command: str,
@@ -220,52 +189,120 @@ class UriFilter:
             return read(self._run(items.resolve(self._session, batch)))
 
     def insert(self, uri: object, *, max_age: int | None = None, retry: UriFilterError | None = None) -> bool:
-        """Insert an item; True: it is new, and nobody else was or will be told so. Arguments as ``insert_many``.
+        """Insert an item; return whether it is new.
+
+        True is answered exactly once for an item, over all processes.
+
+        Args:
+            uri: a str, bytes or any JSON value.
+            max_age: ring: an item that was seen only in slices older than this counts as new; None: any age is seen.
+            retry: the error that this method raised for the same item; its answer is asked for again.
 
         Raises:
-            BadItem: it cannot be filtered.
-            AnswerLost: ask again with ``retry=``.
+            BadItem: the item cannot be filtered.
+            ValueError: ``max_age`` is not for this filter, or ``retry`` is not of this call.
+            FilterFull: growing: no further slice can be made.
+            AnswerLost: the retries ran out, and the item may have been inserted: pass the error as ``retry=``.
             UriFilterError: any other of the tree in ``errors``.
+
+        Example:
+            >>> news.insert("https://example.com/a")
+            True
+            >>> news.insert("https://example.com/a")
+            False
         """
         return self._ask("insert", [uri], lambda batch: batch.answers[0] == 0, max_age, retry)
 
     def insert_many(
         self, uris: Iterable[object], *, max_age: int | None = None, retry: UriFilterError | None = None
     ) -> list[int]:
-        """Insert items; return the age of each. An item given twice is new once.
+        """Insert items; return the age of each.
 
-        0 is new; n was seen, in the n-th newest slice (rolling: 1 in today, 2 before; ring with write all: 1).
+        Age 0 is new. Age n was seen, in the n-th newest slice (rolling: 1 in today, 2 before; ring with write all: 1).
+        An
+        item that is given twice is new once.
 
         Args:
-            uris: any number; all are checked before any is sent.
-            max_age: ring: what was seen only in slices older than this counts as new; None: any age is seen.
-            retry: what this method raised for the same items; only what has no answer yet is asked again.
+            uris: any number of items; all are checked before any is sent.
+            max_age: ring: an item that was seen only in slices older than this counts as new; None: any age is seen.
+            retry: the error that this method raised for the same items; only items without an answer are asked again.
+
+        Returns:
+            One age an item, in the order of the items.
 
         Raises:
-            BadItem: with all bad indices; nothing was inserted.
-            ValueError: ``max_age`` is not for this filter.
+            BadItem: with the indices of all bad items; nothing was inserted.
+            TypeError: one string was given instead of a list.
+            ValueError: ``max_age`` is not for this filter, or ``retry`` is not of this call.
             FilterFull: growing: no further slice can be made.
-            AnswerLost: retries ran out; ``answers`` has what did arrive, ``retry=`` asks for the rest.
-            UriFilterError: likewise with ``answers``.
+            AnswerLost: the retries ran out; ``answers`` has the ages that arrived, ``retry=`` asks for the others.
+            UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
+
+        Example:
+            >>> news.insert_many(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
+            [0, 0, 1]
         """
         return self._ask("insert", uris, items.ages, max_age, retry)
 
     def unique(
         self, uris: Iterable[object], *, max_age: int | None = None, retry: UriFilterError | None = None
     ) -> list[Any]:
-        """Insert items; return those that are new, in their order. Arguments and errors as ``insert_many``."""
+        """Insert items; return those that are new, in their order.
+
+        Args:
+            uris: any number of items; all are checked before any is sent.
+            max_age: ring: an item that was seen only in slices older than this counts as new; None: any age is seen.
+            retry: the error that this method raised for the same items; only items without an answer are asked again.
+
+        Returns:
+            The caller's own objects.
+
+        Raises:
+            BadItem: with the indices of all bad items; nothing was inserted.
+            TypeError: one string was given instead of a list.
+            ValueError: ``max_age`` is not for this filter, or ``retry`` is not of this call.
+            FilterFull: growing: no further slice can be made.
+            AnswerLost: the retries ran out; ``answers`` has the ages that arrived, ``retry=`` asks for the others.
+            UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
+
+        Example:
+            >>> news.unique(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
+            ['https://example.com/a', 'https://example.com/b']
+        """
         return self._ask("insert", uris, items.new_items, max_age, retry)
 
     def __call__(self, uris: Iterable[object], *, max_age: int | None = None) -> list[Any]:
-        """Do as ``unique``."""
+        """Do as ``unique``.
+
+        Example:
+            >>> news(["https://example.com/a"])
+            ['https://example.com/a']
+        """
         return self.unique(uris, max_age=max_age)
 
     def iter_unique(self, uris: Iterable[T], *, max_age: int | None = None) -> Iterator[T]:
-        """Yield those of a stream of any length that are new, in their order; memory is bounded.
+        """Yield the new items of a stream of any length, in their order; memory is bounded.
 
-        Items are inserted in windows of some thousand. When the loop over this ends early, what was inserted and
-        not yielded is forgotten again. When an error ends a window, what is known to be new is yielded first; the
-        error's ``items`` are the window's, for ``retry=``.
+        Items are inserted in windows of some thousand. When the loop ends early, the new items that were inserted and
+        not
+        yielded are forgotten again. When an error ends a window, the items that are known to be new are yielded first;
+        the
+        error's ``items`` are the window's, for ``retry=`` of ``unique``.
+
+        Args:
+            uris: the stream.
+            max_age: ring: an item that was seen only in slices older than this counts as new; None: any age is seen.
+
+        Raises:
+            BadItem: with the indices of all bad items of a window; nothing of the window was inserted.
+            ValueError: ``max_age`` is not for this filter.
+            AnswerLost: the retries ran out; ``answers`` has the ages that arrived.
+            UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
+
+        Example:
+            >>> lines = (f"https://example.com/{n % 3}" for n in range(9))
+            >>> list(news.iter_unique(lines))
+            ['https://example.com/0', 'https://example.com/1', 'https://example.com/2']
         """
         stream = iter(uris)
         while window := list(itertools.islice(stream, items.WINDOW)):
@@ -295,20 +332,44 @@ class UriFilter:
             return iter(items.new_items(batch)), failed
 
     def contains(self, uri: object, *, max_age: int | None = None) -> bool:
-        """Whether an item was seen; arguments and errors as ``contains_many``."""
+        """Whether an item was seen; nothing is inserted.
+
+        Args:
+            uri: a str, bytes or any JSON value.
+            max_age: ring: look only at so many of the newest slices; None: at all.
+
+        Raises:
+            BadItem: the item cannot be filtered.
+            ValueError: ``max_age`` is not for this filter.
+            UriFilterError: any other of the tree in ``errors``.
+
+        Example:
+            >>> news.contains("https://example.com/a")
+            False
+        """
         return self.contains_many([uri], max_age=max_age)[0] > 0
 
     def contains_many(self, uris: Iterable[object], *, max_age: int | None = None) -> list[int]:
         """Return the age of each item without inserting: 0 for not seen, else as ``insert_many``.
 
         Args:
-            uris: any number.
+            uris: any number of items.
             max_age: ring: look only at so many of the newest slices; None: at all.
 
+        Returns:
+            One age an item, in the order of the items.
+
         Raises:
-            BadItem: with all bad indices.
+            BadItem: with the indices of all bad items.
+            TypeError: one string was given instead of a list.
             ValueError: ``max_age`` is not for this filter.
             UriFilterError: any other of the tree in ``errors``.
+
+        Example:
+            >>> news.insert("https://example.com/a")
+            True
+            >>> news.contains_many(["https://example.com/a", "https://example.com/b"])
+            [1, 0]
         """
         return self._ask("contains", uris, items.ages, max_age)
 
@@ -316,101 +377,225 @@ class UriFilter:
         return self.contains(uri)
 
     def forget(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[bool]:
-        """Make items new again; return whether each was there. Raises as ``insert_many``."""
+        """Make items new again; return whether each was there.
+
+        Args:
+            uris: any number of items.
+            retry: the error that this method raised for the same items; only items without an answer are asked again.
+
+        Raises:
+            BadItem: with the indices of all bad items; nothing was forgotten.
+            TypeError: one string was given instead of a list.
+            ValueError: ``retry`` is not of this call.
+            AnswerLost: the retries ran out; ``answers`` has the answers that arrived, ``retry=`` asks for the others.
+            UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
+
+        Example:
+            >>> news.insert("https://example.com/a")
+            True
+            >>> news.forget(["https://example.com/a", "https://example.com/b"])
+            [True, False]
+            >>> news.insert("https://example.com/a")
+            True
+        """
         return self._ask("forget", uris, items.truths, retry=retry)
 
     def remove(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[bool]:
-        """Take items out again, layout counting only; return whether each was there. Raises as ``insert_many``.
+        """Take items out again, layout counting only; return whether each was there.
 
-        Remove only what you know was inserted. What was not is noticed but for the error rate; the rest hides other
-        items. When you do not know, use ``forget``.
+        Remove only items that certainly were inserted. The filter notices most others; the rest hide other items.
+        ``forget``
+        is safe for all.
+
+        Args:
+            uris: any number of items.
+            retry: the error that this method raised for the same items; only items without an answer are asked again.
 
         Raises:
-            ValueError: the layout is another.
+            BadItem: with the indices of all bad items; nothing was removed.
+            TypeError: one string was given instead of a list.
+            ValueError: the layout is another, or ``retry`` is not of this call.
+            AnswerLost: the retries ran out; ``answers`` has the answers that arrived, ``retry=`` asks for the others.
+            UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
+
+        Example:
+            >>> counted.insert("https://example.com/a")
+            True
+            >>> counted.remove(["https://example.com/a"])
+            [True]
         """
         return self._ask("remove", uris, items.truths, retry=retry)
 
     def checkpoint_age(self) -> float:
-        """Return the seconds since the last checkpoint of any shard began; infinity if that is not known."""
+        """Return the seconds since the last checkpoint of any shard began; infinity without a known one.
+
+        Raises:
+            UriFilterError: any of the tree in ``errors``.
+
+        Example:
+            >>> news.checkpoint_age()
+            inf
+        """
         return self._run(checkpoint_age(self._session))
 
     def rotate(self, expected_epoch: int | None = None, *, dry_run: bool = False) -> Rotation:
-        """Rotate a ring or rolling filter once, and finish a rotation that somebody has left.
+        """Rotate a ring or rolling filter once, and finish a rotation that was left unfinished.
 
         Args:
-            expected_epoch: rotate only if the filter is in this epoch, so that of many who do so one does;
-                None: rotate in any case.
-            dry_run: do nothing; return what would be reached.
+            expected_epoch: rotate only if the filter is in this epoch, so that of many processes that ask one rotates;
+                None:
+                rotate in any case.
+            dry_run: change nothing; return the epoch that would be reached.
 
         Raises:
-            RotationConflict: it is not, or not any more, in ``expected_epoch``.
+            RotationConflict: the filter is not, or not any more, in ``expected_epoch``.
+            ArchiveError: rolling: the archive is away or damaged.
             UriFilterError: the retention does not rotate by time; any other of the tree in ``errors``.
+
+        Example:
+            >>> daily.rotate(expected_epoch=0).epoch
+            1
         """
         return self._run(rotation.rotate(self._session, expected_epoch, dry_run=dry_run))
 
     def due(self) -> int | None:
-        """Return the epoch that ``rotate_due`` would reach; None if nothing is due. Errors as ``rotate``."""
+        """Return the epoch that ``rotate_due`` would reach; None if nothing is due.
+
+        Raises:
+            UriFilterError: the retention does not rotate by time; any other of the tree in ``errors``.
+
+        Example:
+            >>> daily.due() is None
+            True
+        """
         return self._run(rotation.due(self._session))
 
     def epoch(self) -> int:
-        """Return how often the filter was rotated."""
+        """Return the number of rotations so far (growing: of slices that were added).
+
+        Raises:
+            UriFilterError: any of the tree in ``errors``.
+
+        Example:
+            >>> daily.epoch()
+            0
+        """
         return self._run(rotation.epoch(self._session))
 
     def next_rotation(self) -> float:
-        """Return when a rotation is due, in seconds since 1970, server time. Errors as ``rotate``."""
+        """Return the time at which a rotation is due, in seconds since 1970, server time.
+
+        Raises:
+            UriFilterError: the retention does not rotate by time; any other of the tree in ``errors``.
+
+        Example:
+            >>> daily.next_rotation() > time.time()
+            True
+        """
         return self._run(rotation.next_rotation(self._session))
 
     def rotate_due(self) -> Rotation | None:
-        """Rotate if a period is over or a rotation was left unfinished; None if not. Errors as ``rotate``."""
+        """Rotate if a period is over or a rotation was left unfinished; return None if not.
+
+        Raises:
+            ArchiveError: rolling: the archive is away or damaged.
+            UriFilterError: the retention does not rotate by time; any other of the tree in ``errors``.
+
+        Example:
+            >>> daily.rotate_due() is None
+            True
+        """
         return self._run(rotation.rotate_due(self._session))
 
     def checkpoint(self, *, full: bool = False) -> Written:
-        """Write back to the archive what has changed since the last checkpoint; inserts go on meanwhile.
+        """Write all changes since the last checkpoint to the archive; inserts go on meanwhile.
 
         Args:
             full: write everything, for an archive in which something was damaged.
 
         Raises:
-            ArchiveMissing: the filter has no archive, or it was not named.
-            ArchiveError: the archive failed; the last checkpoint is there still.
+            ArchiveMissing: the filter has no archive, or the archive was not named.
+            ArchiveError: the archive failed; the last checkpoint is still there.
             UriFilterError: any other of the tree in ``errors``.
+
+        Example:
+            >>> archived.checkpoint().shards
+            1
         """
         return self._run(checkpoint(self._session, full=full))
 
     def union(self, *sources: str) -> int:
-        """Insert all that other filters on this server, of equal geometry, hash and seed, have seen.
+        """Insert all items that other filters have seen, on this server and of equal geometry, hash and seed.
 
         Args:
             sources: their names; ``create(name, **news.settings)`` makes such a filter.
 
         Returns:
-            About how many items that were.
+            The approximate number of those items.
 
         Raises:
             FilterNotFound: there is no such filter.
-            ConfigMismatch: one is of other geometry, hash or seed; each difference is named.
+            ConfigMismatch: a source has other geometry, hash or seed; each difference is named.
+            UriFilterError: any other of the tree in ``errors``.
+
+        Example:
+            >>> news.union("old news")
+            Traceback (most recent call last):
+            ValueError: a filter's name is 1 to 64 of A-Z a-z 0-9 . _ - and not 'old news'
         """
         return self._run(union(self._session, sources))
 
     def info(self) -> FilterInfo:
-        """Return configuration and state; counts all bits, so it costs the server some ms for every 16 MiB."""
+        """Return configuration and state.
+
+        All bits are counted, so the call costs the server some ms for every 16 MiB.
+
+        Raises:
+            UriFilterError: any of the tree in ``errors``.
+
+        Example:
+            >>> news.info().capacity
+            1000
+        """
         return self._run(info(self._session))
 
     def inserted(self) -> int:
-        """Return how many items were answered "new" and have not expired; cheap, unlike ``info``."""
+        """Return how many items were answered "new" and have not expired; cheap, unlike ``info``.
+
+        Raises:
+            UriFilterError: any of the tree in ``errors``.
+
+        Example:
+            >>> news.inserted()
+            0
+        """
         return self._run(inserted(self._session))
 
     def drop(self, *, keep_archive: bool = False) -> None:
-        """Remove the filter and all that it has seen, in its archive too unless ``keep_archive``.
+        """Remove the filter with all its items, and its archive unless ``keep_archive``.
+
+        Args:
+            keep_archive: leave the archive's part, from which the filter can be restored.
 
         Raises:
-            ConfigMismatch: it was dropped and created anew by somebody else.
-            ArchiveMissing: it has an archive, which was not named.
+            ConfigMismatch: the filter was dropped and created anew by another process.
+            ArchiveMissing: the filter has an archive, which was not named.
+            UriFilterError: any other of the tree in ``errors``.
+
+        Example:
+            >>> news.drop()
+            >>> news.insert("https://example.com/a")
+            Traceback (most recent call last):
+            urifilter_redis.errors.FilterNotFound: ...
         """
         self._run(dropping.drop(self._session, keep_archive=keep_archive))
 
     def close(self) -> None:
-        """Close the connections; the filter stays on the server."""
+        """Close the connections; the filter stays on the server.
+
+        Example:
+            >>> news.close()
+        """
         _close(self._session, self._connector)
 
     def __enter__(self) -> Self:
@@ -444,8 +629,17 @@ def list_filters(
 ) -> list[str]:
     """Return the names of the filters on a server, sorted.
 
+    Args:
+        redis: a URL or a ``redis.Redis``; None: ``URIFILTER_REDIS_URL``, else the embedded server.
+        prefix: the beginning of all keys.
+        timeouts: how long to wait for the server.
+
     Raises:
         ServerUnavailable: the server is away, or refuses.
+
+    Example:
+        >>> list_filters()
+        ['news']
     """
     return run(lifecycle.names, redis=redis, prefix=prefix, timeouts=timeouts)
 
@@ -461,9 +655,23 @@ def drop_filter(  # noqa: PLR0913 - likewise
 ) -> bool:
     """Remove a filter, also one that cannot be opened because parts of it are lost; return whether it was there.
 
+    Args:
+        name: of the filter.
+        keep_archive: leave the archive's part, from which the filter can be restored.
+        archive: of the filter; None: ``URIFILTER_ARCHIVE``, else none.
+        redis: a URL or a ``redis.Redis``; None: ``URIFILTER_REDIS_URL``, else the embedded server.
+        prefix: the beginning of all keys.
+        timeouts: how long to wait for the server.
+
     Raises:
-        ArchiveMissing: it has an archive, which was not named; ``keep_archive`` leaves that alone.
+        ArchiveMissing: the filter has an archive, which was not named; ``keep_archive`` leaves that alone.
         ServerUnavailable: the server is away, or refuses.
+
+    Example:
+        >>> drop_filter("news")
+        True
+        >>> drop_filter("news")
+        False
     """
     flow = functools.partial(dropping.drop, keep_archive=keep_archive)
     return run(flow, name, archive=archive, redis=redis, prefix=prefix, timeouts=timeouts)

@@ -58,6 +58,10 @@ class Timeouts:
         reply: for the next reply on one.
         total: after this long nothing is sent again, and the call fails.
         restoring: while the filter is being restored; after that ``Restoring`` is raised.
+
+    Example:
+        >>> Timeouts(total=10).reply
+        1.5
     """
 
     connect: float = 1.0

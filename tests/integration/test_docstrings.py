@@ -1,0 +1,126 @@
+"""Every public method has an example in its docstring, and the examples do what they say."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import doctest
+import inspect
+import io
+import os
+import re
+import time
+import traceback
+
+import pytest
+
+import urifilter_redis
+from urifilter_redis import AsyncUriFilter, Timeouts, UriFilter, drop_filter, list_filters
+from urifilter_redis.opened import OpenedFilter
+
+CLASSES = {"UriFilter": (OpenedFilter, UriFilter), "AsyncUriFilter": (OpenedFilter, AsyncUriFilter)}
+FILTERS = {
+    "news": {},
+    "counted": {"layout": "counting"},
+    "daily": {"retention": "ring", "slices": 30, "period": "1d"},
+    "archived": {},
+}
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
+
+
+def documented():
+    """The public methods and properties of the clients with their docstrings."""
+    for name, owners in CLASSES.items():
+        for owner in owners:
+            for each, member in vars(owner).items():
+                function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+                if (not each.startswith("_") or each == "__call__") and inspect.isfunction(function):
+                    yield pytest.param(name, inspect.getdoc(function) or "", id=f"{name}.{each}")
+
+
+@pytest.mark.parametrize("function", [drop_filter, list_filters, Timeouts], ids=lambda function: function.__name__)
+def test_example_of_a_function(redis70, monkeypatch, function):
+    """Likewise for the functions."""
+    monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
+    UriFilter.create("news", capacity=10).close()
+    names = {each.__name__: each for each in (drop_filter, list_filters, Timeouts)}
+    examples = doctest.DocTestParser().get_examples(inspect.getdoc(function))
+    assert examples
+    for example in examples:
+        assert asyncio.run(run(example.source, names)) == example.want
+
+
+def test_types_that_are_returned_are_public():
+    """Each class of the library that a public method returns can be imported from its top."""
+    hidden = set()
+    for owner in (OpenedFilter, UriFilter, AsyncUriFilter):
+        for member in vars(owner).values():
+            function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+            if inspect.isfunction(function) and not function.__name__.startswith("_"):
+                hidden |= set(re.findall(r"[A-Z]\w+", str(inspect.signature(function).return_annotation)))
+    assert hidden - {"Any", "Callable", "Iterator", "AsyncIterator", "None", "Self", "T"} <= set(
+        urifilter_redis.__all__
+    )
+
+
+async def run(source: str, names: dict[str, object]) -> str:
+    """Run an example as a session does, with ``await`` where it stands; return what it prints."""
+    printed = io.StringIO()
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    with contextlib.redirect_stdout(printed):
+        try:
+            tree = ast.parse(source)
+            kind = "eval" if isinstance(tree.body[0], ast.Expr) else "exec"
+            result = eval(compile(source.strip(), "<example>", kind, flags), names)
+            result = await result if inspect.iscoroutine(result) else result
+            if result is not None:
+                printed.write(f"{result!r}\n")
+        except Exception as error:
+            printed.write("Traceback (most recent call last):\n" + traceback.format_exception_only(error)[-1])
+    return printed.getvalue()
+
+
+def wanted(example: doctest.Example) -> str:
+    want = example.want.replace("redis://localhost:6379/0", os.environ["URIFILTER_REDIS_URL"])
+    return want if example.exc_msg is None else f"Traceback (most recent call last):\n{example.exc_msg}"
+
+
+@pytest.mark.parametrize(("name", "text"), list(documented()))
+def test_example(redis70, monkeypatch, folder, name, text):
+    """Each example does what it says."""
+    monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
+    monkeypatch.setenv("URIFILTER_ARCHIVE", "")
+    examples = doctest.DocTestParser().get_examples(text)
+    assert examples, "there is no example"
+
+    async def session():
+        names: dict[str, object] = {"UriFilter": UriFilter, "AsyncUriFilter": AsyncUriFilter, "time": time}
+        for each, settings in FILTERS.items():
+            archive = {"archive": folder} if each == "archived" else {}
+            made = getattr(urifilter_redis, name).create(each, capacity=1000, **settings, **archive)
+            names[each] = await made if inspect.isawaitable(made) else made
+        opened = list(names.values())[3:]
+        for example in examples:
+            found = await run(example.source, names)
+            assert doctest.OutputChecker().check_output(wanted(example), found, FLAGS), (example.source, found)
+        for each in opened:
+            closed = each.close()
+            if inspect.isawaitable(closed):
+                await closed
+
+    asyncio.run(session())
+
+
+def test_both_clients_say_the_same():
+    """The methods of the awaited client are those of the blocking one, with the same arguments, answers and errors."""
+    for name in vars(UriFilter):
+        if name.startswith("_") or name == "iter_unique":
+            continue
+        texts = []
+        for client in (UriFilter, AsyncUriFilter):
+            text, _, _ = (inspect.getdoc(getattr(client, name)) or "").partition("Example:")
+            texts.append(text.replace("redis.asyncio.Redis", "redis.Redis"))
+        assert texts[0] == texts[1], name
+        blocking, awaited = (inspect.signature(getattr(client, name)) for client in (UriFilter, AsyncUriFilter))
+        assert list(blocking.parameters) == list(awaited.parameters), name

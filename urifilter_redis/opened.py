@@ -1,0 +1,119 @@
+"""A filter that is open, as far as nothing is asked of its server: both clients are one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from urifilter_redis.flows.items import unresolved
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from urifilter_redis.engine.session import Restored, Session
+    from urifilter_redis.errors import AnswerLost
+    from urifilter_redis.protocol.config import Config, FilterSettings
+    from urifilter_redis.protocol.meta import View
+
+__all__ = ["OpenedFilter"]
+
+
+class OpenedFilter:
+    """The attributes of ``UriFilter`` and ``AsyncUriFilter``."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def name(self) -> str:
+        """The filter's name.
+
+        Example:
+            >>> news.name
+            'news'
+        """
+        return self._session.keys.name
+
+    @property
+    def server(self) -> str:
+        """The server's address, without its password.
+
+        Example:
+            >>> news.server
+            'redis://localhost:6379/0'
+        """
+        return self._session.server
+
+    @property
+    def config(self) -> Config:
+        """The settings and geometry that were fixed at creation.
+
+        Example:
+            >>> news.config.layout
+            'blocked'
+        """
+        return self._session.config
+
+    @property
+    def settings(self) -> FilterSettings:
+        """The arguments of ``create`` for another filter of the same geometry, hash and seed.
+
+        Example:
+            >>> news.settings["capacity"]
+            1000
+        """
+        return self._session.config.settings
+
+    def view(self, shard: int) -> View:
+        """Return the live slices of a shard, as far as this client knows.
+
+        Args:
+            shard: its number, from 0.
+
+        Example:
+            >>> [each.name for each in news.view(0).slices]
+            ['today']
+        """
+        return self._session.view(shard)
+
+    @property
+    def forbidden(self) -> tuple[str, ...]:
+        """The server's commands that some methods need and this user may not run, as opening the filter found them.
+
+        Example:
+            >>> news.forbidden
+            ()
+        """
+        return self._session.forbidden
+
+    @property
+    def restored(self) -> Restored | None:
+        """The part of the filter that opening it brought back from its archive; None if nothing.
+
+        Example:
+            >>> news.restored is None
+            True
+        """
+        return self._session.restored
+
+    @property
+    def on_progress(self) -> Callable[[int, int], object]:
+        """A function that is called with (done, total) as a rotation, restore or union goes on; for a progress bar.
+
+        Example:
+            >>> news.on_progress = lambda done, total: print(f"{done} of {total}")
+        """
+        return self._session.report
+
+    @on_progress.setter
+    def on_progress(self, report: Callable[[int, int], object]) -> None:
+        self._session.report = report
+
+    @property
+    def unresolved(self) -> list[AnswerLost]:
+        """Calls that were interrupted before all answers were there; pass one as ``retry=`` to get them.
+
+        Example:
+            >>> news.unresolved
+            []
+        """
+        return unresolved(self._session)
