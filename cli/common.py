@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 import re
 import signal
 import traceback
@@ -21,6 +20,7 @@ from urifilter_redis.retention import period_of, seconds_of
 from urifilter_redis.room import size_text
 
 from .signals import Interrupted, name_of
+from .streams import STDERR, STDOUT, explained, to_nowhere
 
 __all__ = [
     "Group",
@@ -34,13 +34,10 @@ __all__ = [
     "say",
     "shared",
     "size_text",
-    "to_nowhere",
 ]
 
 #: What a shell reports of a program that SIGPIPE ended.
 BROKEN_PIPE = 141
-
-_STDOUT, _STDERR = 1, 2
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 _SERVERS = "The server: redis://, rediss:// or unix://."
@@ -133,7 +130,7 @@ class Group(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            to_nowhere(_STDOUT)
+            to_nowhere(STDOUT)
             ctx.exit(BROKEN_PIPE)
         except (Interrupted, KeyboardInterrupt) as stopped:
             number = stopped.number if isinstance(stopped, Interrupted) else signal.SIGINT
@@ -142,7 +139,7 @@ class Group(click.Group):
         except (UriFilterError, ValueError, OSError) as error:
             if ctx.ensure_object(Shared).verbose:
                 say(traceback.format_exc().rstrip())
-            say(f"urifilter: {error}")
+            say(f"urifilter: {explained(error)}")
             ctx.exit(2)
 
 
@@ -173,14 +170,7 @@ def say(text: str) -> None:
     try:
         click.echo(text, err=True)
     except OSError:
-        to_nowhere(_STDERR)
-
-
-def to_nowhere(descriptor: int) -> None:
-    """Let what is written to stdout or stderr vanish: its reader or terminal is gone, and the work goes on."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, descriptor)
-    os.close(nowhere)
+        to_nowhere(STDERR)
 
 
 def print_json(value: object) -> None:

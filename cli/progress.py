@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .common import to_nowhere
+from .streams import to_nowhere
 
 if TYPE_CHECKING:
     from rich.console import Console
