@@ -348,6 +348,7 @@ class AsyncUriFilter:
 async def _windows(items: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[list[T]]:
     """Cut a stream into lists of ``flows.WINDOW`` items."""
     if not isinstance(items, AsyncIterable):
+        flows.check_many(items)
         stream = iter(items)
         while window := list(itertools.islice(stream, flows.WINDOW)):
             yield window

@@ -325,6 +325,7 @@ class UriFilter:
         not yielded is forgotten again. When an error ends a window, what is known to be new is yielded first; the
         error's ``items`` are the window's, for ``retry=``.
         """
+        flows.check_many(uris)
         stream = iter(uris)
         while window := list(itertools.islice(stream, flows.WINDOW)):
             left: Iterator[Any] = iter(())

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from urifilter_redis.errors import AnswerLost, FilterFull, FilterNotFound, ServerUnavailable, UriFilterError
-from urifilter_redis.replies import Judged, Verdict, error_of, judge, late_at, text_of, to_fields, to_mapping
+from urifilter_redis.replies import Judged, Verdict, error_of, judge, late_at, nonsense, text_of, to_fields, to_mapping
 from urifilter_redis.steps import Arguments, Flow, Pause, Send
 
 if TYPE_CHECKING:
@@ -203,9 +203,17 @@ def scan(session: Session, command: str, key: str, cursor: bytes) -> Flow[tuple[
 
 
 def server_time(session: Session) -> Flow[int]:
-    """Return the server's time, in ms since 1970."""
-    ((seconds, microseconds),) = yield from ask(session, ("TIME",))
-    return int(seconds) * 1000 + int(microseconds) // 1000
+    """Return the server's time, in ms since 1970.
+
+    Raises:
+        ServerUnavailable: it does not answer, or nonsense.
+    """
+    (reply,) = yield from ask(session, ("TIME",))
+    try:
+        seconds, microseconds = map(int, reply)
+    except (TypeError, ValueError) as error:
+        raise nonsense(reply) from error
+    return seconds * 1000 + microseconds // 1000
 
 
 def ask_shard(session: Session, shard: int, *builders: Callable[[], Call]) -> Flow[list[Any]]:

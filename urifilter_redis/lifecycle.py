@@ -29,7 +29,7 @@ from urifilter_redis.errors import (
 )
 from urifilter_redis.exchange import ask, server_time
 from urifilter_redis.keys import is_name
-from urifilter_redis.replies import to_mapping
+from urifilter_redis.replies import nonsense, to_mapping
 from urifilter_redis.restore import ensure
 from urifilter_redis.rights import then_check_rights
 from urifilter_redis.room import check_room
@@ -126,6 +126,8 @@ def open_(session: Session) -> Flow[Config]:
 def names(session: Session) -> Flow[list[str]]:
     """List the names of the filters that there are; what somebody has put among them, and is no name, is none."""
     (members,) = yield from ask(session, ("SMEMBERS", session.keys.filters))
+    if not isinstance(members, list | set):
+        raise nonsense(members)
     texts = (name.decode(errors="replace") if isinstance(name, bytes) else str(name) for name in members)
     known = sorted(filter(is_name, texts))
     keys = [type(session.keys)(session.keys.prefix, name) for name in known]

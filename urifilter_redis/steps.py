@@ -51,9 +51,15 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
-    """There was no connection: the server has certainly not seen the command."""
+    """There was no connection: the server has certainly not seen the command.
+
+    Attributes:
+        error: why.
+        hopeless: to try again would bring the same.
+    """
 
     error: Exception
+    hopeless: bool = False
 
 
 @dataclass(frozen=True, slots=True)
