@@ -222,7 +222,7 @@ def _shard(session: Session, number: int) -> Flow[_Shard]:
         shard = _Shard(state, forgotten, sum(each or 0 for each in memory), asleep, _parts(config, state))
         for part in shard.parts:
             part.fill = yield from fill_of(session, keys.slice(part.slice.name), part.slice)
-            part.rate = error_rate_from_fill(config.layout, config.k, part.fill)
+            part.rate = error_rate_from_fill(config.layout, config.k, part.slice.units, part.fill)
         (again,) = yield from read_states(session, [number])
         if again.view == state.view and again.epoch == state.epoch:
             return shard
