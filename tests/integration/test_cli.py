@@ -316,6 +316,23 @@ def test_doctor_on_a_bad_server(make_server):
     assert b"CONFIG SET maxmemory-policy noeviction" in text
 
 
+@pytest.mark.parametrize(("damage", "told"), [("delete", "is missing"), ("append", "bytes and should have")])
+def test_deleted_bitmap(there, damage, told):
+    """info, list and doctor name a bitmap of any shard and any slice that is missing, or has another length."""
+    settings = {"retention": "ring", "slices": 3, "period": "1d"}
+    with UriFilter.create("news", capacity=1000, shards=5, **settings) as news:
+        news.rotate()
+    key = "urifilter:{news:3}:history_1"
+    with there.client() as client:
+        client.delete(key) if damage == "delete" else client.append(key, b"x")
+    for command, code in ((["info", "news"], 2), (["list"], 2)):
+        _, err = cli.run(*command, code=code)
+        assert f"{key} " in err
+        assert told in err
+    level, text = findings(there.url, 1)["filter news"]
+    assert (level, key in text, told in text) == ("danger", True, True)
+
+
 def test_doctor_sees_replicas(make_server):
     """A primary with a replica is noted; a replica is no place to insert."""
     primary = make_server("redis70")
