@@ -207,6 +207,34 @@ def test_plan(there):
     assert {"k", "bits_per_item", "memory", "shards", "wrongly_skipped"} <= set(plans[0])
 
 
+def test_plan_of_what_is_partly_impossible(there):
+    """Rows that can be had are printed, and the others say why; --json has the same rows."""
+    rows = cli.run("plan", "--capacity", "5G")[0].decode().splitlines()[1:]
+    plans = json.loads(cli.run("plan", "--capacity", "5G", "--json")[0])
+    impossible = [each for each in plans if "impossible" in each]
+    assert [(each["layout"], each["error_rate"]) for each in impossible] == [("counting", 1e-6)]
+    assert rows[-1].split(maxsplit=2)[:2] == ["counting", "1e-06"]
+    assert "4096 shards are too few for that many items at 1e-06" in rows[-1]
+    assert len(rows) == len(plans) == 15
+    assert rows[2].split()[:3] == ["blocked", "0.0001", "12"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (["--capacity", "1e30"], "shards are too few"),
+        (["--capacity", "1k", "--error-rate", "7"], "error_rate is from"),
+        (["--capacity", "1k", "--retention", "ring"], "needs slices"),
+    ],
+)
+def test_plan_of_what_is_impossible(there, wrong, text):
+    """Nothing can be had: that is an error, said once."""
+    out, err = cli.run("plan", *wrong, code=2)
+    assert out == b""
+    assert text in err
+    assert len(err.splitlines()) == 1
+
+
 def test_digest(there):
     """The known digest; a filter's own digests; lines of stdin."""
     known = b"e81c1f5749545c5f7d247b3a100ffe62\thttps://www.baidu.com/\n"
