@@ -26,11 +26,14 @@ __all__ = [
     "Group",
     "Shared",
     "columns",
+    "complain",
     "count",
+    "counted",
     "filter_name",
     "moment",
     "pass_shared",
     "print_json",
+    "print_json_line",
     "say",
     "shared",
     "size_text",
@@ -134,12 +137,17 @@ class Group(click.Group):
             ctx.exit(BROKEN_PIPE)
         except (Interrupted, KeyboardInterrupt) as stopped:
             number = stopped.number if isinstance(stopped, Interrupted) else signal.SIGINT
-            say(f"urifilter: stopped by {name_of(number)}")
+            complain(f"stopped by {name_of(number)}", "Interrupted")
             ctx.exit(128 + number)
+        except click.UsageError as error:
+            if not ctx.ensure_object(Shared).json:
+                raise
+            complain(error.format_message(), "UsageError")
+            ctx.exit(error.exit_code)
         except (UriFilterError, ValueError, OSError) as error:
             if ctx.ensure_object(Shared).verbose:
                 say(traceback.format_exc().rstrip())
-            say(f"urifilter: {explained(error)}")
+            complain(explained(error), type(error).__name__)
             ctx.exit(2)
 
 
@@ -171,6 +179,23 @@ def say(text: str) -> None:
         click.echo(text, err=True)
     except OSError:
         to_nowhere(STDERR)
+
+
+def complain(text: str, kind: str) -> None:
+    """Tell of an error on stderr: in words, or with --json as an object; ``kind`` is its class in Python."""
+    context = click.get_current_context(silent=True)
+    options = context.find_object(Shared) if context else None
+    say(json.dumps({"error": text, "kind": kind}) if options and options.json else f"urifilter: {text}")
+
+
+def counted(number: int, what: str) -> str:
+    """Return ``1 line``, ``2 lines``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def print_json_line(value: object) -> None:
+    """Write a value to stdout as JSON on one line."""
+    click.echo(json.dumps(value))
 
 
 def print_json(value: object) -> None:

@@ -15,7 +15,7 @@ from urifilter_redis.normalize import NORMALIZATIONS
 from urifilter_redis.retention import error_rate_at_capacity, live_slices, memory, size_first
 from urifilter_redis.sizing import LAYOUTS, size
 
-from .common import Shared, columns, filter_name, pass_shared, print_json, shared, size_text
+from .common import Shared, columns, filter_name, pass_shared, print_json, print_json_line, shared, size_text
 from .lines import windows_of
 from .settings import size_options, time_options
 
@@ -144,6 +144,8 @@ def digest(
 ) -> None:
     """Print the digest of each item, a tab, and the item; the items are arguments or lines of stdin.
 
+    With --json an object a line.
+
     \b
     Example:
       urifilter digest https://www.baidu.com/
@@ -159,6 +161,11 @@ def digest(
         digester = Digester(normalize, hasher(hash_name, new_seed(hash_name, seed)))
     given = [item.encode("utf-8", "surrogateescape") for item in items]
     for lines, some in windows_of(("-",), lambda _: None) if not items else [(given, given)]:
-        for line, each in zip(lines, digester(some), strict=True):
-            shard = f"\t{shard_of(each, shards)}".encode() if shards else b""
-            click.echo(each.hex().encode() + shard + b"\t" + line)
+        for line, item, each in zip(lines, some, digester(some), strict=True):
+            number = shard_of(each, shards) if shards else None
+            if options.json:
+                shard = {} if number is None else {"shard": number}
+                print_json_line({"item": item.decode(errors="surrogateescape"), "digest": each.hex()} | shard)
+            else:
+                words = [each.hex().encode(), *([] if number is None else [str(number).encode()]), line]
+                click.echo(b"\t".join(words))

@@ -77,7 +77,7 @@ def test_create_info_list_drop(there):
     text = cli.run("info", "news")[0].decode()
     assert re.search(r"^error rate +0.001$", text, re.MULTILINE)
     assert [each["name"] for each in json.loads(cli.run("--json", "list")[0])] == ["news"]
-    assert cli.run("list")[0].decode().splitlines()[1].split()[:2] == ["news", "classic"]
+    assert cli.run("list")[0].decode().splitlines()[1].split()[:2] == ["news", "forever"]
     assert "say --yes" in cli.run("drop", "news", code=2)[1]
     assert cli.run("drop", "news", "--yes") == (b"", "dropped news\n")
     assert json.loads(cli.run("list", "--json")[0]) == []
