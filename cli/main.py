@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from urifilter_redis._starting import started
 from urifilter_redis._version import __version__
 
 from .archive import archive
@@ -32,6 +33,7 @@ class Program(Group):
         """Run, whatever is the matter with the standard streams."""
         take_closed()
         try:
+            started()
             return super().main(*args, **more)
         except OSError as error:  # --help and --version print before there is a command
             say(f"urifilter: {explained(error)}")
