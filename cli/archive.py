@@ -18,7 +18,7 @@ from urifilter_redis.archive.upkeep import show as show_filter
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.engine.driver import drive
 
-from .common import Shared, columns, filter_name, moment, pass_shared, print_json, say, shared, size_text
+from .common import Shared, columns, counted, filter_name, moment, pass_shared, print_json, say, shared, size_text
 from .progress import bar
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def verify(options: Shared, name: str | None) -> None:
     else:
         for problem in found.problems:
             click.echo(problem)
-        say(f"{found.documents:,} documents, {size_text(found.packed)}: {len(found.problems)} damaged")
+        say(f"{counted(found.documents, 'document')}, {size_text(found.packed)}: {len(found.problems)} damaged")
     if not found.filters:
         say("urifilter: there is no filter in it: if it is on a disk of its own, is that mounted?")
     if found.problems or not found.filters:
@@ -207,6 +207,7 @@ def prune(options: Shared, name: str | None, older_than: str) -> None:
     if options.json:
         print_json(asdict(done))
     else:
-        say(f"removed {done.blobs:,} leftovers, {size_text(done.packed)}, and {done.documents:,} expired documents")
+        expired = counted(done.documents, "expired document")
+        say(f"removed {counted(done.blobs, 'leftover')}, {size_text(done.packed)}, and {expired}")
     if done.problems:
         raise click.exceptions.Exit(1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 import re
 import signal
 import traceback
@@ -21,26 +20,27 @@ from urifilter_redis.flows.memory import size_text
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, check_name
 
 from .signals import Interrupted, name_of
+from .streams import STDERR, STDOUT, explained, to_nowhere
 
 __all__ = [
     "Group",
     "Shared",
     "columns",
+    "complain",
     "count",
+    "counted",
     "filter_name",
     "moment",
     "pass_shared",
     "print_json",
+    "print_json_line",
     "say",
     "shared",
     "size_text",
-    "to_nowhere",
 ]
 
 #: What a shell reports of a program that SIGPIPE ended.
 BROKEN_PIPE = 141
-
-_STDOUT, _STDERR = 1, 2
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 _SERVERS = "The server: redis://, rediss:// or unix://."
@@ -133,16 +133,21 @@ class Group(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            to_nowhere(_STDOUT)
+            to_nowhere(STDOUT)
             ctx.exit(BROKEN_PIPE)
         except (Interrupted, KeyboardInterrupt) as stopped:
             number = stopped.number if isinstance(stopped, Interrupted) else signal.SIGINT
-            say(f"urifilter: stopped by {name_of(number)}")
+            complain(f"stopped by {name_of(number)}", "Interrupted")
             ctx.exit(128 + number)
+        except click.UsageError as error:
+            if not ctx.ensure_object(Shared).json:
+                raise
+            complain(error.format_message(), "UsageError")
+            ctx.exit(error.exit_code)
         except (UriFilterError, ValueError, OSError) as error:
             if ctx.ensure_object(Shared).verbose:
                 say(traceback.format_exc().rstrip())
-            say(f"urifilter: {error}")
+            complain(explained(error), type(error).__name__)
             ctx.exit(2)
 
 
@@ -173,14 +178,24 @@ def say(text: str) -> None:
     try:
         click.echo(text, err=True)
     except OSError:
-        to_nowhere(_STDERR)
+        to_nowhere(STDERR)
 
 
-def to_nowhere(descriptor: int) -> None:
-    """Let what is written to stdout or stderr vanish: its reader or terminal is gone, and the work goes on."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, descriptor)
-    os.close(nowhere)
+def complain(text: str, kind: str) -> None:
+    """Tell of an error on stderr: in words, or with --json as an object; ``kind`` is its class in Python."""
+    context = click.get_current_context(silent=True)
+    options = context.find_object(Shared) if context else None
+    say(json.dumps({"error": text, "kind": kind}) if options and options.json else f"urifilter: {text}")
+
+
+def counted(number: int, what: str) -> str:
+    """Return ``1 line``, ``2 lines``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def print_json_line(value: object) -> None:
+    """Write a value to stdout as JSON on one line."""
+    click.echo(json.dumps(value))
 
 
 def print_json(value: object) -> None:

@@ -15,6 +15,7 @@ from typing import Any, TextIO, TypeVar
 import click
 
 from urifilter_redis import UriFilterError
+from urifilter_redis.extras import how_to_get
 
 from .common import Shared, pass_shared, print_json, say, shared
 
@@ -77,7 +78,7 @@ def background(
     try:
         from daemon import DaemonContext  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise UriFilterError("--daemon needs python-daemon: pip install 'urifilter-redis[daemon]'") from error
+        raise UriFilterError(f"--daemon needs python-daemon: {how_to_get('daemon')}") from error
     assert log_file is not None  # noqa: S101 - see above
     assert pidfile is not None  # noqa: S101 - likewise
     if process := os.fork():

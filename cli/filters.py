@@ -8,11 +8,21 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from urifilter_redis import FilterInfo, SliceInfo, TooLarge, UriFilter, UriFilterError, drop_filter, list_filters
+from urifilter_redis import (
+    FilterInfo,
+    FilterNotFound,
+    SliceInfo,
+    TooLarge,
+    UriFilter,
+    UriFilterError,
+    drop_filter,
+    list_filters,
+)
 
 from .common import (
     Shared,
     columns,
+    complain,
     filter_name,
     moment,
     open_one_of_all,
@@ -92,7 +102,9 @@ def _described(found: FilterInfo) -> str:
 @shared
 @pass_shared
 def list_(options: Shared) -> None:
-    """List the filters: live slices and since when, the one that is fullest for its capacity, the next rotation.
+    """List the filters: how full the fullest slice is (! over capacity), the share of new items wrongly seen now.
+
+    `info` and --json tell more.
 
     \b
     Example:
@@ -105,32 +117,22 @@ def list_(options: Shared) -> None:
             with open_one_of_all(options, name) as each:
                 found.append(each.info())
         except UriFilterError as error:
-            say(f"urifilter: {error}")
+            complain(str(error), type(error).__name__)
             broken = True
     if options.json:
         print_json([each.to_dict() for each in found])
     else:
-        head = (
-            "name", "layout", "retention", "slices", "since", "inserted", "capacity", "fullest slice", "fill",
-            "error rate now", "memory", "next rotation",
-        )  # fmt: skip
+        head = ("name", "retention", "inserted", "full", "errors", "memory", "next rotation")
         columns(head, (_row(each) for each in found))
     if broken:
         raise click.exceptions.Exit(2)
 
 
 def _row(found: FilterInfo) -> tuple[object, ...]:
-    over = " (over capacity)" if found.over_capacity else ""
-    live = len(found.live_slices)
-    slices = f"{live} of {found.slices}" if found.retention == "ring" else str(live)
-    since = moment(min(each.opened for each in found.live_slices))
-    fullest = max(found.live_slices, key=lambda each: each.inserted / each.capacity)
-    share = f"{fullest.name} {fullest.inserted / fullest.capacity:.0%}"
-    due = "" if found.next_rotation is None else moment(found.next_rotation)
-    return (
-        found.name, found.layout, found.retention, slices, since, f"{found.inserted:,}{over}", found.capacity, share,
-        f"{found.fill:.1%}", found.error_rate_now, size_text(found.memory), due,
-    )  # fmt: skip
+    share = max(each.inserted / each.capacity for each in found.live_slices)
+    full = f"{share:.0%}{'!' if found.over_capacity else ''}"
+    due = "" if found.next_rotation is None else moment(found.next_rotation)[:16]
+    return found.name, found.retention, found.inserted, full, found.error_rate_now, size_text(found.memory), due
 
 
 @click.command()
@@ -195,6 +197,8 @@ def drop(options: Shared, name: str, *, yes: bool, keep_archive: bool) -> None:
             raise click.UsageError("there is no terminal to ask on: say --yes")
         click.confirm(f"Forget everything that {name!r} has seen?", abort=True, err=True)
     if not drop_filter(name, keep_archive=keep_archive, archive=options.archive, **options.where()):
-        say(f"urifilter: there is no filter {name!r}")
-        raise click.exceptions.Exit(2)
-    say(f"dropped {name}")
+        raise FilterNotFound(f"there is no filter {name!r}")
+    if options.json:
+        print_json({"filter": name, "dropped": True})
+    else:
+        say(f"dropped {name}")

@@ -16,7 +16,7 @@ import click
 from urifilter_redis import AnswerLost, FilterNotFound, UriFilter, UriFilterError
 from urifilter_redis.archive.export import ExportedFilter
 
-from .common import Shared, filter_name, pass_shared, print_json, say, shared
+from .common import Shared, complain, counted, filter_name, pass_shared, print_json, say, shared
 from .lines import Window, total_size, windows_of
 from .output import Output
 from .progress import progress
@@ -49,7 +49,7 @@ class Summary:
     def report_bad(self, message: str) -> None:
         """Tell of a file or line that was left out."""
         self.bad += 1
-        say(f"urifilter: {message}")
+        complain(message, "Unreadable")
 
     def count(self, answers: Sequence[int]) -> None:
         """Add the answers of a window."""
@@ -135,7 +135,7 @@ def _take_out(  # what the two differ in
     with _open(options, summary.filter, make=False) as news, Signals() as signals:
         for _, items in _windows(files, summary, signals, quiet=quiet):
             summary.count([int(was_there) for was_there in _persist(getattr(news, method), items)])
-        text = f"{summary.lines:,} lines: {summary.seen:,} {done}, {summary.new:,} were not there"
+        text = f"{counted(summary.lines, 'line')}: {summary.seen:,} {done}, {summary.new:,} were not there"
         _finish(options, summary, text, None, quiet=quiet)
 
 
@@ -155,7 +155,7 @@ def check(  # its options
     max_age: int | None,
     archive_file: Path | None,
 ) -> None:
-    """Print "seen" or "new" and a tab before each line, without inserting.
+    """Print "seen" or "new" and a tab before each line, without inserting; with --json an object a line.
 
     Exits with 0 if any line was seen (--new: new), with 1 if none was, with 2 on errors.
 
@@ -169,8 +169,8 @@ def check(  # its options
     with asked, Signals() as signals:
         for lines, items in _windows(files, summary, signals, quiet=quiet or sys.stdout.isatty()):
             ages = asked.contains_many(items, max_age=max_age)
-            pairs = zip(lines, ages, strict=True)
-            output.add((line if only_new else _marked(line, age), b"") for line, age in pairs if not (only_new and age))
+            told = _json_lines(items, ages) if options.json else lines if only_new else map(_marked, lines, ages)
+            output.add((line, b"") for line, age in zip(told, ages, strict=True) if not (only_new and age))
             with signals.allowed():
                 output.write()
             summary.count(ages)
@@ -238,7 +238,7 @@ def _print_new(
         output.write()
     summary.count([age for age in ages if age is not None])
     if isinstance(failed, AnswerLost):
-        doubtful = f"{ages.count(None):,} lines may have been inserted, and were not printed"
+        doubtful = f"{counted(ages.count(None), 'line')} may have been inserted, and not printed"
         raise AnswerLost(f"{failed}; {doubtful}: `urifilter forget` makes them new again")
     if failed is not None:
         raise failed
@@ -249,10 +249,12 @@ def _take_back(news: UriFilter, items: list[bytes], *, quiet: bool) -> None:
     try:
         _persist(news.forget, items)
     except UriFilterError as error:
-        text = f"{len(items):,} lines were inserted and not printed, and could not be forgotten again"
+        text = f"{counted(len(items), 'line')} inserted and not printed, and not to be forgotten again"
         raise UriFilterError(f"{text}: {error}") from error
     if not quiet:
-        say(f"stopped: {len(items):,} new lines that may not have been read are new again (filter {news.name})")
+        verb = "is" if len(items) == 1 else "are"
+        lines = f"{counted(len(items), 'new line')} that may not have been read"
+        say(f"stopped: {lines} {verb} new again (filter {news.name})")
 
 
 def _persist(method: Callable[..., list[T]], items: list[bytes], **more: Any) -> list[T]:
@@ -317,15 +319,24 @@ def _finish(
 
 
 def _added(summary: Summary) -> str:
-    return f"{summary.lines:,} lines: {summary.new:,} added to filter {summary.filter}, {summary.seen:,} were there"
+    lines = counted(summary.lines, "line")
+    return f"{lines}: {summary.new:,} added to filter {summary.filter}, {summary.seen:,} were there"
 
 
 def _deduped(summary: Summary) -> str:
-    text = f"{summary.lines:,} lines: {summary.new:,} new, {summary.seen:,} seen before (filter {summary.filter})"
+    lines = counted(summary.lines, "line")
+    text = f"{lines}: {summary.new:,} new, {summary.seen:,} seen before (filter {summary.filter})"
     if summary.new or not summary.lines:
         return text
     drop = f"urifilter drop {summary.filter}"
     return f"{text}; all were printed by an earlier run or added: --temporary or `{drop}` starts afresh"
+
+
+def _json_lines(items: Sequence[bytes], ages: Sequence[int]) -> Iterator[bytes]:
+    """Make an object of each item; bytes of it that are no UTF-8 are lone surrogates there."""
+    for item, age in zip(items, ages, strict=True):
+        text = item.decode(errors="surrogateescape")
+        yield json.dumps({"item": text, "seen": age > 0, "age": age}).encode()
 
 
 def _marked(line: bytes, age: int) -> bytes:

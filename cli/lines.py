@@ -52,15 +52,16 @@ def windows_of(
         wait: called with the descriptor before it is read.
     """
     for name in files:
+        shown = "stdin" if name == STDIN else name
         try:
             descriptor = 0 if name == STDIN else os.open(name, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            bad(f"{name}: {error.strerror}")
+            bad(f"{shown}: {error.strerror}")
             continue
         try:
-            yield from _windows(_lines("stdin" if name == STDIN else name, _chunks(descriptor, read, wait), bad))
+            yield from _windows(_lines(shown, _chunks(descriptor, read, wait), bad))
         except OSError as error:
-            bad(f"{name}: {error.strerror}")
+            bad(f"{shown}: {error.strerror}")
         finally:
             if descriptor:
                 os.close(descriptor)

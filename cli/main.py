@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import click
 
+from urifilter_redis._starting import started
 from urifilter_redis._version import __version__
 
 from .archive import archive
-from .common import Group, shared
+from .common import Group, say, shared
 from .doctor import doctor
 from .filters import create, drop, info, list_
 from .items import add, check, dedupe, forget, remove
@@ -15,13 +19,30 @@ from .lua import lua
 from .plan import digest, plan
 from .rotation import rotate, union
 from .serve import serve
+from .streams import drop_unwritten, explained, take_closed
 from .token import token
 from .worker import checkpoint, restore, worker
 
 __all__ = ["main"]
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class Program(Group):
+    """The group that a process runs."""
+
+    def main(self, *args: Any, **more: Any) -> Any:
+        """Run, whatever is the matter with the standard streams."""
+        take_closed()
+        try:
+            started()
+            return super().main(*args, **more)
+        except OSError as error:  # --help and --version print before there is a command
+            say(f"urifilter: {explained(error)}")
+            sys.exit(2)
+        finally:
+            drop_unwritten()
+
+
+@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="urifilter")
 @shared
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -10,11 +11,11 @@ from urifilter_redis import UriFilter
 from urifilter_redis.bloom.digest import HASHES, hasher, new_seed, shard_of
 from urifilter_redis.bloom.normalize import NORMALIZATIONS
 from urifilter_redis.bloom.retention import error_rate_at_capacity, live_slices, memory, size_first
-from urifilter_redis.bloom.sizing import LAYOUTS
+from urifilter_redis.bloom.sizing import LAYOUTS, size
 from urifilter_redis.engine.batch import Digester
 from urifilter_redis.protocol.config import Settings
 
-from .common import Shared, columns, filter_name, pass_shared, print_json, shared, size_text
+from .common import Shared, columns, filter_name, pass_shared, print_json, print_json_line, shared, size_text
 from .lines import windows_of
 from .settings import size_options, time_options
 
@@ -33,23 +34,55 @@ def plan(options: Shared, /, capacity: int, error_rate: float, **time: Any) -> N
     """Show what a filter would cost, for every layout and several error rates.
 
     "Wrongly skipped" is how many new pages are taken for seen on the way from empty to capacity; with a retention
-    that expires, of a window's new pages at most. "Memory" is for all live slices.
+    that expires, of a window's new pages at most. "Memory" is for all live slices. Rows that cannot be had say why.
 
     \b
     Example:
       urifilter plan --capacity 100M --error-rate 1e-4
     """
+    size(1, error_rate)  # one that never can be is no row, but an error
     layouts = LAYOUTS if time["retention"] == "forever" else LAYOUTS[:-1]
     plans = [
-        Plan(Settings(capacity=capacity, error_rate=rate, layout=layout, **time))
+        _planned({"capacity": capacity, "error_rate": rate, "layout": layout, **time})
         for layout in layouts
         for rate in sorted({*SHOWN, error_rate}, reverse=True)
     ]
+    if all(isinstance(each, Impossible) for each in plans):  # what is wrong is not the size
+        raise ValueError(next(each.why for each in plans if isinstance(each, Impossible) and each.asked(error_rate)))
     if options.json:
         print_json([each.values() for each in plans])
         return
     head = ("layout", "error rate", "k", "bits an item", "memory", "shards", "wrongly skipped", "")
     columns(head, (each.row(error_rate) for each in plans))
+
+
+def _planned(settings: dict[str, Any]) -> Plan | Impossible:
+    try:
+        return Plan(Settings(**settings))
+    except ValueError as error:
+        return Impossible(settings, str(error))
+
+
+@dataclass
+class Impossible:
+    """A filter that cannot be had, and why."""
+
+    settings: dict[str, Any]
+    why: str
+
+    def asked(self, error_rate: float) -> bool:
+        """Whether it has the error rate that was asked for."""
+        return bool(self.settings["error_rate"] == error_rate)
+
+    def row(self, asked: float) -> tuple[object, ...]:
+        """Return the cells of the table."""
+        mark = "< " if self.asked(asked) else ""
+        return self.settings["layout"], f"{self.settings['error_rate']:g}", "", "", "", "", "", f"{mark}{self.why}"
+
+    def values(self) -> dict[str, Any]:
+        """Return what ``--json`` prints."""
+        given = {name: self.settings[name] for name in ("layout", "retention", "capacity", "error_rate")}
+        return given | {"impossible": self.why}
 
 
 class Plan:
@@ -111,6 +144,8 @@ def digest(
 ) -> None:
     """Print the digest of each item, a tab, and the item; the items are arguments or lines of stdin.
 
+    With --json an object a line.
+
     \b
     Example:
       urifilter digest https://www.baidu.com/
@@ -126,6 +161,11 @@ def digest(
         digester = Digester(normalize, hasher(hash_name, new_seed(hash_name, seed)))
     given = [item.encode("utf-8", "surrogateescape") for item in items]
     for lines, some in windows_of(("-",), lambda _: None) if not items else [(given, given)]:
-        for line, each in zip(lines, digester(some), strict=True):
-            shard = f"\t{shard_of(each, shards)}".encode() if shards else b""
-            click.echo(each.hex().encode() + shard + b"\t" + line)
+        for line, item, each in zip(lines, some, digester(some), strict=True):
+            number = shard_of(each, shards) if shards else None
+            if options.json:
+                shard = {} if number is None else {"shard": number}
+                print_json_line({"item": item.decode(errors="surrogateescape"), "digest": each.hex()} | shard)
+            else:
+                words = [each.hex().encode(), *([] if number is None else [str(number).encode()]), line]
+                click.echo(b"\t".join(words))

@@ -10,7 +10,7 @@ import click
 from urifilter_redis import Rotation, UriFilter, UriFilterError, list_filters
 from urifilter_redis.bloom.retention import TIMED
 
-from .common import Shared, filter_name, moment, open_one_of_all, pass_shared, print_json, say, shared
+from .common import Shared, complain, filter_name, moment, open_one_of_all, pass_shared, print_json, say, shared
 from .progress import steps
 
 __all__ = ["rotate", "union"]
@@ -49,7 +49,7 @@ def rotate(
         try:
             rows += _one(options, name, due=due, epoch=epoch, dry_run=dry_run, named=bool(names), quiet=quiet)
         except UriFilterError as error:
-            say(f"urifilter: {error}")
+            complain(str(error), type(error).__name__)
             failed = True
     if options.json:
         print_json(rows)

@@ -17,7 +17,7 @@ from urifilter_redis.client import list_filters
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.worker import Worker
 
-from .common import Shared, filter_name, moment, pass_shared, print_json, say, shared, size_text
+from .common import Shared, counted, filter_name, moment, pass_shared, print_json, say, shared, size_text
 from .daemon import add_stop_and_status, background, daemon_options
 from .progress import steps
 from .signals import Interrupted, Signals
@@ -75,7 +75,8 @@ def restore(options: Shared, name: str, *, quiet: bool) -> None:
         print_json({"filter": name, **(asdict(done) if done else {"shards": 0})})
     elif not quiet:
         since = f" of {moment(done.begun)}" if done and done.begun else ""
-        click.echo(f"{name}: restored {done.shards} shards to checkpoint {done.checkpoint}{since}" if done else nothing)
+        shards = counted(done.shards, "shard") if done else ""
+        click.echo(f"{name}: restored {shards} to checkpoint {done.checkpoint}{since}" if done else nothing)
 
 
 class _Stop:
@@ -161,9 +162,15 @@ def worker(
             if once:
                 _once(work, options)
             else:
+                _say_begun(names, checkpoint_every)
                 work.run(stop.sleep)
         except Interrupted:
             logging.getLogger("urifilter_redis.worker").info("stopped")
+
+
+def _say_begun(names: tuple[str, ...], every: str) -> None:
+    which = f"filter {', '.join(names)}" if names else "all filters"
+    logging.getLogger("urifilter_redis.worker").info("begun: looks after %s, a checkpoint every %s", which, every)
 
 
 def _once(work: Worker, options: Shared) -> None:

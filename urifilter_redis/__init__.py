@@ -5,6 +5,7 @@
 
 import pathlib
 
+from urifilter_redis import _starting  # noqa: F401 - before what takes a while to import
 from urifilter_redis._version import __version__
 from urifilter_redis.aio import AsyncUriFilter
 from urifilter_redis.bloom.sizing import Slice

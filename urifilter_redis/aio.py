@@ -606,6 +606,7 @@ class AsyncUriFilter(OpenedFilter):
 async def _windows(uris: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[list[T]]:
     """Cut a stream into lists of ``items.WINDOW`` items."""
     if not isinstance(uris, AsyncIterable):
+        items.check_many(uris)
         stream = iter(uris)
         while window := list(itertools.islice(stream, items.WINDOW)):
             yield window

@@ -304,6 +304,7 @@ class UriFilter(OpenedFilter):
             >>> list(news.iter_unique(lines))
             ['https://example.com/0', 'https://example.com/1', 'https://example.com/2']
         """
+        items.check_many(uris)
         stream = iter(uris)
         while window := list(itertools.islice(stream, items.WINDOW)):
             left: Iterator[Any] = iter(())

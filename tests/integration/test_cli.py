@@ -78,7 +78,7 @@ def test_create_info_list_drop(there):
     text = cli.run("info", "news")[0].decode()
     assert re.search(r"^error rate +0.001$", text, re.MULTILINE)
     assert [each["name"] for each in json.loads(cli.run("--json", "list")[0])] == ["news"]
-    assert cli.run("list")[0].decode().splitlines()[1].split()[:2] == ["news", "classic"]
+    assert cli.run("list")[0].decode().splitlines()[1].split()[:2] == ["news", "forever"]
     assert "say --yes" in cli.run("drop", "news", code=2)[1]
     assert cli.run("drop", "news", "--yes") == (b"", "dropped news\n")
     assert json.loads(cli.run("list", "--json")[0]) == []
@@ -208,6 +208,34 @@ def test_plan(there):
     assert {"k", "bits_per_item", "memory", "shards", "wrongly_skipped"} <= set(plans[0])
 
 
+def test_plan_of_what_is_partly_impossible(there):
+    """Rows that can be had are printed, and the others say why; --json has the same rows."""
+    rows = cli.run("plan", "--capacity", "5G")[0].decode().splitlines()[1:]
+    plans = json.loads(cli.run("plan", "--capacity", "5G", "--json")[0])
+    impossible = [each for each in plans if "impossible" in each]
+    assert [(each["layout"], each["error_rate"]) for each in impossible] == [("counting", 1e-6)]
+    assert rows[-1].split(maxsplit=2)[:2] == ["counting", "1e-06"]
+    assert "4096 shards are too few for that many items at 1e-06" in rows[-1]
+    assert len(rows) == len(plans) == 15
+    assert rows[2].split()[:3] == ["blocked", "0.0001", "12"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (["--capacity", "1e30"], "shards are too few"),
+        (["--capacity", "1k", "--error-rate", "7"], "error_rate is from"),
+        (["--capacity", "1k", "--retention", "ring"], "needs slices"),
+    ],
+)
+def test_plan_of_what_is_impossible(there, wrong, text):
+    """Nothing can be had: that is an error, said once."""
+    out, err = cli.run("plan", *wrong, code=2)
+    assert out == b""
+    assert text in err
+    assert len(err.splitlines()) == 1
+
+
 def test_digest(there):
     """The known digest; a filter's own digests; lines of stdin."""
     known = b"e81c1f5749545c5f7d247b3a100ffe62\thttps://www.baidu.com/\n"
@@ -315,6 +343,23 @@ def test_doctor_on_a_bad_server(make_server):
     assert dangers == {"eviction", "memory", "persistence", "filter full", "filter lost"}
     text, _ = cli.run("doctor", "--redis", server.url, code=1)
     assert b"CONFIG SET maxmemory-policy noeviction" in text
+
+
+@pytest.mark.parametrize(("damage", "told"), [("delete", "is missing"), ("append", "bytes and should have")])
+def test_deleted_bitmap(there, damage, told):
+    """info, list and doctor name a bitmap of any shard and any slice that is missing, or has another length."""
+    settings = {"retention": "ring", "slices": 3, "period": "1d"}
+    with UriFilter.create("news", capacity=1000, shards=5, **settings) as news:
+        news.rotate()
+    key = "urifilter:{news:3}:history_1"
+    with there.client() as client:
+        client.delete(key) if damage == "delete" else client.append(key, b"x")
+    for command, code in ((["info", "news"], 2), (["list"], 2)):
+        _, err = cli.run(*command, code=code)
+        assert f"{key} " in err
+        assert told in err
+    level, text = findings(there.url, 1)["filter news"]
+    assert (level, key in text, told in text) == ("danger", True, True)
 
 
 def test_doctor_sees_replicas(make_server):

@@ -143,7 +143,7 @@ def test_there_and_back(redis70, archive, monkeypatch):
     assert cli.run("checkpoint", "news", *where) == (b"news: checkpoint 1: 0 of 1 shards, 0 B\n", "")
     flush(redis70)
     out, err = cli.run("restore", "news", *where)
-    assert out.startswith(b"news: restored 1 shards to checkpoint 1 of 20")
+    assert out.startswith(b"news: restored 1 shard to checkpoint 1 of 20")
     assert err == ""
     out, err = cli.run("check", "--filter", "news", *where, given=numbers(450, 550))
     assert ([line.split(b"\t")[0] for line in out.splitlines()], err) == ([b"seen"] * 50 + [b"new"] * 50, "")
@@ -190,7 +190,7 @@ def test_restore_from_the_checkpoint_before(there, folder):
     flip(checkpoints(folder)[-1])
     flush(there)
     out, err = cli.run("restore", "news")
-    assert out.startswith(b"news: restored 1 shards to checkpoint 1 of ")
+    assert out.startswith(b"news: restored 1 shard to checkpoint 1 of ")
     assert err.startswith("urifilter: ")
     assert err.endswith("; something older was used\n")
     assert check(100) == {True}
@@ -447,7 +447,7 @@ def test_import_elsewhere(there, valkey, folder, tmp_path):
     assert out == b""
     assert "urifilter restore news" in err
     where = ("--archive", other, "--redis", valkey.url)
-    assert cli.run("restore", "news", *where)[0].startswith(b"news: restored 1 shards to checkpoint 1 of ")
+    assert cli.run("restore", "news", *where)[0].startswith(b"news: restored 1 shard to checkpoint 1 of ")
     assert check(100, archive=other, redis=valkey.url) == {True}
     with UriFilter.open("news", archive=other, redis=valkey.url) as news:
         news.insert_many(numbers(100, 200).split())
@@ -626,7 +626,7 @@ def test_worker_in_a_loop(make_server, folder, monkeypatch, started, tmp_path):
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(60) == 0
     text = (tmp_path / "log").read_text()
-    assert "news: restored 1 shards to checkpoint" in text
+    assert "news: restored 1 shard to checkpoint" in text
     assert text.endswith("INFO stopped\n")
     assert "Traceback" not in text
     sound(folder)

@@ -7,6 +7,8 @@ import os
 import select
 import signal
 import socket
+import subprocess
+import sys
 import termios
 import time
 import tty
@@ -260,6 +262,21 @@ def test_temporary_filter_is_dropped(server_, started, number):
     assert process.wait(60) == 128 + number
     with server_.client() as admin:
         assert admin.smembers("urifilter:filters") == {b"precise"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=name_of)
+@pytest.mark.parametrize("module", ["redis", "click"])
+@pytest.mark.parametrize("way", ["module", "script"])
+def test_signal_while_it_starts(tmp_path, number, module, way):
+    """Before it could begin: it ends by the signal, without a traceback."""
+    text = f"import os, signal, time\nos.kill(os.getpid(), {int(number)})\ntime.sleep(60)\n"
+    (tmp_path / f"{module}.py").write_text(text)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}"
+    (tmp_path / "urifilter").write_text("from urifilter_redis.cli import main\nmain()\n")
+    words = ["-m", "urifilter_redis.cli"] if way == "module" else [tmp_path / "urifilter"]
+    env = os.environ | {"PYTHONPATH": path}
+    done = subprocess.run([sys.executable, *words], env=env, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (-number, b"", b"")
 
 
 @pytest.mark.parametrize("command", ["add", "forget"])

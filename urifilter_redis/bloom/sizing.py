@@ -10,6 +10,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = [
     "BLOCKED_K",
@@ -21,7 +25,6 @@ __all__ = [
     "blocked_bits_per_item",
     "blocked_error_rate",
     "bytes_of",
-    "cells_an_item",
     "classic_bits",
     "classic_error_rate",
     "classic_k",
@@ -53,33 +56,24 @@ ANY_SHARDS = 64
 ERROR_RATES = (1e-9, 0.5)
 
 _WORD_BITS = 32
-#: A larger k is taken if it saves more than this share of the bits.
-_WORTH_A_LARGER_K = 0.05
+_WORTH_A_LARGER_K = 0.05  # it is taken if it saves more than this share of the bits
 #: Bytes around a string (sds header and zero byte), around one of 64 KiB or more, and of its key and object.
 _HEADER, _LONG, _LONG_HEADER = 6, 2**16, 10
 _KEY_AND_OBJECT = 88
-#: Bytes up to which jemalloc's classes are 16 apart.
-_SMALL_CLASSES = 128
+_SMALL_CLASSES = 128  # bytes up to which jemalloc's classes are 16 apart
 #: Items that a grown slice must hold to be worth making, unless the first one held fewer.
 _FEWEST_GROWN = 1000
-#: Steps of the numeric integral of ``wrongly_skipped``.
-_STEPS = 200
+_STEPS = 200  # of the numeric integral of ``wrongly_skipped``
 
 
-def classic_bits(capacity: float, error_rate: float) -> int:
-    """Return m, the bits for n items: n ln(1/e) / ln²2 (Bloom), but at least sqrt(20 n / e).
-
-    Double hashing has an error floor near n/m² (Dillinger and Manolios); the second term keeps it at 5 % of e.
-    """
-    ideal = math.ceil(-capacity * math.log(error_rate) / math.log(2) ** 2)
-    return max(ideal, math.ceil(math.sqrt(20 * capacity / error_rate)))
+@cache
+def classic_bits(capacity: int, error_rate: float) -> int:
+    """Return m, the fewest bits with which n items have the error rate, the floor of double hashing included."""
+    return _fewest(lambda bits: _classic_rate(classic_k(bits, capacity, error_rate), bits, capacity) <= error_rate)
 
 
 def classic_k(bits: int, capacity: float, error_rate: float) -> int:
-    """Return the number of offsets: m/n ln 2 has the lowest error rate; more than log2(1/e) are never needed.
-
-    The second term is the smaller for small filters, which are larger than Bloom's formula asks for.
-    """
+    """Return the number of offsets: m/n ln 2 has the lowest error rate; more than log2(1/e) are never needed."""
     return max(1, min(round(bits / capacity * math.log(2)), math.ceil(-math.log2(error_rate))))
 
 
@@ -96,6 +90,7 @@ def blocked_error_rate(k: int, bits_per_item: float) -> float:
     return _blocked_rate(k, _WORD_BITS * k / bits_per_item)
 
 
+@cache
 def blocked_bits_per_item(k: int, error_rate: float) -> float:
     """Return c such that ``blocked_error_rate(k, c) == error_rate``, by bisection; inf if there is none."""
     low, high = 0.0, 1.0
@@ -109,16 +104,16 @@ def blocked_bits_per_item(k: int, error_rate: float) -> float:
     return high
 
 
-def error_rate_from_fill(layout: str, k: int, fill: float) -> float:
+def error_rate_from_fill(layout: str, k: int, units: int, fill: float) -> float:
     """Return the error rate of a bitmap of which the share ``fill`` is set (counting: counters over 0).
 
-    classic, counting: p^k. blocked: items a block are -32 ln(1-p), put into the sum of ``blocked_error_rate``; p^k
-    would be several times too low, because some blocks are fuller than others.
+    classic, counting: p^k and the floor of double hashing. blocked: items a block are -32 ln(1-p), put into the sum of
+    ``blocked_error_rate``; p^k would be several times too low, because some blocks are fuller than others.
     """
     if fill >= 1:
         return 1.0
     if layout != "blocked":
-        return fill**k
+        return min(1.0, fill**k + _floor(items_from_fill(layout, k, units, fill), units))
     return _blocked_rate(k, -_WORD_BITS * math.log1p(-fill))
 
 
@@ -129,14 +124,6 @@ def items_from_fill(layout: str, k: int, units: int, fill: float) -> float:
     """
     cells = units * _WORD_BITS * k if layout == "blocked" else units
     return math.inf if fill >= 1 else -cells / k * math.log1p(-fill)
-
-
-@cache
-def cells_an_item(layout: str, k: int, share: float) -> float:
-    """Return the cells an item with which the error rate is ``share`` for a given k: the inverse of the rate."""
-    if layout == "blocked":
-        return blocked_bits_per_item(k, share)
-    return -k / math.log1p(-(share ** (1 / k)))
 
 
 def bytes_of(layout: str, k: int, units: int) -> int:
@@ -212,7 +199,7 @@ class Sizing:
             return 0.0
         if self.layout == "blocked":
             return blocked_error_rate(self.k, 8 * self.slice_bytes * self.shards / items)
-        return classic_error_rate(self.k, self.units * self.shards / items)
+        return min(1.0, _classic_rate(self.k, self.units, items / self.shards))
 
     @property
     def error_rate_at_capacity(self) -> float:
@@ -277,16 +264,13 @@ def grown(first: Sizing, index: int, share: float) -> Sizing | None:
     if index == 0:
         return first
     layout, k = first.layout, first.k
-    cells, unit = cells_an_item(layout, k, share), _WORD_BITS * k if layout == "blocked" else 1
     most = units_within(layout, k, SLICE_LIMIT)
-    capacity = min(first.shard_capacity * 2**index, int(most * unit / cells))
-    if layout != "blocked":  # the floor of double hashing, see classic_bits
-        capacity = min(capacity, int(share * most**2 / 20))
+    capacity = min(first.shard_capacity * 2**index, _items_within(layout, k, most, share))
     if capacity < min(first.shard_capacity, _FEWEST_GROWN):
         return None
-    floor = 0 if layout == "blocked" else math.ceil(math.sqrt(20 * capacity / share))
-    units = min(most, max(math.ceil(capacity * cells / unit), floor))
-    return Sizing(layout, capacity * first.shards, share, first.shards, capacity, k, units)
+    return Sizing(
+        layout, capacity * first.shards, share, first.shards, capacity, k, _units_for(layout, k, capacity, share)
+    )
 
 
 def allocated(length: int) -> int:
@@ -325,21 +309,55 @@ def _fewest_shards(capacity: int, error_rate: float, layout: str) -> int | None:
 def _sized(capacity: int, error_rate: float, layout: str, shards: int) -> Sizing:
     items = shard_capacity(capacity, shards)
     if layout != "blocked":
-        units = classic_bits(items, error_rate)
-        k = classic_k(units, items, error_rate)
-        return Sizing(layout, capacity, error_rate, shards, items, k, units)
-    k, bits = _blocked_k(error_rate)
-    blocks = math.ceil(items * bits / (_WORD_BITS * k))
-    return Sizing(layout, capacity, error_rate, shards, items, k, blocks)
+        bits = classic_bits(items, error_rate)
+        return Sizing(layout, capacity, error_rate, shards, items, classic_k(bits, items, error_rate), bits)
+    k = _blocked_k(error_rate)
+    return Sizing(layout, capacity, error_rate, shards, items, k, _units_for(layout, k, items, error_rate))
 
 
 @cache
-def _blocked_k(error_rate: float) -> tuple[int, float]:
-    """Return the smallest k within 5 % of the fewest bits an item, and its bits."""
+def _units_for(layout: str, k: int, items: int, share: float) -> int:
+    """Return the fewest units with which so many items have the error rate ``share``."""
+    if layout == "blocked":
+        return math.ceil(items * blocked_bits_per_item(k, share) / (_WORD_BITS * k))
+    return _fewest(lambda units: _classic_rate(k, units, items) <= share)
+
+
+@cache
+def _items_within(layout: str, k: int, units: int, share: float) -> int:
+    """Return the most items with which so many units have at most the error rate ``share``."""
+    if layout == "blocked":
+        return int(units * _WORD_BITS * k / blocked_bits_per_item(k, share))
+    return _fewest(lambda items: _classic_rate(k, units, items) > share) - 1
+
+
+def _floor(items: float, cells: int) -> float:
+    """Return what double hashing adds to the error rate of classic and counting, however many offsets an item has."""
+    return 4 * items / cells**2
+
+
+def _classic_rate(k: int, units: int, items: float) -> float:
+    return classic_error_rate(k, units / items) + _floor(items, units)
+
+
+def _fewest(enough: Callable[[int], bool]) -> int:
+    """Return the least number from 1 up that is enough, as all above it are."""
+    high = 1
+    while not enough(high):
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+@cache
+def _blocked_k(error_rate: float) -> int:
+    """Return the smallest k within 5 % of the fewest bits an item."""
     bits = {k: blocked_bits_per_item(k, error_rate) for k in BLOCKED_K}
     enough = min(bits.values()) * (1 + _WORTH_A_LARGER_K)
-    k = next(k for k in BLOCKED_K if bits[k] <= enough)
-    return k, bits[k]
+    return next(k for k in BLOCKED_K if bits[k] <= enough)
 
 
 def _blocked_rate(k: int, mean: float) -> float:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.errors import FilterFull, ServerUnavailable
-from urifilter_redis.protocol.outcomes import to_fields
+from urifilter_redis.protocol.outcomes import nonsense, to_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -84,9 +84,17 @@ def scan(session: Session, command: str, key: str, cursor: bytes) -> Flow[tuple[
 
 
 def server_time(session: Session) -> Flow[int]:
-    """Return the server's time, in ms since 1970."""
-    ((seconds, microseconds),) = yield from ask(session, ("TIME",))
-    return int(seconds) * 1000 + int(microseconds) // 1000
+    """Return the server's time, in ms since 1970.
+
+    Raises:
+        ServerUnavailable: it does not answer, or nonsense.
+    """
+    (reply,) = yield from ask(session, ("TIME",))
+    try:
+        seconds, microseconds = map(int, reply)
+    except (TypeError, ValueError) as error:
+        raise nonsense(reply) from error
+    return seconds * 1000 + microseconds // 1000
 
 
 def ask_shard(session: Session, shard: int, *builders: Callable[[], Call]) -> Flow[list[Any]]:

@@ -115,7 +115,8 @@ def examine(facts: Facts) -> Iterator[Finding]:
 def examine_filter(info: FilterInfo, now: float) -> Finding:
     """Say whether a filter keeps the error rate that was asked for, and rotates; ``now`` is the server's time, s."""
     subject = f"filter {info.name}"
-    held = f"{info.inserted:,} items in {len(info.live_slices)} slices"
+    slices = len(info.live_slices)
+    held = f"{info.inserted:,} items in {slices} slice{'' if slices == 1 else 's'}"
     if info.retention != "growing":
         held = f"{info.inserted:,} of {info.capacity:,} items"
     if info.over_capacity or info.error_rate_now > 1.5 * info.error_rate:

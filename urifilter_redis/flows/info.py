@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urifilter_redis.bloom.retention import TIMED, Shape, error_rate_at_capacity, growing_slice, size_first, slice_share
 from urifilter_redis.bloom.sizing import Sizing, error_rate_from_fill, items_from_fill
 from urifilter_redis.engine.queries import ask, server_time
+from urifilter_redis.errors import SliceLost
 from urifilter_redis.flows.bitmaps import fill_of
 from urifilter_redis.flows.rotation import next_due
 from urifilter_redis.flows.turn import read_states
@@ -27,6 +28,12 @@ __all__ = ["FilterInfo", "SliceInfo", "info", "inserted"]
 
 #: Fields of a hash whose size MEMORY USAGE looks at: all of an archived slice, and enough of ``replies``.
 FIELDS_A_SAMPLE = 100
+
+#: Phases in which bitmaps need not be there yet, or any more.
+_INCOMPLETE = {"creating", "dropping", "restoring"}
+
+#: Lost bitmaps that an error names.
+_LOST_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +149,7 @@ class _Shard:
     forgotten: int
     memory: int
     archived: int
+    lengths: list[int]  # of the live bitmaps, as ``state`` lists them
     parts: list[_Part] = field(default_factory=list)  # newest first
 
 
@@ -150,6 +158,7 @@ def info(session: Session) -> Flow[FilterInfo]:
 
     Raises:
         FilterNotFound: the filter, or a shard of it, is gone.
+        SliceLost: a bitmap of a live slice is missing, or has another length; all are named.
     """
     config = session.config
     (reply,) = yield from ask(session, session.read_meta(0))
@@ -158,6 +167,7 @@ def info(session: Session) -> Flow[FilterInfo]:
     for number in range(config.shards):
         shard = yield from _shard(session, number)
         shards.append(shard)
+    _check_nothing_lost(session, shards)
     states = [shard.state for shard in shards]
     now = yield from server_time(session)
     live = tuple(_slice_info(config, parts, now) for parts in _by_age(shards))
@@ -200,17 +210,34 @@ def _shard(session: Session, number: int) -> Flow[_Shard]:
         archived = (
             range(max(0, state.epoch - (config.slices or 0)), state.epoch + 1) if config.archive == "redis" else ()
         )
-        own = [keys.meta, keys.replies, keys.forgotten, keys.next, *(keys.slice(e.name) for e in state.view.slices)]
+        live = [keys.slice(each.name) for each in state.view.slices]
+        own = [keys.meta, keys.replies, keys.forgotten, keys.next, *live]
         usage = [("MEMORY", "USAGE", key, "SAMPLES", FIELDS_A_SAMPLE) for key in [*own, *map(keys.archived, archived)]]
         forgotten, *memory = yield from ask(session, ("ZCARD", keys.forgotten), *usage)
         asleep = sum(each or 0 for each in memory[len(own) :])
-        shard = _Shard(state, forgotten, sum(each or 0 for each in memory), asleep, _parts(config, state))
+        lengths = yield from ask(session, *(("STRLEN", key) for key in live))
+        shard = _Shard(state, forgotten, sum(each or 0 for each in memory), asleep, lengths, _parts(config, state))
         for part in shard.parts:
             part.fill = yield from fill_of(session, keys.slice(part.slice.name), part.slice)
-            part.rate = error_rate_from_fill(config.layout, config.k, part.fill)
+            part.rate = error_rate_from_fill(config.layout, config.k, part.slice.units, part.fill)
         (again,) = yield from read_states(session, [number])
         if again.view == state.view and again.epoch == state.epoch:
             return shard
+
+
+def _check_nothing_lost(session: Session, shards: Sequence[_Shard]) -> None:
+    lost = []
+    for number, shard in enumerate(shards):
+        if shard.state.phase in _INCOMPLETE:
+            continue
+        for each, length in zip(shard.state.view.slices, shard.lengths, strict=True):
+            if length != each.size:
+                found = f"has {length:,} bytes and should have {each.size:,}" if length else "is missing"
+                lost.append(f"{session.keys.shard(number).slice(each.name)} {found}")
+    if lost:
+        more = f", and {len(lost) - _LOST_TOLD} more" if len(lost) > _LOST_TOLD else ""
+        text = f"{', '.join(lost[:_LOST_TOLD])}{more}: bring it back from its archive by opening it, or drop it"
+        raise SliceLost(f"{session.where}: LOST {text}")
 
 
 def _parts(config: Config, state: ShardState) -> list[_Part]:

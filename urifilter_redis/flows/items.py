@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.call_ids import CallKey
     from urifilter_redis.protocol.calls import Call
 
-__all__ = ["WINDOW", "answer", "batch_of", "listed", "resolve", "selected", "truths", "unresolved"]
+__all__ = ["WINDOW", "answer", "batch_of", "check_many", "listed", "resolve", "selected", "truths", "unresolved"]
 
 T = TypeVar("T")
 
@@ -36,14 +36,24 @@ CALLS_IN_FLIGHT = 8
 WINDOW = CALLS_IN_FLIGHT * calls.ITEMS_A_CALL
 
 
+def check_many(items: object) -> None:
+    """Check that items are some, and not one.
+
+    Raises:
+        TypeError: one string was given instead of a list; bytes of any kind, too, which are numbers one by one.
+    """
+    if isinstance(items, str | bytes | bytearray | memoryview):
+        start = items[:40] if isinstance(items, str) else bytes(items[:40])
+        raise TypeError(f"a list of items is wanted, not one: [{start!r}]")
+
+
 def listed(items: Iterable[object]) -> Sequence[object]:
     """Return items as a sequence.
 
     Raises:
-        TypeError: one string was given instead of a list.
+        TypeError: as ``check_many``.
     """
-    if isinstance(items, str | bytes):
-        raise TypeError(f"a list of items is wanted, not one: [{items[:40]!r}]")
+    check_many(items)
     return items if isinstance(items, list | tuple) else list(items)
 
 
@@ -152,7 +162,7 @@ def _batch(session: Session, command: str, items: Sequence[object], max_age: int
 
 def _resume(session: Session, command: str, items: Sequence[object], retry: UriFilterError, max_age: int) -> Batch:
     """Return the batch that ``retry`` is about."""
-    batch = retry.batch
+    batch = getattr(retry, "batch", None)
     if not isinstance(batch, Batch) or not batch.is_of(command, items, session.digester, max_age):
         raise ValueError(f"retry= takes what {command} raised for these same items, not {retry!r}")
     if batch.client != session.ids.client:

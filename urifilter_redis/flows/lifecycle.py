@@ -33,7 +33,7 @@ from urifilter_redis.flows.rights import then_check_rights
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import Config, Settings
 from urifilter_redis.protocol.keys import is_name
-from urifilter_redis.protocol.outcomes import to_mapping
+from urifilter_redis.protocol.outcomes import nonsense, to_mapping
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -126,6 +126,8 @@ def open_(session: Session) -> Flow[Config]:
 def names(session: Session) -> Flow[list[str]]:
     """List the names of the filters that there are; what somebody has put among them, and is no name, is none."""
     (members,) = yield from ask(session, ("SMEMBERS", session.keys.filters))
+    if not isinstance(members, list | set):
+        raise nonsense(members)
     texts = (name.decode(errors="replace") if isinstance(name, bytes) else str(name) for name in members)
     known = sorted(filter(is_name, texts))
     keys = [type(session.keys)(session.keys.prefix, name) for name in known]

