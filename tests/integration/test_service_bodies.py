@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gc
 import gzip
 import json
 import math
@@ -18,7 +19,8 @@ from support.servers import PATIENCE, Server, wait_until
 from support.service import Service, request
 
 from urifilter_redis import UriFilter
-from urifilter_redis.service import tokens
+from urifilter_redis.service import bodies, tokens
+from urifilter_redis.service.failures import Refusal
 from urifilter_redis.wire import DEFAULT_PATH as UNIQUE
 from urifilter_redis.wire import ERROR_CODES
 
@@ -917,6 +919,62 @@ def test_a_token_in_the_body(guarded):
         refusal(connection.ask(request("POST", CONTAINS, body)), 401, "unauthorized")
         refusal(connection.ask(request("POST", CONTAINS, body, **bearer(WRITER))), 422, "bad_request")
         refusal(connection.ask(request("GET", f"/v1/filters?access_token={WRITER}")), 401, "unauthorized")
+
+
+def test_a_body_without_a_token_is_not_parsed(guarded):
+    """401, whatever it is: parsing costs time, and anybody may send it."""
+    nested = b'{"filter_typeid":"news","URI_list":[' + b",".join([b"[" * 400 + b"]" * 400] * 100) + b"]"
+    wrong = WRITER[:-1].encode()
+    with guarded.raw() as connection:
+        for body in (
+            b"",
+            b"no JSON",
+            b"[" * BODY,
+            nested,
+            nested + b',"access_token":"' + wrong + b'"',
+            b'{"access_token":"' * 5000,
+            b'"access_token":"' + wrong + b'"' * 5000,
+            b'{"access_token":["' + WRITER.encode() + b'"]',
+            b'{"access_token":"\\',
+            b'{"access_token":"\xff"',
+            b'{"a":1,"access_token":"\\u12"}',
+        ):
+            refusal(connection.ask(unique(body)), 401, "unauthorized")
+
+
+def test_where_a_token_stands_in_a_body(guarded):
+    """First, last, between blanks, escaped, or beside others: that of the body itself counts, and of two the last."""
+    written = "".join(f"\\u{ord(each):04x}" for each in WRITER)
+    begin, items = '{"filter_typeid":"news","URI_list":', '["where it stands"]'
+    many = json.dumps([{"access_token": "x"}] * 90)
+    with guarded.raw() as connection:
+
+        def status(text):
+            return connection.ask(unique(text.encode())).status
+
+        assert status(f'{{"access_token":"{WRITER}","filter_typeid":"news","URI_list":{many}}}') == 200
+        assert status(f'{begin}{many},"access_token":"{WRITER}"}}') == 200
+        assert status(f'{begin}{items},\r\n"access_token"\t :\n "{WRITER}" }}') == 200
+        assert status(f'{begin}{items},"access_token":"{written}"}}') == 200
+        assert status(f'{begin}{items},"access_token":"x","access_token":"{WRITER}"}}') == 200
+        assert status(f'{begin}{items},"access_token":"{WRITER}","access_token":"x"}}') == 401
+        assert status(f'{begin}[{{"access_token":"{WRITER}"}}]}}') == 401
+        assert status(f'{begin}["\\"access_token\\":\\"{WRITER}\\""],"access_token":"x"}}') == 401
+        assert status(f'{begin}[],"access_token":"{WRITER}"') == 400
+
+
+def test_no_garbage_is_looked_for_while_a_body_is_parsed():
+    """That took four fifths of the time of a body of many lists; once it is there it is looked for as before."""
+    body, seen = dump(asking(*[[[]]] * 20_000)), []
+    gc.callbacks.append(lambda phase, _: seen.append(phase))
+    try:
+        asked = bodies.parse(body, bodies.ItemsOf)
+        assert (len(asked.URI_list), seen.count("start") <= 1, gc.isenabled()) == (20_000, True, True)
+        with pytest.raises(Refusal):
+            bodies.parse(body[:-1], bodies.ItemsOf)
+        assert gc.isenabled()
+    finally:
+        gc.callbacks.pop()
 
 
 def test_what_a_token_is_not_for(guarded, inserted):

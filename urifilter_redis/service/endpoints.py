@@ -16,7 +16,7 @@ from starlette.responses import Response
 from urifilter_redis.callid import CallKey
 from urifilter_redis.errors import ServerUnavailable, UriFilterError
 from urifilter_redis.service import metrics, tokens
-from urifilter_redis.service.bodies import Answer, Items, ItemsOf, check_items, read
+from urifilter_redis.service.bodies import Answer, Items, ItemsOf, check_items, parse, read, receive, tokens_in
 from urifilter_redis.service.connecting import connect
 from urifilter_redis.service.failures import Refusal, refusal_of
 from urifilter_redis.service.gate import COMMAND, COUNTS, TOKEN
@@ -80,8 +80,8 @@ class Service:
 
     # Who asks
 
-    def whose(self, request: Request, given: str | None = None) -> Token:
-        """Return the token of a request.
+    def whose(self, request: Request, *given: str) -> Token:
+        """Return the token of a request: that of its header, or if it has none the first of ``given`` that is one.
 
         Raises:
             Refusal: there is none, or a wrong one.
@@ -89,7 +89,8 @@ class Service:
         if not self._tokens:
             return tokens.EVERYTHING
         kind, _, sent = request.headers.get("Authorization", "").partition(" ")
-        token = tokens.find(self._tokens, sent.strip() if kind.lower() == "bearer" else given or "")
+        offered = (sent.strip(),) if kind.lower() == "bearer" else given
+        token = next(filter(None, (tokens.find(self._tokens, each) for each in offered)), None)
         if token is None:
             text = "send a token: Authorization: Bearer TOKEN, or access_token in the body where that has one"
             raise Refusal("unauthorized", text, headers={"WWW-Authenticate": "Bearer"})
@@ -122,8 +123,11 @@ class Service:
         """Insert items, answer those that are new."""
         request.scope[COMMAND] = "insert"
         token = self.whose(request) if "Authorization" in request.headers else None
-        asked = await read(request, ItemsOf, self.settings.limits)
-        token = token or self.whose(request, asked.access_token)
+        data = await receive(request, self.settings.limits)
+        if token is None:
+            self.whose(request, *tokens_in(data))  # before it is parsed, which costs more than anybody may have
+        asked = parse(data, ItemsOf)
+        token = token or self.whose(request, asked.access_token or "")
         ages = await self._answer(request, token, asked.filter_typeid, "insert", asked.URI_list)
         new = [item for item, age in zip(asked.URI_list, ages, strict=True) if age == 0]
         content = {"filter_typeid": asked.filter_typeid, "URI_list_unique": new, "total": len(ages), "unique": len(new)}
