@@ -89,6 +89,7 @@ def test_defaults():
         "workers": 1,
         "log_format": "text",
         "log_requests": False,
+        "trusted_proxies": (),
         "limits": {"body": 4 << 20, "items": 10_000, "item": 1 << 16, "seconds": 10.0, "requests": 100},
         "tokens": (),
         "filters": {},
@@ -98,8 +99,18 @@ def test_defaults():
 
 def test_every_setting_is_tested():
     """A setting that is added is to be added here."""
-    assert {*EVERYWHERE, "limits", "tokens", "filters"} == set(ServiceSettings.model_fields)
+    assert {*EVERYWHERE, "limits", "tokens", "trusted_proxies", "filters"} == set(ServiceSettings.model_fields)
     assert set(NESTED) == set(Limits.model_fields)
+
+
+def test_trusted_proxies(toml, monkeypatch):
+    """Addresses or networks, in a TOML list or as JSON in the environment; nothing else."""
+    file = toml('trusted_proxies = ["127.0.0.1", "10.0.0.0/8", "fd00::/8"]\n')
+    assert list(map(str, load({}, file).trusted_proxies)) == ["127.0.0.1/32", "10.0.0.0/8", "fd00::/8"]
+    monkeypatch.setenv("URIFILTER_TRUSTED_PROXIES", '["::1"]')
+    assert list(map(str, load({}, file).trusted_proxies)) == ["::1/128"]
+    monkeypatch.setenv("URIFILTER_TRUSTED_PROXIES", '["localhost", "10.0.0.1/8"]')
+    assert wrong({}).keys() == {"trusted_proxies.0", "trusted_proxies.1"}
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)

@@ -64,7 +64,8 @@ def make_app(settings: ServiceSettings) -> FastAPI:
         app.add_route(path, _page(name, kind), methods=["GET"], include_in_schema=False)
     for error, tell in _TOLD.items():
         app.add_exception_handler(error, tell)
-    app.add_middleware(Gate, alone=not settings.tokens, log_requests=settings.log_requests)
+    alone, proxies = not settings.tokens, settings.trusted_proxies
+    app.add_middleware(Gate, alone=alone, proxies=proxies, log_requests=settings.log_requests)
     return app
 
 

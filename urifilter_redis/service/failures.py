@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 
 from urifilter_redis.errors import (
@@ -20,7 +21,7 @@ from urifilter_redis.errors import (
 )
 from urifilter_redis.wire import ERROR_CODES
 
-__all__ = ["LATER", "RETRY_AFTER", "Refusal", "refusal_of"]
+__all__ = ["ANSWER_HEADERS", "LATER", "RETRY_AFTER", "Refusal", "refusal_of"]
 
 #: Seconds after which to ask again, as a 429 or 503 says.
 RETRY_AFTER = 1
@@ -46,6 +47,9 @@ _TEXTS = {
     "archive_unavailable": "the filter's archive is away, or damaged",
     "server_unavailable": "Redis is away, or refuses; nothing was inserted",
 }
+
+#: Of every answer: it is for who asked, once, and it is what it says it is.
+ANSWER_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 #: Statuses of HTTP that say when to ask again.
 LATER = {429, 503}
@@ -79,7 +83,7 @@ class Refusal(Exception):
             self.headers["Retry-After"] = str(RETRY_AFTER)
 
     @property
-    def status(self) -> int:
+    def status(self) -> HTTPStatus:
         """Of HTTP."""
         return ERROR_CODES[self.code].status
 

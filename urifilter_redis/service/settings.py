@@ -8,7 +8,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    IPvAnyNetwork,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -122,6 +131,7 @@ class ServiceSettings(BaseSettings):
     workers: Annotated[Whole, Field(ge=1, le=256)] = 1
     log_format: Literal["text", "json"] = "text"
     log_requests: bool = False
+    trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
     limits: Limits = Limits()
     tokens: tuple[TokenSettings, ...] = ()
     filters: dict[str, FilterSettings] = {}
