@@ -706,6 +706,22 @@ def test_who_leaves_early(service, inserted):
     assert before == inserted()
 
 
+def test_who_only_listens_any_more(make_server):
+    """A client that has closed its sending half gets its answers, of pipelined requests too; then it is the end."""
+    redis = make_server()
+    with running(redis.url, settings=FILTERS) as service, service.raw() as connection, service.raw() as other:
+        assert other.ask(unique(asking("a"))).json()["unique"] == 1
+        redis.suspend()
+        connection.send(unique(asking("a", "b"), Idempotency_Key="half") + request("GET", "/healthz"))
+        connection.end()
+        for _ in range(3):  # by then the end has been read
+            assert other.ask(request("GET", "/healthz")).status == 200
+        redis.resume()
+        assert connection.answer().json()["URI_list_unique"] == ["b"]
+        assert connection.answer().json() == {"status": "ok"}
+        assert connection.answer() is None
+
+
 # HTTP/1.1
 
 

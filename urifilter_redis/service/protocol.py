@@ -86,6 +86,13 @@ class Protocol(HttpToolsProtocol):
         elif self._is_idle():  # uvicorn has ended its own wait
             self._await_head()
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Go on, as far as answers are due, when the client sends no more: it may still read."""
+        if self._is_idle() or self.cycle.more_body:
+            return False
+        self.cycle.keep_alive = False
+        return True
+
     def head_again(self) -> bytes:
         """Return a head for the body behind one that asked for another protocol; empty if there is none."""
         framing = [name + b": " + value + b"\r\n" for name, value in self.headers if name in _FRAMING]
