@@ -22,7 +22,18 @@ from urifilter_redis.errors import (
 )
 from urifilter_redis.steps import Unanswered, Unsent
 
-__all__ = ["Judged", "Verdict", "error_of", "judge", "late_at", "text_in", "text_of", "to_fields", "to_mapping"]
+__all__ = [
+    "SCRIPT_ERRORS",
+    "Judged",
+    "Verdict",
+    "error_of",
+    "judge",
+    "late_at",
+    "text_in",
+    "text_of",
+    "to_fields",
+    "to_mapping",
+]
 
 
 class Verdict(Enum):

@@ -133,7 +133,17 @@ def read_json(data: bytes) -> Any:
         return json.loads(data.removeprefix(BOM_UTF8).decode("utf-8", "surrogatepass"), parse_constant=_refuse)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start} is not UTF-8") from None
+    except (json.JSONDecodeError, _NotJson):
+        raise
+    except ValueError:  # int() refuses what takes it too long
+        raise ValueError("a number has too many digits") from None
+
+
+class _NotJson(ValueError):
+    """A constant that Python's JSON has, and JSON has not."""
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
+    raise _NotJson(f"{constant} is not JSON")

@@ -8,6 +8,7 @@ import gc
 import gzip
 import json
 import math
+import re
 import select
 import threading
 import time
@@ -950,6 +951,53 @@ def guarded(redis):
 
 def bearer(token):
     return {"Authorization": f"Bearer {token}"}
+
+
+def test_answers_are_not_kept_nor_guessed(guarded):
+    """No JSON is stored by whoever passes it on, or taken for something else, whatever is answered."""
+    with guarded.raw() as connection:
+        for data in (
+            request("GET", "/healthz"),
+            request("GET", "/openapi.json"),
+            request("GET", "/v1/filters", **bearer(READER)),
+            request("GET", "/metrics", **bearer(READER)),
+            unique(asking("not kept"), **bearer(WRITER)),
+            unique(b"no", **bearer(WRITER)),
+            unique(asking("a")),
+            request("GET", "/nowhere"),
+            b"garbage\r\n\r\n",
+        ):
+            headers = connection.ask(data).headers
+            assert (headers["cache-control"], headers["x-content-type-options"]) == ("no-store", "nosniff")
+
+
+INTERNALS = re.compile(r"[A-Z]{5,}|sys\.|codec|script|urifilter:|pydantic|Traceback|int_max|@")
+
+
+def test_errors_tell_no_internals(make_server):
+    """Errors are in words for who asks: no script's, no key of Redis, nothing of Python's."""
+    redis = make_server("redis70")
+    with running(redis.url, settings=FILTERS) as service, service.raw() as connection, redis.client() as admin:
+
+        def told(status, code, body, **headers):
+            text = refusal(connection.ask(unique(body, **headers)), status, code).json()["error"]
+            assert not INTERNALS.search(text), text
+
+        for number in ("5", "6"):
+            keyed = {"Idempotency_Key": f"0123456789abcdef/0/{number}"}
+            assert connection.ask(unique(asking(number), **keyed)).json()["unique"] == 1
+        told(409, "refused", asking("other"), Idempotency_Key="0123456789abcdef/0/6")
+        told(409, "refused", asking("5"), Idempotency_Key="0123456789abcdef/0/5")
+        told(400, "bad_json", b"\xff")
+        told(400, "bad_json", b"1" + b"0" * 5000)
+        told(422, "bad_item", b'{"filter_typeid":"news","URI_list":[1e999]}')
+        admin.delete("urifilter:{news:0}:today")
+        told(503, "slice_lost", asking("a"))
+        admin.lpush("urifilter:{news:0}:today", "x")
+        told(503, "slice_lost", asking("a"))
+        assert "urifilter:{news:0}:today" in service.log()
+        admin.delete("urifilter:{news:0}:today", "urifilter:{news:0}:meta")
+        assert connection.ask(unique(asking("a"))).json()["unique"] == 1
 
 
 def test_no_token_or_a_wrong_one(guarded, inserted):

@@ -357,6 +357,26 @@ def test_unknown_names(text, name, there, toml):
     assert wrong({}, toml(text)) == {name: f"there is no setting {last}; there are {', '.join(names)}"}
 
 
+@pytest.mark.parametrize("name", ["URIFILTER_REDIS", "URIFILTER_TOKEN", "URIFILTER_LIMIT__BODY", "urifilter_Hots"])
+def test_unknown_setting_in_the_environment(name, monkeypatch):
+    """A setting that is misspelt there is refused, with those that there are; its value is not told."""
+    monkeypatch.setenv(name, "hunter2")
+    found = wrong({})
+    assert list(found) == [name]
+    assert "URIFILTER_REDIS_URL, " in found[name]
+    assert "hunter2" not in found[name]
+    monkeypatch.setenv(name, "")
+    load({})
+
+
+def test_variables_that_are_no_settings(monkeypatch):
+    """The environment may have those of the command line, the library and the SDK, too."""
+    monkeypatch.setenv("URIFILTER_REDIS_URL", "redis://env")
+    for name in ("SETTINGS", "DATA_DIR", "API_URL", "API_TOKEN"):
+        monkeypatch.setenv(f"URIFILTER_{name}", "x")
+    assert load({}).redis_url == "redis://env"
+
+
 def test_unknown_limit_in_the_environment(monkeypatch):
     """A limit that is misspelt there is refused, too."""
     monkeypatch.setenv("URIFILTER_LIMITS__BODDY", "5000")

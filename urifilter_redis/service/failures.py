@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -19,6 +20,7 @@ from urifilter_redis.errors import (
     TooLarge,
     UriFilterError,
 )
+from urifilter_redis.replies import SCRIPT_ERRORS
 from urifilter_redis.wire import ERROR_CODES
 
 __all__ = ["ANSWER_HEADERS", "LATER", "RETRY_AFTER", "Refusal", "refusal_of"]
@@ -48,8 +50,14 @@ _TEXTS = {
     "server_unavailable": "Redis is away, or refuses; nothing was inserted",
 }
 
+#: What is told of a bitmap, and not which key it was.
+_LOST = "Redis has lost a bitmap of the filter: restore it from its archive, or drop it and create it anew"
+
 #: Of every answer: it is for who asked, once, and it is what it says it is.
 ANSWER_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+#: The scripts' words for what went wrong, which are for the library.
+_WORDS = re.compile(rf"\b(?:{'|'.join(SCRIPT_ERRORS)}) ")
 
 #: Statuses of HTTP that say when to ask again.
 LATER = {429, 503}
@@ -109,7 +117,8 @@ def refusal_of(error: UriFilterError, field: str | None = None) -> Refusal:
         )
         code = "answer_lost"  # something was done: whoever asks again must do so under the same key
     away = isinstance(error, ServerUnavailable | ArchiveError)
-    text = str(error) if code not in _TEXTS else _TEXTS[code] if away else f"{_TEXTS[code]} ({error})"
+    told = _LOST if isinstance(error, SliceLost) else _WORDS.sub("", str(error))
+    text = told if code not in _TEXTS else _TEXTS[code] if away else f"{_TEXTS[code]} ({told})"
     refusal = Refusal(code, text, more=more)
-    refusal.detail = str(error) if away else ""
+    refusal.detail = str(error) if away or told is _LOST else ""
     return refusal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,6 +35,12 @@ from urifilter_redis.service.tokens import Token
 from urifilter_redis.wire import DEFAULT_PATH, DEFAULT_PORT
 
 __all__ = ["FilterSettings", "Limits", "ServiceSettings", "TokenSettings", "is_loopback", "load"]
+
+#: What variables of the environment begin with that are settings.
+_PREFIX = "URIFILTER_"
+
+#: Those that begin with it and are the command line's, the library's or the SDK's.
+_OTHERS = ("settings", "data_dir", "api_url", "api_token", "rotate")
 
 _STRICT = ConfigDict(extra="forbid", frozen=True)
 
@@ -117,7 +124,7 @@ class ServiceSettings(BaseSettings):
     model_config = SettingsConfigDict(
         extra="forbid",
         frozen=True,
-        env_prefix="URIFILTER_",
+        env_prefix=_PREFIX,
         env_nested_delimiter="__",
         env_ignore_empty=True,
     )
@@ -209,6 +216,10 @@ def load(flags: Mapping[str, Any], file: Path | None = None) -> ServiceSettings:
             return given if file is None else (*given, TomlConfigSettingsSource(settings_cls, file))
 
     where = f" (flags, environment, {file})" if file else ""
+    if unknown := _unknown_variables():
+        there = ", ".join(sorted(f"{_PREFIX}{name.upper()}" for name in ServiceSettings.model_fields))
+        lines = [f"  {name}: there is no such setting; there are {there}" for name in unknown]
+        raise ValueError("\n".join(["wrong settings (environment):", *lines]))
     try:
         found = Sources(**flags)
     except ValidationError as error:
@@ -217,6 +228,13 @@ def load(flags: Mapping[str, Any], file: Path | None = None) -> ServiceSettings:
     except (SettingsError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"the settings{where} cannot be read: {error}") from error
     return ServiceSettings.model_construct(**{name: getattr(found, name) for name in ServiceSettings.model_fields})
+
+
+def _unknown_variables() -> list[str]:
+    """Return the environment's variables that look like settings, and are nobody's."""
+    known = {*ServiceSettings.model_fields, *_OTHERS}
+    ours = (name for name, value in os.environ.items() if value and name.upper().startswith(_PREFIX))
+    return sorted(name for name in ours if name[len(_PREFIX) :].lower().partition("__")[0] not in known)
 
 
 def _line(place: tuple[int | str, ...], kind: str, message: str) -> str:
