@@ -77,6 +77,7 @@ class Filters(BaseModel):
     """The names of the filters that the token is for."""
 
     filters: list[str]
+    problems: dict[str, str] = Field(default={}, description="what is wrong with those that are answered, by name")
 
 
 class Answered(BaseModel):
@@ -94,6 +95,7 @@ class Info(BaseModel):
     measured: float = Field(description="when `info` was found out, likewise")
     answered: Answered
     info: FilterInfo
+    problem: str | None = Field(default=None, description="what is wrong with it, though it is answered")
 
 
 class Status(BaseModel):

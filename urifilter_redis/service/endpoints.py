@@ -167,10 +167,12 @@ class Service:
         return answers
 
     async def list(self, request: Request) -> Response:
-        """Answer the names of the filters that the token is for."""
+        """Answer the names of the filters that the token is for, and what is wrong with them."""
         request.scope[COMMAND] = "list"
         token = self.whose(request)
-        return Answer({"filters": [name for name in await self.filters.names() if token.may_use(name)]})
+        names = [name for name in await self.filters.names() if token.may_use(name)]
+        problems = {name: self.filters.problems[name] for name in names if name in self.filters.problems}
+        return Answer({"filters": names} | ({"problems": problems} if problems else {}))
 
     async def info(self, request: Request, filter_typeid: str) -> Response:
         """Answer how a filter does."""
@@ -184,6 +186,7 @@ class Service:
                 "measured": measured.at,
                 "answered": {answer: self._answered().get((filter_typeid, answer), 0) for answer in ("new", "seen")},
                 "info": measured.info.to_dict(),
+                **({"problem": self.filters.problems[filter_typeid]} if filter_typeid in self.filters.problems else {}),
             }
         )
 
