@@ -20,10 +20,12 @@ from urifilter_redis.service.bodies import Answer, Items, ItemsOf, check_items, 
 from urifilter_redis.service.connecting import connect
 from urifilter_redis.service.failures import Refusal, refusal_of
 from urifilter_redis.service.gate import COMMAND, COUNTS, TOKEN
+from urifilter_redis.service.gauges import look
+from urifilter_redis.service.logs import Seldom
 from urifilter_redis.wire import COMMANDS, KEY_HEADER
 
 if TYPE_CHECKING:
-    from urifilter_redis.service.filters import Filters, Measured
+    from urifilter_redis.service.filters import Filters
     from urifilter_redis.service.settings import ServiceSettings
     from urifilter_redis.service.tokens import Token
 
@@ -69,13 +71,17 @@ class Service:
         return self._filters
 
     async def _open_all(self) -> None:
+        seldom = Seldom()
         while True:
             try:
                 await self.filters.open_all()
             except UriFilterError as error:
-                log.warning("%s", error)
+                if seldom.passes(str(error)):
+                    log.warning("%s", error)
                 await asyncio.sleep(PAUSE)
             else:
+                if seldom.has_passed:
+                    log.warning("all filters are open now")
                 return
 
     # Who asks
@@ -217,21 +223,7 @@ class Service:
         """Answer the metrics of all workers and filters, for a token that is for all filters."""
         if not self.whose(request).may_use_all:
             raise Refusal("forbidden", "metrics are for tokens of all filters: filters = ['*']")
-        try:
-            names = await self.filters.names()
-        except UriFilterError as error:
-            log.warning("metrics without filters: %s", error)
-            names = []
-        found = await asyncio.gather(*map(self._measured, names))
-        text = metrics.exposed(dict(zip(names, found, strict=True)))
-        return Response(text, media_type=metrics.CONTENT_TYPE)
-
-    async def _measured(self, name: str) -> Measured | None:
-        try:
-            return await self.filters.measured(name)
-        except UriFilterError as error:
-            log.warning("metrics without filter %s: %s", name, error)
-            return None
+        return Response(metrics.exposed(await look(self.filters)), media_type=metrics.CONTENT_TYPE)
 
 
 def _key(request: Request, token: Token) -> CallKey | None:

@@ -121,10 +121,20 @@ class Filters:
 
         An archive that is away has those that it had.
         """
-        found = set(await drive(lifecycle.names(self._server), self._connector)) | set(self.wanted)
-        if self._archive is not None:
-            found |= set(await self._archive.names())
-        return sorted(found)
+        return sorted(await self.in_redis() | await self.in_archive())
+
+    async def in_redis(self) -> set[str]:
+        """Return the names of those in Redis, and of those that are made there when they are wanted."""
+        return {*await drive(lifecycle.names(self._server), self._connector), *self.wanted}
+
+    async def in_archive(self) -> set[str]:
+        """Return the names of those in the archive."""
+        return set() if self._archive is None else set(await self._archive.names())
+
+    @property
+    def archive_up(self) -> int | None:
+        """1: the archive answered last time; 0: it did not; None: there is none."""
+        return None if self._archive is None else int(not self._archive.away)
 
     async def open_all(self) -> None:
         """Open all filters that there are; those that are wanted first.

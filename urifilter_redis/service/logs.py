@@ -8,7 +8,35 @@ import time
 from pathlib import Path
 from typing import Any
 
-__all__ = ["JsonFormatter", "configuration"]
+__all__ = ["JsonFormatter", "Seldom", "configuration"]
+
+#: Seconds after which the same is said again, doubled each time, up to the longest; after so long that nobody wanted to
+#: say it, it begins anew.
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 60.0
+
+
+class Seldom:
+    """Says whether something is to be said again: at once if it is new, and after pauses that grow if it is not.
+
+    Attributes:
+        has_passed: something was to be said.
+    """
+
+    def __init__(self) -> None:
+        self.has_passed = False
+        self._text, self._pause, self._next, self._asked = "", FIRST_PAUSE, 0.0, -LONGEST_PAUSE
+
+    def passes(self, text: str = "") -> bool:
+        """Whether this is to be said now."""
+        now = time.monotonic()
+        is_new = text != self._text or now >= self._asked + LONGEST_PAUSE
+        self._asked = now
+        if not is_new and now < self._next:
+            return False
+        self._pause = FIRST_PAUSE if is_new else min(2 * self._pause, LONGEST_PAUSE)
+        self._text, self._next, self.has_passed = text, now + self._pause, True
+        return True
 
 
 class JsonFormatter(logging.Formatter):
