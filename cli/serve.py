@@ -66,7 +66,7 @@ def serve(
     held = server.held_signals()
     with held as release, background(daemon=daemon, pidfile=pidfile, log_file=log_file, keeps=keeps):
         say(f"listens at http://{f'[{host}]' if ':' in host else host}:{port}{settings.path}")
-        server.serve(settings, bound, release, None if daemon else log_file)
+        server.serve(settings, bound, release, log_file, daemon=daemon)
 
 
 def _said(options: Shared, flags: dict[str, Any]) -> dict[str, Any]:

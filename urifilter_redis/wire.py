@@ -95,7 +95,7 @@ ERROR_CODES: Mapping[str, Meaning] = {
     "item_too_long": Meaning(HTTPStatus.UNPROCESSABLE_ENTITY, "items of more bytes than the limit, see `indices`"),
     "too_many_items": Meaning(HTTPStatus.UNPROCESSABLE_ENTITY, "more items than the limit"),
     "not_for_this_filter": Meaning(HTTPStatus.CONFLICT, "`remove` or `max_age`, and the filter has no such"),
-    "too_many_requests": Meaning(HTTPStatus.TOO_MANY_REQUESTS, "more requests at once under one token than the limit"),
+    "too_many_requests": Meaning(HTTPStatus.TOO_MANY_REQUESTS, "it has waited too long for others under its token"),
     "internal_error": Meaning(HTTPStatus.INTERNAL_SERVER_ERROR, "a bug: the log has it"),
     "server_unavailable": Meaning(HTTPStatus.SERVICE_UNAVAILABLE, "Redis is away or refuses; nothing was inserted"),
     "answer_lost": Meaning(

@@ -8,7 +8,9 @@ import gc
 import gzip
 import json
 import math
+import os
 import re
+import resource
 import select
 import threading
 import time
@@ -1128,10 +1130,10 @@ def test_what_a_token_is_not_for(guarded, inserted):
 # When Redis is slow or away
 
 
-def test_more_requests_at_once_than_allowed(make_server):
+def test_requests_that_wait_too_long(make_server):
     """429 with Retry-After; those under way are answered, and after them others; each token has its own limit."""
     redis = make_server()
-    limits = "[limits]\nrequests = 1\n"
+    limits = "[limits]\nrequests = 1\nwait = 0.2\n"
     with running(redis.url, settings=limits + FILTERS + TOKENS) as service, contextlib.ExitStack() as stack:
         connections = [stack.enter_context(service.raw()) for _ in range(2)]
         for connection in connections:  # the filter is open
@@ -1146,6 +1148,36 @@ def test_more_requests_at_once_than_allowed(make_server):
         assert int(answer.headers["retry-after"]) >= 1
         assert waits.answer().json()["unique"] == 1
         assert refused.ask(unique(asking("b"), **bearer(WRITER))).json()["unique"] == 1
+
+
+def test_many_requests_at_once(redis):
+    """A token's requests wait for each other: as many as come are answered, however few may run at once."""
+    limits = "[limits]\nrequests = 2\nwait = 60\n"
+    with running(redis.url, "--prefix", "many", settings=limits + FILTERS) as service, contextlib.ExitStack() as stack:
+        connections = [stack.enter_context(service.raw()) for _ in range(150)]
+        for number, connection in enumerate(connections):
+            connection.send(unique(asking(f"many {number}")))
+        assert [connection.answer().json().get("unique") for connection in connections] == [1] * 150
+
+
+def test_no_file_descriptors(redis):
+    """When they run out the log says so, and with what to do; once there are some it answers as before."""
+    with running(redis.url) as service:
+        used = len(os.listdir(f"/proc/{service.process.pid}/fd"))
+        resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (used + 20, used + 20))
+        with contextlib.ExitStack() as stack:
+            for _ in range(40):
+                stack.enter_context(service.raw())
+            wait_until(lambda: "out of file descriptors" in service.log(), "the log does not say so")
+        (line,) = [line for line in service.log().splitlines() if "out of file descriptors" in line]
+        assert " ERROR " in line
+        assert f"{used + 20} (ulimit -n, LimitNOFILE)" in line
+
+        def answers():
+            with service.raw() as connection, contextlib.suppress(ConnectionError):
+                return connection.ask(request("GET", "/healthz")) is not None
+
+        wait_until(answers, "it does not answer again")
 
 
 def test_redis_is_killed(make_server):

@@ -37,6 +37,7 @@ NESTED = {
     "item": ("URIFILTER_LIMITS__ITEM", [1, 1 << 24]),
     "seconds": ("URIFILTER_LIMITS__SECONDS", [0.5, 3600.0]),
     "requests": ("URIFILTER_LIMITS__REQUESTS", [1, 100_000]),
+    "wait": ("URIFILTER_LIMITS__WAIT", [0.5, 3600.0]),
 }
 
 
@@ -90,7 +91,7 @@ def test_defaults():
         "log_format": "text",
         "log_requests": False,
         "trusted_proxies": (),
-        "limits": {"body": 4 << 20, "items": 10_000, "item": 1 << 16, "seconds": 10.0, "requests": 100},
+        "limits": {"body": 4 << 20, "items": 10_000, "item": 1 << 16, "seconds": 10.0, "requests": 100, "wait": 5.0},
         "tokens": (),
         "filters": {},
     }

@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations
@@ -49,7 +48,7 @@ class Service:
     def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
         self._tokens = [each.token() for each in settings.tokens]
-        self._running: Counter[str] = Counter()
+        self._slots: dict[str, asyncio.Semaphore] = {}
         self._counts: tuple[float, dict[tuple[str, str], int]] = (0.0, {})
         self._filters: Filters | None = None
 
@@ -103,25 +102,29 @@ class Service:
         request.scope[TOKEN] = token.name
         return token
 
-    @contextlib.contextmanager
-    def allowed(self, token: Token, filter_name: str, *, writes: bool) -> Iterator[None]:
-        """Let a token's request run.
+    @contextlib.asynccontextmanager
+    async def allowed(self, token: Token, filter_name: str, *, writes: bool) -> AsyncIterator[None]:
+        """Let a token's request run, once there are few enough of them.
 
         Raises:
-            Refusal: the token is not for it, or runs too many already.
+            Refusal: the token is not for it, or it waited too long for others of the token.
         """
         if not token.may_use(filter_name):
             raise Refusal("forbidden", f"this token is not for filter {filter_name!r}")
         if writes and not token.may_write:
             raise Refusal("forbidden", "this token may only read")
-        if self._running[token.name] >= self.settings.limits.requests:
-            text = f"more than {self.settings.limits.requests} requests at once under one token: wait for answers"
-            raise Refusal("too_many_requests", text)
-        self._running[token.name] += 1
+        limits = self.settings.limits
+        slots = self._slots.setdefault(token.name, asyncio.Semaphore(limits.requests))
+        try:
+            async with asyncio.timeout(limits.wait):
+                await slots.acquire()
+        except TimeoutError:
+            text = f"{limits.requests} requests run under this token, and this one has waited for {limits.wait:g} s"
+            raise Refusal("too_many_requests", f"{text}: send less at once, or more items in one") from None
         try:
             yield
         finally:
-            self._running[token.name] -= 1
+            slots.release()
 
     # What is asked
 
@@ -159,7 +162,7 @@ class Service:
         self, request: Request, token: Token, name: str, command: str, items: list[Any], max_age: int | None = None
     ) -> list[int]:
         kind = COMMANDS[command]
-        with self.allowed(token, name, writes=kind.writes):
+        async with self.allowed(token, name, writes=kind.writes):
             check_items(items, self.settings.limits)
             try:
                 answers = await self.filters.answer(name, command, items, max_age, _key(request, token))
@@ -183,7 +186,7 @@ class Service:
     async def info(self, request: Request, filter_typeid: str) -> Response:
         """Answer how a filter does."""
         request.scope[COMMAND] = "info"
-        with self.allowed(self.whose(request), filter_typeid, writes=False):
+        async with self.allowed(self.whose(request), filter_typeid, writes=False):
             measured = await self.filters.measured(filter_typeid)
         return Answer(
             {

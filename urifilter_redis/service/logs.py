@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
-__all__ = ["JsonFormatter", "Seldom", "configuration"]
+__all__ = ["JsonFormatter", "Seldom", "configuration", "reopen", "reopen_on_hangup"]
+
+log = logging.getLogger("urifilter_redis.service")
 
 #: Seconds after which the same is said again, doubled each time, up to the longest; after so long that nobody wanted to
 #: say it, it begins anew.
@@ -59,10 +64,13 @@ class JsonFormatter(logging.Formatter):
 
 
 def configuration(kind: str, file: Path | None = None) -> dict[str, Any]:
-    """Return what ``logging.config.dictConfig`` takes, for ``text`` or ``json`` to a file or stderr."""
+    """Return what ``logging.config.dictConfig`` takes, for ``text`` or ``json`` to a file or stderr.
+
+    A file that was renamed or removed is made anew with the next line.
+    """
     stream: dict[str, Any] = {"class": "logging.StreamHandler", "formatter": kind}
     if file is not None:
-        stream |= {"class": "logging.FileHandler", "filename": str(file)}
+        stream |= {"class": "logging.handlers.WatchedFileHandler", "filename": str(file)}
     text = {"format": "%(asctime)s %(process)d %(levelname)s %(message)s"}
     return {
         "version": 1,
@@ -74,3 +82,22 @@ def configuration(kind: str, file: Path | None = None) -> dict[str, Any]:
             for name in ("uvicorn", "urifilter_redis")
         },
     }
+
+
+def reopen_on_hangup(file: Path, whole: bool) -> None:  # noqa: FBT001 - as reopen
+    """Let SIGHUP do ``reopen``; in a thread, for whoever it interrupts may hold the log's lock."""
+    signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=reopen, args=(file, whole)).start())
+
+
+def reopen(file: Path, whole: bool) -> None:  # noqa: FBT001 - passed on as a partial
+    """Make a log file anew that was renamed, as logrotate wants it.
+
+    Args:
+        file: that logs go to.
+        whole: stdout and stderr go there, too.
+    """
+    log.info("SIGHUP: the log goes on in %s", file)  # which makes it
+    if whole:
+        with file.open("a") as anew:
+            for stream in (1, 2):
+                os.dup2(anew.fileno(), stream)

@@ -6,11 +6,14 @@ It overrides what uvicorn keeps for itself: ``pyproject.toml`` has the newest uv
 from __future__ import annotations
 
 import asyncio
+import logging
+import resource
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from urifilter_redis.service.failures import ANSWER_HEADERS, Refusal
+from urifilter_redis.service.logs import Seldom
 from urifilter_redis.wire import write_json
 
 __all__ = ["HEAD_BYTES", "Protocol"]
@@ -19,8 +22,24 @@ __all__ = ["HEAD_BYTES", "Protocol"]
 HEAD_BYTES = 1 << 16
 
 
+#: File descriptors that are left when it is told that they run out.
+FILES_LEFT = 10
+
+log = logging.getLogger("urifilter_redis.service")
+_seldom = Seldom()
+
 #: Headers that say where a body ends.
 _FRAMING = {b"content-length", b"transfer-encoding"}
+
+
+def _check_files(transport: asyncio.Transport) -> None:
+    """Tell when file descriptors run out: the lowest is taken, and who comes later is not even heard of."""
+    taken = transport.get_extra_info("socket").fileno()
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and taken >= most - FILES_LEFT and _seldom.passes():
+        log.error(
+            "out of file descriptors, so connections are lost: raise the limit of %d (ulimit -n, LimitNOFILE)", most
+        )
 
 
 class _Parser(httptools.HttpRequestParser):
@@ -59,6 +78,7 @@ class Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first head."""
         super().connection_made(transport)
+        _check_files(transport)
         self.parser = _Parser(self)
         self._asks_upgrade = self._again = False
         self._head: asyncio.TimerHandle | None = None
