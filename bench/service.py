@@ -64,9 +64,9 @@ def measure(
     return asked / seconds, admin.info("commandstats")["cmdstat_evalsha"]["usec"] / asked
 
 
-def serving(url: str, workers: int, log: Path) -> tuple[subprocess.Popen[bytes], str]:
-    """Start the service; return it and its address."""
-    command = [sys.executable, "-m", "urifilter_redis.cli", "serve", "--port", "0", "--redis", url]
+def serving(url: str, workers: int, log: Path, *more: str) -> tuple[subprocess.Popen[bytes], str]:
+    """Start the service with more options; return it and its address."""
+    command = [sys.executable, "-m", "urifilter_redis.cli", "serve", "--port", "0", "--redis", url, *more]
     with log.open("wb") as file:
         process = subprocess.Popen([*command, "--workers", str(workers)], stderr=file)
     while log.read_text().count("Application startup complete") < workers:

@@ -53,10 +53,16 @@ def check_background(*, daemon: bool, pidfile: Path | None, log_file: Path | Non
 
     Raises:
         click.UsageError: the background is wanted, and the files are not named.
-        UriFilterError: it runs already.
+        UriFilterError: it runs already, or a file's folder is not there.
+        OSError: the log file cannot be written.
     """
     if daemon and (pidfile is None or log_file is None):
         raise click.UsageError("--daemon wants --pidfile and --log-file")
+    for option, file in (("--pidfile", pidfile), ("--log-file", log_file)):
+        if file is not None and not file.parent.is_dir():
+            raise UriFilterError(f"{option} {file}: there is no folder {file.parent}: make it first")
+    if log_file is not None:
+        log_file.open("a").close()
     if pidfile is not None and (process := running(pidfile)):
         raise UriFilterError(f"it runs already, as process {process} ({pidfile})")
 

@@ -66,7 +66,7 @@ def serve(
     held = server.held_signals()
     with held as release, background(daemon=daemon, pidfile=pidfile, log_file=log_file, keeps=keeps):
         say(f"listens at http://{f'[{host}]' if ':' in host else host}:{port}{settings.path}")
-        server.serve(settings, bound, release, None if daemon else log_file)
+        server.serve(settings, bound, release, log_file, daemon=daemon)
 
 
 def _said(options: Shared, flags: dict[str, Any]) -> dict[str, Any]:
@@ -94,12 +94,15 @@ def _is_there(package: str) -> bool:
 
 
 def _try_filters(settings: ServiceSettings) -> None:
-    """Make or open all filters once, so that what is wrong is told at once; a server that is away may come."""
-    from urifilter_redis.service.connecting import try_all  # noqa: PLC0415 - an extra
+    """Make or open all filters once, so that what is wrong is told at once; servers that are away may come."""
+    from urifilter_redis.service.archive_watch import is_away  # noqa: PLC0415 - an extra
+    from urifilter_redis.service.connecting import try_all  # noqa: PLC0415 - likewise
 
     try:
         try_all(settings)
-    except (ServerUnavailable, Restoring) as error:
+    except UriFilterError as error:
+        if not (isinstance(error, ServerUnavailable | Restoring) or is_away(error)):
+            raise
         say(f"urifilter: {error}; answering 503 until it is there")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -72,26 +74,31 @@ class Meaning:
 
 ERROR_CODES: Mapping[str, Meaning] = {
     "bad_json": Meaning(HTTPStatus.BAD_REQUEST, "the body is no JSON, nested too deeply, or has NaN or absurd numbers"),
+    "bad_http": Meaning(HTTPStatus.BAD_REQUEST, "what came is no HTTP/1.1; the connection is closed"),
     "bad_host": Meaning(
         HTTPStatus.BAD_REQUEST, "the service has no tokens, and was asked under another machine's name"
     ),
     "unauthorized": Meaning(HTTPStatus.UNAUTHORIZED, "no token, or a wrong one"),
     "forbidden": Meaning(HTTPStatus.FORBIDDEN, "the token is not for this filter, or only for reading"),
     "foreign_origin": Meaning(HTTPStatus.FORBIDDEN, "the service has no tokens, and a page of another site asks"),
+    "behind_proxy": Meaning(
+        HTTPStatus.FORBIDDEN, "the service has no tokens, and a proxy that it does not trust passes on what others ask"
+    ),
     "not_found": Meaning(HTTPStatus.NOT_FOUND, "there is no such path"),
     "filter_not_found": Meaning(HTTPStatus.NOT_FOUND, "there is no such filter"),
     "method_not_allowed": Meaning(HTTPStatus.METHOD_NOT_ALLOWED, "the path is there, for another method"),
-    "too_slow": Meaning(HTTPStatus.REQUEST_TIMEOUT, "the body did not arrive in time"),
+    "too_slow": Meaning(HTTPStatus.REQUEST_TIMEOUT, "the head or the body did not arrive in time"),
     "config_mismatch": Meaning(HTTPStatus.CONFLICT, "the filter has other settings than the service"),
     "refused": Meaning(HTTPStatus.CONFLICT, "the key was used for other items, or a later request of its slot has run"),
     "body_too_large": Meaning(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "more bytes than the limit"),
     "unsupported_encoding": Meaning(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body is compressed"),
+    "head_too_large": Meaning(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "more than 64 KiB of head"),
     "bad_request": Meaning(HTTPStatus.UNPROCESSABLE_ENTITY, "a field is missing, unknown or of the wrong type"),
     "bad_item": Meaning(HTTPStatus.UNPROCESSABLE_ENTITY, "items that cannot be filtered, see `indices`"),
     "item_too_long": Meaning(HTTPStatus.UNPROCESSABLE_ENTITY, "items of more bytes than the limit, see `indices`"),
     "too_many_items": Meaning(HTTPStatus.UNPROCESSABLE_ENTITY, "more items than the limit"),
     "not_for_this_filter": Meaning(HTTPStatus.CONFLICT, "`remove` or `max_age`, and the filter has no such"),
-    "too_many_requests": Meaning(HTTPStatus.TOO_MANY_REQUESTS, "more requests at once under one token than the limit"),
+    "too_many_requests": Meaning(HTTPStatus.TOO_MANY_REQUESTS, "it has waited too long for others under its token"),
     "internal_error": Meaning(HTTPStatus.INTERNAL_SERVER_ERROR, "a bug: the log has it"),
     "server_unavailable": Meaning(HTTPStatus.SERVICE_UNAVAILABLE, "Redis is away or refuses; nothing was inserted"),
     "answer_lost": Meaning(
@@ -120,16 +127,26 @@ def write_json(value: object) -> bytes:
 
 
 def read_json(data: bytes) -> Any:
-    """Read JSON: UTF-8, with no NaN or infinity.
+    """Read JSON: UTF-8, with or without a byte order mark, with no NaN or infinity.
 
     Raises:
         ValueError: it is none; the message says why.
     """
     try:
-        return json.loads(data.decode("utf-8", "surrogatepass"), parse_constant=_refuse)
+        return json.loads(data.removeprefix(BOM_UTF8).decode("utf-8", "surrogatepass"), parse_constant=_refuse)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start} is not UTF-8") from None
+    except (json.JSONDecodeError, _NotJson):
+        raise
+    except ValueError:  # int() refuses what takes it too long
+        raise ValueError("a number has too many digits") from None
+
+
+class _NotJson(ValueError):
+    """A constant that Python's JSON has, and JSON has not."""
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
+    raise _NotJson(f"{constant} is not JSON")

@@ -561,6 +561,55 @@ def test_pidfile_and_log_file_in_the_foreground(redis70, tmp_path):
         assert "Application startup complete" not in service.log()
 
 
+@pytest.mark.parametrize("option", ["--log-file", "--pidfile"])
+@pytest.mark.parametrize("more", [[], ["--daemon", "--pidfile", "pid", "--log-file", "log"]], ids=["", "daemon"])
+def test_a_file_in_a_missing_folder(option, more, redis70, tmp_path):
+    """Exit 2 and one line that names option and folder, before anything is started."""
+    wrong = [*more, option, tmp_path / "nowhere" / "file"]
+    out, err = cli.run("serve", "--redis", redis70.url, "--port", 0, *wrong, code=2, cwd=tmp_path)
+    assert (out, err.count("\n")) == (b"", 1)
+    assert err.startswith(f"urifilter: {option} {tmp_path}/nowhere/file: there is no folder {tmp_path}/nowhere")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_log_file_that_is_rotated(count, redis70, tmp_path):
+    """After a rename and SIGHUP it goes on in a new one, of all processes; none of them is started again."""
+    log, old = tmp_path / "serve.log", tmp_path / "serve.log.1"
+    said = ("--log-file", log, "--workers", count, "--log-requests")
+    with Service(redis70.url, *said) as service:
+        wait_until(lambda: log.read_text().count("Application startup complete") == count, "they do not start")
+        processes = list(map(int, re.findall(r"Started server process \[(\d+)\]", log.read_text())))
+        log.rename(old)
+        service.process.send_signal(signal.SIGHUP)
+        told = {service.process.pid, *processes}
+        wait_until(
+            lambda: log.exists() and set(map(int, re.findall(r" (\d+) INFO SIGHUP", log.read_text()))) == told,
+            "it is not made anew",
+        )
+        before = old.read_text()
+        assert ask(service, "GET", "/healthz").status == 200
+        wait_until(lambda: "path=/healthz" in log.read_text(), "nothing is logged")
+        assert old.read_text() == before
+        assert all(map(lives, told))
+        assert "startup complete" not in log.read_text()
+
+
+def test_log_of_a_daemon_that_is_rotated(daemon):
+    """What it says by other ways than its log goes to the new file, too."""
+    process = daemon.start()
+    daemon.log.rename(daemon.log.with_name("old"))
+    os.kill(process, signal.SIGHUP)
+
+    def is_new(number) -> bool:
+        return Path(f"/proc/{process}/fd/{number}").resolve() == daemon.log
+
+    wait_until(lambda: is_new(1) and is_new(2), "stderr stays with the old one")
+    assert "SIGHUP" in daemon.log.read_text()
+    assert daemon.status(0) == f"running, process {process}\n"
+    cli.run("serve", "stop", "--pidfile", daemon.pidfile)
+    assert "Finished server process" in daemon.log.read_text()
+
+
 # logs
 
 
@@ -590,7 +639,7 @@ def ask_variously(service, secrets) -> None:
         ask(service, "GET", f"/v1/filters?access_token={one}").status,
         ask(service, "GET", "/v1/filters", token=one).status,
     ]
-    assert statuses == [200, 200, 401, 422, 401, 403, 422, 401, 200]
+    assert statuses == [200, 200, 401, 401, 401, 403, 422, 401, 200]
 
 
 def test_log_in_json(redis70, secrets):
@@ -616,7 +665,7 @@ def test_log_in_json(redis70, secrets):
             ["127.0.0.1", "one", "POST", service.path, 200, ""],
             ["127.0.0.1", "one", "POST", service.path, 200, ""],
             ["127.0.0.1", "", "POST", service.path, 401, "unauthorized"],
-            ["127.0.0.1", "", "POST", service.path, 422, "bad_request"],
+            ["127.0.0.1", "", "POST", service.path, 401, "unauthorized"],
             ["127.0.0.1", "", "POST", service.path, 401, "unauthorized"],
             ["127.0.0.1", "reader", "POST", service.path, 403, "forbidden"],
             ["127.0.0.1", "one", "POST", service.path, 422, "bad_request"],

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from support.servers import wait_until
+from support.servers import free_port, wait_until
 from support.service import Service, ask, request
 
 from urifilter_redis import UriFilter
@@ -62,6 +62,9 @@ class Metrics(dict):
             for (name, *pairs), value in dict.items(self)
             if name == "urifilter_requests_total" and (labels := dict(pairs))
         }
+
+    def items_of_filters(self):
+        return [(key, value) for key, value in dict.items(self) if key[0].startswith("urifilter_filter_")]
 
     def values(self, label) -> set[str]:
         return {value for _, *pairs in self for name, value in pairs if name == label}
@@ -372,6 +375,60 @@ def test_health(make_server):
         wait_until(lambda: ask(service, "GET", "/readyz").status == 200, "it does not get ready")
         assert insert(service, ["a", "b", "c"]) == 1
         assert Metrics(service).items() == (3, 2)
+
+
+def test_metrics_in_an_outage(make_server):
+    """Redis hangs, or is killed: each filter is down with the figures that were found out last, whichever worker tells.
+
+    All within the seconds that somebody who scrapes has.
+    """
+    server = make_server("redis70")
+    for name in ("news", "other"):
+        UriFilter.create(name, redis=server.url, **NEWS).close()
+    with Service(server.url, *TWO) as service:
+        both = workers(service)
+        insert(service, ["a", "b"])
+        with alone(service, both[0]):
+            found = wait_until(
+                lambda: (now := Metrics(service))("urifilter_filter_items", filter="news") == 2 and now, "not counted"
+            )
+            assert found("urifilter_redis_up") == 1
+        figures = {key: value for key, value in found.items_of_filters() if key[0] != "urifilter_filter_up"}
+        assert {name for name, *_ in figures} >= {"urifilter_filter_capacity_items", "urifilter_filter_fill_ratio"}
+        for away in (server.suspend, server.kill):
+            away()
+            for worker in both:
+                with alone(service, worker):
+                    began = time.monotonic()
+                    found = Metrics(service)
+                    assert time.monotonic() - began < 2.5
+                    assert found("urifilter_redis_up") == 0
+                    assert [found("urifilter_filter_up", filter=name) for name in ("news", "other")] == [0, 0]
+                    now = dict(found.items_of_filters())
+                    assert {key: now.get(key) for key in figures} == figures
+            if away == server.suspend:
+                server.resume()
+                wait_until(lambda: Metrics(service)("urifilter_redis_up") == 1, "it does not see that Redis is there")
+                wait_until(lambda: Metrics(service)("urifilter_filter_up", filter="news") == 1, "not up again")
+
+
+def test_metrics_without_redis_from_the_start(make_server):
+    """The filters of the settings are down, and so is Redis."""
+    server = make_server("redis70")
+    server.kill()
+    with Service(server.url, settings="[filters.news]\ncapacity = 1000\n") as service:
+        found = Metrics(service)
+        assert (found("urifilter_redis_up"), found("urifilter_filter_up", filter="news")) == (0, 0)
+        assert found("urifilter_archive_up") is None
+
+
+def test_metrics_without_the_archive(redis70, news):
+    """It is down, and Redis and its filters are not."""
+    archive = f"mongodb://127.0.0.1:{free_port()}/urifilter?serverSelectionTimeoutMS=200"
+    with Service(redis70.url, "--archive", archive) as service:
+        found = Metrics(service)
+        assert (found("urifilter_redis_up"), found("urifilter_archive_up")) == (1, 0)
+        assert found("urifilter_filter_up", filter="news") == 1
 
 
 def test_ready_when_the_filters_of_the_settings_are(redis70):

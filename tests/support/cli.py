@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 
 def start(*arguments: object, **options) -> subprocess.Popen[bytes]:
     """Start ``urifilter``; without options its streams are pipes."""
+    inherited = options.pop("env", os.environ)
+    env = {name: value for name, value in inherited.items() if not name.startswith("URIFILTER_TEST_")}
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     command = [sys.executable, "-m", "urifilter_redis.cli", *map(str, arguments)]
-    return subprocess.Popen(command, **(pipes | options))
+    return subprocess.Popen(command, env=env, **(pipes | options))
 
 
 def run(*arguments: object, given: bytes = b"", code: int = 0, **options) -> tuple[bytes, str]:

@@ -21,3 +21,9 @@ def test_urls_come_again_in_many_spellings():
     urls = (EXAMPLES / "urls.txt").read_text().splitlines()
     whatwg, sorted_ = (set(map(normalizer(name), urls)) for name in ("whatwg", "sorted"))
     assert len(urls) > len(set(urls)) > len(whatwg) > len(sorted_)
+
+
+def test_the_service_may_have_many_connections():
+    """Systemd's own limit is 1,024 file descriptors, and each connection takes one."""
+    unit = (EXAMPLES / "urifilter-serve.service").read_text().splitlines()
+    assert "LimitNOFILE=65536" in unit

@@ -37,6 +37,7 @@ NESTED = {
     "item": ("URIFILTER_LIMITS__ITEM", [1, 1 << 24]),
     "seconds": ("URIFILTER_LIMITS__SECONDS", [0.5, 3600.0]),
     "requests": ("URIFILTER_LIMITS__REQUESTS", [1, 100_000]),
+    "wait": ("URIFILTER_LIMITS__WAIT", [0.5, 3600.0]),
 }
 
 
@@ -89,7 +90,8 @@ def test_defaults():
         "workers": 1,
         "log_format": "text",
         "log_requests": False,
-        "limits": {"body": 4 << 20, "items": 10_000, "item": 1 << 16, "seconds": 10.0, "requests": 100},
+        "trusted_proxies": (),
+        "limits": {"body": 4 << 20, "items": 10_000, "item": 1 << 16, "seconds": 10.0, "requests": 100, "wait": 5.0},
         "tokens": (),
         "filters": {},
     }
@@ -98,8 +100,18 @@ def test_defaults():
 
 def test_every_setting_is_tested():
     """A setting that is added is to be added here."""
-    assert {*EVERYWHERE, "limits", "tokens", "filters"} == set(ServiceSettings.model_fields)
+    assert {*EVERYWHERE, "limits", "tokens", "trusted_proxies", "filters"} == set(ServiceSettings.model_fields)
     assert set(NESTED) == set(Limits.model_fields)
+
+
+def test_trusted_proxies(toml, monkeypatch):
+    """Addresses or networks, in a TOML list or as JSON in the environment; nothing else."""
+    file = toml('trusted_proxies = ["127.0.0.1", "10.0.0.0/8", "fd00::/8"]\n')
+    assert list(map(str, load({}, file).trusted_proxies)) == ["127.0.0.1/32", "10.0.0.0/8", "fd00::/8"]
+    monkeypatch.setenv("URIFILTER_TRUSTED_PROXIES", '["::1"]')
+    assert list(map(str, load({}, file).trusted_proxies)) == ["::1/128"]
+    monkeypatch.setenv("URIFILTER_TRUSTED_PROXIES", '["localhost", "10.0.0.1/8"]')
+    assert wrong({}).keys() == {"trusted_proxies.0", "trusted_proxies.1"}
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)
@@ -344,6 +356,26 @@ def test_unknown_names(text, name, there, toml):
     names = sorted(there.model_fields) if there else ["access", "digest", "filters", "name"]
     last = name.rsplit(".", 1)[-1]
     assert wrong({}, toml(text)) == {name: f"there is no setting {last}; there are {', '.join(names)}"}
+
+
+@pytest.mark.parametrize("name", ["URIFILTER_REDIS", "URIFILTER_TOKEN", "URIFILTER_LIMIT__BODY", "urifilter_Hots"])
+def test_unknown_setting_in_the_environment(name, monkeypatch):
+    """A setting that is misspelt there is refused, with those that there are; its value is not told."""
+    monkeypatch.setenv(name, "hunter2")
+    found = wrong({})
+    assert list(found) == [name]
+    assert "URIFILTER_REDIS_URL, " in found[name]
+    assert "hunter2" not in found[name]
+    monkeypatch.setenv(name, "")
+    load({})
+
+
+def test_variables_that_are_no_settings(monkeypatch):
+    """The environment may have those of the command line, the library and the SDK, too."""
+    monkeypatch.setenv("URIFILTER_REDIS_URL", "redis://env")
+    for name in ("SETTINGS", "DATA_DIR", "API_URL", "API_TOKEN"):
+        monkeypatch.setenv(f"URIFILTER_{name}", "x")
+    assert load({}).redis_url == "redis://env"
 
 
 def test_unknown_limit_in_the_environment(monkeypatch):

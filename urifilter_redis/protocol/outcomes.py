@@ -22,6 +22,7 @@ from urifilter_redis.errors import (
 )
 
 __all__ = [
+    "SCRIPT_ERRORS",
     "Judged",
     "Unanswered",
     "Unsent",

@@ -13,5 +13,6 @@ if importlib.util.find_spec("httpx") is None:
 
 from urifilter_redis.sdk.aio import AsyncFilterAPIClient
 from urifilter_redis.sdk.client import FilterAPI, FilterAPIClient
+from urifilter_redis.sdk.reaching import Timeouts
 
-__all__ = ["AsyncFilterAPIClient", "FilterAPI", "FilterAPIClient", "FilterAPIError"]
+__all__ = ["AsyncFilterAPIClient", "FilterAPI", "FilterAPIClient", "FilterAPIError", "Timeouts"]

@@ -13,8 +13,9 @@ from urifilter_redis.engine.async_driver import drive
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.http_api import DEFAULT_PATH, FILTERS_PATH
 from urifilter_redis.protocol.outcomes import Unanswered
-from urifilter_redis.sdk.api import API, TIMEOUTS
-from urifilter_redis.sdk.responses import failed, judged, told
+from urifilter_redis.sdk.api import API
+from urifilter_redis.sdk.reaching import TIMEOUTS
+from urifilter_redis.sdk.responses import failed, told
 from urifilter_redis.transport.loops import PerLoop
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from urifilter_redis.errors import FilterAPIError
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.sdk.asked import Asked
+    from urifilter_redis.sdk.reaching import Verify
 
 __all__ = ["AsyncFilterAPIClient"]
 
@@ -55,8 +57,8 @@ class _AsyncConnector:
         try:
             response = await (await self._clients.kept()).request(**self._api.request(command, attempt))
         except httpx.HTTPError as error:
-            return failed(error)
-        outcome = judged(self._api.session, attempt, response)
+            return failed(self._api.session, error)
+        outcome = self._api.judged(attempt, response)
         if isinstance(outcome, Unanswered):
             await response.extensions["network_stream"].aclose()
         return outcome
@@ -69,15 +71,17 @@ class _AsyncConnector:
 class AsyncFilterAPIClient:
     """Asks the service, awaited: the methods of ``FilterAPIClient``, with its arguments, answers and errors."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a client can be told
         self,
         url: str | None = None,
         access_token: str | None = None,
         *,
         timeouts: Timeouts = TIMEOUTS,
         path: str = DEFAULT_PATH,
+        verify: Verify = None,
+        proxy: str | None = None,
     ) -> None:
-        self._api = API(url, access_token, timeouts, path)
+        self._api = API(url, access_token, timeouts, path, verify, proxy)
         self._connector = _AsyncConnector(self._api)
 
     async def _run(self, flow: Flow[T]) -> T:

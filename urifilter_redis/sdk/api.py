@@ -12,29 +12,27 @@ import httpx
 from urifilter_redis.bloom.encoding import encode_items
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.session import Session
-from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.errors import BadItem, FilterAPIError, UriFilterError
 from urifilter_redis.flows.items import listed
 from urifilter_redis.http_api import ATTEMPT_HEADER, COMMANDS, DEFAULT_PORT, FILTERS_PATH, KEY_HEADER, write_json
 from urifilter_redis.protocol.call_ids import PROOF_LIFE
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.sdk.asked import Asked, Part
-from urifilter_redis.sdk.responses import BAD_RESPONSE, told
+from urifilter_redis.sdk.reaching import checked, first_of, trusted
+from urifilter_redis.sdk.responses import BAD_RESPONSE, judged, told
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.engine.steps import Flow, Timeouts
     from urifilter_redis.protocol.calls import Arguments
+    from urifilter_redis.sdk.reaching import Verify
 
-__all__ = ["API", "TIMEOUTS"]
+__all__ = ["API"]
 
 #: The environment's address of the service, and token.
 URL_VARIABLE = "URIFILTER_API_URL"
 TOKEN_VARIABLE = "URIFILTER_API_TOKEN"  # noqa: S105 - the name of it
-
-#: Seconds to wait for the service: its own patience with Redis, and time for the body, are shorter.
-TIMEOUTS = Timeouts(connect=3.0, reply=20.0, total=60.0)
 
 #: Items of one request, and their bytes, which JSON can make six times as many; a list of more goes out in several,
 #: one after the other.
@@ -54,7 +52,15 @@ KEEP_ALIVE = 60.0
 class API:
     """What both clients share: everything but the sending."""
 
-    def __init__(self, url: str | None, access_token: str | None, timeouts: Timeouts, path: str) -> None:
+    def __init__(  # noqa: PLR0913, PLR0917 - what a client can be told
+        self,
+        url: str | None,
+        access_token: str | None,
+        timeouts: Timeouts,
+        path: str,
+        verify: Verify,
+        proxy: str | None,
+    ) -> None:
         url = url or os.environ.get(URL_VARIABLE) or f"http://127.0.0.1:{DEFAULT_PORT}"
         token = access_token or os.environ.get(TOKEN_VARIABLE)
         try:
@@ -71,12 +77,16 @@ class API:
             raise ValueError("a token is printable ASCII")
         self.path = path
         shown = str(self.url)
-        self.session = Session(FilterKeys(DEFAULT_PREFIX, "any"), shown, timeouts, where=f"the service at {shown}")
+        first = first_of(timeouts)
+        self.session = Session(FilterKeys(DEFAULT_PREFIX, "any"), shown, first, where=f"the service at {shown}")
+        self._timeouts = timeouts
         self.options: dict[str, Any] = {
             "headers": {"Authorization": f"Bearer {token}"} if token else {},
             "timeout": httpx.Timeout(timeouts.reply, connect=timeouts.connect),
             "limits": httpx.Limits(max_connections=CONNECTIONS, keepalive_expiry=KEEP_ALIVE),
-            "trust_env": False,  # a proxy is for what is crawled
+            "trust_env": False,  # a proxy of the environment is for what is crawled
+            "verify": trusted(verify),
+            "proxy": None if proxy is None else checked(proxy),
         }
 
     @staticmethod
@@ -94,6 +104,11 @@ class API:
             "content": body or None,
             "headers": headers | {ATTEMPT_HEADER: attempt} | ({KEY_HEADER: key} if key else {}),
         }
+
+    def judged(self, attempt: str, response: httpx.Response) -> Any:
+        """Make an outcome of a response to an attempt; from the first on there is a service to be patient with."""
+        self.session.timeouts = self._timeouts
+        return judged(self.session, attempt, response)
 
     def command(self, filter_typeid: str, command: str, items: Iterable[object], retry: UriFilterError | None = None,
                 max_age: int | None = None) -> Asked:  # fmt: skip

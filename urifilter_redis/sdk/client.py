@@ -12,8 +12,9 @@ import httpx
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.http_api import DEFAULT_PATH, FILTERS_PATH
 from urifilter_redis.protocol.outcomes import Unanswered
-from urifilter_redis.sdk.api import API, TIMEOUTS
-from urifilter_redis.sdk.responses import failed, judged
+from urifilter_redis.sdk.api import API
+from urifilter_redis.sdk.reaching import TIMEOUTS
+from urifilter_redis.sdk.responses import failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from urifilter_redis.errors import FilterAPIError
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.sdk.asked import Asked
+    from urifilter_redis.sdk.reaching import Verify
 
 __all__ = ["FilterAPI", "FilterAPIClient"]
 
@@ -47,8 +49,8 @@ class _Connector:
         try:
             response = client.request(**self._api.request(command, attempt))
         except httpx.HTTPError as error:
-            return failed(error)
-        outcome = judged(self._api.session, attempt, response)
+            return failed(self._api.session, error)
+        outcome = self._api.judged(attempt, response)
         if isinstance(outcome, Unanswered):
             response.extensions["network_stream"].close()
         return outcome
@@ -72,9 +74,13 @@ class FilterAPIClient:
     Args:
         url: of the service; None: ``URIFILTER_API_URL``, else ``http://127.0.0.1:8000``.
         access_token: None: ``URIFILTER_API_TOKEN``, else none.
-        timeouts: how long to wait, in seconds; ``total`` for repeating what got no answer, ``restoring`` for a filter
-            that is being brought back from its archive.
+        timeouts: ``Timeouts`` of this package: how long to wait, in seconds; ``total`` for repeating what got no
+            answer, ``first`` in its place until there was one, ``restoring`` for a filter that is being brought back
+            from its archive.
         path: of the endpoint that ``filter`` asks, if the service's settings have another.
+        verify: whose certificates are trusted: a file or folder of CA certificates, or an ``ssl.SSLContext``; None:
+            ``SSL_CERT_FILE`` or ``SSL_CERT_DIR``, else those of ``certifi``.
+        proxy: URL of a proxy to the service; None: none, whatever the environment says, as that is for crawling.
 
     All methods raise:
         FilterAPIError: the service refused or could not be reached; with ``error_code`` ``answer_lost`` it may have
@@ -83,15 +89,17 @@ class FilterAPIClient:
         TypeError: one string was given instead of a list.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a client can be told
         self,
         url: str | None = None,
         access_token: str | None = None,
         *,
         timeouts: Timeouts = TIMEOUTS,
         path: str = DEFAULT_PATH,
+        verify: Verify = None,
+        proxy: str | None = None,
     ) -> None:
-        self._api = API(url, access_token, timeouts, path)
+        self._api = API(url, access_token, timeouts, path, verify, proxy)
         self._connector = _Connector(self._api)
 
     def _run(self, flow: Flow[T]) -> T:
@@ -175,8 +183,10 @@ def FilterAPI(  # noqa: N802, PLR0913 - the name that crawlers know, and what th
     *,
     url: str | None = None,
     timeouts: Timeouts = TIMEOUTS,
+    verify: Verify = None,
+    proxy: str | None = None,
     retry: FilterAPIError | None = None,
 ) -> dict[str, Any]:
-    """Insert items by one call, over a connection of its own; see ``FilterAPIClient.filter``."""
-    with FilterAPIClient(url, access_token, timeouts=timeouts) as api:
+    """Insert items by one call, over a connection of its own; see ``FilterAPIClient``, and its ``filter``."""
+    with FilterAPIClient(url, access_token, timeouts=timeouts, verify=verify, proxy=proxy) as api:
         return api.filter(filter_typeid, URI_list, retry=retry)

@@ -32,6 +32,9 @@ BAD_RESPONSE = "bad_response"
 #: HTTP statuses of whoever else answers, a wrong address for example, that asking again would not mend.
 _ELSEWHERE = set(range(300, 500)) - {408, 425, 429, 499}
 
+#: Exceptions of httpx after which the service has certainly not seen the request.
+_UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
+
 
 def told(error: UriFilterError) -> FilterAPIError:
     """Make what the SDK raises of what the exchange ended with."""
@@ -90,10 +93,11 @@ def _seconds(response: httpx.Response) -> float:
     return float(text) if text.isdecimal() else 1.0
 
 
-def failed(error: httpx.HTTPError) -> Unsent | Unanswered:
+def failed(session: Session, error: httpx.HTTPError) -> Judged | Unsent | Unanswered:
     """Make an outcome of an exception of httpx."""
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    unsent = isinstance(
-        error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.UnsupportedProtocol
-    )
-    return (Unsent if unsent else Unanswered)(ConnectionError(text))
+    if "CERTIFICATE_VERIFY_FAILED" in text:  # asking again would not help
+        advice = "its certificate is not trusted; verify= or SSL_CERT_FILE names the CA that it is of"
+        refused = FilterAPIError(f"{session.where}: {advice} ({text})", error_code="unreachable")
+        return Judged(refused, Verdict.REFUSED)
+    return (Unsent if isinstance(error, _UNSENT) else Unanswered)(ConnectionError(text))

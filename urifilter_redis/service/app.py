@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from urifilter_redis.service.documented import add_routes
 from urifilter_redis.service.endpoints import Service
 from urifilter_redis.service.failures import Refusal, refusal_of
 from urifilter_redis.service.gate import CODE, Gate
+from urifilter_redis.service.logs import Seldom
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from urifilter_redis.service.settings import ServiceSettings
 
 __all__ = ["make_app"]
-
-#: Seconds between two lines about outages.
-LOG_PAUSE = 1.0
 
 outages = logging.getLogger("urifilter_redis.service.outages")
 
@@ -65,7 +62,8 @@ def make_app(settings: ServiceSettings) -> FastAPI:
         app.add_route(path, _page(name, kind), methods=["GET"], include_in_schema=False)
     for error, tell in _TOLD.items():
         app.add_exception_handler(error, tell)
-    app.add_middleware(Gate, alone=not settings.tokens, log_requests=settings.log_requests)
+    alone, proxies = not settings.tokens, settings.trusted_proxies
+    app.add_middleware(Gate, alone=alone, proxies=proxies, log_requests=settings.log_requests)
     return app
 
 
@@ -111,21 +109,8 @@ async def _tell_bug(request: Request, _: Exception) -> Response:
     return await _tell(request, Refusal("internal_error", "a bug in the service: its log has it"))
 
 
-class _Seldom(logging.Filter):
-    """Lets a message pass once in a while: in an outage every request has the same to say."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._passed = -LOG_PAUSE
-
-    def filter(self, _: logging.LogRecord) -> bool:
-        if time.monotonic() < self._passed + LOG_PAUSE:
-            return False
-        self._passed = time.monotonic()
-        return True
-
-
-outages.addFilter(_Seldom())
+_seldom = Seldom()
+outages.addFilter(lambda _: _seldom.passes())  # in an outage every request has the same to say
 
 _TOLD = {
     Refusal: _tell,

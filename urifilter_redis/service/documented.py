@@ -78,6 +78,7 @@ class Filters(BaseModel):
     """The names of the filters that the token is for."""
 
     filters: list[str]
+    problems: dict[str, str] = Field(default={}, description="what is wrong with those that are answered, by name")
 
 
 class Answered(BaseModel):
@@ -95,6 +96,7 @@ class Info(BaseModel):
     measured: float = Field(description="when `info` was found out, likewise")
     answered: Answered
     info: FilterInfo
+    problem: str | None = Field(default=None, description="what is wrong with it, though it is answered")
 
 
 class Status(BaseModel):
@@ -111,8 +113,9 @@ _COMMANDS: Mapping[str, tuple[type[BaseModel], str]] = {
 }
 
 #: Error codes that any question about items may be answered with.
-_OF_ITEMS = set(ERROR_CODES) - {"not_found", "method_not_allowed", "not_ready"}
-_OF_SERVER = {"bad_host", "foreign_origin", "internal_error", "server_unavailable", "archive_unavailable"}
+_OF_ITEMS = set(ERROR_CODES) - {"bad_http", "head_too_large", "not_found", "method_not_allowed", "not_ready"}
+_OF_ALL = {"bad_host", "behind_proxy", "foreign_origin", "internal_error"}
+_OF_SERVER = _OF_ALL | {"server_unavailable", "archive_unavailable"}
 _OF_TOKENS = {"unauthorized", "forbidden"}
 _OF_FILTER = {"filter_not_found", "bad_request", "config_mismatch", "restoring", "slice_lost", "too_many_requests"}
 
@@ -145,10 +148,9 @@ def add_routes(app: FastAPI, service: Service) -> None:
     add(HTTPMethod.GET, FILTERS_PATH + "/{filter_typeid}", _info(service), Info, of_info, "info",
         "Tell how a filter does: fill, error rate, slices, times")  # fmt: skip
     open_to_all: dict[str, Any] = {"security": []}
-    of_process = {"bad_host", "foreign_origin", "internal_error"}
-    add(HTTPMethod.GET, "/healthz", service.healthz, Status, of_process, "healthz",
+    add(HTTPMethod.GET, "/healthz", service.healthz, Status, _OF_ALL, "healthz",
         "Say that the process runs", open_to_all)  # fmt: skip
-    add(HTTPMethod.GET, "/readyz", service.readyz, Status, of_process | {"server_unavailable", "not_ready"}, "readyz",
+    add(HTTPMethod.GET, "/readyz", service.readyz, Status, _OF_ALL | {"server_unavailable", "not_ready"}, "readyz",
         "Say whether questions are answered", open_to_all)  # fmt: skip
     add(HTTPMethod.GET, "/metrics", service.metrics, None, _OF_SERVER | _OF_TOKENS, "metrics", "Metrics for Prometheus")
     app.openapi = functools.partial(_openapi, app, secured)  # type: ignore[method-assign]
@@ -177,6 +179,8 @@ def _add(  # noqa: PLR0913, PLR0917 - what a route is
         responses={200: {"description": "the answer", **good}, **_errors(codes)},
         openapi_extra={"security": secured, **(more or {})},
     )
+    if method is HTTPMethod.GET:
+        app.add_api_route(path, endpoint, methods=[HTTPMethod.HEAD], include_in_schema=False)
 
 
 def _errors(codes: set[str]) -> dict[int | str, dict[str, Any]]:

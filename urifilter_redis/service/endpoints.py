@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations
@@ -16,15 +16,15 @@ from urifilter_redis.errors import ServerUnavailable, UriFilterError
 from urifilter_redis.http_api import COMMANDS, KEY_HEADER
 from urifilter_redis.protocol.call_ids import CallKey
 from urifilter_redis.service import metrics, tokens
-from urifilter_redis.service.bodies import Answer, Items, ItemsOf, check_items, read
+from urifilter_redis.service.bodies import Answer, Items, ItemsOf, check_items, parse, read, receive, tokens_in
 from urifilter_redis.service.connecting import connect
 from urifilter_redis.service.failures import Refusal, refusal_of
 from urifilter_redis.service.gate import COMMAND, COUNTS, TOKEN
+from urifilter_redis.service.gauges import look
+from urifilter_redis.service.logs import Seldom
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from urifilter_redis.service.filters import Filters, Measured
+    from urifilter_redis.service.filters import Filters
     from urifilter_redis.service.settings import ServiceSettings
     from urifilter_redis.service.tokens import Token
 
@@ -48,7 +48,7 @@ class Service:
     def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
         self._tokens = [each.token() for each in settings.tokens]
-        self._running: Counter[str] = Counter()
+        self._slots: dict[str, asyncio.Semaphore] = {}
         self._counts: tuple[float, dict[tuple[str, str], int]] = (0.0, {})
         self._filters: Filters | None = None
 
@@ -70,19 +70,23 @@ class Service:
         return self._filters
 
     async def _open_all(self) -> None:
+        seldom = Seldom()
         while True:
             try:
                 await self.filters.open_all()
             except UriFilterError as error:
-                log.warning("%s", error)
+                if seldom.passes(str(error)):
+                    log.warning("%s", error)
                 await asyncio.sleep(PAUSE)
             else:
+                if seldom.has_passed:
+                    log.warning("all filters are open now")
                 return
 
     # Who asks
 
-    def whose(self, request: Request, given: str | None = None) -> Token:
-        """Return the token of a request.
+    def whose(self, request: Request, *given: str) -> Token:
+        """Return the token of a request: that of its header, or if it has none the first of ``given`` that is one.
 
         Raises:
             Refusal: there is none, or a wrong one.
@@ -90,32 +94,37 @@ class Service:
         if not self._tokens:
             return tokens.EVERYTHING
         kind, _, sent = request.headers.get("Authorization", "").partition(" ")
-        token = tokens.find(self._tokens, sent.strip() if kind.lower() == "bearer" else given or "")
+        offered = (sent.strip(),) if kind.lower() == "bearer" else given
+        token = next(filter(None, (tokens.find(self._tokens, each) for each in offered)), None)
         if token is None:
             text = "send a token: Authorization: Bearer TOKEN, or access_token in the body where that has one"
             raise Refusal("unauthorized", text, headers={"WWW-Authenticate": "Bearer"})
         request.scope[TOKEN] = token.name
         return token
 
-    @contextlib.contextmanager
-    def allowed(self, token: Token, filter_name: str, *, writes: bool) -> Iterator[None]:
-        """Let a token's request run.
+    @contextlib.asynccontextmanager
+    async def allowed(self, token: Token, filter_name: str, *, writes: bool) -> AsyncIterator[None]:
+        """Let a token's request run, once there are few enough of them.
 
         Raises:
-            Refusal: the token is not for it, or runs too many already.
+            Refusal: the token is not for it, or it waited too long for others of the token.
         """
         if not token.may_use(filter_name):
             raise Refusal("forbidden", f"this token is not for filter {filter_name!r}")
         if writes and not token.may_write:
             raise Refusal("forbidden", "this token may only read")
-        if self._running[token.name] >= self.settings.limits.requests:
-            text = f"more than {self.settings.limits.requests} requests at once under one token: wait for answers"
-            raise Refusal("too_many_requests", text)
-        self._running[token.name] += 1
+        limits = self.settings.limits
+        slots = self._slots.setdefault(token.name, asyncio.Semaphore(limits.requests))
+        try:
+            async with asyncio.timeout(limits.wait):
+                await slots.acquire()
+        except TimeoutError:
+            text = f"{limits.requests} requests run under this token, and this one has waited for {limits.wait:g} s"
+            raise Refusal("too_many_requests", f"{text}: send less at once, or more items in one") from None
         try:
             yield
         finally:
-            self._running[token.name] -= 1
+            slots.release()
 
     # What is asked
 
@@ -123,8 +132,11 @@ class Service:
         """Insert items, answer those that are new."""
         request.scope[COMMAND] = "insert"
         token = self.whose(request) if "Authorization" in request.headers else None
-        asked = await read(request, ItemsOf, self.settings.limits)
-        token = token or self.whose(request, asked.access_token)
+        data = await receive(request, self.settings.limits)
+        if token is None:
+            self.whose(request, *tokens_in(data))  # before it is parsed, which costs more than anybody may have
+        asked = parse(data, ItemsOf)
+        token = token or self.whose(request, asked.access_token or "")
         ages = await self._answer(request, token, asked.filter_typeid, "insert", asked.URI_list)
         new = [item for item, age in zip(asked.URI_list, ages, strict=True) if age == 0]
         content = {"filter_typeid": asked.filter_typeid, "URI_list_unique": new, "total": len(ages), "unique": len(new)}
@@ -150,7 +162,7 @@ class Service:
         self, request: Request, token: Token, name: str, command: str, items: list[Any], max_age: int | None = None
     ) -> list[int]:
         kind = COMMANDS[command]
-        with self.allowed(token, name, writes=kind.writes):
+        async with self.allowed(token, name, writes=kind.writes):
             check_items(items, self.settings.limits)
             try:
                 answers = await self.filters.answer(name, command, items, max_age, _key(request, token))
@@ -164,15 +176,17 @@ class Service:
         return answers
 
     async def list(self, request: Request) -> Response:
-        """Answer the names of the filters that the token is for."""
+        """Answer the names of the filters that the token is for, and what is wrong with them."""
         request.scope[COMMAND] = "list"
         token = self.whose(request)
-        return Answer({"filters": [name for name in await self.filters.names() if token.may_use(name)]})
+        names = [name for name in await self.filters.names() if token.may_use(name)]
+        problems = {name: self.filters.problems[name] for name in names if name in self.filters.problems}
+        return Answer({"filters": names} | ({"problems": problems} if problems else {}))
 
     async def info(self, request: Request, filter_typeid: str) -> Response:
         """Answer how a filter does."""
         request.scope[COMMAND] = "info"
-        with self.allowed(self.whose(request), filter_typeid, writes=False):
+        async with self.allowed(self.whose(request), filter_typeid, writes=False):
             measured = await self.filters.measured(filter_typeid)
         return Answer(
             {
@@ -181,6 +195,7 @@ class Service:
                 "measured": measured.at,
                 "answered": {answer: self._answered().get((filter_typeid, answer), 0) for answer in ("new", "seen")},
                 "info": measured.info.to_dict(),
+                **({"problem": self.filters.problems[filter_typeid]} if filter_typeid in self.filters.problems else {}),
             }
         )
 
@@ -211,21 +226,7 @@ class Service:
         """Answer the metrics of all workers and filters, for a token that is for all filters."""
         if not self.whose(request).may_use_all:
             raise Refusal("forbidden", "metrics are for tokens of all filters: filters = ['*']")
-        try:
-            names = await self.filters.names()
-        except UriFilterError as error:
-            log.warning("metrics without filters: %s", error)
-            names = []
-        found = await asyncio.gather(*map(self._measured, names))
-        text = metrics.exposed(dict(zip(names, found, strict=True)))
-        return Response(text, media_type=metrics.CONTENT_TYPE)
-
-    async def _measured(self, name: str) -> Measured | None:
-        try:
-            return await self.filters.measured(name)
-        except UriFilterError as error:
-            log.warning("metrics without filter %s: %s", name, error)
-            return None
+        return Response(metrics.exposed(await look(self.filters)), media_type=metrics.CONTENT_TYPE)
 
 
 def _key(request: Request, token: Token) -> CallKey | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
 
 from urifilter_redis.errors import (
     AnswerLost,
@@ -18,11 +21,9 @@ from urifilter_redis.errors import (
     UriFilterError,
 )
 from urifilter_redis.http_api import ERROR_CODES
+from urifilter_redis.protocol.outcomes import SCRIPT_ERRORS
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-__all__ = ["LATER", "RETRY_AFTER", "Refusal", "refusal_of"]
+__all__ = ["ANSWER_HEADERS", "LATER", "RETRY_AFTER", "Refusal", "refusal_of"]
 
 #: Seconds after which to ask again, as a 429 or 503 says.
 RETRY_AFTER = 1
@@ -48,6 +49,15 @@ _TEXTS = {
     "archive_unavailable": "the filter's archive is away, or damaged",
     "server_unavailable": "Redis is away, or refuses; nothing was inserted",
 }
+
+#: What is told of a bitmap, and not which key it was.
+_LOST = "Redis has lost a bitmap of the filter: restore it from its archive, or drop it and create it anew"
+
+#: Of every answer: it is for who asked, once, and it is what it says it is.
+ANSWER_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+#: The scripts' words for what went wrong, which are for the library.
+_WORDS = re.compile(rf"\b(?:{'|'.join(SCRIPT_ERRORS)}) ")
 
 #: Statuses of HTTP that say when to ask again.
 LATER = {429, 503}
@@ -81,7 +91,7 @@ class Refusal(Exception):
             self.headers["Retry-After"] = str(RETRY_AFTER)
 
     @property
-    def status(self) -> int:
+    def status(self) -> HTTPStatus:
         """Of HTTP."""
         return ERROR_CODES[self.code].status
 
@@ -107,7 +117,8 @@ def refusal_of(error: UriFilterError, field: str | None = None) -> Refusal:
         )
         code = "answer_lost"  # something was done: whoever asks again must do so under the same key
     away = isinstance(error, ServerUnavailable | ArchiveError)
-    text = str(error) if code not in _TEXTS else _TEXTS[code] if away else f"{_TEXTS[code]} ({error})"
+    told = _LOST if isinstance(error, SliceLost) else _WORDS.sub("", str(error))
+    text = told if code not in _TEXTS else _TEXTS[code] if away else f"{_TEXTS[code]} ({told})"
     refusal = Refusal(code, text, more=more)
-    refusal.detail = str(error) if away else ""
+    refusal.detail = str(error) if away or told is _LOST else ""
     return refusal

@@ -9,12 +9,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from urifilter_redis.archive.upkeep import names as registered_names
 from urifilter_redis.engine.async_driver import drive
 from urifilter_redis.engine.queries import ask, server_time
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.errors import (
+    ArchiveError,
     ConfigMismatch,
     FilterNotFound,
     Restoring,
@@ -26,6 +26,7 @@ from urifilter_redis.flows import lifecycle
 from urifilter_redis.flows.info import FilterInfo, info
 from urifilter_redis.flows.items import answer
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
+from urifilter_redis.service.archive_watch import ArchiveWatch, is_away
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -73,6 +74,7 @@ class Filters:
     Attributes:
         wanted: those that are made when they are not there; ``large`` has the names of those that may take more than
             half of the memory that is free.
+        problems: by the names of filters that are answered, why there is something wrong with them.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - all that its sessions need
@@ -85,7 +87,9 @@ class Filters:
         large: Collection[str] = (),
     ) -> None:
         self.wanted = wanted or {}
-        self._connector, self._home, self._prefix = connector, home, prefix
+        self.problems: dict[str, str] = {}
+        self._connector, self._prefix = connector, prefix
+        self._archive = None if home is None else ArchiveWatch(home, connector, self._open_again)
         self._timeouts, self._large = timeouts or Timeouts(), large
         self._server = Session(FilterKeys(prefix, "any"), connector.shown, self._timeouts, where="Redis")
         self._sessions: dict[str, asyncio.Task[Session]] = {}
@@ -116,11 +120,24 @@ class Filters:
         return await asyncio.shield(known)
 
     async def names(self) -> list[str]:
-        """List the filters that there are: in Redis, in the archive, and those that are made when they are wanted."""
-        found = set(await drive(lifecycle.names(self._server), self._connector)) | set(self.wanted)
-        if self._home is not None:
-            found |= set(await drive(registered_names(self._home), self._connector))
-        return sorted(found)
+        """List the filters that there are: in Redis, in the archive, and those that are made when they are wanted.
+
+        An archive that is away has those that it had.
+        """
+        return sorted(await self.in_redis() | await self.in_archive())
+
+    async def in_redis(self) -> set[str]:
+        """Return the names of those in Redis, and of those that are made there when they are wanted."""
+        return {*await drive(lifecycle.names(self._server), self._connector), *self.wanted}
+
+    async def in_archive(self) -> set[str]:
+        """Return the names of those in the archive."""
+        return set() if self._archive is None else set(await self._archive.names())
+
+    @property
+    def archive_up(self) -> int | None:
+        """1: the archive answered last time; 0: it did not; None: there is none."""
+        return None if self._archive is None else int(not self._archive.away)
 
     async def open_all(self) -> None:
         """Open all filters that there are; those that are wanted first.
@@ -152,9 +169,9 @@ class Filters:
         """Close the connections."""
         for task in (*self._sessions.values(), *self._measured.values()):
             task.cancel()
+        if self._archive is not None:
+            await self._archive.close()
         await self._connector.close()
-        if self._home is not None:
-            await drive(self._home.close(), self._connector)
 
     async def _run(self, name: str, flow: Callable[[Session], Flow[T]]) -> T:
         """Run a flow on a filter; once more if it is another or not whole by now, and nothing was done."""
@@ -182,15 +199,61 @@ class Filters:
             raise Restoring(f"filter {name!r}: it is being restored") from None
 
     async def _open(self, name: str) -> Session:
-        keys, where = FilterKeys(self._prefix, name), f"filter {name!r}"  # clients need not know where Redis is
-        session = Session(keys, self._connector.shown, self._timeouts, self._home, where=where, discreet=True)
-        settings = self.wanted.get(name)
+        """Open a filter, or make or restore it; if its archive is away, open what Redis has of it."""
+        archive, settings = self._archive, self.wanted.get(name)
+        if archive is None:
+            return await self._opened(name, None)
+        error: ArchiveError = ArchiveError(archive.away)
+        if not archive.away:
+            try:
+                session = await self._opened(name, archive.home)
+            except ArchiveError as failure:
+                if not is_away(failure):
+                    raise
+                archive.miss(error := failure)
+            else:
+                self.problems.pop(name, None)
+                return session
+        session = self._session_of(name, None)
+        try:
+            await drive(lifecycle.open_(session), self._connector)
+        except ServerUnavailable:
+            raise
+        except UriFilterError:
+            raise error from None  # Redis does not have it, or not whole
+        if settings is not None:
+            session.config.check(settings, session.where)
+        if name not in self.problems:
+            log.warning("filter %r is answered from Redis alone: %s", name, error)
+        self.problems[name] = "its archive is away, or does not have it: answered from Redis alone, not restored"
+        return session
+
+    async def _opened(self, name: str, home: Home | None) -> Session:
+        session, settings = self._session_of(name, home), self.wanted.get(name)
         if settings is None:
             flow = lifecycle.open_(session)
         else:
             flow = lifecycle.create(session, settings, large=name in self._large)
         await drive(flow, self._connector)
         return session
+
+    def _session_of(self, name: str, home: Home | None) -> Session:
+        keys, where = FilterKeys(self._prefix, name), f"filter {name!r}"  # clients need not know where Redis is
+        return Session(keys, self._connector.shown, self._timeouts, home, where=where, discreet=True)
+
+    async def _open_again(self) -> bool:
+        """Open again what was opened without its archive; return whether all of that was done."""
+        for name in list(self.problems):
+            opening = asyncio.create_task(self._open(name))
+            try:
+                await opening
+            except UriFilterError as error:
+                log.warning("not served: %s", error)
+                self.problems.pop(name, None)
+                self._sessions.pop(name, None)
+            else:
+                self._sessions[name] = opening
+        return not self.problems
 
     async def _measure(self, name: str) -> Measured:
         began = time.monotonic()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import logging
 import time
+from collections.abc import Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -14,7 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from urifilter_redis.http_api import ATTEMPT_HEADER
 from urifilter_redis.service import metrics
 from urifilter_redis.service.bodies import Answer
-from urifilter_redis.service.failures import Refusal
+from urifilter_redis.service.failures import ANSWER_HEADERS, Refusal
 from urifilter_redis.service.settings import is_loopback
 
 if TYPE_CHECKING:
@@ -25,6 +27,12 @@ __all__ = ["CODE", "COMMAND", "COUNTS", "TOKEN", "Gate"]
 #: Characters of an attempt's name that are repeated.
 ATTEMPT_LENGTH = 200
 
+#: Headers by which a proxy says that it passes on what another asks.
+_PASSED_ON = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP")
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+log_gate = logging.getLogger("urifilter_redis.service")
 log = logging.getLogger("urifilter_redis.service.requests")
 
 #: What endpoints leave in a request's scope for its log line and metrics: the error code, the command, the token's
@@ -36,51 +44,88 @@ class Gate:
     """ASGI middleware.
 
     Without tokens (``alone``) only this machine may ask, and a browser here asks for whatever site is open in it. So
-    then a request must be addressed to this machine by name, and must not come from a page of another site.
+    then a request must be addressed to this machine by name, and must not come from a page of another site. A proxy
+    here passes on what others ask, so one that is not among ``proxies`` is refused.
     """
 
-    def __init__(self, app: ASGIApp, *, alone: bool, log_requests: bool) -> None:
-        self._app, self._alone, self._log_requests = app, alone, log_requests
+    def __init__(self, app: ASGIApp, *, alone: bool, proxies: Sequence[Network] = (), log_requests: bool) -> None:
+        self._app, self._alone, self._proxies, self._log_requests = app, alone, proxies, log_requests
+        self._has_warned = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it; note what came out."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status, read = time.perf_counter(), 500, False
-        headers = Headers(scope=scope)
-        attempt = headers.get(ATTEMPT_HEADER, "")[:ATTEMPT_LENGTH]
-
-        async def noting(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                more = MutableHeaders(scope=message)
-                if attempt:
-                    more[ATTEMPT_HEADER] = attempt
-                if "Expect" in headers and not read:  # the body may come, or not: who knows where the next head begins
-                    more["Connection"] = "close"
-            await send(message)
-
-        async def reading() -> Message:
-            nonlocal read
-            read = True
-            return await receive()
-
+        began, passage = time.perf_counter(), _Passage(scope, receive, send)
         try:
-            refusal = _foreign(headers) if self._alone else None
+            refusal = self._refusal(scope, passage.headers)
             if refusal is None:
-                await self._app(scope, reading, noting)
+                await self._app(scope, passage.receive, passage.send)
             else:
                 scope[CODE] = refusal.code
-                await Answer(refusal.content, refusal.status, refusal.headers)(scope, receive, noting)
+                await Answer(refusal.content, refusal.status, refusal.headers)(scope, receive, passage.send)
         finally:
             seconds = time.perf_counter() - began
-            if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+            if passage.status == HTTPStatus.INTERNAL_SERVER_ERROR:
                 scope[CODE] = "internal_error"
-            metrics.observe(scope.get(COMMAND, "other"), status, scope.get(CODE, ""), seconds)
+            metrics.observe(scope.get(COMMAND, "other"), passage.status, scope.get(CODE, ""), seconds)
             if self._log_requests:
-                _log(scope, status, seconds)
+                _log(scope, passage.status, seconds)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> Refusal | None:
+        return (_foreign(headers) or self._passed_on(scope, headers)) if self._alone else None
+
+    def _passed_on(self, scope: Scope, headers: Headers) -> Refusal | None:
+        """Say what is wrong with a proxy that passes requests on to a service without tokens."""
+        passed = [name for name in _PASSED_ON if name in headers]
+        client = (scope.get("client") or ("",))[0]
+        if not passed or any(_is_in(client, proxy) for proxy in self._proxies):
+            return None
+        text = "this service has no tokens, and a proxy passes on what others ask: add tokens, or trusted_proxies"
+        if not self._has_warned:
+            self._has_warned = True
+            log_gate.error("%s (%s from %s): refused", text, passed[0], client)
+        return Refusal("behind_proxy", text)
+
+
+class _Passage:
+    """A request on its way in, and its answer on the way out, which gets its headers here.
+
+    Attributes:
+        headers: of the request.
+        status: of the answer.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.headers, self.status = Headers(scope=scope), 500
+        self._receive, self._send, self._is_read = receive, send, False
+        self._attempt = self.headers.get(ATTEMPT_HEADER, "")[:ATTEMPT_LENGTH]
+
+    async def receive(self) -> Message:
+        """Read the body."""
+        self._is_read = True
+        return await self._receive()
+
+    async def send(self, message: Message) -> None:
+        """Answer."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            more = MutableHeaders(scope=message)
+            if self._attempt:
+                more[ATTEMPT_HEADER] = self._attempt
+            for name, value in ANSWER_HEADERS.items():
+                more.setdefault(name, value)
+            if "Expect" in self.headers and not self._is_read:
+                more["Connection"] = "close"  # the body may come, or not: who knows where the next head begins
+        await self._send(message)
+
+
+def _is_in(address: str, network: Network) -> bool:
+    try:
+        return ipaddress.ip_address(address) in network
+    except ValueError:  # not over IP
+        return False
 
 
 def _foreign(headers: Headers) -> Refusal | None:

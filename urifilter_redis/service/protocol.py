@@ -1,18 +1,68 @@
-"""HTTP/1.1 as uvicorn speaks it, with limits for heads and trailers, and answers in their order."""
+"""HTTP/1.1 as uvicorn speaks it, with limits for heads and trailers, and answers in their order.
+
+It overrides what uvicorn keeps for itself: ``pyproject.toml`` has the newest uvicorn that it was tested with.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import logging
+import resource
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-if TYPE_CHECKING:
-    import asyncio
+from urifilter_redis.http_api import write_json
+from urifilter_redis.service.failures import ANSWER_HEADERS, Refusal
+from urifilter_redis.service.logs import Seldom
 
 __all__ = ["HEAD_BYTES", "Protocol"]
 
 #: Bytes of the head of a request, and of the trailers behind its body, which are left out.
 HEAD_BYTES = 1 << 16
+
+
+#: File descriptors that are left when it is told that they run out.
+FILES_LEFT = 10
+
+log = logging.getLogger("urifilter_redis.service")
+_seldom = Seldom()
+
+#: Headers that say where a body ends.
+_FRAMING = {b"content-length", b"transfer-encoding"}
+
+
+def _check_files(transport: asyncio.Transport) -> None:
+    """Tell when file descriptors run out: the lowest is taken, and who comes later is not even heard of."""
+    taken = transport.get_extra_info("socket").fileno()
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and taken >= most - FILES_LEFT and _seldom.passes():
+        log.error(
+            "out of file descriptors, so connections are lost: raise the limit of %d (ulimit -n, LimitNOFILE)", most
+        )
+
+
+class _Parser(httptools.HttpRequestParser):
+    """Reads requests; one that asks for another protocol is read as if it did not, its body too.
+
+    httptools takes what is behind such a head for the other protocol. So the parser is given the end of a head once
+    more, in which nobody asks for anything, and then goes on with the body.
+    """
+
+    def __init__(self, protocol: Protocol) -> None:
+        super().__init__(protocol)
+        self._protocol = protocol
+        self.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+
+    def feed_data(self, data: bytes) -> None:  # type: ignore[override]
+        """Take bytes."""
+        while data:
+            try:
+                super().feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                data = self._protocol.head_again() + data[upgrade.args[0] :]
+            else:
+                return
 
 
 class Protocol(HttpToolsProtocol):
@@ -28,6 +78,9 @@ class Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first head."""
         super().connection_made(transport)
+        _check_files(transport)
+        self.parser = _Parser(self)
+        self._asks_upgrade = self._again = False
         self._head: asyncio.TimerHandle | None = None
         self._heads = self._head_size = 0
         self._begun = False
@@ -49,18 +102,40 @@ class Protocol(HttpToolsProtocol):
             only_this = waiting and heads == self._heads  # and not the end of another request before it
             self._head_size += len(data) if only_this else 0
             if self._head_size > HEAD_BYTES:
-                self._refuse(b"431 Request Header Fields Too Large")
+                self._refuse("head_too_large")
         elif self._is_idle():  # uvicorn has ended its own wait
             self._await_head()
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Go on, as far as answers are due, when the client sends no more: it may still read."""
+        if self._is_idle() or self.cycle.more_body:
+            return False
+        self.cycle.keep_alive = False
+        return True
+
+    def head_again(self) -> bytes:
+        """Return a head for the body behind one that asked for another protocol; empty if there is none."""
+        framing = [name + b": " + value + b"\r\n" for name, value in self.headers if name in _FRAMING]
+        self._asks_upgrade, self._again = False, bool(framing)
+        return b"".join([b"POST / HTTP/1.1\r\n", *framing, b"\r\n"]) if framing else b""
+
     def on_message_begin(self) -> None:
         """Wait for the rest of the head."""
+        if self._again:
+            return
         super().on_message_begin()
         self._await_head()
         self._begun = True
 
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the URL."""
+        if not self._again:
+            super().on_url(url)
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; leave out what comes behind the body."""
+        if self._again:
+            return
         if self._begun:
             super().on_header(name, value)
             return
@@ -70,25 +145,31 @@ class Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Begin the request."""
+        if self._again:
+            self._again = False
+            return
         self._heads += 1
         self._got_head()
+        self._asks_upgrade = self.parser.should_upgrade() and any(name in _FRAMING for name, _ in self.headers)
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """End the request, unless its body is still to come."""
+        if not self._asks_upgrade:
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """Go on with the next request, or with what came behind the last."""
         super().on_response_complete()
         if self._no_http and self._is_idle():
-            super().send_400_response(self._no_http)
+            self._end("bad_http", self._no_http)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP, behind the answers to what came before it."""
         if self._is_idle() or self.cycle.more_body:
-            super().send_400_response(msg)
+            self._end("bad_http", msg)
         else:
             self._no_http = msg
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """Say nothing: clients that ask for HTTP/2 do so in every request."""
 
     def _is_idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
@@ -96,7 +177,7 @@ class Protocol(HttpToolsProtocol):
     def _await_head(self) -> None:
         self._got_head()
         self._head_size = 0
-        self._head = self.loop.call_later(self.head_seconds, self._refuse, b"408 Request Timeout")
+        self._head = self.loop.call_later(self.head_seconds, self._refuse, "too_slow")
 
     def _got_head(self) -> None:
         self._begun = False
@@ -104,12 +185,28 @@ class Protocol(HttpToolsProtocol):
             self._head.cancel()
             self._head = None
 
-    def _refuse(self, status: bytes) -> None:
+    def _refuse(self, code: str) -> None:
         """Close the connection, once no answer is under way on it; if a head was begun, with an answer."""
         if not self._is_idle():
-            self._head = self.loop.call_later(self.head_seconds, self._refuse, status)
+            self._head = self.loop.call_later(self.head_seconds, self._refuse, code)
             return
-        if self._begun and not self.transport.is_closing():
-            self.transport.write(b"HTTP/1.1 " + status + b"\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        begun = self._begun
         self._got_head()
+        if begun and not self.transport.is_closing():
+            self._end(code, f"the head of a request has at most {HEAD_BYTES:,} bytes, and {self.head_seconds:g} s")
+        else:
+            self.transport.close()
+
+    def _end(self, code: str, text: str) -> None:
+        """Answer with an error, and close the connection."""
+        refusal = Refusal(code, text)
+        body = write_json(refusal.content)
+        headers = {
+            "Content-Type": "application/json",
+            "Content-Length": str(len(body)),
+            "Connection": "close",
+            **ANSWER_HEADERS,
+        }
+        lines = [f"HTTP/1.1 {refusal.status.value} {refusal.status.phrase}", *map(": ".join, headers.items()), "", ""]
+        self.transport.write("\r\n".join(lines).encode() + body)
         self.transport.close()

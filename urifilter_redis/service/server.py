@@ -18,7 +18,7 @@ from uvicorn.supervisors import Multiprocess
 
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.service import FOLDER_VARIABLE
-from urifilter_redis.service.logs import configuration
+from urifilter_redis.service.logs import configuration, reopen, reopen_on_hangup
 from urifilter_redis.service.protocol import Protocol
 
 if TYPE_CHECKING:
@@ -80,8 +80,31 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
 
 
+class _Parent(Multiprocess):
+    """The parent of workers."""
+
+    def __init__(self, config: uvicorn.Config, bound: socket.socket, on_hangup: Callable[[], None] | None) -> None:
+        super().__init__(config, sockets=[bound])
+        self._on_hangup = on_hangup
+
+    def handle_hup(self) -> None:
+        """Make the log file anew, in workers too; without one start them again, as uvicorn does."""
+        if self._on_hangup is None:
+            super().handle_hup()
+            return
+        self._on_hangup()
+        for worker in self.processes:
+            if worker.pid is not None:
+                os.kill(worker.pid, signal.SIGHUP)
+
+
 def serve(
-    settings: ServiceSettings, bound: socket.socket, release: Callable[[], None], log_file: Path | None = None
+    settings: ServiceSettings,
+    bound: socket.socket,
+    release: Callable[[], None],
+    log_file: Path | None = None,
+    *,
+    daemon: bool = False,
 ) -> None:
     """Serve until SIGTERM or SIGINT; then requests under way are answered, and new connections refused.
 
@@ -89,42 +112,50 @@ def serve(
         settings: of the service.
         bound: its socket.
         release: called once it listens to signals; see ``held_signals``.
-        log_file: for the log instead of stderr.
+        log_file: for the log instead of stderr; made anew on SIGHUP.
+        daemon: stdout and stderr go to the log file, too.
 
     Raises:
         UriFilterError: it did not start.
     """
     with tempfile.TemporaryDirectory(prefix="urifilter-metrics-") as folder:
         os.environ[FOLDER_VARIABLE] = folder
-        server_config = uvicorn.Config(
-            functools.partial(_application, settings),
-            factory=True,
-            http=Protocol,
-            ws="none",
-            lifespan="on",
-            workers=settings.workers,
-            log_config=configuration(settings.log_format, log_file),
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            backlog=BACKLOG,
-            timeout_keep_alive=KEEP_ALIVE,
-            timeout_graceful_shutdown=round(settings.limits.seconds) + 5,
-        )
+        config = _config(settings, log_file, daemon=daemon)
         if settings.workers > 1:
-            supervisor = Multiprocess(server_config, sockets=[bound])
+            again = functools.partial(reopen, log_file, daemon) if log_file is not None else None
+            supervisor = _Parent(config, bound, again)
             release()
             supervisor.run()
             failed = any(worker.exitcode == STARTUP_FAILURE for worker in supervisor.processes)
         else:
-            server = _Server(server_config, release)
+            server = _Server(config, release)
             server.run(sockets=[bound])
             failed = not server.started
     if failed:
         raise UriFilterError("the service did not start: the log says why")
 
 
-def _application(settings: ServiceSettings) -> object:
+def _config(settings: ServiceSettings, log_file: Path | None, *, daemon: bool) -> uvicorn.Config:
+    return uvicorn.Config(
+        functools.partial(_application, settings, log_file, daemon),
+        factory=True,
+        http=Protocol,
+        ws="none",
+        lifespan="on",
+        workers=settings.workers,
+        log_config=configuration(settings.log_format, log_file),
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=round(settings.limits.seconds) + 5,
+    )
+
+
+def _application(settings: ServiceSettings, log_file: Path | None, daemon: bool) -> object:  # noqa: FBT001 - by partial
+    if log_file is not None:
+        reopen_on_hangup(log_file, daemon)
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()

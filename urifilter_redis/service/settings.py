@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import tomllib
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
@@ -12,6 +13,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    IPvAnyNetwork,
     ValidationError,
     create_model,
     field_validator,
@@ -38,6 +40,12 @@ if TYPE_CHECKING:
 
 __all__ = ["FilterSettings", "Limits", "ServiceSettings", "TokenSettings", "is_loopback", "load"]
 
+#: What variables of the environment begin with that are settings.
+_PREFIX = "URIFILTER_"
+
+#: Those that begin with it and are the command line's, the library's or the SDK's.
+_OTHERS = ("settings", "data_dir", "api_url", "api_token", "rotate")
+
 _STRICT = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -62,6 +70,7 @@ class Limits(BaseModel):
     item: Annotated[Whole, Field(ge=1, le=1 << 24, description="bytes of an item")] = 1 << 16
     seconds: Annotated[Number, Field(gt=0, le=3600, description="for a head, and for a body, to arrive")] = 10.0
     requests: Annotated[Whole, Field(ge=1, le=100_000, description="at once, for each token and worker")] = 100
+    wait: Annotated[Number, Field(ge=0, le=3600, description="seconds that a request may wait for that")] = 5.0
 
 
 class TokenSettings(BaseModel):
@@ -120,7 +129,7 @@ class ServiceSettings(BaseSettings):
     model_config = SettingsConfigDict(
         extra="forbid",
         frozen=True,
-        env_prefix="URIFILTER_",
+        env_prefix=_PREFIX,
         env_nested_delimiter="__",
         env_ignore_empty=True,
     )
@@ -134,6 +143,7 @@ class ServiceSettings(BaseSettings):
     workers: Annotated[Whole, Field(ge=1, le=256)] = 1
     log_format: Literal["text", "json"] = "text"
     log_requests: bool = False
+    trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
     limits: Limits = Limits()
     tokens: tuple[TokenSettings, ...] = ()
     filters: dict[str, FilterSettings] = {}
@@ -211,6 +221,10 @@ def load(flags: Mapping[str, Any], file: Path | None = None) -> ServiceSettings:
             return given if file is None else (*given, TomlConfigSettingsSource(settings_cls, file))
 
     where = f" (flags, environment, {file})" if file else ""
+    if unknown := _unknown_variables():
+        there = ", ".join(sorted(f"{_PREFIX}{name.upper()}" for name in ServiceSettings.model_fields))
+        lines = [f"  {name}: there is no such setting; there are {there}" for name in unknown]
+        raise ValueError("\n".join(["wrong settings (environment):", *lines]))
     try:
         found = Sources(**flags)
     except ValidationError as error:
@@ -219,6 +233,13 @@ def load(flags: Mapping[str, Any], file: Path | None = None) -> ServiceSettings:
     except (SettingsError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"the settings{where} cannot be read: {error}") from error
     return ServiceSettings.model_construct(**{name: getattr(found, name) for name in ServiceSettings.model_fields})
+
+
+def _unknown_variables() -> list[str]:
+    """Return the environment's variables that look like settings, and are nobody's."""
+    known = {*ServiceSettings.model_fields, *_OTHERS}
+    ours = (name for name, value in os.environ.items() if value and name.upper().startswith(_PREFIX))
+    return sorted(name for name in ours if name[len(_PREFIX) :].lower().partition("__")[0] not in known)
 
 
 def _line(place: tuple[int | str, ...], kind: str, message: str) -> str:

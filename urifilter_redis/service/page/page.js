@@ -130,10 +130,10 @@ class Card extends Polled {
     writeAll(this.article, { name });
   }
 
-  show({ info, now, measured, answered }) {
+  show({ info, now, measured, answered, problem }) {
     writeAll(this.article, {
       kind: kindOf(info),
-      warning: warningsOf(info, now).join(" "),
+      warning: [...warningsOf(info, now), problem && `Problem: ${problem}.`].filter(Boolean).join(" "),
       items: whole(info.inserted),
       room: `${percent(info.inserted / roomOf(info))} of ${whole(roomOf(info))}`,
       rate: oneIn(info.error_rate_now),

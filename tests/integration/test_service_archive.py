@@ -1,0 +1,136 @@
+"""The service while its archive is away: Redis's filters are answered, and it is said, until it is back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.browser import Tab, expect, launched
+from support.servers import free_port, wait_until
+from support.service import Service, ask
+
+from urifilter_redis import UriFilter
+
+NEWS = {"capacity": 1000, "error_rate": 1e-8, "seed": 1}
+WANTED = "[filters.news]\ncapacity = 1000\nerror_rate = 1e-8\nseed = 1\n"
+FILTERS = "/v1/filters"
+
+
+@pytest.fixture
+def nowhere():
+    """The address of an archive that nobody serves."""
+    return f"mongodb://127.0.0.1:{free_port()}/urifilter?serverSelectionTimeoutMS=200"
+
+
+class Disk:
+    """The disk of an archive in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.point, self._aside = folder / "archive", folder / "aside"
+        self.url = self.point.as_uri()
+
+    def unmount(self, *, point: bool) -> None:
+        self.point.rename(self._aside)
+        if point:
+            self.point.mkdir()
+
+    def mount(self) -> None:
+        if self.point.exists():
+            self.point.rmdir()
+        self._aside.rename(self.point)
+
+
+@pytest.fixture
+def disk(tmp_path):
+    return Disk(tmp_path)
+
+
+def make(url, name, items=(), **more) -> None:
+    with UriFilter.create(name, redis=url, **NEWS, **more) as made:
+        made.insert_many(items)
+        if "archive" in more:
+            made.checkpoint()
+
+
+def insert(service, name, items):
+    return ask(service, "POST", f"{FILTERS}/{name}/insert", {"URI_list": items})
+
+
+def listed(service) -> dict:
+    answer = ask(service, "GET", FILTERS)
+    assert answer.status == 200, (answer, service.log())
+    return answer.json()
+
+
+@pytest.mark.parametrize("settings", ["", WANTED], ids=["found", "wanted"])
+def test_an_archive_that_nobody_serves(redis70, nowhere, settings):
+    """It starts, lists and answers the filters that Redis has, and says of each what is wrong; of others 503."""
+    make(redis70.url, "news", ["a"])
+    with Service(redis70.url, "--archive", nowhere, settings=settings) as service:
+        assert insert(service, "news", ["a", "b"]).json()["ages"] == [1, 0]
+        found = listed(service)
+        assert (found["filters"], list(found["problems"])) == (["news"], ["news"])
+        assert "its archive is away" in found["problems"]["news"]
+        assert ask(service, "GET", f"{FILTERS}/news").json()["problem"] == found["problems"]["news"]
+        answer = insert(service, "other", ["a"])
+        assert (answer.status, answer.json()["error_code"]) == (503, "archive_unavailable")
+        assert ask(service, "GET", "/readyz").status == 200
+        assert service.log().count("filter 'news' is answered from Redis alone") in {1, 2}  # before it listened, too
+        assert "WARNING the archive cannot be asked" in service.log()
+    assert "Traceback" not in service.log()
+
+
+def test_a_filter_that_is_not_there_yet(redis70, nowhere):
+    """One of the settings that can only be made with its archive: 503 and not a refused start."""
+    with Service(redis70.url, "--archive", nowhere, settings=WANTED) as service:
+        answer = insert(service, "news", ["a"])
+        assert (answer.status, answer.json()["error_code"]) == (503, "archive_unavailable")
+        assert ask(service, "GET", "/readyz").json()["error_code"] == "not_ready"
+        assert ask(service, "GET", "/healthz").status == 200
+
+
+@pytest.mark.parametrize("point", [True, False], ids=["empty", "gone"])
+def test_an_archive_that_comes_back(redis70, disk, point):
+    """Filters are opened with it again by themselves; what only it has, is listed and restored."""
+    make(redis70.url, "news", ["a"], archive=disk.url)
+    make(redis70.url, "other", ["a"], archive=disk.url)
+    with redis70.client() as admin:
+        admin.delete("urifilter:{other:0}:meta", "urifilter:{other:0}:today")
+    disk.unmount(point=point)
+    try:
+        with Service(redis70.url, "--archive", disk.url) as service:
+            assert insert(service, "news", ["a", "b"]).json()["ages"] == [1, 0]
+            assert list(listed(service)["problems"]) == ["news"]
+            assert insert(service, "other", ["a"]).status in {404, 503}
+            disk.mount()
+            wait_until(lambda: "problems" not in listed(service), "it does not find its archive again")
+            assert insert(service, "news", ["a", "b", "c"]).json()["ages"] == [1, 1, 0]
+            assert "other" in listed(service)["filters"]
+            assert insert(service, "other", ["a", "b"]).json()["ages"] == [1, 0]
+    finally:
+        if disk._aside.exists():
+            disk.mount()
+
+
+def test_an_archive_that_goes_away(redis70, disk):
+    """Filters that are open are answered as before, and listed, those that only it has too."""
+    make(redis70.url, "news", ["a"], archive=disk.url)
+    make(redis70.url, "asleep", ["a"], archive=disk.url)
+    with redis70.client() as admin:
+        admin.delete("urifilter:{asleep:0}:meta", "urifilter:{asleep:0}:today")
+        admin.srem("urifilter:filters", "asleep")
+    with Service(redis70.url, "--archive", disk.url) as service:
+        assert wait_until(lambda: listed(service)["filters"] == ["asleep", "news"], "not listed")
+        assert insert(service, "news", ["a"]).json()["ages"] == [1]
+        disk.unmount(point=False)
+        assert listed(service)["filters"] == ["asleep", "news"]
+        assert insert(service, "news", ["a", "b"]).json()["ages"] == [1, 0]
+
+
+def test_the_page_shows_it(redis70, nowhere):
+    """A filter's card says what is wrong, and its figures are there."""
+    make(redis70.url, "news", ["a"])
+    with Service(redis70.url, "--archive", nowhere) as service, launched() as browser, Tab(browser, service.url) as tab:
+        shown = tab.open().get_by_role("article", name="Filter news", exact=True)
+        expect(shown.locator("[data-field=warning]").first).to_contain_text("its archive is away")
+        expect(shown.locator("[data-field=items]").first).to_have_text("1")

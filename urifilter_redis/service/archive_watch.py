@@ -1,0 +1,91 @@
+"""The archive as the service needs it: it may be away for a while, and is asked again until it is back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from urifilter_redis.archive.upkeep import names as registered_names
+from urifilter_redis.engine.async_driver import drive
+from urifilter_redis.errors import ArchiveCorrupt, ArchiveError
+
+if TYPE_CHECKING:
+    from urifilter_redis.engine.home import Home
+    from urifilter_redis.transport.sharing import SharedConnector
+
+__all__ = ["ArchiveWatch", "is_away"]
+
+log = logging.getLogger("urifilter_redis.service")
+
+#: Seconds after which an archive that was away is asked again.
+PAUSE = 5.0
+
+
+def is_away(error: Exception) -> bool:
+    """Whether an archive failed, or was not there; one that is damaged is there."""
+    return isinstance(error, ArchiveError) and not isinstance(error, ArchiveCorrupt)
+
+
+class ArchiveWatch:
+    """Asks an archive which filters it has, and while it is away, or somebody misses it, whether it is back.
+
+    Attributes:
+        home: the archive.
+        away: why it cannot be asked; empty if it can.
+    """
+
+    def __init__(self, home: Home, connector: SharedConnector, again: Callable[[], Awaitable[bool]]) -> None:
+        """Watch; ``again`` tries what it was missed for, and says whether all of that was done."""
+        self.home, self.away = home, ""
+        self._connector, self._again = connector, again
+        self._known: list[str] = []
+        self._asking: asyncio.Task[None] | None = None
+        self._waiting: asyncio.Task[None] | None = None
+
+    async def names(self) -> list[str]:
+        """Return the filters that it has; while it is away those that it had when it was asked last."""
+        if not self.away:
+            self._asking = self._asking or asyncio.create_task(self._ask())
+            await asyncio.shield(self._asking)  # whoever waits may be cancelled
+        return self._known
+
+    def miss(self, error: ArchiveError) -> None:
+        """Note that it failed somebody, who wants to be told when to try again."""
+        if type(error) is ArchiveError:
+            self._note(str(error))
+        if self._waiting is None:
+            self._waiting = asyncio.create_task(self._wait())
+
+    async def close(self) -> None:
+        """Ask no more."""
+        for task in filter(None, (self._asking, self._waiting)):
+            task.cancel()
+        await drive(self.home.close(), self._connector)
+
+    async def _ask(self) -> None:
+        try:
+            self._known = await drive(registered_names(self.home), self._connector)
+        except ArchiveError as error:
+            self.miss(error)
+            self._note(str(error))
+        else:
+            if self.away:
+                log.warning("the archive is there again")
+            self.away = ""
+        finally:
+            self._asking = None
+
+    def _note(self, away: str) -> None:
+        if not self.away:
+            log.warning("the archive cannot be asked, so filters are answered from Redis alone: %s", away)
+        self.away = away
+
+    async def _wait(self) -> None:
+        done = False
+        while not done:
+            await asyncio.sleep(PAUSE)
+            await self._ask()
+            done = not self.away and await self._again()
+        self._waiting = None

@@ -1,0 +1,168 @@
+"""How filters and servers are, for Prometheus; while they cannot be asked, how they were.
+
+What was found out last is kept beside the counts of all workers, so that whichever is asked can tell it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+
+from urifilter_redis.errors import UriFilterError
+from urifilter_redis.service import FOLDER_VARIABLE
+from urifilter_redis.service.logs import Seldom
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+    from urifilter_redis.service.filters import Filters, Measured
+
+__all__ = ["Gauges", "look"]
+
+log = logging.getLogger("urifilter_redis.service")
+
+#: Seconds that may be spent on finding out which filters there are, and then on how they are: whoever asks for metrics
+#: gives up after some seconds, above all when something is wrong.
+PATIENCE = 0.4
+
+#: The gauges of a filter, by their names.
+Values: TypeAlias = Mapping[str, float]
+
+_FILE = "gauges.json"
+
+#: Gauges of a filter: name, help, and the value, None for none.
+_GAUGES = (
+    ("urifilter_filter_items", "Items that were answered new and have not expired.", lambda m: m.info.inserted),
+    ("urifilter_filter_capacity_items", "Items that the filter is made for.", lambda m: m.info.capacity),
+    ("urifilter_filter_fill_ratio", "Share of the bits that are set.", lambda m: m.info.fill),
+    (
+        "urifilter_filter_error_rate_now",
+        "Probability that a new item is taken for seen.",
+        lambda m: m.info.error_rate_now,
+    ),
+    ("urifilter_filter_error_rate_promised", "The error rate that was asked for.", lambda m: m.info.error_rate),
+    ("urifilter_filter_over_capacity", "1: it holds more than it is made for.", lambda m: int(m.info.over_capacity)),
+    ("urifilter_filter_memory_bytes", "Memory of its keys.", lambda m: m.info.memory),
+    ("urifilter_filter_epoch", "How often it was rotated.", lambda m: m.info.epoch),
+    ("urifilter_filter_restoring", "1: it is being restored.", lambda m: int(m.info.phase == "restoring")),
+    (
+        "urifilter_filter_checkpoint_age_seconds",
+        "Since the last checkpoint began.",
+        lambda m: _since(m, m.info.checkpointed),
+    ),
+    ("urifilter_filter_rotation_age_seconds", "Since the last rotation.", lambda m: _since(m, _rotated(m))),
+    (
+        "urifilter_filter_rotation_due_seconds",
+        "Until the next rotation; below 0: it is late.",
+        lambda m: _until(m, m.info.next_rotation),
+    ),
+)
+
+
+_seldom = Seldom()
+
+
+async def look(filters: Filters) -> Gauges:
+    """Find out how all filters and servers are, within a second whatever these do."""
+    known = _kept()
+    try:
+        async with asyncio.timeout(PATIENCE):
+            names = await filters.in_redis()
+    except (UriFilterError, TimeoutError) as error:
+        text = str(error) or "it does not answer in time"
+        if _seldom.passes(text):
+            log.warning("metrics of filters are those that were found out last: %s", text)
+        return Gauges({name: (False, known.get(name, {})) for name in (*known, *filters.wanted)}, 0, filters.archive_up)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE / 2):
+            names |= await filters.in_archive()
+    found = await _measured(filters, sorted(names), known)
+    _keep({name: values for name, (_, values) in found.items()})
+    return Gauges(found, 1, filters.archive_up)
+
+
+async def _measured(
+    filters: Filters, names: Iterable[str], known: Mapping[str, Values]
+) -> dict[str, tuple[bool, Values]]:
+    """Return of each filter whether it is up, and its values, those that are known if it takes too long or fails."""
+    tasks = {name: asyncio.create_task(filters.measured(name)) for name in names}
+    if tasks:
+        await asyncio.wait(tasks.values(), timeout=PATIENCE)
+    found: dict[str, tuple[bool, Values]] = {}
+    for name, task in tasks.items():
+        up, values = True, known.get(name, {})
+        if not task.done():
+            task.cancel()  # what it waits for goes on
+        elif isinstance(error := task.exception(), UriFilterError):
+            up = False
+            log.warning("metrics of filter %s are those that were found out last: %s", name, error)
+        else:
+            values = _values_of(task.result())
+        found[name] = up, values
+    return found
+
+
+class Gauges(CollectorRegistry):
+    """What was found out: of each filter whether it is up, and its values; whether Redis and the archive are up."""
+
+    def __init__(self, filters: Mapping[str, tuple[bool, Values]], redis: int, archive: int | None) -> None:
+        super().__init__()
+        self._filters, self._redis, self._archive = filters, redis, archive
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the gauges."""
+        yield GaugeMetricFamily("urifilter_redis_up", "1: Redis answers.", self._redis)
+        if self._archive is not None:
+            yield GaugeMetricFamily("urifilter_archive_up", "1: the archive answered last time.", self._archive)
+        up = GaugeMetricFamily("urifilter_filter_up", "1: it could be looked at.", labels=["filter"])
+        for name, (is_up, _) in self._filters.items():
+            up.add_metric([name], int(is_up))
+        yield up
+        for gauge, text, _ in _GAUGES:
+            family = GaugeMetricFamily(gauge, text, labels=["filter"])
+            for name, (_, values) in self._filters.items():
+                if gauge in values:
+                    family.add_metric([name], values[gauge])
+            yield family
+
+
+def _values_of(measured: Measured) -> dict[str, float]:
+    found = ((gauge, value_of(measured)) for gauge, _, value_of in _GAUGES)
+    return {gauge: value for gauge, value in found if value is not None}
+
+
+def _keep(values: Mapping[str, Values]) -> None:
+    """Keep what was found out, for all workers."""
+    if folder := os.environ.get(FOLDER_VARIABLE):
+        part = Path(folder) / f"{_FILE}.{os.getpid()}"
+        with contextlib.suppress(OSError):  # a full disk costs what others may tell, and not the answer
+            part.write_text(json.dumps(values))
+            part.replace(Path(folder) / _FILE)
+
+
+def _kept() -> dict[str, dict[str, float]]:
+    try:
+        return json.loads((Path(os.environ[FOLDER_VARIABLE]) / _FILE).read_text())  # type: ignore[no-any-return]
+    except (KeyError, FileNotFoundError):
+        return {}
+
+
+def _since(measured: Measured, time: float | None) -> float | None:
+    return None if time is None else max(0.0, measured.at - time)
+
+
+def _until(measured: Measured, time: float | None) -> float | None:
+    return None if time is None else time - measured.at
+
+
+def _rotated(measured: Measured) -> float | None:
+    return measured.info.live_slices[0].opened if measured.info.epoch else None
