@@ -52,6 +52,13 @@ def make(url, name, items=(), **more) -> None:
             made.checkpoint()
 
 
+def give_archive(server, name, archive) -> None:
+    """Let a filter be one that was made with an archive, which is away."""
+    with server.client() as admin:
+        for key in admin.scan_iter(f"urifilter:{{{name}:*}}:meta"):
+            admin.hset(key, "archive", archive.partition("?")[0])
+
+
 def insert(service, name, items):
     return ask(service, "POST", f"{FILTERS}/{name}/insert", {"URI_list": items})
 
@@ -64,12 +71,15 @@ def listed(service) -> dict:
 
 @pytest.mark.parametrize("settings", ["", WANTED], ids=["found", "wanted"])
 def test_an_archive_that_nobody_serves(redis70, nowhere, settings):
-    """It starts, lists and answers the filters that Redis has, and says of each what is wrong; of others 503."""
+    """It starts, lists and answers the filters that Redis has, and names those whose archive is away; of others 503."""
     make(redis70.url, "news", ["a"])
+    make(redis70.url, "plain", ["a"])
+    give_archive(redis70, "news", nowhere)
     with Service(redis70.url, "--archive", nowhere, settings=settings) as service:
-        assert insert(service, "news", ["a", "b"]).json()["ages"] == [1, 0]
+        for name in ("news", "plain"):
+            assert insert(service, name, ["a", "b"]).json()["ages"] == [1, 0]
         found = listed(service)
-        assert (found["filters"], list(found["problems"])) == (["news"], ["news"])
+        assert (found["filters"], list(found["problems"])) == (["news", "plain"], ["news"])
         assert "its archive is away" in found["problems"]["news"]
         assert ask(service, "GET", f"{FILTERS}/news").json()["problem"] == found["problems"]["news"]
         answer = insert(service, "other", ["a"])
@@ -122,14 +132,18 @@ def test_an_archive_that_goes_away(redis70, disk):
     with Service(redis70.url, "--archive", disk.url) as service:
         assert wait_until(lambda: listed(service)["filters"] == ["asleep", "news"], "not listed")
         assert insert(service, "news", ["a"]).json()["ages"] == [1]
+        assert "problems" not in listed(service)
         disk.unmount(point=False)
-        assert listed(service)["filters"] == ["asleep", "news"]
+        found = listed(service)
+        assert found["filters"] == list(found["problems"]) == ["asleep", "news"]
+        assert "nothing is written back" in ask(service, "GET", f"{FILTERS}/news").json()["problem"]
         assert insert(service, "news", ["a", "b"]).json()["ages"] == [1, 0]
 
 
 def test_the_page_shows_it(redis70, nowhere):
     """A filter's card says what is wrong, and its figures are there."""
     make(redis70.url, "news", ["a"])
+    give_archive(redis70, "news", nowhere)
     with Service(redis70.url, "--archive", nowhere) as service, launched() as browser, Tab(browser, service.url) as tab:
         shown = tab.open().get_by_role("article", name="Filter news", exact=True)
         expect(shown.locator("[data-field=warning]").first).to_contain_text("its archive is away")

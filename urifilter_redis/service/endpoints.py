@@ -180,7 +180,7 @@ class Service:
         request.scope[COMMAND] = "list"
         token = self.whose(request)
         names = [name for name in await self.filters.names() if token.may_use(name)]
-        problems = {name: self.filters.problems[name] for name in names if name in self.filters.problems}
+        problems = {name: problem for name in names if (problem := self.filters.problem_of(name))}
         return Answer({"filters": names} | ({"problems": problems} if problems else {}))
 
     async def info(self, request: Request, filter_typeid: str) -> Response:
@@ -195,7 +195,7 @@ class Service:
                 "measured": measured.at,
                 "answered": {answer: self._answered().get((filter_typeid, answer), 0) for answer in ("new", "seen")},
                 "info": measured.info.to_dict(),
-                **({"problem": self.filters.problems[filter_typeid]} if filter_typeid in self.filters.problems else {}),
+                **({"problem": problem} if (problem := self.filters.problem_of(filter_typeid)) else {}),
             }
         )
 

@@ -74,7 +74,6 @@ class Filters:
     Attributes:
         wanted: those that are made when they are not there; ``large`` has the names of those that may take more than
             half of the memory that is free.
-        problems: by the names of filters that are answered, why there is something wrong with them.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - all that its sessions need
@@ -87,7 +86,7 @@ class Filters:
         large: Collection[str] = (),
     ) -> None:
         self.wanted = wanted or {}
-        self.problems: dict[str, str] = {}
+        self._unrestored: dict[str, Session] = {}  # opened without their archive
         self._connector, self._prefix = connector, prefix
         self._archive = None if home is None else ArchiveWatch(home, connector, self._open_again)
         self._timeouts, self._large = timeouts or Timeouts(), large
@@ -118,6 +117,16 @@ class Filters:
             known = self._measured[name] = asyncio.create_task(self._measure(name))
             known.add_done_callback(functools.partial(_leave_out, self._measured, name))
         return await asyncio.shield(known)
+
+    def problem_of(self, name: str) -> str:
+        """Return the problem of a filter that is answered; empty if there is none."""
+        if name in self._unrestored:
+            return "its archive is away, or does not have it: answered from Redis alone, not restored"
+        opened = self._sessions.get(name)
+        if self._archive is None or not self._archive.away or opened is None or not opened.done():
+            return ""
+        found = not opened.cancelled() and opened.exception() is None and _has_archive(opened.result())
+        return "its archive is away: answered from Redis, and nothing is written back" if found else ""
 
     async def names(self) -> list[str]:
         """List the filters that there are: in Redis, in the archive, and those that are made when they are wanted.
@@ -200,7 +209,7 @@ class Filters:
 
     async def _open(self, name: str) -> Session:
         """Open a filter, or make or restore it; if its archive is away, open what Redis has of it."""
-        archive, settings = self._archive, self.wanted.get(name)
+        archive = self._archive
         if archive is None:
             return await self._opened(name, None)
         error: ArchiveError = ArchiveError(archive.away)
@@ -212,20 +221,25 @@ class Filters:
                     raise
                 archive.miss(error := failure)
             else:
-                self.problems.pop(name, None)
+                self._unrestored.pop(name, None)
                 return session
-        session = self._session_of(name, None)
+        return await self._open_without(name, error)
+
+    async def _open_without(self, name: str, error: ArchiveError) -> Session:
+        """Open what Redis has of a filter, its archive being away; raise ``error`` if Redis does not have it whole."""
+        session, settings = self._session_of(name, None), self.wanted.get(name)
         try:
             await drive(lifecycle.open_(session), self._connector)
         except ServerUnavailable:
             raise
         except UriFilterError:
-            raise error from None  # Redis does not have it, or not whole
+            raise error from None
         if settings is not None:
             session.config.check(settings, session.where)
-        if name not in self.problems:
-            log.warning("filter %r is answered from Redis alone: %s", name, error)
-        self.problems[name] = "its archive is away, or does not have it: answered from Redis alone, not restored"
+        if _has_archive(session):
+            if name not in self._unrestored:
+                log.warning("filter %r is answered from Redis alone: %s", name, error)
+            self._unrestored[name] = session
         return session
 
     async def _opened(self, name: str, home: Home | None) -> Session:
@@ -243,17 +257,17 @@ class Filters:
 
     async def _open_again(self) -> bool:
         """Open again what was opened without its archive; return whether all of that was done."""
-        for name in list(self.problems):
+        for name in list(self._unrestored):
             opening = asyncio.create_task(self._open(name))
             try:
                 await opening
             except UriFilterError as error:
                 log.warning("not served: %s", error)
-                self.problems.pop(name, None)
+                self._unrestored.pop(name, None)
                 self._sessions.pop(name, None)
             else:
                 self._sessions[name] = opening
-        return not self.problems
+        return not self._unrestored
 
     async def _measure(self, name: str) -> Measured:
         began = time.monotonic()
@@ -268,3 +282,8 @@ def _leave_out(tasks: dict[str, asyncio.Task[T]], name: str, task: asyncio.Task[
     """Do not keep a task that failed: the next that wants its result tries again."""
     if (task.cancelled() or task.exception() is not None) and tasks.get(name) is task:
         del tasks[name]
+
+
+def _has_archive(session: Session) -> bool:
+    """Whether a filter has an archive outside Redis."""
+    return session.config.archive not in {None, "redis"}
