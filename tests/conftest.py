@@ -63,12 +63,14 @@ def _nothing_of_the_users(tmp_path, monkeypatch):
 
 @pytest.fixture(params=["some", pytest.param("all", marks=pytest.mark.slow)])
 def sample(request):
-    """Choose a few of many cases, spread over them, the first and the last among them; in the slow tests take all."""
+    """Choose a few of many cases, spread over them, the first and the last among them.
 
-    def choose(cases, count: int) -> list:
+    In the slow tests take all, or at most so many: ``sample(cases, 4, most=20)``.
+    """
+
+    def choose(cases, few: int, most: int | None = None) -> list:
         every = list(cases)
-        if request.param == "all" or len(every) <= count:
-            return every
+        count = min(len(every), few if request.param == "some" else most or len(every))
         return [every[round(number * (len(every) - 1) / max(1, count - 1))] for number in range(count)]
 
     return choose
