@@ -23,8 +23,25 @@ for name in ("SIGHUP", "SIGINT", "SIGQUIT"):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
 
-hypothesis.settings.register_profile("default", deadline=None, derandomize=bool(os.environ.get("CI")))
-hypothesis.settings.load_profile("default")
+
+def pytest_configure(config):
+    """Everybody's examples are the same, unless ``--hypothesis-seed`` asks for others, which are those of the seed."""
+    drawn = config.getoption("--hypothesis-seed") is not None
+    hypothesis.settings.register_profile("default", deadline=None, derandomize=not drawn, database=None)
+    hypothesis.settings.load_profile("default")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Tests that share a fixture of their module, such as a service, run in one worker, so that it is made once.
+
+    Slow tests may take longer.
+    """
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(1200))
+        if any(found[-1].scope == "module" for found in item._fixtureinfo.name2fixturedefs.values()):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 def pytest_report_header():
@@ -42,6 +59,21 @@ def _nothing_of_the_users(tmp_path, monkeypatch):
     monkeypatch.delenv("URIFILTER_PREFIX", raising=False)
     monkeypatch.delenv("URIFILTER_ARCHIVE", raising=False)
     monkeypatch.setenv("URIFILTER_DATA_DIR", str(tmp_path / "data"))
+
+
+@pytest.fixture(params=["some", pytest.param("all", marks=pytest.mark.slow)])
+def sample(request):
+    """Choose a few of many cases, spread over them, the first and the last among them.
+
+    In the slow tests take all, or at most so many: ``sample(cases, 4, most=20)``.
+    """
+
+    def choose(cases, few: int, most: int | None = None) -> list:
+        every = list(cases)
+        count = min(len(every), few if request.param == "some" else most or len(every))
+        return [every[round(number * (len(every) - 1) / max(1, count - 1))] for number in range(count)]
+
+    return choose
 
 
 @pytest.fixture(scope="session")
@@ -90,6 +122,14 @@ def _clean(running, kind):
 @pytest.fixture(params=servers.KINDS)
 def server(request, _shared):
     """Each kind of server, empty."""
+    return _clean(_shared, request.param)
+
+
+@pytest.fixture(
+    params=[each if each == "redis70" else pytest.param(each, marks=pytest.mark.slow) for each in servers.KINDS]
+)
+def any_server(request, _shared):
+    """Debian's Redis, empty; in the slow tests each kind of server."""
     return _clean(_shared, request.param)
 
 

@@ -35,13 +35,8 @@ FLOWS = [
     ("forever", "import"),
 ]
 
-#: What a ring does is the same steps as rolling's, and takes MongoDB's emulator minutes.
-FLOWS_AT_HOMES = [
-    pytest.param(home, retention, method, id=f"{home}-{method}-{retention}")
-    for home in ("folder", "mongodb")
-    for retention, method in FLOWS
-    if (home, retention) != ("mongodb", "ring")
-]
+#: What a ring does is the same steps as rolling's, and the emulator of MongoDB takes minutes for all.
+FLOWS_OF_MONGODB = [each for each in FLOWS if each[0] != "ring"]
 
 _SEEN = range(300)
 
@@ -118,33 +113,50 @@ class Scene:
         drop_filter("news", redis=self.server.url, archive=self.archive)
 
 
-@pytest.mark.parametrize(("home", "retention", "method"), FLOWS_AT_HOMES)
-def test_killed_at_each_step(request, home, retention, method, redis70, tmp_path, killer):
-    """After the first and the last step of each name, which is before the next; in the emulator after the last."""
-    archive = request.getfixturevalue(home)
-    if archive.startswith("mongodb://mock"):
+@pytest.mark.parametrize(("retention", "method"), FLOWS)
+def test_killed_at_each_step(retention, method, redis70, folder, tmp_path, killer, sample):
+    """After the first and the last step of each name, which is before the next."""
+    scene = Scene(retention, method, redis70, folder, tmp_path)
+    names = steps_of(scene, killer)
+    last = {name: number for number, name in enumerate(names, 1)}
+    first = {name: number for number, name in reversed(list(enumerate(names, 1)))}
+    points = [(1, "before"), *((number, "after") for number in sorted({*first.values(), *last.values()}))]
+    kill_at(scene, killer, sample(points, 2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("retention", "method"), FLOWS_OF_MONGODB)
+def test_killed_at_each_step_with_mongodb(retention, method, redis70, mongodb, tmp_path, killer):
+    """After the last step of each name."""
+    if mongodb.startswith("mongodb://mock"):
         pytest.skip("mongomock is of this process alone: URIFILTER_TEST_MONGODB or URIFILTER_TEST_MONGOECO")
-    scene = Scene(retention, method, redis70, archive, tmp_path)
+    scene = Scene(retention, method, redis70, mongodb, tmp_path)
+    last = {name: number for number, name in enumerate(steps_of(scene, killer), 1)}
+    kill_at(scene, killer, [(number, "after") for number in sorted(last.values())])
+
+
+def steps_of(scene, killer) -> list[str]:
+    """Return the names of the flow's steps."""
     scene.set()
     names = killer.steps(*scene.what())
     scene.check()
     scene.clear()
     assert len(set(names)) > 3
-    last = {name: number for number, name in enumerate(names, 1)}
-    first = {name: number for number, name in reversed(list(enumerate(names, 1)))}
+    return names
+
+
+def kill_at(scene, killer, points) -> None:
+    """Kill it at each of these points; a second run completes it."""
     died = 0
-    points = [(1, "before"), *((number, "after") for number in sorted({*first.values(), *last.values()}))]
-    if archive.startswith("mongodb"):  # the emulator is slow
-        points = [(number, "after") for number in sorted(last.values())]
     for number, when in points:
         scene.set()
         died += killer.kill(number, when, *scene.what())
-        if method != "prune":
-            _let_die(redis70)
+        if scene.method != "prune":
+            _let_die(scene.server)
         killer.steps(*scene.what())
         scene.check()
         scene.clear()
-    assert died > len(set(names)) / 2
+    assert died >= len(points) / 2
 
 
 def _let_die(server) -> None:

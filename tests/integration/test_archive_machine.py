@@ -235,22 +235,22 @@ def _small_pieces(request, monkeypatch):
         monkeypatch.setattr(module, "PIECES_AT_ONCE", 2)
 
 
+@pytest.mark.parametrize("examples", [8, pytest.param(25, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", RETENTIONS)
-def test_any_order(name, redis70):
+def test_any_order(name, examples, redis70):
     """Nothing is lost that was written back, and nothing is seen that was not inserted."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # syncing takes long on a disk
     with tempfile.TemporaryDirectory(dir=memory) as folder:
-        run(RETENTIONS[name], redis70, Path(folder) / "archive")
+        run(RETENTIONS[name], redis70, Path(folder) / "archive", examples)
 
 
-def run(options, server, folder):
+def run(options, server, folder, examples):
     known = {"options": options, "server": server, "folder": folder}
     run_state_machine_as_test(
         type("Machine", (Machine,), known),
         settings=settings(
-            max_examples=25,
+            max_examples=examples,
             stateful_step_count=30,
-            deadline=None,
             phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes many minutes
             suppress_health_check=list(HealthCheck),
         ),

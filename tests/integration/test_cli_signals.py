@@ -28,6 +28,8 @@ ENDING = [
     signal.SIGPROF, signal.SIGXCPU, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPOLL, signal.SIGPWR,
     signal.SIGRTMIN, signal.SIGRTMIN + 1, signal.SIGRTMAX,
 ]  # fmt: skip
+#: Those that anybody sends; the others are for the slow tests.
+KNOWN = {signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGRTMIN}
 
 
 def name_of(number) -> str:
@@ -120,7 +122,11 @@ class Terminal:
         os.close(self.ours)
 
 
-@pytest.mark.parametrize("number", ENDING, ids=name_of)
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(each, marks=() if each in KNOWN else pytest.mark.slow) for each in ENDING],
+    ids=name_of,
+)
 def test_signal_while_the_reader_is_slow(urls, started, number):
     """Each signal that ends a process: what the reader may not have read is printed by the next run."""
     process = started(urls)

@@ -65,7 +65,15 @@ def load(make_server, archive, tmp_path, request):
     started.stop()
 
 
-@pytest.mark.parametrize("load", SETTINGS, indirect=True)
+@pytest.mark.parametrize(
+    ("load", "archive"),
+    [
+        pytest.param(name, home, marks=() if (name, home) == ("rolling", "folder") else pytest.mark.slow)
+        for name in SETTINGS
+        for home in ("folder", "mongodb")
+    ],
+    indirect=True,
+)
 def test_killed_under_load(load):
     """What was told before the last finished checkpoint began is seen; nobody gets an empty filter of the same name."""
     server, archive, settings, feeders = load

@@ -94,22 +94,21 @@ class Scene:
 
 @pytest.mark.parametrize("there", [True, False], ids=["made", "not made"])
 @pytest.mark.parametrize("kinds", [("drop", "create"), ("create", "drop"), ("drop", "drop"), ("create", "create")])
-def test_two_with_a_stall_at_each_step(redis70, kinds, there):
+def test_two_with_a_stall_at_each_step(redis70, kinds, there, sample):
     """One stops at any step; the other goes on for some, or to its end; then the first goes on, or is dead."""
-    for steps in range(100):
+    scene = Scene(redis70, kinds, there=there)
+    scene.actors[0].run()
+    scene.end()
+    assert scene.actors[0].steps > 2
+    for steps in sample(range(scene.actors[0].steps + 1), 4):
         for between, dies in BETWEEN:
             scene = Scene(redis70, kinds, there=there)
             one, other = scene.actors
             one.run(steps)
-            ended = one.ended
             other.run(between)
             if dies:
                 scene.die(one)
             scene.end()
-        if ended:
-            assert steps > 2
-            return
-    pytest.fail("it does not end")
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["made", "not made"])
@@ -123,11 +122,11 @@ def test_two_with_a_stall_at_each_step(redis70, kinds, there):
     ],
     ids=", ".join,
 )
-def test_any_order(redis70, kinds, there):
+def test_any_order(redis70, kinds, there, sample):
     """Any number, in any order, with stalls of any length; some die."""
     if not there and "drop old" in kinds:
         return
-    for seed in range(40):
+    for seed in sample(range(40), 10):
         chosen = random.Random(seed)
         scene = Scene(redis70, kinds, there=there)
         doomed = chosen.choice([None, *scene.actors])

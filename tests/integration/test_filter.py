@@ -160,16 +160,16 @@ def test_retry_of_something_else(redis70, retry):
 
 def test_info(news):
     """Configuration, counts, fill and error rates; its JSON has the same keys."""
-    items = [f"u{i}" for i in range(50_000)]
+    items = [f"u{i}" for i in range(10_000)]
     news.insert_many(items)
     info = news.info()
-    assert info.inserted == 50_000
+    assert info.inserted == 10_000
     assert info.phase == "idle"
     assert not info.over_capacity
     assert info.error_rate_now < info.error_rate_at_capacity <= 1.01e-8
     assert info.memory >= info.shards * info.slice_bytes
     assert json.loads(json.dumps(info.to_dict())) == info.to_dict()
-    ones = 50_000 * info.k / (8 * info.slice_bytes * info.shards)
+    ones = 10_000 * info.k / (8 * info.slice_bytes * info.shards)
     assert info.fill == pytest.approx(-math.expm1(-ones), rel=0.01)
 
 

@@ -122,14 +122,19 @@ def told(info, now: float = 0.0) -> dict:
     return {"now": now, "measured": now - 20, "answered": {"new": 0, "seen": 0}, "info": info}
 
 
+def stop_time(tab) -> None:
+    """Stop the page's time, so that it asks for nothing of itself, but for ``clock.run_for``."""
+    tab.page.clock.install(time=0)
+    tab.page.clock.pause_at(1)
+
+
 def count_polls(tab, name: str, info):
     """Stop the page's time but for ``clock.run_for``; return where it shows how often it asked for a filter before.
 
     Not more than ten seconds may pass while a request is under way: it would be given up.
     """
     counter = itertools.count()
-    tab.page.clock.install(time=0)
-    tab.page.clock.pause_at(1)
+    stop_time(tab)
     tab.page.route(f"**/v1/filters/{name}", lambda route: route.fulfill(json=told(info | {"inserted": next(counter)})))
     return card(tab.page, name).locator("[data-field=items]").first
 
@@ -362,6 +367,7 @@ def test_try(tab, make):
 def test_refused(tab, make):
     """A filter that is gone when it is asked: the reason is shown in place of answers."""
     news = make()
+    stop_time(tab)  # or the page may notice before it is asked
     page = tab.open()
     assert ask(page, "contains", "https://example.com/") == ["1 of 1 new in news", "new"]
     tab.allow("status of 404")

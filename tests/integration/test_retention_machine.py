@@ -225,7 +225,6 @@ def run(connect, options, examples, steps):
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
-            deadline=None,
             phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes many minutes
             suppress_health_check=list(HealthCheck),
         ),
@@ -240,15 +239,23 @@ def _small_pieces(monkeypatch):
     monkeypatch.setattr(slices_in_redis, "PIECES_AT_ONCE", 2)
 
 
+@pytest.mark.parametrize("examples", [10, pytest.param(150, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", RETENTIONS)
-def test_in_the_model(name):
+def test_in_the_model(name, examples):
     """The state machine itself is right."""
-    run(lambda: ModelServer().send, RETENTIONS[name], 150, 60)
+    run(lambda: ModelServer().send, RETENTIONS[name], examples, 60)
 
 
-@pytest.mark.parametrize("kind", servers.KINDS)
+@pytest.mark.parametrize(
+    ("kind", "examples"),
+    [
+        ("redis70", 10),
+        pytest.param("redis70", 40, marks=pytest.mark.slow),
+        *(pytest.param(kind, 10, marks=pytest.mark.slow) for kind in servers.KINDS if kind != "redis70"),
+    ],
+)
 @pytest.mark.parametrize("name", RETENTIONS)
-def test_on_a_server(name, kind, _shared):  # noqa: PT019 - its value is wanted
+def test_on_a_server(name, kind, examples, _shared):  # noqa: PT019 - its value is wanted
     """The scripts do what the model does."""
     if kind not in _shared:
         _shared[kind] = servers.Server(kind)
@@ -260,4 +267,4 @@ def test_on_a_server(name, kind, _shared):  # noqa: PT019 - its value is wanted
                 client.flushall()
             return connector.send
 
-        run(connect, RETENTIONS[name], 40, 60)
+        run(connect, RETENTIONS[name], examples, 60)

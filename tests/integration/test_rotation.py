@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import subprocess
-import sys
 import threading
 
 import pytest
-from support import rotator
+from support.killer import Killer
 from support.pipelines import pipelines
 
 from urifilter_redis import (
@@ -236,30 +234,31 @@ KILLED = {
 
 
 @pytest.mark.parametrize("settings", KILLED.values(), ids=KILLED)
-def test_killed_at_every_step(settings, redis70):
-    """SIGKILL before and after each pipeline of a rotation: another process brings it to its end, nothing is lost."""
-    reached_the_end = False
-    count, epoch = 0, 0
+def test_killed_at_every_step(settings, redis70, sample):
+    """SIGKILL before and after each step of a rotation: another process brings it to its end, nothing is lost."""
+    what = "rotate", redis70.url, ""
     items = {}
-    with UriFilter.create("news", redis=redis70.url, **settings) as news, redis70.client() as admin:
-        while not reached_the_end:
-            count += 1
-            for when in ("before", "after"):
-                items[epoch] = [f"{epoch}-{i}" for i in range(40)]
-                assert news.insert_many(items[epoch]) == [0] * 40
-                command = [sys.executable, rotator.__file__, redis70.url, "news", str(count), when, "rotate"]
-                done = subprocess.run(command, capture_output=True, text=True)
-                assert done.returncode in {-9, 0}, done.stderr
-                reached_the_end = done.returncode == 0
-                check(news, items)
-                if news.info().phase != "idle" or news.epoch() == epoch:
-                    with UriFilter.open("news", redis=redis70.url) as other:
-                        assert other.rotate(expected_epoch=epoch).problems == ()
-                epoch += 1
-                assert (news.epoch(), news.info().phase) == (epoch, "idle")
-                check(news, items)
-                assert {key.decode().rsplit("}:", 1)[1] for key in admin.scan_iter("urifilter:{*")} == keys_of(news)
-        assert count > 4
+    with UriFilter.create("news", redis=redis70.url, **settings) as news, redis70.client() as admin, Killer() as killer:
+
+        def insert(epoch) -> None:
+            items[epoch] = [f"{epoch}-{i}" for i in range(40)]
+            assert news.insert_many(items[epoch]) == [0] * 40
+
+        for epoch in range(3):  # so that the following ones take as many steps as each other
+            insert(epoch)
+            steps = len(killer.steps(*what))
+        for number, when in sample(itertools.product(range(1, steps + 1), ("before", "after")), 7):
+            epoch = news.epoch()
+            insert(epoch)
+            assert killer.kill(number, when, *what)
+            check(news, items)
+            if news.info().phase != "idle" or news.epoch() == epoch:
+                with UriFilter.open("news", redis=redis70.url) as other:
+                    assert other.rotate(expected_epoch=epoch).problems == ()
+            assert (news.epoch(), news.info().phase) == (epoch + 1, "idle")
+            check(news, items)
+            assert {key.decode().rsplit("}:", 1)[1] for key in admin.scan_iter("urifilter:{*")} == keys_of(news)
+    assert steps > 4
 
 
 def check(news, items) -> None:

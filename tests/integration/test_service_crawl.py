@@ -23,16 +23,18 @@ from urifilter_redis.sdk import FilterAPIClient
 CRAWLERS = 8
 
 
-@pytest.fixture(scope="module")
-def lines(tmp_path_factory):
-    """48,010 lines, 47,940 of them different; ``URIFILTER_TEST_URLS`` names a file of real ones."""
+@pytest.fixture(params=[5_000, pytest.param(47_900, marks=pytest.mark.slow)])
+def lines(request, tmp_path):
+    """110 lines more than that, 40 more of them different; ``URIFILTER_TEST_URLS`` names a file of real ones."""
     if named := os.environ.get("URIFILTER_TEST_URLS"):
         return Path(named)
     dice = random.Random(1)
-    different = [f"https://www.example{i % 97}.com/päge/{i}?q={dice.randrange(9)}".encode() for i in range(47_900)]
+    different = [
+        f"https://www.example{i % 97}.com/päge/{i}?q={dice.randrange(9)}".encode() for i in range(request.param)
+    ]
     different += [b"\xef\xbb\xbfhttp://bom.example/", b"\xff\xfe odd bytes", b"", b"tab\there", b"'\"\\\x01"]
-    different += [b"http://\xed\xa0\x80.example/%d" % i for i in range(47_940 - len(different))]
-    file = tmp_path_factory.mktemp("urls") / "urls.txt"
+    different += [b"http://\xed\xa0\x80.example/%d" % i for i in range(request.param + 40 - len(different))]
+    file = tmp_path / "urls.txt"
     file.write_bytes(b"\n".join([*different, *dice.sample(different, 70)]))
     return file
 
@@ -52,13 +54,15 @@ def crawl(url: str, lines: Path, out: Path, batch: int) -> collections.Counter[b
 
 
 def test_two_workers(redis70, news, lines, tmp_path):
-    """8 processes insert the same 48,010 lines: each that differs is new exactly once."""
+    """8 processes insert the same lines: each that differs is new exactly once."""
     with Service(redis70.url, "--workers", 2) as service:
         told = crawl(service.url, lines, tmp_path / "new", 2000)
         assert told == dict.fromkeys(lines.read_bytes().split(b"\n"), 1)
         assert news.inserted() == len(told)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("lines", [47_900], indirect=True)
 def test_faults_and_killed_workers(redis70, news, lines, tmp_path):
     """The same through a proxy that loses, delays and repeats, while workers are killed again and again."""
     stop, killed = threading.Event(), []
@@ -91,10 +95,11 @@ def children(process: int) -> list[int]:
     return sorted(map(int, listed.stdout.split()))
 
 
-def test_redis_is_killed_under_load(make_server, tmp_path):
+@pytest.mark.parametrize("count", [8_000, pytest.param(40_000, marks=pytest.mark.slow)])
+def test_redis_is_killed_under_load(make_server, tmp_path, count):
     """503 while it is away, then answers again without a restart; with an append-only file nothing is lost."""
     redis = make_server("redis70", appendonly="yes", appendfsync="always")
-    uris = [f"https://example.com/{i}" for i in range(40_000)]
+    uris = [f"https://example.com/{i}" for i in range(count)]
     with UriFilter.create("news", redis=redis.url, capacity=100_000, error_rate=1e-8) as news:
         with Service(redis.url, "--workers", 2) as service:
             told: collections.Counter[str] = collections.Counter()
@@ -107,7 +112,7 @@ def test_redis_is_killed_under_load(make_server, tmp_path):
             threads = [threading.Thread(target=insert_all) for _ in range(4)]
             for thread in threads:
                 thread.start()
-            for wanted in (5_000, 20_000):
+            for wanted in (count // 8, count // 2):
                 wait_until(lambda: len(told) >= wanted, "nothing is inserted")  # noqa: B023 - called at once
                 redis.kill()
                 wait_until(

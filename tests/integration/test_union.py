@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
 import threading
 
 import pytest
-from support import cli, rotator
+from support import cli
+from support.killer import Killer
 from support.pipelines import pipelines
 
 from urifilter_redis import ConfigMismatch, FilterNotFound, SliceLost, UriFilter
@@ -23,8 +22,8 @@ TIMED = [
 ]
 
 
-def pair(server, **settings):
-    target = UriFilter.create("all", redis=server.url, **PRECISE | settings)
+def pair(server, name="all", **settings):
+    target = UriFilter.create(name, redis=server.url, **PRECISE | settings)
     return target, UriFilter.create("monday", redis=server.url, **target.settings)
 
 
@@ -138,11 +137,11 @@ def test_growing(server):
 
 @pytest.mark.parametrize("settings", TIMED, ids=lambda s: f"{s['retention']}-{s.get('write', '')}".rstrip("-"))
 @pytest.mark.parametrize("who", ["source", "target"])
-def test_slices_that_turn_meanwhile(redis70, settings, who):
+def test_slices_that_turn_meanwhile(redis70, settings, who, sample):
     """A rotation of either filter between any two steps of a union: everything arrives, whole, and stays."""
     from urifilter_redis.flows.union import union
 
-    for count in range(4, 40, 2):
+    for count in sample(range(4, 40, 2), 6):
         target, source = pair(redis70, capacity=60_000, **settings)
         for filter_ in (target, source):
             filter_.rotate()
@@ -171,24 +170,30 @@ def test_a_rotation_that_somebody_left(redis70):
     assert "a" in target
 
 
-@pytest.mark.parametrize("settings", [{}, {"retention": "growing", "capacity": 300}, TIMED[2]], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ({"retention": "growing", "capacity": 300}, TIMED[2])),
+    ],
+    ids=str,
+)
 def test_killed_at_every_step(redis70, settings):
-    """SIGKILL before and after each pipeline of a union: begun anew, all is there, and nothing was lost meanwhile."""
-    target, source = pair(redis70, **settings)
+    """SIGKILL before and after each step of a union: begun anew, all is there, and nothing was lost meanwhile."""
+    what = "union", redis70.url, "", "monday"
+    target, source = pair(redis70, "news", **settings)
     source.insert_many(range(1000))
     source.forget([5])
     target.insert_many(range(2000, 2300))
-    done, count = False, 0
-    while not done:
-        count += 1
-        for when in ("before", "after"):
-            command = [sys.executable, rotator.__file__, redis70.url, "all", str(count), when, "union", "monday"]
-            ended = subprocess.run(command, capture_output=True, text=True)
-            assert ended.returncode in {-9, 0}, ended.stderr
-            done = ended.returncode == 0
-            assert 0 not in target.contains_many(range(2000, 2300))
-            assert target.contains(5) is False
-    assert count > 4
+    with Killer() as killer:
+        number, reached = 1, True
+        while reached:
+            for when in ("before", "after"):
+                reached = killer.kill(number, when, *what)
+                assert 0 not in target.contains_many(range(2000, 2300))
+                assert target.contains(5) is False
+            number += 1
+    assert number > 4
     target.union("monday")
     assert target.contains_many([4, 5, 6]).count(0) == 1
     assert target.contains_many(range(1000)).count(0) == 1

@@ -109,5 +109,6 @@ def test_the_tests_say_which_tree_they_test():
 
     assert Path(urifilter_redis.__file__).parent == ROOT / "urifilter_redis"
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "tests/unit/test_tokens.py"]
-    done = subprocess.run([*command, "-v"], capture_output=True, text=True, cwd=ROOT)
+    plain = os.environ | {"PYTEST_ADDOPTS": ""}  # which may ask to measure coverage, and that would be begun anew
+    done = subprocess.run([*command, "-v"], capture_output=True, text=True, cwd=ROOT, env=plain)
     assert f"urifilter_redis: {ROOT / 'urifilter_redis'}" in done.stdout

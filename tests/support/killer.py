@@ -40,7 +40,7 @@ def name_of(step) -> str:
 
 
 def act(method: str, url: str, archive: str, *arguments) -> None:
-    """Do one of the long works."""
+    """Do one of the long works; archive "" names none."""
     if method == "create":
         UriFilter.create("news", redis=url, archive=archive, **arguments[0]).close()
     elif method == "open":
@@ -53,7 +53,7 @@ def act(method: str, url: str, archive: str, *arguments) -> None:
         driver.drive(import_(open_home(archive), Path(arguments[0]), lambda *_: None))
     else:
         with UriFilter.open("news", redis=url, archive=archive) as opened:
-            getattr(opened, method)()
+            getattr(opened, method)(*arguments)
 
 
 def run(number: int, when: str, *what) -> None:

@@ -83,11 +83,16 @@ def test_variants_have_different_names_and_sources():
 
 
 def test_composed_scripts_pass_luacheck(request, tmp_path):
-    """Lint what runs, not what is in the files; in CI a missing luacheck fails."""
+    """Lint what runs, not what is in the files, all of it in one process; in CI a missing luacheck fails."""
     if shutil.which("luacheck") is None and not os.environ.get("CI"):
         pytest.skip("luacheck is missing: apt-get install lua-check")
-    for script in scripts.variants(BLOCKED_K):
-        (tmp_path / f"{script.name.replace(':', '-')}.lua").write_text(script.source)
+    made = {script.name.replace(":", "-"): script.source for script in scripts.variants(BLOCKED_K)}
+    for name, source in made.items():
+        (tmp_path / f"{name}.lua").write_text(source)
+    (tmp_path / "wrong.lua").write_text("return what_nobody_defined\n")
     config = request.config.rootpath / ".luacheckrc"
-    done = subprocess.run(["luacheck", "--no-color", "-q", "--config", str(config), str(tmp_path)], capture_output=True)
-    assert done.returncode == 0, done.stdout.decode()
+    command = ["luacheck", "--formatter", "TAP", "--config", config, *sorted(tmp_path.glob("*.lua"))]
+    said = subprocess.run(command, capture_output=True, text=True).stdout
+    found = re.findall(r"^(ok|not ok) \d+ .*/([\w-]+)\.lua", said, re.MULTILINE)
+    assert sorted(found) == sorted([*(("ok", name) for name in made), ("not ok", "wrong")]), said
+    assert "insert-counting" in made
