@@ -12,23 +12,25 @@ import signal
 import sys
 
 from urifilter_redis import UriFilter
+from urifilter_redis.engine import driver
+from urifilter_redis.engine.steps import Send
 
 
 def main() -> None:
     url, name, count, when, method, *arguments = sys.argv[1:]
     with UriFilter.open(name, redis=url) as news:
-        send, sent = news._connector.send, itertools.count(1)
+        perform, sent = driver.perform_step, itertools.count(1)
 
-        def counted(commands):
-            last = next(sent) == int(count)
+        def counted(step, sender):
+            last = isinstance(step, Send) and next(sent) == int(count)
             if last and when == "before":
                 os.kill(os.getpid(), signal.SIGKILL)
-            outcomes = send(commands)
+            outcomes = perform(step, sender)
             if last:
                 os.kill(os.getpid(), signal.SIGKILL)
             return outcomes
 
-        news._connector.send = counted
+        driver.perform_step = counted
         sys.stdout.write(f"{getattr(news, method)(*arguments)}\n")
 
 
