@@ -161,3 +161,11 @@ def test_items_of_a_period(capacity, slices):
     """A ring's slice is made for twice its part of the window, and never for more than all of it."""
     config = config_of(capacity=capacity, retention="ring", slices=slices, period="1d", error_rate=1e-3)
     assert retention.slice_capacity(config) == min(capacity, math.ceil(2 * capacity / slices))
+
+
+def test_periods_that_bring_more():
+    """What the caller says a period may bring; all of the window, if what is seen again is written again."""
+    ring = {"retention": "ring", "capacity": 1000, "slices": 10, "period": "1d"}
+    assert retention.slice_capacity(config_of(**ring, period_capacity=700)) == 700
+    assert retention.slice_capacity(config_of(**ring, expire_after="last-seen")) == 1000
+    assert retention.slice_capacity(config_of(**ring, write="all")) == 1000
