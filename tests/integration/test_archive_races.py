@@ -38,25 +38,25 @@ class Suspended:
     """A flow that is stopped before a step of some name, and goes on later."""
 
     def __init__(self, flow, connector, name) -> None:
-        self._flow, self._connector, self._step = flow, connector, next(flow)
-        while name_of(self._step) != name:
-            self._step = flow.send(self._perform())
+        self.flow, self._connector, self.step = flow, connector, next(flow)
+        while name_of(self.step) != name:
+            self.step = flow.send(self.perform())
 
-    def _perform(self):
-        if isinstance(self._step, Work):
-            return self._step.do()
-        return self._connector.send(self._step.commands) if isinstance(self._step, Send) else None
+    def perform(self):
+        if isinstance(self.step, Work):
+            return self.step.do()
+        return self._connector.send(self.step.commands) if isinstance(self.step, Send) else None
 
     def go_on(self, outcome=None):
         try:
             while True:
-                self._step = self._flow.send(self._perform() if outcome is None else outcome)
+                self.step = self.flow.send(self.perform() if outcome is None else outcome)
                 outcome = None
         except StopIteration as stop:
             return stop.value
 
     def fail(self, error):
-        return self._flow.throw(error)
+        return self.flow.throw(error)
 
 
 def restorer(server, folder):
@@ -97,8 +97,8 @@ def test_a_published_checkpoint_keeps_its_blobs(redis70, folder, archived_filter
 def give_up(running) -> None:
     """Let the server be away until the flow has no more patience."""
     while True:
-        sent = running._step.commands if isinstance(running._step, Send) else None
-        running._step = running._flow.send(sent and [Unanswered(ConnectionBroken("away"))] * len(sent))
+        sent = running.step.commands if isinstance(running.step, Send) else None
+        running.step = running.flow.send(sent and [Unanswered(ConnectionBroken("away"))] * len(sent))
 
 
 def test_damaged_newest_checkpoint(redis70, folder, archived_filter):
@@ -276,7 +276,7 @@ def test_reinserted_between_what_is_read(redis70, folder, archived_filter):
     news.insert("x")
     news.forget(["x"])
     running = Suspended(checkpoint(news._session), news._connector, "HSCAN replies")
-    running._step = running._flow.send(running._perform())
+    running.step = running.flow.send(running.perform())
     with UriFilter.open("news", redis=redis70.url) as other:
         assert other.insert("x")
     running.go_on()

@@ -27,9 +27,12 @@ RETENTIONS = {
 
 
 @contextlib.asynccontextmanager
-async def worker(url):
-    """A worker of the service, as far as it talks to Redis."""
-    opened = Filters(SharedConnector(AsyncConnector(Address(url), Timeouts()), 3.0))
+async def worker(url, meddle=None):
+    """A worker of the service, as far as it talks to Redis; ``meddle`` takes and returns what sends."""
+    connector = AsyncConnector(Address(url), Timeouts())
+    if meddle is not None:
+        connector.send = meddle(connector.send)
+    opened = Filters(SharedConnector(connector, 3.0))
     try:
         yield opened
     finally:
@@ -78,19 +81,21 @@ def test_part_of_it_was_done(news, redis70):
     """A worker died in the middle: the repeat does the rest, and every item is new once."""
     items = [f"https://example.com/{i}" for i in range(6000)]
 
+    def dies(send):
+        done = False
+
+        async def once(commands):
+            nonlocal done
+            if done:
+                raise RuntimeError("dead")
+            outcomes = await send(commands)
+            done = any(isinstance(outcome, list) and 0 in outcome for outcome in outcomes)
+            return outcomes
+
+        return once
+
     async def die():
-        async with worker(redis70.url) as filters:
-            send, done = filters._connector._connector.send, False
-
-            async def once(commands):
-                nonlocal done
-                if done:
-                    raise RuntimeError("dead")
-                outcomes = await send(commands)
-                done = any(isinstance(outcome, list) and 0 in outcome for outcome in outcomes)
-                return outcomes
-
-            filters._connector._connector.send = once
+        async with worker(redis70.url, dies) as filters:
             await filters.answer("news", "insert", items, None, KEY)
 
     with pytest.raises(RuntimeError, match="dead"):
@@ -136,22 +141,24 @@ def test_a_key_for_other_items(redis70):
 
 def test_tasks_share_pipelines_and_never_a_call(redis70):
     """100 requests at once: as many script calls, in far fewer pipelines; each gets its own answers."""
+    sizes = []
+
+    def counts(send):
+        async def counted(commands):
+            sizes.append(len(commands))
+            return await send(commands)
+
+        return counted
 
     async def ask():
-        async with worker(redis70.url) as filters:
+        async with worker(redis70.url, counts) as filters:
             await filters.answer("news", "contains", ["a"])
-            send, sizes = filters._connector._connector.send, []
-
-            async def counted(commands):
-                sizes.append(len(commands))
-                return await send(commands)
-
-            filters._connector._connector.send = counted
+            sizes.clear()
             tasks = [filters.answer("news", "insert", [f"https://example.com/{i // 2}"]) for i in range(100)]
-            return await asyncio.gather(*tasks), sizes
+            return await asyncio.gather(*tasks)
 
     with UriFilter.create("news", redis=redis70.url, capacity=10_000, error_rate=1e-8):
-        answers, sizes = asyncio.run(ask())
+        answers = asyncio.run(ask())
         calls = redis70.client().info("commandstats")["cmdstat_evalsha"]["calls"]
     assert sum(each == [0] for each in answers) == 50
     assert all(sorted(pair) == [[0], [1]] for pair in zip(answers[::2], answers[1::2], strict=True))

@@ -13,6 +13,7 @@ from support import cli
 from support.interleaved import Actor
 
 from urifilter_redis import AsyncUriFilter, ServerUnavailable, TooLarge, UriFilter, drop_filter
+from urifilter_redis.bloom.sizing import SLICE_LIMIT, allocated
 from urifilter_redis.flows import lifecycle
 from urifilter_redis.protocol.config import Settings
 from urifilter_redis.service.connecting import try_all
@@ -276,3 +277,12 @@ def test_a_restore_that_does_not_fit(make_server, folder):
         admin.config_set("maxmemory", 0)
         with UriFilter.open("news", **where) as news:
             assert 0 not in news.contains_many(range(100))
+
+
+@pytest.mark.parametrize("length", [1500, 48_000, 100_000, 290_208, 2_901_840, 9_000_000, SLICE_LIMIT])
+def test_what_a_bitmap_takes(redis70, length):
+    """MEMORY USAGE of a bitmap, within 1 %."""
+    key = "urifilter:{news:0}:today"
+    with redis70.client() as client:
+        client.setrange(key, length - 1, b"\0")
+        assert allocated(length) == pytest.approx(client.memory_usage(key), rel=0.01)

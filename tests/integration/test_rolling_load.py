@@ -13,6 +13,7 @@ from support import crawler
 
 from urifilter_redis import UriFilter
 from urifilter_redis.archive.format.manifest import PIECE
+from urifilter_redis.engine import driver
 
 #: The window of 30 is not to be left, however fast the machine rotates.
 MOST_ROTATIONS = 28
@@ -51,25 +52,25 @@ def test_inserts_without_pause_while_rotations_run(request, kind, capacity, coun
         assert count * (1 - 1e-4) < len(told) <= count
 
 
-def test_memory(redis70):
+def test_memory(redis70, monkeypatch):
     """Two bitmaps a shard and the compressed closed slices; one bitmap more of one shard while it rotates."""
     settings = {"capacity": 8_000_000, "retention": "rolling", "slices": 5, "period": "1d", "shards": 2}
     with UriFilter.create("news", redis=redis70.url, **settings) as news, redis70.client() as admin:
         empty = admin.info("memory")["used_memory"]
         one = news.info().memory / 2
-        send, most = news._connector.send, []
+        perform, most = driver.perform_step, []
 
-        def watched(commands):
-            outcomes = send(commands)
+        def watched(step, sender):
+            outcomes = perform(step, sender)
             bitmaps = admin.keys("urifilter:{*}:today*") + admin.keys("urifilter:{*}:history*")
             most.append(sum(admin.strlen(key) for key in bitmaps))
             return outcomes
 
         for day in range(4):
             news.insert_many(range(60_000 * day, 60_000 * (day + 1)))
-            news._connector.send = watched
-            news.rotate()
-            news._connector.send = send
+            with monkeypatch.context() as patched:
+                patched.setattr(driver, "perform_step", watched)
+                news.rotate()
         slice_bytes = news.config.bytes
         assert max(most) == 5 * slice_bytes  # two of each shard, and one more
         info = news.info()

@@ -22,6 +22,8 @@ from urifilter_redis import (
 )
 from urifilter_redis.archive.format import documents, manifest
 from urifilter_redis.bloom.retention import period_of, seconds_of
+from urifilter_redis.engine import driver
+from urifilter_redis.engine.steps import Send
 from urifilter_redis.flows import rotation
 from urifilter_redis.flows.turn import read_states
 from urifilter_redis.protocol.outcomes import Unanswered
@@ -171,19 +173,19 @@ def test_who_resumes_a_rotation_resumes_it_once(variant, server):
         assert 0 not in news.contains_many(range(300))
 
 
-def test_a_lost_reply_of_the_turn(server):
+def test_a_lost_reply_of_the_turn(server, monkeypatch):
     """The turn ran and its reply was lost: it is taken for what it is, once."""
     with UriFilter.create("news", redis=server.url, retention="ring", slices=3, **PRECISE) as news:
-        send, cut = news._connector.send, []
+        perform, cut = driver.perform_step, []
 
-        def cut_turn(commands):
-            outcomes = send(commands)
-            if not cut and "turn" in commands[0] and outcomes[0] == 1:
-                cut.append(commands)
-                return [Unanswered(ConnectionError("cut"))] * len(commands)
+        def cut_turn(step, sender):
+            outcomes = perform(step, sender)
+            if not cut and isinstance(step, Send) and "turn" in step.commands[0] and outcomes[0] == 1:
+                cut.append(step)
+                return [Unanswered(ConnectionError("cut"))] * len(step.commands)
             return outcomes
 
-        news._connector.send = cut_turn
+        monkeypatch.setattr(driver, "perform_step", cut_turn)
         age_by(server, 86_401)
         assert news.rotate_due().epoch == 1
         assert cut

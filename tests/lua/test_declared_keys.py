@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 
 from urifilter_redis import UriFilter
+from urifilter_redis.bloom.sizing import BLOCKED_K
+from urifilter_redis.engine import driver
+from urifilter_redis.engine.steps import Send
 from urifilter_redis.protocol import scripts
 
 #: What stands before a script: its calls are checked, and all else is as it is.
@@ -43,18 +48,30 @@ FILTERS = {
 
 
 @pytest.fixture
-def checked(monkeypatch):
-    """Let every script check its calls."""
-    compose = scripts._script
-    monkeypatch.setattr(scripts, "_script", lambda name, source: compose(name, CHECKED + source))
-    scripts.load.cache_clear()
-    yield
-    scripts.load.cache_clear()
+def called(monkeypatch):
+    """Let every script check its calls; return the names of those that are called."""
+    perform, names = driver.perform_step, set()
+    known = {each.sha1: each for each in scripts.variants(BLOCKED_K)}
+
+    def checked(command):
+        if command[:2] == ("SCRIPT", "LOAD"):
+            return (*command[:2], CHECKED + command[2])
+        if command[0] == "EVALSHA":
+            script = known[command[1]]
+            names.add(script.name.partition(":")[0])
+            return (command[0], hashlib.sha1((CHECKED + script.source).encode()).hexdigest(), *command[2:])
+        return command
+
+    def perform_checked(step, sender):
+        return perform(Send(list(map(checked, step.commands))) if isinstance(step, Send) else step, sender)
+
+    monkeypatch.setattr(driver, "perform_step", perform_checked)
+    return names
 
 
-def test_the_check_finds_what_is_not_declared(checked, redis70):
+def test_the_check_finds_what_is_not_declared(redis70):
     """A key that is left out is found."""
-    source = scripts._script("x", "return redis.call('GET', 'a')").source
+    source = CHECKED + "return redis.call('GET', 'a')"
     with redis70.client() as client:
         assert client.eval(source, 1, "a") is None
         with pytest.raises(Exception, match="undeclared: GET a"):
@@ -62,7 +79,7 @@ def test_the_check_finds_what_is_not_declared(checked, redis70):
 
 
 @pytest.mark.parametrize("name", FILTERS)
-def test_all_scripts(checked, redis70, name):
+def test_all_scripts(called, redis70, name):
     """A filter's whole life, with every script that it uses."""
     settings = FILTERS[name] | {"capacity": 300, "error_rate": 1e-6, "shards": 2}
     with UriFilter.create(name, redis=redis70.url, **settings) as news:
@@ -82,3 +99,4 @@ def test_all_scripts(checked, redis70, name):
                 news.union("other")
         assert news.info().forgotten > 0
         news.drop()
+    assert {"create", "insert", "contains", "forget", "drop"} < called

@@ -9,23 +9,30 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import sys
 import threading
 
 from urifilter_redis import AnswerLost, Timeouts, UriFilter
-from urifilter_redis.flows import items
-from urifilter_redis.protocol import calls
+from urifilter_redis.engine import driver
+from urifilter_redis.engine.steps import Send
+from urifilter_redis.protocol.calls import NO_CALL_ID
 
 
 def do_without_call_ids() -> None:
     """Send every call with call id "-"; all else, retries too, stays as it is."""
+    perform = driver.perform_step
 
-    def call(session, batch, opened, request):
-        request.numbered = None
-        keys, view = session.keys.shard(opened.shard), session.view(opened.shard)
-        return calls.items(batch.command, session.config, keys, view, calls.NO_CALL_ID, opened.packed)
+    def without(step, sender):
+        if isinstance(step, Send):
+            step = Send([tuple(NO_CALL_ID if is_call_id(each) else each for each in made) for made in step.commands])
+        return perform(step, sender)
 
-    items._call = call
+    driver.perform_step = without
+
+
+def is_call_id(argument) -> bool:
+    return isinstance(argument, str) and bool(re.fullmatch(r"[0-9a-f]{16}/\d+/\d+/\d+", argument))
 
 
 def insert_all(news: UriFilter, count: int, seed: int, batch: int, out: int) -> None:

@@ -63,6 +63,13 @@ def test_sha1_is_that_of_the_source(script):
     assert script.sha1 == hashlib.sha1(script.source.encode()).hexdigest()
 
 
+def test_commands_that_a_script_calls():
+    """By their whole names: no part of one counts, and nothing that another script calls."""
+    expire = scripts.load("expire")
+    assert all(expire.calls(command) for command in ("HMGET", "ZRANGEBYSCORE", "ZREM"))
+    assert not any(expire.calls(command) for command in ("ZRANGE", "MGET", "SETRANGE", "hmget", ""))
+
+
 def test_unknown_command():
     """A wrong name is told with the right ones."""
     with pytest.raises(ValueError, match="there are create, insert"):

@@ -184,6 +184,7 @@ def test_wrongly_skipped_is_the_integral(layout):
         ((1000, 1e-4, "blocked", 2.0), "shards are 1 to 4096"),
         ((1000, 1e-4, "blocked", True), "shards are 1 to 4096"),
         ((1000, 1e-4, "blocked", "2"), "shards are 1 to 4096"),
+        ((10**11,), "4096 shards are too few"),
         ((10**12,), "4096 shards are too few"),
         ((10**400,), "4096 shards are too few"),
         ((10**8, 1e-4, "blocked", 4), "18 are needed"),
@@ -195,10 +196,15 @@ def test_what_cannot_be_had(arguments, message):
         size(*arguments)
 
 
-@pytest.mark.parametrize("length", [1500, 48_000, 100_000, 290_208, 2_901_840, 9_000_000, SLICE_LIMIT])
-def test_memory_is_what_the_server_says(redis70, length):
-    """MEMORY USAGE of a bitmap, within 1 %."""
-    key = "urifilter:{news:0}:today"
-    with redis70.client() as client:
-        client.setrange(key, length - 1, b"\0")
-        assert sizing.allocated(length) == pytest.approx(client.memory_usage(key), rel=0.01)
+def test_an_error_rate_that_needs_more_than_any_memory():
+    """So few offsets cannot have it, however many bits there are."""
+    assert sizing.blocked_bits_per_item(1, 1e-7) == math.inf
+    assert math.isfinite(sizing.blocked_bits_per_item(4, 1e-7))
+
+
+def test_an_empty_filter_errs_never():
+    """Then more with each item, up to what was asked."""
+    made = size(1000, 1e-4)
+    rates = [made.error_rate_at(items) for items in (0, 1, 10, 100, 1000)]
+    assert rates == sorted(set(rates))
+    assert (rates[0], rates[-1]) == (0, pytest.approx(made.error_rate_at_capacity))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from urifilter_redis.bloom.digest import shards_of
 from urifilter_redis.bloom.encoding import encode_items
 from urifilter_redis.bloom.normalize import normalizer
+from urifilter_redis.errors import UriFilterError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -108,7 +109,13 @@ class Batch:
         return (command, max_age) == (self.command, self.max_age) and b"".join(digester(items)) == self._packed
 
     def close(self, call: OpenCall, answers: Sequence[int]) -> None:
-        """Take over the answers of a call."""
+        """Take over the answers of a call.
+
+        Raises:
+            UriFilterError: they are not as many as its items; nothing is taken over.
+        """
+        if len(answers) != len(call.positions):
+            raise UriFilterError(f"{len(call.positions)} items were asked about, and {len(answers)} answers came")
         if isinstance(call.positions, range):
             self.answers[call.positions.start : call.positions.stop] = answers
         else:

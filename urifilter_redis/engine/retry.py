@@ -131,11 +131,11 @@ def exchange(session: Session, requests: Sequence[Request]) -> Flow[None]:
                     _give_up(session, request, outcome)
         unsettled = [pair for pair in zip(waiting, verdicts, strict=True) if not pair[0].settled]
         yield from _prepare(session, unsettled)
-        if repeated or any(verdict in _WAITING for _, verdict in unsettled):
+        waiting = [request for request, _ in unsettled if not request.settled]
+        if waiting and (repeated or any(verdict in _WAITING for _, verdict in unsettled)):
             wanted = [outcome.pause for outcome in outcomes if isinstance(outcome, Judged)]
             yield Pause(max([next(pauses), *wanted]))
         repeated = True
-        waiting = [request for request, _ in unsettled if not request.settled]
 
 
 def _settle(session: Session, request: Request, outcome: Any, in_doubt: bool) -> Verdict:  # noqa: FBT001 - passed by zip

@@ -28,7 +28,17 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.meta import ShardState
 
-__all__ = ["Rotation", "due", "epoch", "finish_rotation", "next_due", "next_rotation", "rotate", "rotate_due"]
+__all__ = [
+    "Rotation",
+    "due",
+    "epoch",
+    "finish_rotation",
+    "next_due",
+    "next_rotation",
+    "rotate",
+    "rotate_due",
+    "shards_due",
+]
 
 log = logging.getLogger("urifilter_redis")
 
@@ -88,7 +98,8 @@ def due(session: Session) -> Flow[int | None]:
     Raises:
         UriFilterError: the retention does not rotate by time.
     """
-    planned = _planned(session, *(yield from _read(session)))
+    states, now = yield from _read(session)
+    planned = shards_due(session.config.period or "", states, now)
     return max(last for last in planned.values()) + 1 if planned else None
 
 
@@ -102,7 +113,7 @@ def rotate_due(session: Session) -> Flow[Rotation | None]:
     ahead = [shard for shard, state in enumerate(states) if state.opened > now]
     for some in chunked(ahead):
         yield from ask(session, *(calls.reopen(session.config.uid, session.keys.shard(shard)) for shard in some))
-    planned = _planned(session, states, now)
+    planned = shards_due(session.config.period or "", states, now)
     done = yield from _turn_all(session, planned, secrets.token_hex(8))
     return done if done.shards else None  # somebody else may have come first
 
@@ -136,23 +147,25 @@ def next_due(period: str, states: Sequence[ShardState], now: int) -> float:
     return opened / 1000 + seconds_of(period)
 
 
-def _read(session: Session) -> Flow[tuple[list[ShardState], int]]:
-    """Return the states of the shards, and the server's time after that, ms."""
-    _check_timed(session)
-    states = yield from read_states(session)
-    return states, (yield from server_time(session))
+def shards_due(period: str, states: Sequence[ShardState], now: int) -> dict[int, int]:
+    """Return which shards are to turn, and the epoch that each is to leave, or has left and not finished.
 
-
-def _planned(session: Session, states: Sequence[ShardState], now: int) -> dict[int, int]:
-    """Return what is due: which shards, and the epoch that each is to leave, or has left and not finished."""
+    ``now`` is the server's time, ms. A turn that was left is finished at any time.
+    """
     top = max(state.epoch for state in states)
-    period = session.config.period or ""
     unfinished = {shard: state.epoch - 1 for shard, state in enumerate(states) if left_of(state) is not Left.NONE}
     behind = {shard: state for shard, state in enumerate(states) if state.epoch < top and shard not in unfinished}
     overdue = {shard: state.epoch for shard, state in behind.items() if _is_due(period, [state], now)}
     if unfinished or behind:
         return unfinished | overdue
     return dict.fromkeys(range(len(states)), top) if _is_due(period, states, now) else {}
+
+
+def _read(session: Session) -> Flow[tuple[list[ShardState], int]]:
+    """Return the states of the shards, and the server's time after that, ms."""
+    _check_timed(session)
+    states = yield from read_states(session)
+    return states, (yield from server_time(session))
 
 
 def _is_due(period: str, states: Sequence[ShardState], now: int) -> bool:

@@ -125,12 +125,13 @@ _ADVICE = {
     "NOPERM": "this user may not run the commands or touch the keys, and nothing was changed: mend its ACL",
     "NOAUTH": "the server wants a password: put it into the URL (redis://:PASSWORD@host/0)",
     "WRONGPASS": "the server does not accept this user name and password",
+    "ASK": "this is one node of a Redis Cluster, which is not supported yet",
     "MOVED": "this is one node of a Redis Cluster, which is not supported yet",
     "CROSSSLOT": "this is one node of a Redis Cluster, which is not supported yet",
 }
 
 # redis-py takes the first word off these and makes it the class.
-_CLASSES = {
+_CLASSES: Mapping[type, str] = {
     exceptions.AskError: "ASK",
     exceptions.BusyLoadingError: "LOADING",
     exceptions.ClusterCrossSlotError: "CROSSSLOT",
@@ -244,9 +245,9 @@ def _word(error: RedisError) -> str:
     wrapped = _WRAPPED.search(str(error))
     if wrapped:
         return wrapped["inner"].split(" ", 1)[0]
-    for kind, word in _CLASSES.items():
-        if isinstance(error, kind):
-            return word
+    for kind in type(error).__mro__:  # the nearest first: redis-py's MovedError is an AskError
+        if kind in _CLASSES:
+            return _CLASSES[kind]
     if isinstance(error, AuthenticationError):
         return "NOAUTH" if "required" in str(error) else "WRONGPASS"
     found = _WORD.match(str(error))

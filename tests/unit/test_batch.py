@@ -1,0 +1,177 @@
+"""The items of one call: how they are cut, and how answers find their places."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.by_hand import config_of
+
+from urifilter_redis.bloom.digest import hasher, shard_of
+from urifilter_redis.engine.batch import Batch, Digester, check_question
+from urifilter_redis.errors import BadItem, UriFilterError
+from urifilter_redis.protocol.call_ids import CallKey
+
+MD5 = Digester("none", hasher("md5", ""))
+KEY = CallKey("0123456789abcdef/7/1")
+
+
+def batch_of(items, shards=1, size=10, command="insert", **more) -> Batch:
+    """A batch whose calls have ``size`` items at most, and one more in each further shard."""
+    return Batch(command, items, MD5, shards=shards, cut=lambda shard: size + shard, client="c" * 16, **more)
+
+
+@given(st.lists(st.integers(), max_size=60), st.integers(1, 7), st.integers(1, 9))
+def test_cut(items, shards, size):
+    """Every item is in one call of its own shard, in order, with its digest; each call but a shard's last is full."""
+    batch, digests = batch_of(items, shards, size), MD5(items)
+    assert sorted(position for call in batch.open for position in call.positions) == list(range(len(items)))
+    for shard in range(shards):
+        calls = [call for call in batch.open if call.shard == shard]
+        positions = [position for call in calls for position in call.positions]
+        assert positions == [n for n, digest in enumerate(digests) if shard_of(digest, shards) == shard]
+        assert [len(call.positions) for call in calls[:-1]] == [size + shard] * (len(calls) - 1)
+        assert all(0 < len(call.positions) <= size + shard for call in calls)
+    for call in batch.open:
+        assert call.packed == b"".join(digests[position] for position in call.positions)
+    assert batch.answers == [None] * len(items)
+
+
+@given(st.lists(st.integers(), max_size=60), st.integers(1, 7), st.randoms(use_true_random=False))
+def test_answers_in_any_order(items, shards, dice):
+    """Answers may come in any order of the calls; each item has its own, and none is there before its call's."""
+    batch = batch_of(items, shards, 4)
+    calls = list(batch.open)
+    dice.shuffle(calls)
+    answered = set()
+    for call in calls:
+        assert {n for n, answer in enumerate(batch.answers) if answer is not None} == answered
+        batch.close(call, [100 + position for position in call.positions])
+        answered |= set(call.positions)
+    assert batch.open == []
+    assert batch.answers == [100 + position for position in range(len(items))]
+
+
+def test_answers_of_another_number():
+    """A reply with more or fewer answers than items is not taken over, with one shard or several."""
+    for shards in (1, 3):
+        batch = batch_of(range(30), shards)
+        call = batch.open[0]
+        for answers in ([0] * (len(call.positions) - 1), [0] * (len(call.positions) + 1), []):
+            with pytest.raises(UriFilterError, match="items were asked about"):
+                batch.close(call, answers)
+        assert batch.answers == [None] * 30
+        assert call in batch.open
+
+
+def test_calls_are_themselves():
+    """Of two calls with the same items the one that was answered is closed."""
+    batch = batch_of(["a", "a"], size=1)
+    first, second = batch.open
+    batch.close(second, [1])
+    assert batch.open == [first]
+    assert batch.answers == [None, 1]
+
+
+@given(st.lists(st.integers(), min_size=1, max_size=60), st.integers(1, 5))
+def test_calls_named_by_a_key(items, shards):
+    """The same request under the same key has the same ids, whoever makes it and when; no two calls of a shard do."""
+    one, other = batch_of(items, shards, 3), batch_of(items, shards, 3)
+    one.name_calls(KEY, 1000)
+    other.name_calls(KEY, 2000)
+    assert [call.call_id.key for call in one.open] == [call.call_id.key for call in other.open]
+    assert {call.call_id.started for call in one.open} == {1000}
+    assert all(call.call_id.keyed for call in one.open)
+    named = [(call.shard, call.call_id.key) for call in one.open]
+    assert len(set(named)) == len(named)
+
+
+def test_other_items_or_commands_under_a_key():
+    """A key in words is for one request alone; one in numbers is a slot for each command."""
+
+    def first_id(items, command, key):
+        batch = batch_of(items, command=command)
+        batch.name_calls(key, 0)
+        return batch.open[0].call_id.key
+
+    words = CallKey("any words")
+    asked = [(["a"], "insert"), (["b"], "insert"), (["a"], "forget"), (["a", "b"], "insert")]
+    assert len({first_id(*each, words) for each in asked}) == 4
+    assert len({first_id(*each, KEY) for each in asked}) == 2
+
+
+def test_what_it_is_of():
+    """A batch is of one command, age and list of items, whatever their type."""
+    batch = batch_of(("a", "b"), command="contains", max_age=2)
+    assert batch.is_of("contains", ["a", "b"], MD5, 2)
+    assert batch.is_of("contains", [b"a", "b"], MD5, 2)
+    assert not batch.is_of("insert", ["a", "b"], MD5, 2)
+    assert not batch.is_of("contains", ["a", "b"], MD5, 0)
+    assert not batch.is_of("contains", ["b", "a"], MD5, 2)
+    assert not batch.is_of("contains", ["a"], MD5, 2)
+    assert not batch.is_of("contains", [], MD5, 2)
+
+
+def test_what_writes():
+    """All but contains."""
+    commands = ("insert", "contains", "forget", "remove")
+    assert [batch_of([], command=command).writes for command in commands] == [True, False, True, True]
+
+
+def test_bad_items():
+    """Nothing is made of a list with bad items; the error has all of their indices, normalised or not."""
+    items = ["https://a.example/", math.nan, b"b", {"c"}, "http://[::1", [math.inf]]
+    for normalize in ("none", "whatwg"):
+        with pytest.raises(BadItem, match="item 1") as caught:
+            Digester(normalize, hasher("md5", ""))(items)
+        assert caught.value.indices == [1, 3, 5]
+    with pytest.raises(BadItem):
+        batch_of(items)
+
+
+def test_normalised_digests():
+    """Two spellings of one URL have one digest in a filter that normalises, and two in one that does not."""
+    spellings = ["HTTP://EXAMPLE.com:80/%7ea?b=1&a=2", "http://example.com/%7ea?b=1&a=2"]
+    whatwg = Digester("whatwg", hasher("md5", ""))
+    assert len(set(MD5(spellings))) == 2
+    assert set(whatwg(spellings)) == set(MD5(spellings[1:]))
+    assert all(len(digest) == 16 for digest in whatwg(["", b"\xff", 1, None]))
+
+
+RING = {"retention": "ring", "slices": 5, "period": "1d"}
+
+
+@pytest.mark.parametrize("max_age", [1, 5])
+def test_ages_that_a_ring_has(max_age):
+    """One to its slices."""
+    check_question(config_of(**RING), "contains", max_age)
+
+
+@pytest.mark.parametrize("max_age", [0, 6, -1, True, 2.0, "2"])
+def test_ages_that_a_ring_has_not(max_age):
+    """The message says how many there are."""
+    with pytest.raises(ValueError, match="max_age is 1 to 5"):
+        check_question(config_of(**RING), "contains", max_age)
+
+
+@pytest.mark.parametrize("retention", ["forever", "growing", "rolling"])
+def test_ages_are_of_rings(retention):
+    """Nothing else knows them, not even rolling with its slices."""
+    more = {"slices": 5, "period": "1d"} if retention == "rolling" else {}
+    config = config_of(retention=retention, **more)
+    check_question(config, "insert", None)
+    with pytest.raises(ValueError, match=f"ring and not {retention}"):
+        check_question(config, "insert", 1)
+
+
+@pytest.mark.parametrize("layout", ["blocked", "classic", "counting"])
+def test_removing(layout):
+    """Only counters can go down."""
+    config = config_of(layout=layout)
+    if layout == "counting":
+        check_question(config, "remove", None)
+    else:
+        with pytest.raises(ValueError, match="use forget"):
+            check_question(config, "remove", None)

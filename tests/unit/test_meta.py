@@ -1,0 +1,135 @@
+"""What meta says of a shard that changes."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.by_hand import NOW, config_of, meta_of, state_of
+
+from urifilter_redis.bloom.sizing import Slice
+from urifilter_redis.errors import SliceLost
+from urifilter_redis.protocol.meta import Closed, ShardState, View
+
+CONFIG = config_of(retention="rolling", slices=4, period="1d")
+CLOSED = "3:100:200:7 4:200:310:8 5:310:400:9"
+FULL = {
+    "epoch": 6,
+    "phase": "rotating",
+    "token": "abc",
+    "pieces": 2,
+    "late": 1,
+    "opened": 400,
+    "ahead": "500 600",
+    "inserted": 5,
+    "closed": CLOSED,
+    "oldest": 3,
+    "changed": 11,
+    "timeline": "t",
+    "checkpoint": 4,
+    "checkpointed": 350,
+    "slices": "history:8:512 history_1:8:512 today:8:512",
+}
+
+
+def test_a_new_filter():
+    """Before its first turn it has today, opened when it was made, and no more."""
+    state = state_of(CONFIG)
+    assert (state.epoch, state.phase, state.opened, state.inserted, state.closed) == (0, "idle", NOW, 0, ())
+    assert (state.pieces, state.late, state.limit, state.ahead, state.token) == (None, False, None, (), "")
+    assert (state.oldest, state.changed, state.timeline, state.checkpoint, state.checkpointed) == (0, 0, "", 0, 0)
+    assert [each.name for each in state.view.slices] == ["today"]
+
+
+def test_all_fields():
+    """Each is read, as a number where it is one."""
+    state = state_of(CONFIG, **FULL)
+    assert (state.epoch, state.pieces, state.late, state.opened, state.ahead) == (6, 2, True, 400, (500, 600))
+    assert state.closed == (Closed(3, 100, 200, 7), Closed(4, 200, 310, 8), Closed(5, 310, 400, 9))
+    assert (state.oldest, state.changed, state.timeline, state.checkpoint, state.checkpointed) == (3, 11, "t", 4, 350)
+    assert state.view.slices == tuple(Slice(name, 8, 512) for name in ("history", "history_1", "today"))
+    assert state.inserted_in_all == 5 + 7 + 8 + 9
+
+
+@pytest.mark.parametrize("field", ["uid", "epoch", "phase", "inserted", "slices"])
+def test_a_field_is_missing(field):
+    """Without it the filter is damaged; the message names the field."""
+    meta = meta_of(CONFIG, **FULL)
+    del meta[field]
+    with pytest.raises(SliceLost, match=f"^here: meta is damaged: KeyError.*{field}"):
+        ShardState.from_meta(meta, "here")
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("epoch", "six"),
+        ("epoch", ""),
+        ("pieces", "x"),
+        ("opened", "-"),
+        ("ahead", "1 x"),
+        ("inserted", "1.5"),
+        ("limit", ""),
+        ("closed", "3:100:200"),
+        ("closed", "3:100:200:7:1"),
+        ("closed", "3:100:200:x"),
+        ("checkpoint", "first"),
+        ("slices", "today"),
+        ("slices", "today:8"),
+        ("slices", "today:8:512:1"),
+        ("slices", "today:x:512"),
+        ("inserted", "9" * 5000),
+    ],
+)
+def test_a_field_is_damaged(field, text):
+    """What is no number, or has another form, is told as damage, and nothing else."""
+    with pytest.raises(SliceLost, match="^news: meta is damaged"):
+        state_of(CONFIG, **FULL | {field: text})
+
+
+@given(st.sampled_from(sorted(FULL)), st.text())
+def test_any_text(field, text):
+    """Whatever stands in a field, it is read or it is damage."""
+    with contextlib.suppress(SliceLost):
+        state_of(CONFIG, **FULL | {field: text})
+
+
+@given(st.lists(st.tuples(st.text("abc_123", min_size=1), st.integers(0), st.integers(0))))
+def test_live_slices(entries):
+    """What a slice is written as is read again, in its order."""
+    slices = tuple(Slice(*each) for each in entries)
+    assert View.from_meta({"slices": " ".join(map(str, slices))}, "news").slices == slices
+
+
+def test_no_meta():
+    """A view of nothing is damage, too."""
+    with pytest.raises(SliceLost, match="slices"):
+        View.from_meta({}, "news")
+
+
+@given(st.integers(0, 100), st.lists(st.integers(0, 100)), st.integers(0, 100))
+def test_opened_by(opened, ahead, now):
+    """The latest of all times that is not in the future; if all are, now."""
+    state = state_of(CONFIG, opened=opened or "0", ahead=" ".join(map(str, ahead)))
+    past = [each for each in (state.opened, *ahead) if each <= now]
+    assert state.opened_by(now) == (max(past) if past else now)
+
+
+def test_epochs():
+    """history_N was today N epochs ago; today, and rolling's history, are of the shard's own."""
+    state = state_of(CONFIG, **FULL)
+    names = ("today", "history_1", "history_2", "history_12", "history")
+    assert [state.epoch_of(name) for name in names] == [6, 5, 4, -6, 6]
+
+
+def test_when_they_were_closed():
+    """history_N by its epoch, today not yet; rolling's history from its first opening to its last closing."""
+    rotating = state_of(CONFIG, **FULL)
+    assert rotating.closed_of("today") is None
+    assert rotating.closed_of("history_1") == Closed(5, 310, 400, 9)
+    assert rotating.closed_of("history_3") == Closed(3, 100, 200, 7)
+    assert rotating.closed_of("history") == Closed(6, 100, 310, 15)
+    idle = state_of(CONFIG, **FULL | {"phase": "idle", "slices": "history:8:512 today:8:512"})
+    assert idle.closed_of("history") == Closed(6, 100, 400, 24)

@@ -1,0 +1,141 @@
+"""Calls that are interrupted, and those that are not."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from urifilter_redis.engine import pending
+from urifilter_redis.engine.pending import Pending
+from urifilter_redis.errors import AnswerLost, ServerUnavailable
+
+
+class Call:
+    """As much of a batch as this looks at."""
+
+    def __init__(self, *, writes: bool = True) -> None:
+        self.writes, self.answers, self.items = writes, [], []
+
+
+def lost(call) -> AnswerLost:
+    error = AnswerLost("lost")
+    error.batch = call
+    return error
+
+
+def test_answered():
+    """A call that returned is the caller's."""
+    held, call = Pending(), Call()
+    with held.hold(call):
+        pass
+    assert held.interrupted() == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), asyncio.CancelledError(), ServerUnavailable("x"), ValueError()])
+def test_interrupted(error):
+    """An error that does not have the batch loses it to the caller: it is kept, oldest first."""
+    held, calls = Pending(), [Call(), Call()]
+    for call in calls:
+        with pytest.raises(type(error)), held.hold(call):
+            raise error
+    assert held.interrupted() == calls
+
+
+def test_told_of():
+    """An error that has the batch is all that the caller needs; one that has another's is not."""
+    held, call, other = Pending(), Call(), Call()
+    with pytest.raises(AnswerLost), held.hold(call):
+        raise lost(call)
+    assert held.interrupted() == []
+    with pytest.raises(AnswerLost), held.hold(call):
+        raise lost(other)
+    assert held.interrupted() == [call]
+
+
+def test_a_question_is_not_kept():
+    """What writes nothing may simply be asked again."""
+    held, call = Pending(), Call(writes=False)
+    with pytest.raises(KeyboardInterrupt), held.hold(call):
+        raise KeyboardInterrupt
+    assert held.interrupted() == []
+
+
+def test_asked_again():
+    """An interrupted call that is asked again, and answered, is done."""
+    held, call = Pending(), Call()
+    held.keep(call)
+    assert held.interrupted() == [call]
+    with held.hold(call):
+        pass
+    assert held.interrupted() == []
+
+
+def test_the_thread_that_asks():
+    """What this thread was at when it was interrupted counts; a call that runs in another thread does not."""
+    held, mine, theirs = Pending(), Call(), Call()
+    entered, leave = threading.Event(), threading.Event()
+
+    def work():
+        with held.hold(theirs):
+            entered.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert entered.wait(10)
+    with held.hold(mine):  # as from a signal handler
+        assert held.interrupted() == [mine]
+    leave.set()
+    thread.join()
+    assert held.interrupted() == []
+
+
+def test_a_thread_that_is_gone():
+    """What it held, nobody works on any more."""
+    held, call = Pending(), Call()
+    hold = held.hold(call)
+    thread = threading.Thread(target=hold.__enter__)
+    thread.start()
+    thread.join()
+    assert held.interrupted() == [call]
+
+
+def test_tasks():
+    """Of tasks that wait side by side, those that were cancelled are interrupted."""
+    held, calls = Pending(), [Call(), Call()]
+
+    async def work(call):
+        with held.hold(call):
+            await asyncio.sleep(60)
+
+    async def main():
+        tasks = [asyncio.create_task(work(call)) for call in calls]
+        await asyncio.sleep(0)
+        assert held.interrupted() == []
+        tasks[1].cancel()
+        await asyncio.wait(tasks[1:])
+        assert held.interrupted() == calls[1:]
+        tasks[0].cancel()
+        await asyncio.wait(tasks)
+
+    asyncio.run(main())
+    assert set(held.interrupted()) == set(calls)
+
+
+def test_so_many_are_kept(monkeypatch):
+    """The oldest interrupted go first; never one that is being worked on."""
+    monkeypatch.setattr(pending, "KEPT", 3)
+    held, running, calls = Pending(), Call(), [Call() for _ in range(5)]
+    with held.hold(running):
+        for call in calls:
+            with pytest.raises(KeyboardInterrupt), held.hold(call):
+                raise KeyboardInterrupt
+        assert held.interrupted() == [running, *calls[-2:]]
+    many = [Call() for _ in range(5)]
+    held = Pending()
+    holds = [held.hold(call) for call in many]
+    for hold in holds:
+        hold.__enter__()
+    assert held.interrupted() == many

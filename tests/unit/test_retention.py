@@ -1,0 +1,171 @@
+"""What happens to a filter over time, by arithmetic alone: shares, sizes and names of slices."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.by_hand import config_of, meta_of
+
+from urifilter_redis.bloom import retention
+from urifilter_redis.bloom.retention import growing_share, growing_slice, period_of, seconds_of, slices_at
+from urifilter_redis.bloom.sizing import SLICE_LIMIT
+from urifilter_redis.errors import ConfigMismatch, SliceLost, UriFilterError
+from urifilter_redis.protocol.config import FORMAT, Config, Settings
+
+TIMED = {"slices": 4, "period": "1d"}
+ALL = [
+    {},
+    {"layout": "classic"},
+    {"layout": "counting"},
+    {"retention": "growing"},
+    {"retention": "growing", "layout": "classic", "error_rate": 1e-3},
+    {"retention": "ring", **TIMED},
+    {"retention": "ring", "write": "all", "expire_after": "last-seen", **TIMED},
+    {"retention": "ring", "period_capacity": 300, **TIMED},
+    {"retention": "rolling", "normalize": "whatwg", "hash": "blake2b", **TIMED},
+]
+
+
+@given(st.integers(1, 10**6), st.sampled_from("smhdw"))
+def test_periods(number, unit):
+    """Text with the largest unit that divides it, and back; a number is seconds."""
+    seconds = number * {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}[unit]
+    if seconds > 100 * 366 * 86_400:
+        with pytest.raises(ValueError, match="100 years"):
+            period_of(f"{number}{unit}")
+        return
+    text = period_of(f"{number}{unit}")
+    assert seconds_of(text) == seconds
+    assert period_of(seconds) == period_of(f" {seconds} ") == period_of(text) == text
+
+
+@pytest.mark.parametrize("value", ["", "0s", 0, -1, "1.5d", "d", "1y", True, "1 d", 10**12])
+def test_no_periods(value):
+    """The message says how they are written."""
+    with pytest.raises(ValueError, match="45s, 10m, 6h, 1d or 2w"):
+        period_of(value)
+
+
+@given(st.floats(1e-12, 0.5))
+def test_shares_of_a_growing_filter(rate):
+    """However many slices there are, their shares add up to no more than the error rate."""
+    total = sum(growing_share(rate, index) for index in range(retention.GROWN_LIMIT))
+    assert 0.99 * rate < total < rate
+
+
+@pytest.mark.parametrize("more", [{}, {"layout": "classic", "error_rate": 1e-3}])
+def test_growing_slices(more):
+    """Each holds twice the one before, until a bitmap is as large as one may be; after a hundred there is none."""
+    config = config_of(retention="growing", capacity=10**4, **more)
+    made = [growing_slice(config, index) for index in range(retention.GROWN_LIMIT + 1)]
+    there = [each for each in made if each]
+    assert made[len(there) :] == [None] * (len(made) - len(there))
+    assert len(there) <= retention.GROWN_LIMIT
+    assert all(each.slice_bytes <= SLICE_LIMIT for each in there)
+    assert [each.shard_capacity for each in there[:4]] == [there[0].shard_capacity * 2**n for n in range(4)]
+    assert slices_at(config, config.today, len(there)) == []
+    assert len(slices_at(config, config.today, len(there) - 1)) == len(there)
+
+
+def test_what_cannot_grow():
+    """A classic filter that could hold but little more than its first slice is refused, with what to take."""
+    with pytest.raises(ValueError, match="take layout blocked or a higher error_rate"):
+        config_of(retention="growing", layout="classic", capacity=10**7, error_rate=1e-9)
+
+
+def test_forever_has_one_slice():
+    """It never turns."""
+    config = config_of()
+    assert [each.name for each in slices_at(config, config.today, 0)] == ["today"]
+    assert slices_at(config, config.today, 1) == []
+
+
+@pytest.mark.parametrize("settings", ALL, ids=str)
+def test_the_promise_at_capacity(settings):
+    """The error rates of all slices that are live together come to no more than was asked."""
+    config = config_of(**settings)
+    assert 0 < retention.error_rate_at_capacity(config) <= config.error_rate * 1.001
+    slices = retention.live_slices(config)
+    assert retention.memory(config) >= slices * config.bytes
+    assert retention.memory(config, rotating=True) >= (slices + (config.retention == "rolling")) * config.bytes
+
+
+@pytest.mark.parametrize("settings", ALL, ids=str)
+def test_meta_and_back(settings):
+    """A configuration is read as it was written; its settings make the same geometry and seed."""
+    config = config_of(**settings)
+    assert Config.from_meta(meta_of(config), "news") == config
+    again = Config.new(Settings(**config.settings))
+    assert (again.k, again.units, again.bytes, again.seed) == (config.k, config.units, config.bytes, config.seed)
+    config.check(Settings(**{"capacity": 1000} | settings), "news")
+
+
+def test_other_settings():
+    """Each that differs is named, with both values; what was left open does not differ."""
+    config = config_of(seed=1, shards=3)
+    config.check(Settings(capacity=1000), "news")
+    with pytest.raises(ConfigMismatch, match="capacity is 1000 and not 2000") as caught:
+        config.check(Settings(capacity=2000, seed=2, hash="mmh3"), "news")
+    assert caught.value.differences == {"capacity": (2000, 1000), "seed": ("2", "1")}
+
+
+@pytest.mark.parametrize("field", ["format", "capacity", "k", "units", "bytes", "uid", "shards", "error_rate"])
+def test_a_configuration_that_is_damaged(field):
+    """A field that is missing, or no number where there must be one, is told as damage."""
+    meta = meta_of(config_of())
+    del meta[field]
+    with pytest.raises(SliceLost, match="^news: meta is damaged"):
+        Config.from_meta(meta, "news")
+    if field != "uid":
+        with pytest.raises(SliceLost, match="^news: meta is damaged"):
+            Config.from_meta(meta | {field: "x"}, "news")
+
+
+def test_a_newer_version():
+    """It is refused before anything else of it is read."""
+    with pytest.raises(UriFilterError, match="upgrade this one"):
+        Config.from_meta({"format": str(FORMAT + 1)}, "news")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"slices": 4}, "slices is not for retention forever"),
+        ({"retention": "ring", "slices": 4}, "needs slices"),
+        ({"retention": "ring", "slices": 1, "period": "1d"}, "slices are 2 to 400 for ring"),
+        ({"retention": "rolling", "slices": 1001, "period": "1d"}, "slices are 2 to 1000 for rolling"),
+        ({"retention": "ring", "slices": True, "period": "1d"}, "slices are 2 to 400"),
+        ({"retention": "rolling", "write": "all", **TIMED}, "write is not for retention rolling"),
+        ({"retention": "ring", "write": "oldest", **TIMED}, "write is one of newest, all"),
+        ({"retention": "ring", "expire_after": "never", **TIMED}, "expire_after is one of"),
+        ({"retention": "ring", "write": "all", "period_capacity": 5, **TIMED}, "ring with write newest"),
+        ({"period_capacity": 5}, "ring with write newest"),
+        *(({"retention": "ring", "period_capacity": n, **TIMED}, "whole number") for n in (0, -1, True, 1.5)),
+        ({"layout": "counting", "retention": "growing"}, "forever only"),
+        ({"retention": "sometimes"}, "retention is one of forever"),
+        ({"normalize": "all"}, "normalize is one of"),
+        ({"hash": "sha1"}, "hash is one of"),
+    ],
+)
+def test_settings_that_do_not_fit(settings, message):
+    """The message says what is possible."""
+    with pytest.raises(ValueError, match=message):
+        Settings(**{"capacity": 1000} | settings)
+
+
+@given(st.integers(1, 10**7), st.integers(2, 400))
+def test_items_of_a_period(capacity, slices):
+    """A ring's slice is made for twice its part of the window, and never for more than all of it."""
+    config = config_of(capacity=capacity, retention="ring", slices=slices, period="1d", error_rate=1e-3)
+    assert retention.slice_capacity(config) == min(capacity, math.ceil(2 * capacity / slices))
+
+
+def test_periods_that_bring_more():
+    """What the caller says a period may bring; all of the window, if what is seen again is written again."""
+    ring = {"retention": "ring", "capacity": 1000, "slices": 10, "period": "1d"}
+    assert retention.slice_capacity(config_of(**ring, period_capacity=700)) == 700
+    assert retention.slice_capacity(config_of(**ring, expire_after="last-seen")) == 1000
+    assert retention.slice_capacity(config_of(**ring, write="all")) == 1000
