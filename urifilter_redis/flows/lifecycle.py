@@ -248,7 +248,7 @@ def _check_no_leftovers(session: Session, settings: Settings) -> Flow[None]:
         metas = yield from ask(session, *(("EXISTS", keys.meta) for keys, _ in slices))
         for (_, key), slice_, meta in zip(slices, there, metas, strict=True):
             if slice_ and not meta:  # meta is made before slices, and was looked for after them here
-                text = "drop the filter, to remove the leftovers of an earlier one"
+                text = "drop the filter first, to remove the slices of an earlier filter"
                 raise SliceLost(f"{session.where}: meta is missing beside {key}: {text}")
 
 

@@ -163,7 +163,7 @@ def _is_due(period: str, states: Sequence[ShardState], now: int) -> bool:
 def _check_timed(session: Session) -> None:
     retention = session.config.retention
     if retention not in TIMED:
-        why = "it grows when it is full" if retention == "growing" else "its items never expire"
+        why = "it grows when it is full" if retention == "growing" else "nothing in it expires"
         raise UriFilterError(f"{session.where}: retention {retention} does not rotate: {why}")
     if session.config.archive not in {None, "redis"}:
         require_archive(session)  # opening a filter with its archive has checked that Redis is not older than that
