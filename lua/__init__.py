@@ -1,1 +1,1 @@
-"""The Lua scripts, as data: one command a file, ``_*.lua`` are includes (see ``urifilter_redis.protocol.scripts``)."""
+"""The Lua scripts: one file a command; ``_*.lua`` are included by others (see ``urifilter_redis.protocol.scripts``)."""

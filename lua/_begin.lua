@@ -1,12 +1,12 @@
--- What the scripts about items do first: read ARGV and check the filter.
+-- The beginning of the scripts about items: it reads ARGV and checks the filter.
 -- Returns a job {meta, packed, count, slices, today, tested, call}; or nil and the reply that ends the script: a
--- refusal, or the answers that are recorded for the call id.
+-- refusal, or the recorded answers of the call id.
 
 local FIRST_ITEM = 5
 
 -- opener: open_call of _call.lua; nil for a script that writes nothing.
 local function begin(first_slice, opener)
-  local base = string.sub(KEYS[1], 1, -1 - #'meta') -- not check_keys: this is done for each item that comes alone
+  local base = string.sub(KEYS[1], 1, -1 - #'meta') -- not by check_keys, which is slower: a call may have one item
   if KEYS[1] ~= base .. 'meta' or opener and KEYS[2] ~= base .. 'replies'
     or KEYS[first_slice - 1] ~= base .. 'forgotten' then
     return nil, redis.error_reply('BADARG the first keys are those of the header, and all are of one shard')

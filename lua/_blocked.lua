@@ -1,7 +1,7 @@
 -- Layout blocked: an item sets one bit in each of the k 32-bit words of one block.
--- The loader (urifilter_redis/protocol/scripts.py) makes the files of this layout for one k, with the words as locals and the
--- lines between "unroll" and "end" once for each. A word is an unsigned double, a bit its power of two: it is set
--- if w % (bit + bit) >= bit.
+-- The loader (urifilter_redis/protocol/scripts.py) specialises the files of this layout for one k: the k words are
+-- locals, and the lines between "unroll" and "end" are repeated for each word. A word is a double from 0 to 2^32 - 1,
+-- and a bit is its power of two. The bit is set if w % (bit + bit) >= bit.
 
 local POWER = {
   [0] = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288,

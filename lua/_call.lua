@@ -1,8 +1,8 @@
--- The call id of a writing call, and the record that lets its answer survive a lost reply.
--- A record is cmsgpack: sequence, time, count and SHA-1 of the items, and the answers; without answers
--- (the short form) when the call changed nothing.
+-- The call id of a writing call, and its record. From the record a repeat of the call gets the same answers.
+-- A record is cmsgpack: sequence, time, count and SHA-1 of the items, and the answers. A call that changed nothing has
+-- a short record, without the answers.
 
-local DEADLINE_AHEAD = 2 * 60 * 1000 -- ms; shorter than any record's life
+local DEADLINE_AHEAD = 2 * 60 * 1000 -- ms; shorter than RECORD_LIFE, so no call can run after its record is removed
 local RECORD_LIFE = 10 * 60 * 1000 -- ms
 
 local function server_time()
@@ -10,7 +10,8 @@ local function server_time()
   return now[1] * 1000 + math.floor(now[2] / 1000)
 end
 
--- Returns a call: {id, answers} when it is recorded in full, {id, changed_nothing} in short, otherwise {id}.
+-- Returns a call: with answers if it has a full record, with changed_nothing if it has a short one, else with neither.
+-- Returns nil and a refusal if the call may not run.
 local function open_call(id, packed)
   if id == '-' then
     return { id = id }
@@ -21,7 +22,7 @@ local function open_call(id, packed)
   end
   local call = {
     id = id, field = client .. '/' .. slot, sequence = tonumber(sequence), now = server_time(),
-    count = #packed / 16, items = redis.sha1hex(ARGV[3] .. packed), -- with max_age, which they are asked about by
+    count = #packed / 16, items = redis.sha1hex(ARGV[3] .. packed), -- with max_age, because answers depend on it
   }
   local record = redis.call('HGET', KEYS[2], call.field)
   call.adds = not record
@@ -46,7 +47,7 @@ local function open_call(id, packed)
   return call
 end
 
--- A call that adds a record looks at two others and removes them if they are old: clients that are gone leave theirs.
+-- A call that adds a record checks two random ones and removes those that are old, because clients leave theirs behind.
 local function remove_old_records(call)
   if call.adds then
     for _, field in ipairs(redis.call('HRANDFIELD', KEYS[2], 2)) do
@@ -59,8 +60,8 @@ local function remove_old_records(call)
   end
 end
 
--- The last write of a call; a call that writes bits has made sure before that HSET is allowed.
--- answers: nil when the call changed nothing.
+-- Writes the record, as the last write of a call. A call that writes bits has checked before that HSET is allowed.
+-- answers: nil if the call changed nothing.
 local function record_call(call, answers)
   if call.id == '-' then
     return

@@ -1,4 +1,4 @@
--- The refusal if a live slice is missing or has another length than meta says.
+-- Returns a refusal if a live slice is missing, or its length is not as in meta.
 local function check_slices(slices)
   local base = string.sub(KEYS[1], 1, -1 - #'meta')
   for name, _, bytes in string.gmatch(slices, '(%S+):(%d+):(%d+)') do

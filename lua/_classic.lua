@@ -1,9 +1,9 @@
 -- Layout classic: k offsets anywhere in m bits, by enhanced double hashing (Dillinger and Manolios 2004).
--- Sums stay under 2^53, so a double holds them exactly; "add, never multiply".
+-- All sums stay under 2^53, so a double holds them exactly. Products would not, so there are none.
 
 local call = redis.call
 
--- The k offsets as arguments of BITFIELD: "GET u1 x" or "SET u1 x 1" each.
+-- Calls BITFIELD or BITFIELD_RO with "GET u1 x" or "SET u1 x 1" for each of the k offsets x.
 local function bitfield(command, slice, operation, x, y, value)
   local m, arguments, n = slice.units, { command, slice.key }, 2
   for i = 1, slice.k do

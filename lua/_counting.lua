@@ -1,10 +1,10 @@
--- Layout counting: the offsets of classic, each distinct one once, over counters of 4 bits that stick at 15.
--- Sums stay under 2^53, so a double holds them exactly; "add, never multiply".
+-- Layout counting: the distinct offsets of classic, over counters of 4 bits. A counter that reaches 15 stays there.
+-- All sums stay under 2^53, so a double holds them exactly. Products would not, so there are none.
 
 local STUCK = 15
 local call = redis.call
 
--- The distinct offsets of an item and their counters; nil if one is 0, unless every is true.
+-- Returns the distinct offsets of an item and their counters. If a counter is 0, it returns nil, unless every is true.
 local function counters(slice, every, d0, d1, d2, d3)
   local m = slice.units
   local x, y = (d0 + 4294967296 * (d1 % 1048576)) % m, (d2 + 4294967296 * (d3 % 1048576)) % m

@@ -1,6 +1,6 @@
--- What fences the steps of a rotation: they run in one epoch, one phase and, once today has turned, for one token.
+-- The fence of a rotation's steps: a step runs in one epoch and one phase, and after the turn for one token.
 
--- Returns the refusal, or nil and the values of meta that the steps need.
+-- Returns a refusal, or nil and the values of meta that the steps need.
 local function fence(uid, epoch, phase, token)
   local values = redis.call('HMGET', KEYS[1], 'uid', 'epoch', 'phase', 'token', 'pieces', 'slices')
   local meta = {

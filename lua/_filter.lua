@@ -1,5 +1,4 @@
--- The filter that a script works on: meta, its checks, and the live slices.
--- Every refusal is decided here, before the first write.
+-- Reads and checks meta and the live slices. Every refusal about them comes before the first write.
 
 local function read_meta(uid, first_slice)
   local values = redis.call('HMGET', KEYS[1], 'uid', 'layout', 'k', 'shard', 'shards', 'phase', 'epoch', 'slices',
@@ -29,7 +28,7 @@ local function read_meta(uid, first_slice)
   return meta
 end
 
--- The live slices from oldest to newest: {key, units, bytes, k}.
+-- Returns the live slices from oldest to newest, each {key, units, bytes, k}; or nil and a refusal.
 local function live_slices(meta, first_slice)
   if meta.phase == 'restoring' then
     return nil, redis.error_reply('RESTORING the filter is being restored from its archive')
@@ -56,8 +55,8 @@ local function live_slices(meta, first_slice)
   return slices
 end
 
--- The slices in which an item is looked for, newest first, each with the age of what is found there. A ring with
--- write=all has everything of the last max_age periods in its max_age-th newest slice, and no ages.
+-- Returns the slices in which an item is tested, newest first, each with the age of its items. In a ring with write=all
+-- the max_age-th newest slice has every item of the last max_age periods. So only that one is tested; its age is 1.
 local function tested_slices(meta, slices, max_age)
   local oldest = (max_age == 0 or max_age > #slices) and 1 or #slices - max_age + 1
   if meta.write == 'all' then

@@ -1,4 +1,4 @@
--- Whether a slice has an item; stops at the first bit that is not set.
+-- Returns whether a slice has an item; it stops at the first bit that is not set.
 local function has(slice, d0, d1, d2, d3)
   local start = d0 % slice.units * BLOCK
   local $words = unpack_words('<$I4s', call('GETRANGE', slice.key, start, start + BLOCK - 1))

@@ -1,9 +1,9 @@
--- The commands that write, without effect.
+-- Runs the command that writes an item, without effect, so that a refusal comes before the first write.
 local function try_writing(slice)
   call('SETRANGE', slice.key, 0, '')
 end
 
--- Insert an item; true when it was not in the slice. Before the first bit is written, before_writing is called.
+-- Inserts an item; returns true if the slice did not have it. It calls before_writing before it writes a bit.
 local function insert(slice, d0, d1, d2, d3)
   local start = d0 % slice.units * BLOCK
   local $words = unpack_words('<$I4s', call('GETRANGE', slice.key, start, start + BLOCK - 1))

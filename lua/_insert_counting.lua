@@ -1,10 +1,10 @@
--- The command that writes, without effect.
+-- Runs the command that writes an item, without effect, so that a refusal comes before the first write.
 local function try_writing(slice)
   call('BITFIELD', slice.key, 'GET', 'u4', 0)
 end
 
--- Insert an item; true when it was not in the slice. One that was forgotten is still in it, and counts once. Before
--- the first counter is written, before_writing is called.
+-- Inserts an item; returns true if the slice did not have it. A forgotten item is still in the slice, so its counters
+-- stay. It calls before_writing before it writes a counter.
 local function insert(slice, d0, d1, d2, d3)
   local offsets, values = counters(slice, true, d0, d1, d2, d3)
   local new = false

@@ -2,7 +2,8 @@
 
 local MAX_ITEMS = 500 -- keeps one call under 15 ms on a slow server
 
--- 'bin': all digests packed in ARGV[first]; 'hex': 32 hex digits an argument.
+-- Returns the digests of a call, packed; or nil and a refusal. With encoding 'bin' ARGV[first] has all of them, packed;
+-- with 'hex' each argument from ARGV[first] on has one, as 32 hex digits.
 local function read_digests(encoding, first)
   local packed
   if encoding == 'bin' and #ARGV == first then
@@ -25,7 +26,7 @@ local function read_digests(encoding, first)
   return packed
 end
 
--- The top 12 bits of the digest's last word pick the shard.
+-- Returns a refusal if an item is of another shard: the top 12 bits of its digest's last word decide.
 local function check_shard(meta, packed)
   if meta.shards == 1 then
     return nil

@@ -1,8 +1,9 @@
--- Whether the keys are those that the header lists: meta, and beside it keys under their own names. A caller that
--- mixes keys up would have one written as another, and every later call would fail.
+-- Checks that the keys are those of the script's header: meta, and other keys of the same shard. Mixed-up keys would
+-- damage the filter for every later call.
 
--- names: of KEYS[2], KEYS[3] and so on; others: a pattern that the names of all further keys match, if any is wanted.
--- Returns the refusal, if any.
+-- names: the names of KEYS[2], KEYS[3] and so on.
+-- others: a pattern for the names of all further keys; nil if there may be any further keys.
+-- Returns a refusal, or nil.
 local function check_keys(names, others)
   local base = string.sub(KEYS[1], 1, -1 - #'meta')
   if KEYS[1] ~= base .. 'meta' or #KEYS <= #names then
@@ -10,7 +11,7 @@ local function check_keys(names, others)
   end
   for i = 1, #names do
     if KEYS[i + 1] ~= base .. names[i] then
-      return redis.error_reply('BADARG KEYS[' .. i + 1 .. '] is to be ' .. base .. names[i])
+      return redis.error_reply('BADARG KEYS[' .. i + 1 .. '] must be ' .. base .. names[i])
     end
   end
   for i = #names + 2, others and #KEYS or 0 do

@@ -1,9 +1,9 @@
-local SILENCE = 15000 -- ms, after which a restorer counts as dead
+local SILENCE = 15000 -- ms of silence after which a restorer counts as dead
 
--- Whether a restorer that has beaten last at some time is at it still; ``ended`` are tokens of those that are not.
+-- Returns whether a restorer is alive. beaten: the time of its last sign of life; ended: tokens of ended restorers.
 local function lives(restorer, beaten, ended)
   if not restorer or string.find(' ' .. ended .. ' ', ' ' .. restorer .. ' ', 1, true) then return false end
   local silence = now_ms() - beaten
-  if silence < 0 then beat() end -- the clock was ahead: from now on it is silent
+  if silence < 0 then beat() end -- this server's clock was ahead: the silence counts from now on
   return silence < SILENCE
 end

@@ -1,6 +1,6 @@
--- What fences the steps of a restore: one restorer at a time writes, and another takes over when it has been silent.
+-- The fence of a restore's steps: one restorer at a time writes; another takes over if it is silent for too long.
 
--- Returns the refusal, or nil.
+-- Returns a refusal, or nil.
 local function fence_restorer(uid, token)
   local values = redis.call('HMGET', KEYS[1], 'uid', 'phase', 'restorer')
   if not values[1] then
@@ -12,7 +12,7 @@ local function fence_restorer(uid, token)
   end
 end
 
--- The restorer shows that it lives.
+-- Notes a sign of life of the restorer.
 local function beat()
   redis.call('HSET', KEYS[1], 'restored', now_ms())
 end

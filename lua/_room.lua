@@ -1,4 +1,5 @@
--- Whether today of a growing filter has room for what is new of a call; only near its limit is that counted.
+-- Returns whether today of a growing filter has room for the new items of a call. The new items are counted only if
+-- there may be too little room.
 local function has_room(job, any_forgotten)
   local room = job.meta.limit and job.meta.limit - job.meta.inserted
   if not room or room >= job.count then

@@ -1,5 +1,5 @@
--- Note that the live slices hold nothing older than an epoch any more, and drop the counts of what has expired.
--- (What was forgotten before is new anyway; the script expire removes it, some at a time.)
+-- Notes the oldest epoch of the live slices, and drops the entries of older ones from closed. (Older forgotten digests
+-- do no harm, because their items have expired; the script expire removes them, some at a time.)
 local function set_oldest(closed, oldest)
   local kept = {}
   for entry in string.gmatch(closed, '%S+') do

@@ -1,21 +1,22 @@
--- build: rolling, phase rotating: make history_1, whose slice is in the archive, into the next history. The caller
--- reads the closed slices of the window from the archive and writes their OR, a piece at a time; bits are only added
--- that the old history has too, so answers stay what they are.
+-- build: make history_1 into the next history: rolling, phase rotating, once the closed slice is in the archive. The
+-- caller reads the closed slices of the window from the archive and writes their OR, piece by piece. The old history
+-- has all bits that are added, so answers do not change.
 --
 -- KEYS[1] meta
 -- KEYS[2] history
 -- KEYS[3] history_1
 -- KEYS[4] today
 --
--- ARGV[1] step: archived (the closed slice is in the archive), piece or finish
--- ARGV[2] uid: of the filter
--- ARGV[3] epoch: that the shard is in
--- ARGV[4] token: of this rotation
--- ARGV[5] number: archived: pieces that need not be written; piece: which; finish: how many there are
--- ARGV[6] oldest: finish: the lowest epoch that the next history holds items of; else 0
--- ARGV[7] offset: piece: in bytes; else 0
+-- ARGV[1] step: archived (notes that the closed slice is in the archive), piece or finish
+-- ARGV[2] uid: the filter's uid
+-- ARGV[3] epoch: the shard's present epoch
+-- ARGV[4] token: the token of this rotation
+-- ARGV[5] number: archived: how many pieces need no build; piece: the piece's number, from 0; finish: the number of
+--   pieces
+-- ARGV[6] oldest: finish: the lowest epoch whose items are in the next history; else 0
+-- ARGV[7] offset: piece: its offset in bytes; else 0
 -- ARGV[8] data: piece: its bytes; else empty
--- ARGV[9] late: piece: 1 if it was made of the whole old history, because a closed slice is missing; else 0
+-- ARGV[9] late: piece: 1 if it has the whole old history in it, because a closed slice is missing; else 0
 --
 -- Reply: 1.
 -- Errors: NOFILTER, MISMATCH, LOST, RESTORING, BADPHASE, BADARG
@@ -34,9 +35,14 @@ local meta
 refusal, meta = fence(uid, epoch, 'rotating', token)
 if refusal then return refusal end
 
-local expected = step == 'archived' and 'nil' or number
-if tostring(meta.pieces) ~= expected then
-  return redis.error_reply('BADPHASE the next piece is ' .. tostring(meta.pieces))
+local expected -- archived comes before any piece, each piece in its turn, and finish after the last
+if step == 'archived' then
+  expected = not meta.pieces
+else
+  expected = meta.pieces and meta.pieces == tonumber(number)
+end
+if not expected then
+  return redis.error_reply('BADPHASE the number of pieces built is ' .. (meta.pieces or 'not known yet'))
 end
 refusal = check_slices(meta.slices)
 if refusal then return refusal end
@@ -51,11 +57,12 @@ elseif step == 'piece' then
   if late == '1' then redis.call('HSET', meta_key, 'late', 1) end
   redis.call('HSET', meta_key, 'pieces', number + 1)
 elseif step == 'finish' then
-  local kept = redis.call('HMGET', meta_key, 'closed', 'late', 'oldest')
+  local closed, was_late, last_oldest = unpack(redis.call('HMGET', meta_key, 'closed', 'late', 'oldest'))
+  if was_late then oldest = last_oldest or oldest end -- the items of the old history are still there
   local geometry = string.match(meta.slices, 'today(:%d+:%d+)')
   try_renaming(closed_key)
   redis.call('HSET', meta_key, 'phase', 'idle', 'slices', 'history' .. geometry .. ' today' .. geometry)
-  set_oldest(kept[1], tonumber(kept[2] and kept[3] or oldest))
+  set_oldest(closed, tonumber(oldest))
   redis.call('HDEL', meta_key, 'pieces', 'late')
   redis.call('RENAME', closed_key, history_key)
 else

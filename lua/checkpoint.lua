@@ -1,14 +1,15 @@
--- checkpoint: number a checkpoint of a shard when it begins, and note when it is finished. The number is in meta before
--- anything is read, so that a server that comes back older than a checkpoint is seen to be.
+-- checkpoint: number a checkpoint of a shard when it begins, and note its time when it is finished. The number is in
+-- meta before the slices are read. So a server that comes back with a lower number is older than the archive.
 --
 -- KEYS[1] meta
 --
 -- ARGV[1] step: begin or finish
--- ARGV[2] uid: of the filter
--- ARGV[3] number: begin: of the archive's last checkpoint; finish: of this one
--- ARGV[4] begun: finish: when it was begun, server time, ms; else 0
+-- ARGV[2] uid: the filter's uid
+-- ARGV[3] number: begin: the number of the archive's last checkpoint; finish: the number of this one
+-- ARGV[4] begun: finish: the server time at which it began, ms; else 0
 --
--- The time of the last one is kept if it is later, but not if it lies in the future (this server's clock was ahead).
+-- The later of this and the last checkpoint's time is kept. A last time in the future (this server's clock was ahead)
+-- does not count.
 --
 -- Reply: meta as it is now, an array of field and value in turn.
 -- Errors: NOFILTER, MISMATCH, RESTORING, BADARG

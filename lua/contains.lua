@@ -1,17 +1,17 @@
--- contains: test items without inserting; writes nothing, so a replica can answer it.
+-- contains: test items without inserting them. It writes nothing, so a replica can answer it.
 --
 -- KEYS[1] meta
 -- KEYS[2] forgotten
--- KEYS[3…] slices: the live ones, from oldest to newest
+-- KEYS[3…] slices: the live slices, from oldest to newest
 --
--- ARGV[1] uid: of the filter
--- ARGV[2] call id: always -, nothing is recorded
--- ARGV[3] max_age: ring: look only at the so many newest slices; 0 for all, and for every other retention
+-- ARGV[1] uid: the filter's uid
+-- ARGV[2] call id: always -, because nothing is recorded
+-- ARGV[3] max_age: ring: test only this many of the newest slices, or 0 for all; every other retention: 0
 -- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
 -- ARGV[5…] items: at most 500 digests, all of this shard
 --
--- Reply: an array of one integer an item, its age: 0 = not seen; 1 = seen, in the newest slice; n = in the n-th newest
--- (rolling: 2 = in any older one; ring with write=all: always 1).
+-- Reply: an array with the age of each item: 0 = not seen; n = seen, in the n-th newest slice (rolling: 2 = in any
+-- older slice; ring with write=all: 1 = seen).
 -- Errors: NOFILTER, MISMATCH, LOST, STALE, RESTORING, BADARG
 
 -- @include "_filter.lua"

@@ -1,19 +1,19 @@
--- create: make one shard of a filter, or read it if it is there: the first creator decides, the others copy.
--- A filter of several shards is made shard 0 first (phase creating), the others (phase idle), then "finish" on
--- shard 0; whoever comes after a crash between does the same steps again.
+-- create: make one shard of a filter, or read it if it is there. The first creator's configuration counts for all.
+-- A filter of several shards is made in three steps: "make" for shard 0 (phase creating), "make" for the others (phase
+-- idle), and "finish" for shard 0. After a crash the next creator repeats all steps.
 --
 -- KEYS[1] meta
 -- KEYS[2] replies
 -- KEYS[3] forgotten
 -- KEYS[4] today
--- KEYS[5…] leftovers: other slices that an earlier filter may have left
+-- KEYS[5…] leftovers: slices that an earlier filter may have left
 --
 -- ARGV[1] step: make or finish
--- ARGV[2] uid: of the filter
--- ARGV[3] bytes: of today
--- ARGV[4…] fields: of meta, field and value in turn
+-- ARGV[2] uid: the filter's uid
+-- ARGV[3] bytes: the bytes of today
+-- ARGV[4…] fields: make: fields of meta, field and value in turn
 --
--- Reply: meta as it is now, an array of field and value in turn.
+-- Reply: the present meta, an array of field and value in turn.
 -- Errors: NOFILTER, MISMATCH, LOST, BADARG
 
 -- @include "_keys.lua"
@@ -39,7 +39,7 @@ elseif step == 'make' and bytes and bytes > 0 and #ARGV >= 5 and #ARGV % 2 == 1 
       end
     end
     local now = now_ms()
-    redis.call('SETRANGE', today_key, 0, '') -- without effect: a user may lack the right to it, or the server memory
+    redis.call('SETRANGE', today_key, 0, '') -- without effect: a refusal (rights, memory) must come before any write
     redis.call('UNLINK', KEYS[2], KEYS[3])
     redis.call('HSET', meta_key, 'uid', uid, 'created', now, 'opened', now, unpack(ARGV, 4))
     redis.call('SETRANGE', today_key, bytes - 1, '\0')

@@ -1,17 +1,18 @@
--- drop: remove one shard of a filter: "begin" first, so that a drop that dies half-way is seen and nothing writes to
--- the shard any more; then "delete" for its keys, a few at a time because bitmaps are freed at once (1 ms each), and
--- last for meta. Shard 0 begins first and goes last. Nothing is done to a shard of which something else was read.
+-- drop: remove one shard of a filter. First "begin" puts it into phase dropping: nothing writes to it any more, and a
+-- drop that dies half-way is noticed. Then "delete" removes its keys, a few at a time because a bitmap takes 1 ms, and
+-- meta last. Shard 0 begins first and goes last. A shard with another identity than expected is left alone.
 --
 -- KEYS[1] meta
--- KEYS[2…] keys: delete: to be removed, meta among them or not; else merging_1, which is there only while a script runs
+-- KEYS[2…] keys: delete: the keys to remove, which may include meta; else merging_1, which exists only within scripts
 --
--- ARGV[1] step: begin; abandon: begin if the filter is still being made, so that nobody has it yet; or delete
--- ARGV[2] identity: uid, timeline and restorer as meta was seen to have them, with / between; empty if it had no uid.
---   A filter that was brought back from its archive has the uid of the one that was dropped
--- ARGV[3] archive: begin: 1 if what the archive has goes too, else 0; whoever ends this drop does the same
+-- ARGV[1] step: begin; abandon (begin, but only if the filter is still being made, so no client uses it); or delete
+-- ARGV[2] identity: uid, timeline and restorer of meta as it was read, with / between; empty if there was no meta. The
+--   uid is not enough: a filter that is restored after a drop has the uid of the dropped one
+-- ARGV[3] archive: begin: 1 if the drop removes the archive too, else 0; a process that finishes the drop reads it
 --
--- Reply: begin and abandon: meta as it is now, an array of field and value in turn, empty if it is another's, gone, or
---   (abandon) made; delete: how many keys were removed, -1 if meta is another's. Without meta keys are leftovers.
+-- Reply: begin, abandon: the present meta, an array of field and value in turn; empty if the identity is another, or
+--   (abandon) the filter is made. delete: how many keys were removed; -1 if the identity is another. Without meta the
+--   keys are leftovers and are removed.
 -- Errors: BADARG
 
 -- @include "_keys.lua"
@@ -25,8 +26,8 @@ local now = found[1] and table.concat({ found[1], found[2] or '', found[3] or ''
 
 if (step == 'begin' or step == 'abandon') and #KEYS > 1 then
   if now == '' or now ~= identity or (step == 'abandon' and found[4] ~= 'creating') then return {} end
-  -- First the right to what comes later is tried; and a server at maxmemory lets a script write on whose first write
-  -- needs no memory.
+  -- UNLINK has no effect here. It comes first because a user may lack the right to it, which delete needs; and because
+  -- a server at maxmemory accepts all writes of a script whose first write needs no memory.
   redis.call('UNLINK', KEYS[2])
   redis.call('HSET', meta_key, 'phase', 'dropping', 'archive_goes', archive)
   return redis.call('HGETALL', meta_key)

@@ -1,13 +1,13 @@
--- expire: remove digests that were forgotten in epochs of which the live slices hold nothing any more. They are new
--- anyway, so this may be done late, and is done some at a time.
+-- expire: remove digests that were forgotten in epochs older than every live slice. Their items have expired and are
+-- new anyway. So this may happen late, and some digests at a time.
 --
 -- KEYS[1] meta
 -- KEYS[2] forgotten
 --
--- ARGV[1] uid: of the filter
--- ARGV[2] limit: how many at most
+-- ARGV[1] uid: the filter's uid
+-- ARGV[2] limit: the most digests to remove
 --
--- Reply: how many were removed.
+-- Reply: how many digests were removed.
 -- Errors: NOFILTER, MISMATCH, BADARG
 
 -- @include "_keys.lua"

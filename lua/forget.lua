@@ -1,17 +1,17 @@
--- forget: make items new again, in any layout: an exact set of digests that the other scripts consult.
+-- forget: make items new once more, in any layout. Their digests go into a sorted set that the other scripts consult.
 --
 -- KEYS[1] meta
 -- KEYS[2] replies
 -- KEYS[3] forgotten
--- KEYS[4…] slices: the live ones, from oldest to newest
+-- KEYS[4…] slices: the live slices, from oldest to newest
 --
--- ARGV[1] uid: of the filter
+-- ARGV[1] uid: the filter's uid
 -- ARGV[2] call id: client/slot/sequence/deadline (deadline: server time in ms), or - for none
 -- ARGV[3] max_age: 0
 -- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
 -- ARGV[5…] items: at most 500 digests, all of this shard
 --
--- Reply: an array of one integer an item: 1 = it was seen and is new again, 0 = it was not seen.
+-- Reply: an array of one integer an item: 1 = it was seen and is new once more, 0 = it was not seen.
 -- Errors: NOFILTER, MISMATCH, LOST, STALE, RESTORING, OLDCALL, LATECALL, BADARG
 
 -- @include "_filter.lua"
@@ -37,7 +37,7 @@ for i = 1, job.count do
   local digest = string.sub(packed, i * 16 - 15, i * 16)
   if not job.call.changed_nothing and age_in(tested, struct.unpack('<I4I4I4I4', digest)) > 0
     and not redis.call('ZSCORE', KEYS[3], digest) then
-    if not changed then -- before the first digest, as a user may lack the right to these
+    if not changed then -- before the first digest, because a user may lack the right to these commands
       note_change()
       remove_old_records(job.call)
       changed = true

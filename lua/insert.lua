@@ -1,36 +1,39 @@
 -- insert: test items and insert those that have not been seen, in one atomic step.
 --
--- The keys of a filter called news, prefix urifilter; one {hash tag} a shard:
+-- The keys of a filter with the name news and the prefix urifilter; the keys of a shard have one {hash tag}:
 --   urifilter:filters             set: the names of the filters (written outside the scripts)
---   urifilter:{news:0}:meta       hash: uid, configuration, epoch, phase, slices ("name:units:bytes …", the live ones,
---                                 oldest first), inserted (into today), opened (today, ms; ahead: see reopen), closed
---                                 ("epoch:opened:closed:inserted …", the others of the window), oldest (epoch);
---                                 growing: limit (items of today); rotating: token, pieces, late; with an archive:
---                                 checkpoint (number), checkpointed and changed (ms), worker, leased, timeline (token of
---                                 the last restore); restoring: restorer, restored (ms), before (the phase), arranged,
+--   urifilter:{news:0}:meta       hash: uid, configuration, epoch, phase, slices (the live slices, oldest first, as
+--                                 "name:units:bytes …"), inserted (number of items in today), opened (time of today,
+--                                 ms), ahead (see reopen), closed (the closed slices of the window, as
+--                                 "epoch:opened:closed:inserted …"), oldest (epoch);
+--                                 growing: limit (items that today is for); rotating: token, pieces, late;
+--                                 with an archive: checkpoint (number), checkpointed and changed (ms), worker, leased,
+--                                 timeline (token of the last restore);
+--                                 restoring: restorer, restored (ms), before (the phase), arranged,
 --                                 worked (1: Redis was written to since the checkpoint)
---   urifilter:{news:0}:replies    hash: client/slot -> the last answer of a writing call
+--   urifilter:{news:0}:replies    hash: client/slot -> the record of the slot's last writing call
 --   urifilter:{news:0}:forgotten  sorted set: digests that count as new once more, scored by epoch and time
---   urifilter:{news:0}:today      newest slice, a bitmap: the only one written to (ring with write=all: all are)
---   urifilter:{news:0}:history    rolling: everything older than today that has not expired, merged
---   urifilter:{news:0}:history_1  closed slices, newest first: history_1, history_2 … (rolling: while a rotation runs)
---   urifilter:{news:0}:today_next the next today, before a rotation
+--   urifilter:{news:0}:today      bitmap: the newest slice; only this is written to (ring with write=all: all slices)
+--   urifilter:{news:0}:history    bitmap: rolling: all slices older than today that have not expired, merged
+--   urifilter:{news:0}:history_1  bitmap: the newest closed slice; history_2 … are older (rolling: history_1 exists
+--                                 only while a rotation runs)
+--   urifilter:{news:0}:today_next bitmap: the next today, before a rotation
 --   urifilter:{news:0}:slice:7    hash: rolling: the closed slice of epoch 7, compressed, and its manifest
---   urifilter:{news:0}:merging_1  strings: merging_1 and merging_2, while the script merge runs
+--   urifilter:{news:0}:merging_1  strings: merging_1 and merging_2 exist only while merge or refill runs
 --
 -- KEYS[1] meta
 -- KEYS[2] replies
 -- KEYS[3] forgotten
--- KEYS[4…] slices: the live ones, from oldest to newest
+-- KEYS[4…] slices: the live slices, from oldest to newest
 --
--- ARGV[1] uid: of the filter
+-- ARGV[1] uid: the filter's uid
 -- ARGV[2] call id: client/slot/sequence/deadline (deadline: server time in ms), or - for none
--- ARGV[3] max_age: ring: look only at the so many newest slices; 0 for all, and for every other retention
+-- ARGV[3] max_age: ring: test only this many of the newest slices, or 0 for all; every other retention: 0
 -- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
--- ARGV[5…] items: at most 500 digests, all of this shard; with n slices at most 2000/n, to be quick
+-- ARGV[5…] items: at most 500 digests, all of this shard; for a quick call, with n slices at most 2000/n
 --
--- Reply: an array of one integer an item, its age: 0 = new, now inserted; 1 = seen, in the newest slice; n = in the
--- n-th newest (rolling: 2 = in any older one; ring with write=all: always 1).
+-- Reply: an array with the age of each item: 0 = new, and now inserted; n = seen, in the n-th newest slice (rolling:
+-- 2 = in any older slice; ring with write=all: 1 = seen).
 -- Errors: NOFILTER, MISMATCH, LOST, STALE, FULL, RESTORING, OLDCALL, LATECALL, BADARG
 
 -- @include "_filter.lua"
@@ -56,7 +59,7 @@ local one_slice, last_seen = #job.slices == 1, job.meta.expire_after == 'last-se
 local any_forgotten = redis.call('EXISTS', KEYS[3]) == 1
 local unpack_digest, ages = struct.unpack, {}
 
--- A repeat of a call that changed nothing: all was seen, and what has expired since counts as seen.
+-- This repeats a call that changed nothing, so all its items were seen. Items that have expired since count as seen.
 if job.call.changed_nothing then
   for i = 1, job.count do
     local age = age_in(tested, unpack_digest('<I4I4I4I4', packed, i * 16 - 15))
@@ -69,8 +72,8 @@ if not has_room(job, any_forgotten) then
   return redis.error_reply('FULL today is for ' .. job.meta.limit .. ' items: the next slice must be made')
 end
 
--- A user may lack the right to a command. All that a call may need once a bit is written is tried before: a script that
--- dies in between has inserted items whose finder is never told so.
+-- A user may lack the right to a command. A script that stopped after its first bit would have inserted items without
+-- answering "new". So all commands that the call may still need are tried before the first bit.
 local tried = false
 before_writing = function()
   if tried then return end

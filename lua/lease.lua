@@ -1,15 +1,15 @@
--- lease: of many workers let one at a time look after a filter. Nothing is wrong if two do; it is twice the work.
+-- lease: let one worker at a time look after a filter. Two at a time do no harm, but do the work twice.
 --
 -- KEYS[1] meta
 --
--- ARGV[1] step: take (or take for longer) or release
--- ARGV[2] uid: of the filter
--- ARGV[3] token: of this worker
--- ARGV[4] time: ms from now for which it is taken; release: 0
+-- ARGV[1] step: take (or prolong) or release
+-- ARGV[2] uid: the filter's uid
+-- ARGV[3] token: the token of this worker
+-- ARGV[4] time: take: the ms for which the lease holds; release: 0
 --
--- A lease that ends later than one that is taken now (this server's clock was ahead) counts as taken now.
+-- Another worker's lease that ends more than this time from now (this server's clock was ahead) counts as taken now.
 --
--- Reply: 1 if this worker has it, or had it; else 0.
+-- Reply: take: 1 if this worker has the lease now; release: 1 if the lease is free now; else 0.
 -- Errors: NOFILTER, MISMATCH, BADARG
 
 -- @include "_keys.lua"

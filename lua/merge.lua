@@ -1,21 +1,21 @@
--- merge: union: OR bitmaps of another filter, of the same geometry, hash and seed, into the live slices of this one.
--- OR may be done again, so a union that died half-way is just begun anew.
+-- merge: OR bitmaps of another filter into the live slices of this one, for a union. Both filters have the same
+-- geometry, hash and seed. OR may be repeated, so a union that died half-way is begun anew.
 --
 -- KEYS[1] meta
 -- KEYS[2] forgotten
--- KEYS[3] merging 1: a string that exists only while this runs
--- KEYS[4] merging 2: likewise
--- KEYS[5…] slices: the live ones, from oldest to newest
+-- KEYS[3] merging 1: a string that exists only while the script runs
+-- KEYS[4] merging 2: another such string
+-- KEYS[5…] slices: the live slices, from oldest to newest
 --
--- ARGV[1] uid: of the filter
--- ARGV[2] step: forget (items that the other filter has forgotten, so that they stay new unless seen here), piece or
+-- ARGV[1] uid: the filter's uid
+-- ARGV[2] step: forget (the other filter's forgotten items: they stay new unless this filter has seen them), piece or
 --   count
--- ARGV[3] slice: piece, count: which of the live ones, the oldest being 1; else 0
--- ARGV[4] number: piece: its offset in bytes; count: items that the slice holds at least; else 0
--- ARGV[5] data: forget: digests of 16 bytes; piece: its bytes; else empty
--- ARGV[6] epoch: that the shard is in; in another, or while it rotates, the slices are not those that were meant
+-- ARGV[3] slice: piece, count: the number of the live slice, the oldest being 1; else 0
+-- ARGV[4] number: piece: its offset in bytes; count: the least number of items that the slice has; else 0
+-- ARGV[5] data: forget: digests of 16 bytes, packed; piece: its bytes; else empty
+-- ARGV[6] epoch: the shard's epoch for the caller; in another epoch, or during a rotation, the slices are others
 --
--- Reply: piece: how many bits were not set before; forget: how many items were added; count: 1.
+-- Reply: piece: how many bits were set that were not before; forget: how many digests were added; count: 1.
 -- Errors: NOFILTER, MISMATCH, LOST, STALE, RESTORING, BADPHASE, BADARG
 
 -- @include "_keys.lua"

@@ -1,9 +1,9 @@
--- probe: find the commands of the scripts that this user may not run: each is tried where it has no effect. (ACL DRYRUN
--- would tell, but is not for everybody, nor in 6.2.)
+-- probe: find the commands of the scripts that this user may not run, by trying each where it has no effect. (ACL
+-- DRYRUN would tell, but needs rights of its own, and Redis 6.2 does not have it.)
 --
--- KEYS[1] merging 1: a key of a shard that is absent, unless a script runs
+-- KEYS[1] merging 1: a key of a shard that exists only while another script runs, so it is absent here
 --
--- ARGV[1] word: list
+-- ARGV[1] word: always list
 --
 -- Reply: an array of the names of the commands that were refused.
 -- Errors: BADARG

@@ -1,21 +1,21 @@
--- refill: bring a shard back from its archive: bytes of slices, kept replies, what was forgotten. Bits are merged
--- into what is there, so that this may be done again by whoever takes over.
+-- refill: restore the contents of a shard: bits of slices, records of calls, forgotten digests. Bits are merged into
+-- the existing ones, so another restorer that takes over may repeat every step.
 --
 -- KEYS[1] meta
 -- KEYS[2] replies
 -- KEYS[3] forgotten
--- KEYS[4] merging 1: a string that exists only while this runs
--- KEYS[5] merging 2: likewise
--- KEYS[6…] slices: allocate, piece: one; remove: keys that the shard has no place for; else none
+-- KEYS[4] merging 1: a string that exists only while the script runs
+-- KEYS[5] merging 2: another such string
+-- KEYS[6…] slices: allocate, piece: one slice; remove: the keys to remove; else none
 --
 -- ARGV[1] step: allocate, piece, remove, replies (records, unless there is a later one), forget or unforget
--- ARGV[2] uid: of the filter
--- ARGV[3] token: of this restorer
--- ARGV[4] offset: piece: in bytes; allocate: how many bytes; else 0
+-- ARGV[2] uid: the filter's uid
+-- ARGV[3] token: the token of this restorer
+-- ARGV[4] offset: piece: its offset in bytes; allocate: the bytes of the slice; else 0
 -- ARGV[5…] data: piece: its bytes; replies: field and record in turn; forget: score and digest in turn;
 --   unforget: digests
 --
--- Reply: 1; allocate: 1 if the slice was there, else 0.
+-- Reply: 1; allocate: 1 if the slice was there in full length, else 0.
 -- Errors: NOFILTER, MISMATCH, BADPHASE, BADARG
 
 -- @include "_keys.lua"
@@ -47,7 +47,9 @@ elseif step == 'remove' then
 elseif step == 'replies' then
   for i = 5, #ARGV, 2 do
     local there = redis.call('HGET', replies_key, ARGV[i])
-    if not there or (cmsgpack.unpack(there)) < (cmsgpack.unpack(ARGV[i + 1])) then
+    local archived_sequence = cmsgpack.unpack(ARGV[i + 1])
+    local sequence = there and cmsgpack.unpack(there)
+    if not sequence or sequence < archived_sequence then
       redis.call('HSET', replies_key, ARGV[i], ARGV[i + 1])
     end
   end

@@ -1,12 +1,12 @@
--- remove: take items out again; layout counting only. Remove only what you know was inserted: what was not is
--- noticed all but error_rate of the time, and otherwise hides other items.
+-- remove: take items out again; layout counting only. Remove only items that were certainly inserted. The removal of an
+-- item that was not inserted does harm with the probability of the error rate: other items then count as new.
 --
 -- KEYS[1] meta
 -- KEYS[2] replies
 -- KEYS[3] forgotten
 -- KEYS[4…] slices: today
 --
--- ARGV[1] uid: of the filter
+-- ARGV[1] uid: the filter's uid
 -- ARGV[2] call id: client/slot/sequence/deadline (deadline: server time in ms), or - for none
 -- ARGV[3] max_age: 0
 -- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
@@ -38,7 +38,7 @@ for i = 1, job.count do
   if not job.call.changed_nothing and not forgotten then
     local offsets, values = counters(job.today, false, struct.unpack('<I4I4I4I4', packed, i * 16 - 15))
     if offsets then
-      if removed == 0 then -- before the first counter, as a user may lack the right to these
+      if removed == 0 then -- before the first counter, because a user may lack the right to these commands
         note_change()
         remove_old_records(job.call)
       end

@@ -1,18 +1,18 @@
--- reopen: if today was opened in the future by this server's clock, it was opened now: so what is due a period after that
--- comes late, and not when that future has passed. The clock was ahead then, or is behind now: in the second case it will
--- be right again, and then the time that was written over counts. Which it is nobody knows, so meta keeps both.
+-- reopen: if meta says that today was opened in the future, set that time to now. Otherwise the next rotation would
+-- have to wait until a period after that future. Either this server's clock was ahead then, or it is behind now. In the
+-- second case the overwritten time was right. Nothing tells the cases apart, so meta keeps the old times, in "ahead".
 --
 -- KEYS[1] meta
 --
--- ARGV[1] uid: of the filter
+-- ARGV[1] uid: the filter's uid
 --
--- Reply: 1 if it was opened in the future, else 0.
+-- Reply: 1 if the time was in the future, else 0.
 -- Errors: NOFILTER, MISMATCH, BADARG
 
 -- @include "_keys.lua"
 -- @include "_now.lua"
 
-local MOST = 300 -- bytes of the times that are kept; a clock that is set back more often than some twenty times in a period
+local MOST = 300 -- bytes of ahead: room for some twenty times, should the clock be set back often within a period
 
 local meta_key, uid = KEYS[1], ARGV[1]
 local refusal = check_keys({})

@@ -1,20 +1,20 @@
--- restore: bring a shard back from its archive: what meta says of it. While its phase is restoring nobody else reads
--- or writes its slices; refill brings their bytes. A restorer that has been silent for long is taken over, and one that
--- has given up at once; one that was heard in the future, as this server's clock was ahead, was heard now.
+-- restore: restore a shard's meta; refill restores its contents. In phase restoring no other process uses its slices.
+-- After a long silence another restorer takes over, and at once after one that has given up. A sign of life in the
+-- future (this server's clock was ahead) counts as given now.
 --
 -- KEYS[1] meta
--- KEYS[2…] slices: arrange: in pairs, a slice and the name that it gets; finish: the live ones
+-- KEYS[2…] slices: arrange: pairs of an old and a new name; finish: the live slices
 --
--- ARGV[1] step: begin, beat (to show that this restorer lives), arrange, finish; or, to give up, cancel (it is again
---   what it was, unless it was arranged) or release (it stays as it is, for whoever comes next)
--- ARGV[2] uid: of the filter
--- ARGV[3] token: of this restorer
--- ARGV[4] timeline: begin: of the meta that was seen, or missing: otherwise another process was faster; else -
--- ARGV[5] given up: begin: tokens of restorers that are known to have ended, with spaces between, or -; else -
--- ARGV[6…] fields: of meta, field and value in turn: begin: if it is missing; arrange: what the shard is to be, with
---   its phase as "before"; finish: its phase, and the numbers that are known now
+-- ARGV[1] step: begin, beat (a sign of life), arrange, finish, cancel (give up: the shard is again as it was, unless it
+--   was arranged) or release (give up: the shard stays as it is, for the next restorer)
+-- ARGV[2] uid: the filter's uid
+-- ARGV[3] token: the token of this restorer
+-- ARGV[4] timeline: begin: the timeline of meta as it was read, or missing; if it is another now, BADPHASE; else -
+-- ARGV[5] given up: begin: tokens of restorers that have ended, with spaces between, or -; else -
+-- ARGV[6…] fields: fields of meta, field and value in turn: begin: for a missing meta; arrange: the shard's new state,
+--   with its phase as "before"; finish: the new phase, and the numbers that are known by then
 --
--- Reply: begin: meta as it was found, an array of field and value in turn, empty if it was missing; else 1.
+-- Reply: begin: meta as it was, an array of field and value in turn, empty if it was missing; else 1.
 -- Errors: NOFILTER, MISMATCH, LOST, RESTORING, BADPHASE, BADARG
 
 -- @include "_keys.lua"
@@ -30,33 +30,36 @@ local refusal = check_keys({}, '^[th]%a*_?%w*$')
 if refusal then return refusal end
 
 if step == 'begin' then
-  local found = redis.call('HMGET', meta_key, 'uid', 'phase', 'restorer', 'restored', 'timeline')
-  if found[1] and found[1] ~= uid then
+  local values = redis.call('HMGET', meta_key, 'uid', 'phase', 'restorer', 'restored', 'timeline')
+  local found, phase, restorer, beaten, last_timeline = unpack(values)
+  local present = 'missing'
+  if found then present = last_timeline or '' end
+  if found and found ~= uid then
     return redis.error_reply('MISMATCH there is another filter of this name')
-  elseif found[2] == 'dropping' then
+  elseif phase == 'dropping' then
     return redis.error_reply('NOFILTER the filter is being dropped')
-  elseif found[2] == 'restoring' and found[3] ~= token and lives(found[3], found[4], given_up) then
+  elseif phase == 'restoring' and restorer ~= token and lives(restorer, beaten, given_up) then
     return redis.error_reply('RESTORING another process is restoring the filter')
-  elseif found[2] ~= 'restoring' and (found[1] and found[5] or not found[1] and 'missing' or '') ~= timeline then
+  elseif phase ~= 'restoring' and present ~= timeline then
     return redis.error_reply('BADPHASE another process was faster')
-  elseif not found[1] and #ARGV < 7 then
+  elseif not found and #ARGV < 7 then
     return redis.error_reply('BADARG meta is missing, and there are no fields for it')
   end
   local meta = redis.call('HGETALL', meta_key)
-  if not found[1] then
+  if not found then
     redis.call('HSET', meta_key, 'uid', uid, 'created', now_ms(), 'before', 'missing', unpack(ARGV, 6))
-  elseif found[2] ~= 'restoring' then
-    redis.call('HSET', meta_key, 'before', found[2])
+  elseif phase ~= 'restoring' then
+    redis.call('HSET', meta_key, 'before', phase)
   end
   redis.call('HSET', meta_key, 'phase', 'restoring', 'restorer', token, 'restored', now_ms())
   return meta
 end
 
-if step == 'finish' and redis.call('HGET', meta_key, 'timeline') == token then return 1 end -- its reply was lost
+if step == 'finish' and redis.call('HGET', meta_key, 'timeline') == token then return 1 end -- a repeat
 refusal = fence_restorer(uid, token)
 if refusal then return refusal end
 if step == 'arrange' then
-  if redis.call('HGET', meta_key, 'arranged') == token then return 1 end -- likewise; never rename twice
+  if redis.call('HGET', meta_key, 'arranged') == token then return 1 end -- a repeat, which must not rename again
   if #KEYS > 1 then try_renaming(KEYS[2]) end
   redis.call('HDEL', meta_key, 'token', 'pieces', 'late', 'limit')
   redis.call('HSET', meta_key, 'arranged', token, unpack(ARGV, 6))

@@ -1,13 +1,13 @@
--- store: rolling with Redis itself as archive: write a closed slice, compressed, beside the filter; or delete it once
--- it has expired.
+-- store: write a closed slice, compressed, beside the filter, or delete it once it has expired: rolling, with Redis
+-- itself as the archive.
 --
 -- KEYS[1] meta
 -- KEYS[2] archived: hash: piece number -> compressed piece, and the manifest
 --
 -- ARGV[1] step: write or delete
--- ARGV[2] uid: of the filter
--- ARGV[3] epoch: that the shard is in
--- ARGV[4] token: of this rotation
+-- ARGV[2] uid: the filter's uid
+-- ARGV[3] epoch: the shard's present epoch
+-- ARGV[4] token: the token of this rotation
 -- ARGV[5] field: write: a piece's number, or manifest; else empty
 -- ARGV[6] data: write: its bytes; else empty
 --

@@ -1,18 +1,18 @@
--- turn: take one shard to its next epoch: today is closed, and an empty bitmap becomes today. ring and growing are
--- then done; rolling is in phase rotating until its next history is built. Fenced by epoch: of many that turn an
--- epoch one does, and the token tells it so if its reply was lost.
+-- turn: take one shard to its next epoch: today is closed, and an empty bitmap becomes today. This finishes the turn of
+-- ring and growing; rolling is in phase rotating until its next history is built. The epoch is the fence: of several
+-- processes that turn an epoch, one succeeds. If its reply was lost, the token in meta tells it that it did.
 --
 -- KEYS[1] meta
--- KEYS[2] next: the bitmap that becomes today, as step allocate made it
--- KEYS[3…] slices: the live ones under their names after the turn, from oldest to newest
+-- KEYS[2] next: the bitmap that becomes today, made by the step allocate
+-- KEYS[3…] slices: the live slices under their names after the turn, from oldest to newest
 --
 -- ARGV[1] step: allocate (makes the next bitmap) or turn
--- ARGV[2] uid: of the filter
--- ARGV[3] epoch: that the shard is in
--- ARGV[4] token: of this rotation
--- ARGV[5] units: of the next bitmap
--- ARGV[6] bytes: of the next bitmap
--- ARGV[7] limit: growing: items that the next bitmap is for; else 0
+-- ARGV[2] uid: the filter's uid
+-- ARGV[3] epoch: the shard's present epoch
+-- ARGV[4] token: the token of this rotation
+-- ARGV[5] units: the units of the next bitmap
+-- ARGV[6] bytes: the bytes of the next bitmap
+-- ARGV[7] limit: growing: the items that the next bitmap is for; else 0
 --
 -- Reply: 1.
 -- Errors: NOFILTER, MISMATCH, LOST, RESTORING, BADPHASE, BADARG
@@ -47,14 +47,19 @@ end
 refusal = check_slices(meta.slices)
 if refusal then return refusal end
 
--- Each slice gets one older; a ring that has its window loses the oldest, under whose name comes the next.
+-- Each slice becomes one older. A ring with a full window loses its oldest slice: the next slice takes its name.
 local base = string.sub(meta_key, 1, -1 - #'meta')
 local more = redis.call('HMGET', meta_key, 'retention', 'window', 'inserted', 'opened', 'closed', 'oldest')
 local retention, window, inserted, opened, closed, oldest = unpack(more)
 local moves, entries = {}, {}
 for name, geometry in string.gmatch(meta.slices, '(%S+)(:%d+:%d+)') do
   local number = string.match(name, '^history_(%d+)$')
-  local to = name == 'today' and 'history_1' or number and 'history_' .. number + 1 or name
+  local to = name
+  if name == 'today' then
+    to = 'history_1'
+  elseif number then
+    to = 'history_' .. number + 1
+  end
   moves[#moves + 1], entries[#entries + 1] = { base .. name, base .. to }, to .. geometry
 end
 if retention == 'ring' and #moves == tonumber(window) then
@@ -70,7 +75,7 @@ for i, move in ipairs(moves) do
 end
 
 local now = now_ms()
-opened = string.format('%.0f', math.min(opened, now)) -- if this server's clock was ahead
+opened = string.format('%.0f', math.min(opened, now)) -- opened is later if this server's clock was ahead
 try_renaming(next_key)
 redis.call('HSET', meta_key, 'epoch', epoch + 1, 'phase', retention == 'rolling' and 'rotating' or 'idle', 'token', token,
   'slices', table.concat(entries, ' '), 'inserted', 0, 'opened', now)

@@ -1,25 +1,28 @@
-"""Everything that this library raises on purpose, in one tree.
+"""The exceptions of this library, in one tree.
 
 ::
 
     UriFilterError
-    ├── FilterNotFound       no filter of that name
-    ├── ConfigMismatch       it exists with other settings, or was dropped and created anew
+    ├── FilterNotFound       the server has no filter of that name
+    ├── ConfigMismatch       the filter has other settings, or was dropped and created anew
     ├── SliceLost            a bitmap or the meta of a live filter is missing, or has another length
-    ├── TooLarge             a filter that was not made: it takes more memory than is free, or much of it
+    ├── TooLarge             the filter was not made: it needs more memory than is free, or over half of it
     ├── FilterFull           growing: no further slice can be made
-    ├── Restoring            the filter is being brought back from its archive
-    ├── BadItem              an item that cannot be filtered
-    ├── RotationConflict     another rotation came first
+    ├── Restoring            the filter is being restored from its archive
+    ├── BadItem              an item cannot be filtered
+    ├── RotationConflict     another process rotated first
     ├── ServerUnavailable    the server is away, or refuses (OOM, MISCONF, READONLY, NOPERM, LOADING …)
-    │   └── AnswerLost       … after something was sent that may have inserted
-    ├── ArchiveError
-    │   ├── ArchiveMissing
-    │   └── ArchiveCorrupt
-    └── FilterAPIError       what the SDK raises: an error_code of the service, and the HTTP status
+    │   └── AnswerLost       … and a call that was sent may have inserted
+    ├── ArchiveError         the archive failed
+    │   ├── ArchiveMissing   the archive, or a part of it, is missing or was not named
+    │   └── ArchiveCorrupt   a part of the archive is damaged
+    └── FilterAPIError       the SDK's error: it has the service's error_code and the HTTP status
 
 No exception of redis-py or pymongo leaves the library. Wrong arguments of a call (a negative capacity, an
-unknown layout) are ``ValueError`` and ``TypeError`` as everywhere in Python.
+unknown layout) raise ``ValueError`` or ``TypeError``, as everywhere in Python.
+
+In the examples ``UriFilter`` and ``errors`` are imported from ``urifilter_redis``, ``news`` is an open filter, and
+``uris`` is a list of URIs.
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ __all__ = [
 
 
 class Answering(Protocol):
-    """A call about items, and how far it has come."""
+    """The items of one call, and the answers that have arrived so far."""
 
     @property
     def answers(self) -> Sequence[int | None]:
@@ -66,38 +69,59 @@ class UriFilterError(Exception):
     """The root of the tree.
 
     Attributes:
-        answers: the answers that did arrive before the error, one per item of the call, None for each item
-            whose answer did not; None when the call has no answers or nothing was sent.
-        items: the items of that call, in the caller's order; None likewise.
+        batch: the items and answers of the call that failed, from which ``retry=error`` goes on; None if the call is
+            not about items, or nothing was sent.
+        answers: the answers that arrived before the error, one per item of the call; None in place of each answer
+            that did not arrive. The whole is None without a batch.
+        items: the items of the call, in the caller's order; None without a batch.
+
+    Example:
+        >>> try:
+        ...     answers = news.insert_many(uris)
+        ... except errors.UriFilterError as error:
+        ...     print(f"not inserted: {error}")
+        ...     answers = error.answers or [None] * len(uris)
     """
 
-    #: What the call had done when it failed; ``retry=error`` goes on from it.
     batch: Answering | None = None
 
     @property
     def answers(self) -> list[int | None] | None:
-        """The ages that arrived, None for each item without one; None when nothing was sent."""
+        """The answers that arrived, None in place of each other one; None if the call has no batch."""
         return None if self.batch is None else list(self.batch.answers)
 
     @property
     def items(self) -> Sequence[object] | None:
-        """The items that the call was about, in the caller's order."""
+        """The items of the call, in the caller's order; None if the call has no batch."""
         return None if self.batch is None else self.batch.items
 
 
 class FilterNotFound(UriFilterError):
-    """There is no filter of that name on this server.
+    """The server has no filter of that name.
 
-    One that was open and has an archive may have been lost with its server's data: the message names the archive,
-    from which opening it anew restores it.
+    A filter that was open may have been lost with its server's data. If it has an archive, the message names it:
+    opening the filter with that archive restores it.
+
+    Example:
+        >>> try:
+        ...     news = UriFilter.open("news")
+        ... except errors.FilterNotFound:
+        ...     news = UriFilter.create("news", capacity=1_000_000)
     """
 
 
 class ConfigMismatch(UriFilterError):
-    """The filter on the server is not the one that the caller means, by its settings, or by the archive named.
+    """The filter on the server is not the one that the caller means: its settings or its archive are others.
 
     Attributes:
-        differences: for each setting that differs, (what was asked for, what the filter has).
+        differences: each setting that differs, as name: (the wanted value, the filter's value).
+
+    Example:
+        >>> try:
+        ...     news = UriFilter.create("news", capacity=1_000_000)
+        ... except errors.ConfigMismatch as error:
+        ...     for name, (wanted, found) in error.differences.items():
+        ...         print(f"{name}: wanted {wanted}, found {found}")
     """
 
     def __init__(self, message: str, differences: Mapping[str, tuple[object, object]] | None = None) -> None:
@@ -106,14 +130,32 @@ class ConfigMismatch(UriFilterError):
 
 
 class SliceLost(UriFilterError):
-    """A bitmap or the ``meta`` of a live filter was deleted, evicted or overwritten."""
+    """A bitmap or the ``meta`` of a live filter was deleted, evicted or overwritten.
+
+    Opening a filter that has an archive restores it; any other filter can only be dropped.
+
+    Example:
+        >>> try:
+        ...     new = news.unique(uris)
+        ... except errors.SliceLost:
+        ...     news = UriFilter.open("news", archive="/srv/archive")
+        ...     new = news.unique(uris)
+    """
 
 
 class TooLarge(UriFilterError):
-    """A filter that was not made: it takes more than the server has free, or more than half of that.
+    """The filter was not made: it needs more memory than the server has free, or more than half of it.
 
     Attributes:
-        fits: it is the latter, and ``large=True`` makes it.
+        fits: whether the free memory is enough; if so, ``large=True`` makes the filter.
+
+    Example:
+        >>> try:
+        ...     news = UriFilter.create("news", capacity=10**9)
+        ... except errors.TooLarge as error:
+        ...     if not error.fits:
+        ...         raise
+        ...     news = UriFilter.create("news", capacity=10**9, large=True)
     """
 
     def __init__(self, message: str, *, fits: bool) -> None:
@@ -122,18 +164,41 @@ class TooLarge(UriFilterError):
 
 
 class FilterFull(UriFilterError):
-    """A growing filter reached its last possible slice."""
+    """A growing filter is full, and no further slice can be made.
+
+    Example:
+        >>> try:
+        ...     new = news.unique(uris)
+        ... except errors.FilterFull:
+        ...     more = UriFilter.create("more", capacity=10_000_000, retention="growing")
+        ...     new = more.unique(uri for uri in uris if uri not in news)
+    """
 
 
 class Restoring(UriFilterError):
-    """The filter is being restored from its archive; ask again later."""
+    """The filter is being restored from its archive; ask again later.
+
+    Example:
+        >>> while True:
+        ...     try:
+        ...         new = news.unique(uris)
+        ...         break
+        ...     except errors.Restoring:
+        ...         time.sleep(1)
+    """
 
 
 class BadItem(UriFilterError):
-    """Items that cannot be filtered; nothing of the call was sent.
+    """Some items cannot be filtered; nothing of the call was sent.
 
     Attributes:
-        indices: the positions of all bad items in the call, ascending.
+        indices: the positions of all bad items in the call, from 0, ascending.
+
+    Example:
+        >>> try:
+        ...     new = news.unique(uris)
+        ... except errors.BadItem as error:
+        ...     new = news.unique(uri for i, uri in enumerate(uris) if i not in error.indices)
     """
 
     def __init__(self, message: str, indices: Sequence[int] = ()) -> None:
@@ -142,43 +207,92 @@ class BadItem(UriFilterError):
 
 
 class RotationConflict(UriFilterError):
-    """Another process rotated first."""
+    """Another process rotated first, so the filter has its new slice already.
+
+    Example:
+        >>> try:
+        ...     daily.rotate(expected_epoch=daily.epoch())  # daily is a ring
+        ... except errors.RotationConflict:
+        ...     pass
+    """
 
 
 class ServerUnavailable(UriFilterError):
-    """The server cannot be reached, or answers that it will not serve."""
+    """The server cannot be reached, or refuses to serve.
+
+    Example:
+        >>> try:
+        ...     seen = "https://example.com/a" in news
+        ... except errors.ServerUnavailable as error:
+        ...     print(f"try again later: {error}")
+    """
 
 
 class AnswerLost(ServerUnavailable):
-    """The retries ran out after something was sent that may have inserted.
+    """The retries ran out after a call was sent that may have inserted.
 
-    Pass the error as ``retry=`` to the same method with the same items: it asks again only for what has no
-    answer yet, under the same call ids, so that "new" is still answered exactly once.
+    Pass the error as ``retry=`` to the same method with the same items. The method asks again only for the items
+    without an answer. It uses the same call ids, so "new" is still answered exactly once.
+
+    Example:
+        >>> try:
+        ...     new = news.unique(uris)
+        ... except errors.AnswerLost as error:
+        ...     new = news.unique(uris, retry=error)
     """
 
 
 class ArchiveError(UriFilterError):
-    """The archive failed."""
+    """The archive failed: it cannot be reached, read or written.
+
+    Example:
+        >>> try:
+        ...     news.checkpoint()
+        ... except errors.ArchiveError as error:
+        ...     print(f"the last checkpoint is {news.checkpoint_age():.0f} s old: {error}")
+    """
 
 
 class ArchiveMissing(ArchiveError):
-    """The archive, or something that must be in it, is not there; or it was not named, and the filter has one."""
+    """The archive or a part of it is missing, or the caller did not name the filter's archive.
+
+    Example:
+        >>> try:
+        ...     news = UriFilter.create("news", capacity=1_000_000)
+        ... except errors.ArchiveMissing:
+        ...     news = UriFilter.create("news", capacity=1_000_000, archive="/srv/archive")
+    """
 
 
 class ArchiveCorrupt(ArchiveError):
-    """Something in the archive is not what its manifest says."""
+    """A part of the archive is damaged: it is not as its manifest says.
+
+    Example:
+        >>> try:
+        ...     news = UriFilter.open("news", archive="/srv/archive")
+        ... except errors.ArchiveCorrupt as error:
+        ...     print(f"bring a copy of the archive back, then open the filter: {error}")
+    """
 
 
 class FilterAPIError(UriFilterError):
     """The HTTP service refused, failed, or could not be reached.
 
     Attributes:
-        error_code: the service's word for it (README, "Errors of the service"), or what the SDK itself found:
-            ``answer_lost`` (it may have inserted: pass the error as ``retry=``), ``unreachable``, ``bad_item``,
-            ``bad_response``.
-        status: of HTTP; None when there was no response.
-        retry_after: seconds after which the service wants to be asked again; 0 if it did not say.
-        indices: of the bad items, when the error is about some.
+        error_code: the service's word for the error (README, "Errors of the service"), or one of the SDK's own:
+            ``answer_lost`` (the request may have inserted: pass the error as ``retry=``), ``unreachable``,
+            ``bad_item``, ``bad_response``.
+        status: the HTTP status; None if there was no response.
+        retry_after: seconds to wait before the next attempt; 0 if the service did not say.
+        indices: the positions of the bad items, from 0, ascending; empty if the error is not about items.
+
+    Example:
+        >>> try:
+        ...     new = news.unique(uris)  # news is a filter of the SDK here
+        ... except errors.FilterAPIError as error:
+        ...     if error.error_code != "answer_lost":
+        ...         raise
+        ...     new = news.unique(uris, retry=error)
     """
 
     def __init__(

@@ -16,7 +16,7 @@ import traceback
 import pytest
 
 import urifilter_redis
-from urifilter_redis import AsyncUriFilter, Timeouts, UriFilter, drop_filter, list_filters
+from urifilter_redis import AsyncUriFilter, Timeouts, UriFilter, drop_filter, errors, list_filters
 from urifilter_redis.opened import OpenedFilter
 
 CLASSES = {"UriFilter": (OpenedFilter, UriFilter), "AsyncUriFilter": (OpenedFilter, AsyncUriFilter)}
@@ -49,6 +49,15 @@ def test_example_of_a_function(redis70, monkeypatch, function):
     assert examples
     for example in examples:
         assert asyncio.run(run(example.source, names)) == example.want
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_example_of_an_error(name):
+    """Each error has an example in which a caller handles it."""
+    sources = [each.source for each in doctest.DocTestParser().get_examples(inspect.getdoc(getattr(errors, name)))]
+    nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
+    handled = [ast.unparse(node.type) for node in nodes if isinstance(node, ast.ExceptHandler)]
+    assert handled == [f"errors.{name}"]
 
 
 def test_types_that_are_returned_are_public():

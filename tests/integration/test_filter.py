@@ -134,7 +134,7 @@ def test_one_item_for_many(redis70, one):
             news.forget,
             lambda x: [*news.iter_unique(x)],
         ):
-            with pytest.raises(TypeError, match="list of items is wanted, not one: .*abc"):
+            with pytest.raises(TypeError, match="list of items is wanted, not one item: .*abc"):
                 method(one)
         assert news.inserted() == 0
 

@@ -138,7 +138,7 @@ def test_memory_that_is_taken_meanwhile(redis70, at, shards):
             assert creator.error is None
             return
         assert isinstance(creator.error, ServerUnavailable)
-        assert ("what was made of the filter is removed again" in str(creator.error)) == (at == "EVALSHA")
+        assert ("the shards that were made are removed again" in str(creator.error)) == (at == "EVALSHA")
         assert admin.keys() == []
 
 
@@ -268,7 +268,7 @@ def test_a_restore_that_does_not_fit(make_server, folder):
         UriFilter.create("other", redis=server.url, capacity=1000).close()
         used = admin.info("memory")["used_memory"]
         admin.config_set("maxmemory", used + 12_000_000)
-        with pytest.raises(TooLarge, match="to be brought back it takes .* raise maxmemory, or free some") as refused:
+        with pytest.raises(TooLarge, match="its restore takes .* raise maxmemory, or free some") as refused:
             UriFilter.open("news", **where)
         assert not refused.value.fits
         assert admin.keys("urifilter:{news:*") == []

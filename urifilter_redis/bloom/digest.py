@@ -1,4 +1,4 @@
-"""Digests: 16 bytes an item, the "precomputed double-hash inputs" of the scripts."""
+"""Digests: 16 bytes an item, from which the scripts compute its offsets."""
 
 from __future__ import annotations
 
@@ -21,15 +21,19 @@ _WORDS = struct.Struct("<4I")
 
 
 def hasher(name: str, seed: str) -> Callable[[Iterable[bytes]], list[bytes]]:
-    """Return a function from the bytes of items to their digests, a list at a time.
+    """Return a function that takes the bytes of items and returns a list of their digests.
 
     Args:
-        name: ``mmh3`` (MurmurHash3, x64, 128 bits), ``md5``, or ``blake2b`` (keyed; for hostile input: pairs that
-            collide under every seed of mmh3 can be made).
-        seed: as ``new_seed`` returned it.
+        name: ``mmh3`` (MurmurHash3, x64, 128 bits), ``md5``, or ``blake2b``. blake2b is keyed and is for hostile
+            input: an attacker can make pairs of items that collide under every seed of mmh3.
+        seed: a seed as ``new_seed`` returns it.
 
     Raises:
-        ValueError: no such hash.
+        ValueError: there is no hash of this name.
+
+    Example:
+        >>> hasher("mmh3", "0")([b"https://example.com/"])[0].hex()
+        '9f348cc2269b0ab5bd415398b25dcba4'
     """
     if name == "mmh3":
         number, digest = int(seed), mmh3.mmh3_x64_128_digest
@@ -43,16 +47,20 @@ def hasher(name: str, seed: str) -> Callable[[Iterable[bytes]], list[bytes]]:
 
 
 def new_seed(name: str, seed: int | str | None = None) -> str:
-    """Return a seed as text: decimal for mmh3, empty for md5, 32 hex digits for blake2b; random if None.
+    """Return a seed as text: decimal for mmh3, empty for md5, 32 hex digits for blake2b.
+
+    Args:
+        name: the name of a hash, one of ``HASHES``.
+        seed: the wanted seed; None: a random one.
 
     Raises:
-        ValueError: no such hash, or no such seed of it.
+        ValueError: there is no hash of this name, or it does not take this seed.
     """
     if name == "mmh3":
         return _mmh3_seed(seed)
     if name == "md5":
         if seed not in {None, ""}:
-            raise ValueError("md5 takes no seed")
+            raise ValueError("md5 takes no seed: leave it out")
         return ""
     if name == "blake2b":
         text = secrets.token_hex(16) if seed is None else str(seed).lower()

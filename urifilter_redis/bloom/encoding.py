@@ -1,4 +1,4 @@
-"""Items to bytes."""
+"""The bytes that stand for an item, from which its digest is made."""
 
 from __future__ import annotations
 
@@ -14,26 +14,32 @@ if TYPE_CHECKING:
 
 __all__ = ["encode_item", "encode_items"]
 
-#: Levels of lists and objects in a JSON item; the same whoever calls, unlike the interpreter's recursion limit.
+#: Most levels of lists and objects in a JSON item. It is fixed, because the interpreter's own limit depends on the
+#: depth of the caller's stack.
 NESTING_LIMIT = 256
 
-#: What the bytes of an item that is neither str nor bytes begin with.
+#: The first bytes of each item that is neither str nor bytes.
 JSON_MARK = b"\0json:"
 
 _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
-#: Bad items that a message names; ``indices`` has all.
+#: Most bad items that a message describes; ``indices`` of the error has all.
 _NAMED = 3
 
 
 def encode_item(item: object) -> bytes:
     r"""Return an item's bytes.
 
-    str: UTF-8, lone surrogates too (surrogatepass). bytes: as they are. Any other JSON value: ``\0json:`` and its
-    compact dump with sorted keys.
+    A str is encoded as UTF-8, lone surrogates included (surrogatepass). bytes stay as they are. Any other JSON value
+    becomes ``\0json:`` and its compact dump with sorted keys.
 
     Raises:
-        BadItem: NaN, an infinity, a key that is no string, nesting over 256 levels, or no JSON value at all.
+        BadItem: the item is no JSON value, has NaN, an infinity or a key that is not a string, or is nested deeper
+            than 256 levels.
+
+    Example:
+        >>> encode_item({"b": 1, "a": 2})
+        b'\x00json:{"a":2,"b":1}'
     """
     if isinstance(item, str):
         return str.encode(item, "utf-8", "surrogatepass")
@@ -51,10 +57,10 @@ def encode_items(items: Sequence[object]) -> list[bytes]:
     """Return the bytes of each item.
 
     Raises:
-        BadItem: with the indices of all bad items.
+        BadItem: some items are bad; the error has the indices of all of them.
     """
     try:
-        return list(map(str.encode, items))  # type: ignore[arg-type]  # nearly always all are str
+        return list(map(str.encode, items))  # type: ignore[arg-type]  # nearly always all items are str
     except (TypeError, UnicodeEncodeError):
         return _encode_each(items)
 
@@ -80,18 +86,18 @@ def _encode_each(items: Sequence[object]) -> list[bytes]:
 def _dump(item: object) -> str:
     try:
         return _JSON.encode(item)
-    except RecursionError:  # the caller's stack is nearly full; a new thread's is empty
+    except RecursionError:  # the caller's stack is nearly full; a new thread has an empty one
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(_JSON.encode, item).result()
 
 
 def _check(item: object) -> None:
-    """Raise ``BadItem`` unless it is JSON; with a stack of its own, so that the caller's does not matter."""
+    """Raise ``BadItem`` unless the item is JSON. A loop does it, so the depth of the caller's stack does not matter."""
     stack = [(item, 0)]
     while stack:
         value, depth = stack.pop()
         if depth > NESTING_LIMIT:
-            raise BadItem(f"nested deeper than {NESTING_LIMIT} levels")
+            raise BadItem(f"it is nested deeper than {NESTING_LIMIT} levels")
         stack.extend((member, depth + 1) for member in _members(value))
 
 

@@ -1,4 +1,4 @@
-"""Normalisation: which spellings of a URI are one item."""
+"""Normalisation: several spellings of a URI become one item."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["NORMALIZATIONS", "TRACKING_PARAMETERS", "normalizer"]
 
 NORMALIZATIONS = ("none", "whatwg", "sorted")
 
-#: Query parameters that say where a visitor came from and not which page is meant.
+#: Query parameters that tell where a visitor came from; the page is the same without them.
 TRACKING_PARAMETERS = frozenset({
     "_ga", "_gl", "_hsenc", "_hsmi", "_openstat", "dclid", "fbclid", "gbraid", "gclid", "gclsrc", "igshid", "li_fat_id",
     "mc_cid", "mc_eid", "mkt_tok", "msclkid", "oly_anon_id", "oly_enc_id", "rb_clickid", "s_cid", "srsltid", "ttclid",
@@ -22,25 +22,28 @@ TRACKING_PARAMETERS = frozenset({
     "utm_name", "utm_source", "utm_source_platform", "utm_term", "vero_conv", "vero_id", "wbraid", "wickedid", "yclid",
 })  # fmt: skip
 
-# A host, perhaps a port, then nothing or a path, query or fragment: "www.example.com:8080/a". That the host has a dot
-# is not for the pattern to say: two runs with a dot between them take quadratic time.
+# A host, perhaps a port, then nothing or a path, query or fragment: "www.example.com:8080/a". The pattern does not ask
+# for a dot in the host, because two repeated groups with a dot between them take quadratic time.
 _BARE = re.compile(r"([^\s/?#:@\\]+)(:\d{1,5})?([/?#].*)?", re.DOTALL)
 
-# What the standard takes off both ends of a URL, and out of it, before anything else.
+# First of all, the standard strips these characters from both ends of a URL, and removes those anywhere in it.
 _STRIPPED = "".join(map(chr, range(33)))
 _REMOVED = dict.fromkeys(map(ord, "\t\n\r"))
 
 
 def normalizer(name: str) -> Callable[[object], object] | None:
-    """Return a function from an item to the item that stands for all its spellings; None for ``none``.
+    """Return a function that takes an item and returns its normalised spelling; None for ``none``.
 
-    ``whatwg``: parsed and serialised as browsers do (WHATWG URL standard), without the fragment. ``sorted``: also
-    with the query's parameters sorted by name and ``TRACKING_PARAMETERS`` left out. For both, a bare
-    ``www.example.com`` reads as ``https://www.example.com/``. What cannot be parsed, is no UTF-8, or is no text,
-    stays as it is.
+    ``whatwg`` parses and serialises a URL as browsers do (WHATWG URL standard), and drops the fragment. ``sorted``
+    also sorts the query's parameters by name and leaves out ``TRACKING_PARAMETERS``. Both read a bare
+    ``www.example.com`` as ``https://www.example.com/``. An item that is no text, no UTF-8 or no URL stays as it is.
 
     Raises:
-        ValueError: no such normalisation.
+        ValueError: there is no normalisation of this name.
+
+    Example:
+        >>> normalizer("sorted")("HTTPS://Example.com/?b=1&a=2&utm_source=x#top")
+        'https://example.com/?a=2&b=1'
     """
     if name not in NORMALIZATIONS:
         raise ValueError(f"normalize is one of {', '.join(NORMALIZATIONS)} and not {name!r}")
@@ -61,9 +64,9 @@ def _normalize(item: object, *, sort: bool) -> object:
     url.hash = ""
     if sort and url.search:
         query = _sorted_query(url.search[1:])
-        url.search = f"?{query}" if query else ""  # the setter takes off one "?"
+        url.search = f"?{query}" if query else ""  # the setter strips one "?"
     made = str(url)
-    # "example.com:80 #a" was read as a scheme, and became bare when the fragment took the space along.
+    # "example.com:80 #a" parses as a URL of the scheme "example.com". Without its fragment and space it is bare.
     return _normalize(made, sort=sort) if _is_bare(made) else made
 
 

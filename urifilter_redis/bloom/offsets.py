@@ -1,4 +1,4 @@
-"""The offsets that the scripts compute, in plain Python: for tests, for the bench, and to export a filter."""
+"""The offsets of an item in plain Python, as the scripts compute them: for tests, the bench and exports."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 __all__ = ["blocked_offsets", "classic_offsets"]
 
-#: Positions of five bits that one 32-bit word of a digest gives.
+#: One 32-bit word of a digest gives six positions of five bits each.
 _GROUPS_A_WORD = 6
 
 
 def classic_offsets(digest: bytes, bits: int, k: int) -> Iterator[int]:
-    """Yield k SETBIT offsets in a bitmap of ``bits``, by enhanced double hashing.
+    """Yield an item's k SETBIT offsets in a bitmap of ``bits`` bits, by enhanced double hashing.
 
     Source: P. C. Dillinger, P. Manolios, "Bloom Filters in Probabilistic Verification", FMCAD 2004.
     """
@@ -30,7 +30,7 @@ def classic_offsets(digest: bytes, bits: int, k: int) -> Iterator[int]:
 
 
 def blocked_offsets(digest: bytes, blocks: int, k: int) -> Iterator[int]:
-    """Yield k SETBIT offsets, one in each 32-bit word of one of ``blocks`` blocks.
+    """Yield an item's k SETBIT offsets in a bitmap of ``blocks`` blocks: one in each 32-bit word of the item's block.
 
     Words are little-endian and bit p of a word is 2^p, whereas SETBIT counts from a byte's highest bit.
 

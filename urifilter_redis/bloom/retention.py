@@ -1,8 +1,9 @@
-"""What happens to a filter over time: periods, how many items a slice is made for, and its share of the error rate.
+"""Retention: periods, the number of items that a slice is made for, and its share of the error rate.
 
-The shares add up to the filter's error rate: ring ε/N (write newest; with write all one slice is tested, so ε),
-rolling ε/2, growing 6ε/(π²(i+1)²) for slice i, whose sum over all i is ε (the Basel problem; P. S. Almeida et al.,
-"Scalable Bloom Filters", 2007, use a geometric series in its place, which falls faster).
+The shares of the tested slices add up to the filter's error rate ε. A slice of a ring of N has ε/N with write newest,
+and ε with write all, where one slice is tested. Each of the two slices of a rolling filter has ε/2. Slice i of a
+growing filter has 6ε/(π²(i+1)²); these add up to ε over all i (the Basel problem). P. S. Almeida et al., "Scalable
+Bloom Filters", 2007, use a geometric series in its place, which falls faster.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = [
 
 RETENTIONS = ("forever", "growing", "ring", "rolling")
 
-#: Those that rotate because time has passed.
+#: The retentions that rotate by time.
 TIMED = ("ring", "rolling")
 
 #: Which slices of a ring an item is written to.
@@ -45,13 +46,13 @@ WRITES = ("newest", "all")
 
 EXPIRE_AFTER = ("first-seen", "last-seen")
 
-#: Slices of a window: a ring's are all looked at, so that a call on one of 400 takes the server 6 ms.
+#: Fewest and most slices of a window. All slices of a ring are tested: with 400, a call takes the server 6 ms.
 SLICES = {"ring": (2, 400), "rolling": (2, 1000)}
 
-#: Slices of a growing filter; each one more is one more to look at for every new item.
+#: Most slices of a growing filter. Every new item is tested in all of them.
 GROWN_LIMIT = 100
 
-#: How many times its first capacity a growing filter must be able to hold.
+#: A growing filter must be able to hold this many times its first capacity.
 LEAST_GROWTH = 20
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -60,20 +61,21 @@ _LONGEST = 100 * 366 * 86_400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The settings of a filter on which its size, and what happens to it over time, depend.
+    """The settings of a filter that decide its size and its retention.
 
     Attributes:
-        capacity: items of the whole window (growing: of the first slice).
-        error_rate: the probability that an item not seen is taken for seen, at capacity, over all slices.
+        capacity: the number of items in the whole window (growing: in the first slice).
+        error_rate: the probability that an unseen item is answered "seen", at capacity, over all slices.
         layout: ``blocked``, ``classic`` or ``counting`` (retention ``forever`` only).
         retention: ``forever``, ``growing``, ``ring`` or ``rolling``.
-        slices: ring and rolling: the window in periods, 2 to 1000 (ring: 400).
-        period: ring and rolling: how long a slice is written to: ``45s``, ``10m``, ``6h``, ``1d``, ``2w``, or seconds.
-        write: ring: ``newest`` or ``all``; None: newest.
-        expire_after: ring and rolling: ``first-seen`` or ``last-seen``; None: first-seen.
-        period_capacity: ring with write newest: items that one period may bring; None: 2 capacity / slices, and
-            with last-seen capacity.
-        shards: how many, or None for the fewest that keep slices within their limit.
+        slices: ring and rolling: the window in periods, from 2 to 1000 (ring: to 400).
+        period: ring and rolling: the time between rotations: ``45s``, ``10m``, ``6h``, ``1d``, ``2w``, or seconds.
+        write: ring: the slices that an item is written to, ``newest`` or ``all``; None: newest.
+        expire_after: ring and rolling: the time from which an item's life counts, ``first-seen`` or ``last-seen``;
+            None: first-seen.
+        period_capacity: ring with write newest: the most items of one period; None: 2 * capacity / slices, but
+            capacity with last-seen.
+        shards: the number of shards; None: the fewest that keep each slice within ``SLICE_LIMIT``.
     """
 
     capacity: int
@@ -92,7 +94,12 @@ def period_of(value: str | int) -> str:
     """Return a period as text with the largest unit that divides it: ``24h`` and 86400 are ``1d``.
 
     Raises:
-        ValueError: it is neither whole seconds from 1 up nor a number with one of ``s m h d w``.
+        ValueError: the value is neither a number of seconds nor a number with one of ``s m h d w``, or it is not
+            from 1 second to 100 years.
+
+    Example:
+        >>> period_of("24h"), period_of(90)
+        ('1d', '90s')
     """
     found = re.fullmatch(r"(\d{1,12})([smhdw]?)", str(value).strip()) if not isinstance(value, bool) else None
     seconds = int(found[1]) * _UNITS[found[2] or "s"] if found else 0
@@ -108,12 +115,12 @@ def seconds_of(period: str) -> int:
 
 
 def growing_share(error_rate: float, index: int) -> float:
-    """Return what slice ``index`` (from 0) of a growing filter may add to the error rate."""
+    """Return the share of slice ``index`` (from 0) of a growing filter in the error rate."""
     return 6 * error_rate / (math.pi * (index + 1)) ** 2
 
 
 def slice_share(settings: Shape, index: int = 0) -> float:
-    """Return what a slice may add to the error rate; ``index`` counts the slices of a growing filter from 0."""
+    """Return a slice's share in the error rate; ``index`` counts the slices of a growing filter from 0."""
     if settings.retention == "growing":
         return growing_share(settings.error_rate, index)
     if settings.retention == "rolling":
@@ -124,7 +131,7 @@ def slice_share(settings: Shape, index: int = 0) -> float:
 
 
 def slice_capacity(settings: Shape) -> int:
-    """Return how many items, over all shards, a slice is made for (growing: the first one)."""
+    """Return the number of items, over all shards, that a slice is made for (growing: the first slice)."""
     if settings.retention != "ring" or settings.write == "all":
         return settings.capacity
     if settings.period_capacity is not None:
@@ -135,18 +142,18 @@ def slice_capacity(settings: Shape) -> int:
 
 
 def size_first(settings: Shape) -> Sizing:
-    """Return the geometry of the slices; of a growing filter that of the first.
+    """Return the geometry of the slices (growing: of the first slice).
 
     Raises:
-        ValueError: that cannot be had; the message says what can.
+        ValueError: no filter can have these settings; the message names the allowed ones.
     """
     return size(slice_capacity(settings), settings.error_rate, settings.layout, settings.shards, slice_share(settings))
 
 
 def growing_slice(config: Shape, index: int) -> Sizing | None:
-    """Return the geometry of slice ``index`` (from 0) of a growing filter; None if there can be no such slice.
+    """Return the geometry of slice ``index`` (from 0) of a growing filter; None if no such slice can be made.
 
-    Each is twice the one before, until a bitmap reaches its limit; then all are of that size.
+    Each slice holds twice the items of the one before, until a bitmap reaches its limit; later slices stay there.
     """
     if index >= GROWN_LIMIT:
         return None
@@ -154,13 +161,13 @@ def growing_slice(config: Shape, index: int) -> Sizing | None:
 
 
 def check_growth(settings: Shape, first: Sizing) -> None:
-    """Check that a growing filter can grow to many times its first capacity.
+    """Check that a growing filter can grow to ``LEAST_GROWTH`` times its first capacity.
 
-    The floor of double hashing (see ``sizing``) lets slices of layout classic hold ever fewer items at
-    low error rates, so that all of them together hold no more than a few times the first.
+    With layout classic, double hashing adds to the error rate (see ``_floor`` in ``sizing``). At low error rates each
+    slice therefore holds fewer items than the one before, and all slices together hold only a few times the first.
 
     Raises:
-        ValueError: it cannot.
+        ValueError: the filter cannot grow so far.
     """
     if settings.retention != "growing" or settings.layout == "blocked":
         return
@@ -172,34 +179,36 @@ def check_growth(settings: Shape, first: Sizing) -> None:
 
 
 def error_rate_at_capacity(settings: Shape) -> float:
-    """Return the expected error rate when every slice holds its capacity (growing: whatever it grows to)."""
+    """Return the expected error rate when every slice holds its capacity (growing: however many slices it has)."""
     if settings.retention == "growing":
         return settings.error_rate
     return size_first(settings).error_rate_at_capacity * (1 if settings.write == "all" else live_slices(settings))
 
 
 def live_slices(settings: Shape) -> int:
-    """Return how many slices are live once the window is full (growing: at first)."""
+    """Return the number of live slices once the window is full (growing: at first)."""
     return {"ring": settings.slices or 1, "rolling": 2}.get(settings.retention, 1)
 
 
 def memory(settings: Shape, *, rotating: bool = False) -> int:
-    """Return the bytes that the server allocates for all live slices (growing: for the first one).
+    """Return the bytes that the server allocates for all live slices (growing: for the first slice).
 
-    ``rotating``: rolling: while the next history is built, which is a slice more.
+    Args:
+        settings: the filter's settings.
+        rotating: whether to count the one more slice that a rolling filter has while its next history is built.
     """
     more = rotating and settings.retention == "rolling"
     return (live_slices(settings) + more) * size_first(settings).memory
 
 
 def slices_at(config: Shape, first: Slice, epoch: int, *, rotating: bool = False) -> list[Slice]:
-    """Return the live slices, oldest first, that a shard has once it has turned so often; empty if it cannot have.
+    """Return the live slices, oldest first, of a shard in an epoch; an empty list if the shard cannot reach the epoch.
 
     Args:
-        config: of the filter.
-        first: of the shard, as it was made.
-        epoch: of the shard.
-        rotating: rolling: whether the next history is still to be built.
+        config: the filter's settings.
+        first: the first slice of the shard.
+        epoch: the shard's epoch: how many times it has turned.
+        rotating: rolling: whether the next history is not built yet.
     """
     if config.retention == "rolling":
         names = ["history"] * (epoch > rotating) + ["history_1"] * (rotating and epoch > 0) + ["today"]

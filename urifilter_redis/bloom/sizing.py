@@ -1,4 +1,4 @@
-"""Geometry: how many bits, blocks and shards a filter needs, and what error rate it then has.
+"""Geometry: the bits, blocks and shards that a filter needs, and its error rate.
 
 Sources: B. H. Bloom, "Space/Time Trade-offs in Hash Coding with Allowable Errors", 1970 (classic);
 F. Putze, P. Sanders, J. Singler, "Cache-, Hash- and Space-Efficient Bloom Filters", 2007 (blocked);
@@ -38,61 +38,70 @@ __all__ = [
 
 LAYOUTS = ("blocked", "classic", "counting")
 
-#: Bits of a cell: what an offset addresses.
+#: Bits of a counter of layout counting.
 COUNTER_BITS = 4
 
-#: Words a block: what the blocked scripts are made for.
+#: The values of k (words of a block) for which the blocked scripts are made.
 BLOCKED_K = (8, 12, 16)
 
-#: Bytes; allocating so many takes a server 7 to 8 ms. The 64 bytes keep it out of the allocator's next class.
+#: Most bytes of a bitmap. A server allocates these in 7 to 8 ms. The 64 bytes less keep the string, with its header,
+#: within the allocator's size class of 16 MiB.
 SLICE_LIMIT = 16 * 2**20 - 64
 
 SHARDS_LIMIT = 4096
 
-#: Shards above which only powers of two are allowed: 12 bits modulo another number fall unevenly.
+#: Above this many shards only powers of two are allowed: 12 bits modulo another number spread items unevenly.
 ANY_SHARDS = 64
 
-#: The error rates that can be asked for. Below, 128-bit digests and 52-bit offsets are no longer the smaller error.
+#: The lowest and highest error rate. At lower ones, collisions of 128-bit digests and 52-bit offsets are no longer
+#: negligible.
 ERROR_RATES = (1e-9, 0.5)
 
 _WORD_BITS = 32
-_WORTH_A_LARGER_K = 0.05  # it is taken if it saves more than this share of the bits
-#: Bytes around a string (sds header and zero byte), around one of 64 KiB or more, and of its key and object.
+_WORTH_A_LARGER_K = 0.05  # a larger k must save more than this share of the bits
+#: Bytes around a string (sds header and zero byte), around a string of 64 KiB or more, and of the key and object.
 _HEADER, _LONG, _LONG_HEADER = 6, 2**16, 10
 _KEY_AND_OBJECT = 88
 _SMALL_CLASSES = 128  # bytes up to which jemalloc's classes are 16 apart
-#: Items that a grown slice must hold to be worth making, unless the first one held fewer.
+#: A further slice of a growing filter is worth making if it holds so many items, or as many as the first slice.
 _FEWEST_GROWN = 1000
-_STEPS = 200  # of the numeric integral of ``wrongly_skipped``
+_STEPS = 200  # steps of the numeric integral of ``wrongly_skipped``
 
 
 @cache
 def classic_bits(capacity: int, error_rate: float) -> int:
-    """Return m, the fewest bits with which n items have the error rate, the floor of double hashing included."""
+    """Return m, the fewest bits that keep ``capacity`` items within the error rate, ``_floor`` included."""
     return _fewest(lambda bits: _classic_rate(classic_k(bits, capacity, error_rate), bits, capacity) <= error_rate)
 
 
 def classic_k(bits: int, capacity: float, error_rate: float) -> int:
-    """Return the number of offsets: m/n ln 2 has the lowest error rate; more than log2(1/e) are never needed."""
+    """Return k, the number of offsets of an item in m = ``bits`` for n = ``capacity`` items.
+
+    k = m/n ln 2 gives the lowest error rate (Bloom 1970); more than log2(1/``error_rate``) offsets are never needed.
+    """
     return max(1, min(round(bits / capacity * math.log(2)), math.ceil(-math.log2(error_rate))))
 
 
 def classic_error_rate(k: int, bits_per_item: float) -> float:
-    """Return (1 - exp(-k n/m))^k, given m/n."""
+    """Return (1 - exp(-k n/m))^k for m/n = ``bits_per_item`` (Bloom 1970): the error rate without the floor."""
     return (-math.expm1(-k / bits_per_item)) ** k
 
 
 def blocked_error_rate(k: int, bits_per_item: float) -> float:
-    """Return the error rate of blocks of k words of 32 bits, one bit a word an item.
+    """Return the error rate of layout blocked: a block has k words of 32 bits, and an item sets one bit in each word.
 
-    The items of a block are Poisson with mean 32 k / c; i of them leave a bit unset with (31/32)^i.
+    With c = ``bits_per_item``, the number of items in a block is Poisson distributed with mean 32 k / c. After i
+    items a bit is unset with probability (31/32)^i. Source: Putze et al. 2007.
     """
     return _blocked_rate(k, _WORD_BITS * k / bits_per_item)
 
 
 @cache
 def blocked_bits_per_item(k: int, error_rate: float) -> float:
-    """Return c such that ``blocked_error_rate(k, c) == error_rate``, by bisection; inf if there is none."""
+    """Return the bits an item c for which ``blocked_error_rate(k, c) == error_rate``, by bisection.
+
+    The result is infinity if no c up to 2^20 is enough.
+    """
     low, high = 0.0, 1.0
     while blocked_error_rate(k, high) > error_rate:
         low, high = high, 2 * high
@@ -105,10 +114,11 @@ def blocked_bits_per_item(k: int, error_rate: float) -> float:
 
 
 def error_rate_from_fill(layout: str, k: int, units: int, fill: float) -> float:
-    """Return the error rate of a bitmap of which the share ``fill`` is set (counting: counters over 0).
+    """Return the error rate of a bitmap whose share p = ``fill`` of bits is set (counting: of counters over 0).
 
-    classic, counting: p^k and the floor of double hashing. blocked: items a block are -32 ln(1-p), put into the sum of
-    ``blocked_error_rate``; p^k would be several times too low, because some blocks are fuller than others.
+    For classic and counting it is p^k plus the floor of double hashing. For blocked, the mean number of items in a
+    block is -32 ln(1-p), and the sum of ``blocked_error_rate`` gives the rate. p^k would be several times too low
+    there, because some blocks are fuller than others.
     """
     if fill >= 1:
         return 1.0
@@ -118,7 +128,9 @@ def error_rate_from_fill(layout: str, k: int, units: int, fill: float) -> float:
 
 
 def items_from_fill(layout: str, k: int, units: int, fill: float) -> float:
-    """Return how many items make the share ``fill`` of a bitmap: -m/k ln(1-p), with m = 32 k units for blocked.
+    """Return how many items fill the share p = ``fill`` of a bitmap of m bits: -m/k ln(1-p).
+
+    m is 32 k units for blocked, else the units. The result is infinity for a full bitmap.
 
     Source: S. J. Swamidass, P. Baldi, "Mathematical Correction for Fingerprint Similarity Measures", 2007.
     """
@@ -134,18 +146,22 @@ def bytes_of(layout: str, k: int, units: int) -> int:
 
 
 def units_within(layout: str, k: int, size: int) -> int:
-    """Return the most units of a bitmap of at most ``size`` bytes."""
+    """Return how many units a bitmap of at most ``size`` bytes can have."""
     return size // (4 * k) if layout == "blocked" else 8 * size // (1 if layout == "classic" else COUNTER_BITS)
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One live slice of a shard; as text it is an entry of ``slices`` in ``meta``.
+    """One live slice of a shard; ``str`` makes its entry in the field ``slices`` of ``meta``.
 
     Attributes:
-        name: ``today`` …, the end of its key.
-        units: blocks (blocked), bits (classic) or counters (counting).
-        size: bytes.
+        name: the end of the slice's key: ``today``, ``history`` or ``history_1`` …
+        units: the number of blocks (blocked), bits (classic) or counters (counting).
+        size: the bytes of the bitmap.
+
+    Example:
+        >>> str(Slice("today", 1000, 48_000))
+        'today:1000:48000'
     """
 
     name: str
@@ -162,12 +178,12 @@ class Sizing:
 
     Attributes:
         layout: ``blocked``, ``classic`` or ``counting``.
-        capacity: items over all shards.
-        error_rate: what was asked for, at capacity.
-        shards: how many.
-        shard_capacity: items that one shard is sized for.
-        k: offsets an item.
-        units: blocks (blocked), bits (classic) or counters (counting) of a shard's bitmap.
+        capacity: the number of items over all shards.
+        error_rate: the wanted error rate at capacity.
+        shards: the number of shards.
+        shard_capacity: the number of items that one shard is sized for.
+        k: the number of offsets of an item.
+        units: the blocks (blocked), bits (classic) or counters (counting) of a shard's bitmap.
     """
 
     layout: str
@@ -180,21 +196,21 @@ class Sizing:
 
     @property
     def slice_bytes(self) -> int:
-        """Bytes of one shard's bitmap."""
+        """The bytes of one shard's bitmap."""
         return bytes_of(self.layout, self.k, self.units)
 
     @property
     def bits_per_item(self) -> float:
-        """Bits of all bitmaps an item at capacity."""
+        """The bits of all bitmaps, divided by the capacity."""
         return 8 * self.slice_bytes * self.shards / self.capacity
 
     @property
     def memory(self) -> int:
-        """Bytes that the server allocates for all bitmaps, as MEMORY USAGE counts them."""
+        """The bytes that the server allocates for all bitmaps, as MEMORY USAGE counts them."""
         return self.shards * allocated(self.slice_bytes)
 
     def error_rate_at(self, items: float) -> float:
-        """Return the expected error rate with so many items in the filter."""
+        """Return the expected error rate when the filter holds ``items`` items."""
         if not items:
             return 0.0
         if self.layout == "blocked":
@@ -208,7 +224,10 @@ class Sizing:
 
     @property
     def wrongly_skipped(self) -> float:
-        """Items wrongly taken for seen on the way from empty to capacity: the integral of the error rate."""
+        """The expected number of new items answered "seen" while the filter fills to capacity.
+
+        It is the integral of the error rate over the items, by the trapezoidal rule.
+        """
         step = self.capacity / _STEPS
         inner = math.fsum(self.error_rate_at(step * i) for i in range(1, _STEPS))
         return step * (inner + self.error_rate_at_capacity / 2)
@@ -224,14 +243,18 @@ def size(
     """Return the geometry of a slice.
 
     Args:
-        capacity: items over all shards.
-        error_rate: at capacity, of the whole filter.
+        capacity: the number of items over all shards.
+        error_rate: the error rate of the whole filter at capacity.
         layout: ``blocked``, ``classic`` or ``counting``.
-        shards: 1 to 4096, above 64 a power of two; None: the fewest whose bitmaps are within ``SLICE_LIMIT``.
-        share: what this slice may add to the error rate; None: all of it.
+        shards: from 1 to 4096, above 64 a power of two; None: the fewest whose bitmaps are within ``SLICE_LIMIT``.
+        share: the slice's share in the error rate; None: the whole error rate.
 
     Raises:
-        ValueError: that cannot be had; the message says what can.
+        ValueError: no slice can have these settings; the message names the allowed ones.
+
+    Example:
+        >>> size(1_000_000).memory
+        3145816
     """
     if layout not in LAYOUTS:
         raise ValueError(f"layout is one of {', '.join(LAYOUTS)} and not {layout!r}")
@@ -254,12 +277,14 @@ def size(
 
 
 def grown(first: Sizing, index: int, share: float) -> Sizing | None:
-    """Return the geometry of a later slice: 2^index times the items of the first, or what fits; None if nothing does.
+    """Return the geometry of slice ``index`` of a growing filter; None if too few items would fit.
+
+    The slice holds 2^index times the items of the first slice, or as many as fit into ``SLICE_LIMIT``.
 
     Args:
-        first: the geometry of slice 0; layout, k and shards stay.
-        index: of the slice, from 0.
-        share: what it may add to the error rate.
+        first: the geometry of slice 0. All slices have its layout, k and number of shards.
+        index: the number of the slice, from 0.
+        share: the slice's share in the error rate.
     """
     if index == 0:
         return first
@@ -274,11 +299,11 @@ def grown(first: Sizing, index: int, share: float) -> Sizing | None:
 
 
 def allocated(length: int) -> int:
-    """Return what MEMORY USAGE says of a string of ``length`` bytes, on a server built with jemalloc (most are).
+    """Return the MEMORY USAGE of a string of ``length`` bytes, on a server built with jemalloc (most are).
 
-    It is jemalloc's size class, of which there are four to each doubling, for the string with its header and a
-    final zero byte; and the value's object and the key. Within 1.2 % from 1 KiB up. A server built with the C
-    library's allocator (the embedded one) has no such classes and may need up to a fifth less.
+    jemalloc rounds the string, with its header and a final zero byte, up to a size class; each doubling has four
+    classes. The key and the value's object are added. The result is right within 1.2 % from 1 KiB up. A server built
+    with the C library's allocator (the embedded one) has no such classes and may need up to a fifth less.
     """
     wanted = length + (_HEADER if length < _LONG else _LONG_HEADER)
     step = 16 if wanted <= _SMALL_CLASSES else 2 ** ((wanted - 1).bit_length() - 3)
@@ -286,7 +311,7 @@ def allocated(length: int) -> int:
 
 
 def shard_capacity(capacity: int, shards: int) -> int:
-    """Return the items that one of so many shards is sized for: the mean and three standard deviations."""
+    """Return the number of items that one shard is sized for: the mean and three standard deviations."""
     mean = capacity / shards
     return capacity if shards == 1 else math.ceil(mean + 3 * math.sqrt(mean))
 
@@ -317,7 +342,7 @@ def _sized(capacity: int, error_rate: float, layout: str, shards: int) -> Sizing
 
 @cache
 def _units_for(layout: str, k: int, items: int, share: float) -> int:
-    """Return the fewest units with which so many items have the error rate ``share``."""
+    """Return the fewest units that keep ``items`` items within the error rate ``share``."""
     if layout == "blocked":
         return math.ceil(items * blocked_bits_per_item(k, share) / (_WORD_BITS * k))
     return _fewest(lambda units: _classic_rate(k, units, items) <= share)
@@ -325,14 +350,17 @@ def _units_for(layout: str, k: int, items: int, share: float) -> int:
 
 @cache
 def _items_within(layout: str, k: int, units: int, share: float) -> int:
-    """Return the most items with which so many units have at most the error rate ``share``."""
+    """Return the most items that ``units`` units hold within the error rate ``share``."""
     if layout == "blocked":
         return int(units * _WORD_BITS * k / blocked_bits_per_item(k, share))
     return _fewest(lambda items: _classic_rate(k, units, items) > share) - 1
 
 
 def _floor(items: float, cells: int) -> float:
-    """Return what double hashing adds to the error rate of classic and counting, however many offsets an item has."""
+    """Return the floor: the error rate that double hashing adds to classic and counting, for any number of offsets.
+
+    Source: Dillinger and Manolios 2004.
+    """
     return 4 * items / cells**2
 
 
@@ -341,7 +369,7 @@ def _classic_rate(k: int, units: int, items: float) -> float:
 
 
 def _fewest(enough: Callable[[int], bool]) -> int:
-    """Return the least number from 1 up that is enough, as all above it are."""
+    """Return the least number from 1 up for which ``enough`` is true; it must be true for all higher numbers too."""
     high = 1
     while not enough(high):
         high *= 2
@@ -354,14 +382,14 @@ def _fewest(enough: Callable[[int], bool]) -> int:
 
 @cache
 def _blocked_k(error_rate: float) -> int:
-    """Return the smallest k within 5 % of the fewest bits an item."""
+    """Return the smallest k whose bits an item are within 5 % of the fewest."""
     bits = {k: blocked_bits_per_item(k, error_rate) for k in BLOCKED_K}
     enough = min(bits.values()) * (1 + _WORTH_A_LARGER_K)
     return next(k for k in BLOCKED_K if bits[k] <= enough)
 
 
 def _blocked_rate(k: int, mean: float) -> float:
-    """Sum over the items i of a block: Poisson(i; mean) (1 - (31/32)^i)^k."""
+    """Return the sum of Poisson(i; mean) (1 - (31/32)^i)^k over the number i of items in a block."""
     spread = 12 * math.sqrt(mean) + 40
     first, last = max(1, int(mean - spread)), int(mean + spread)
     log_mean = math.log(mean) if mean > 0 else -math.inf

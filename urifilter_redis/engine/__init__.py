@@ -1,1 +1,1 @@
-"""How a flow runs: its steps, the session that it works on, the loop that retries, and the two drivers."""
+"""The engine of flows: their steps, the session that they share, the loop that retries, and the two drivers."""

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 async def perform_step(step: Step, sender: AsyncSender) -> Any:
-    """Do a step; return what it brings."""
+    """Do a step; return its outcome."""
     if isinstance(step, Send):
         return await sender.send(step.commands)
     if isinstance(step, Pause):
@@ -33,12 +33,12 @@ async def perform_step(step: Step, sender: AsyncSender) -> Any:
 async def drive(
     flow: Flow[T], sender: AsyncSender, perform: Callable[[Step, AsyncSender], Awaitable[Any]] | None = None
 ) -> T:
-    """Run a flow with awaited I/O; return what it returns, raise what it raises.
+    """Run a flow with awaited I/O; return its result, or raise its error.
 
     Args:
-        flow: what to run.
-        sender: to the server.
-        perform: does each step in place of this module's, so that a test may count, delay or end them.
+        flow: the flow to run.
+        sender: sends commands to the server.
+        perform: does each step in place of ``perform_step``, so that a test may count, delay or stop steps.
     """
     do, outcome = perform or perform_step, None
     try:

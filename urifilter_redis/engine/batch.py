@@ -1,4 +1,4 @@
-"""The items of one call of the library, and how far it has come."""
+"""A batch: the items of one call of the library, their answers, and the calls of scripts that are still open."""
 
 from __future__ import annotations
 
@@ -21,17 +21,22 @@ __all__ = ["Batch", "Digester", "OpenCall", "check_question"]
 
 
 class Digester:
-    """Makes digests of items, as one filter wants them: normalised, encoded, hashed."""
+    """Makes the digests of items for one filter: it normalises, encodes and hashes them.
+
+    Args:
+        normalize: the filter's normalisation, one of ``NORMALIZATIONS``.
+        hash_all: the filter's hash, as ``hasher`` returns it.
+    """
 
     def __init__(self, normalize: str, hash_all: Callable[[Iterable[bytes]], list[bytes]]) -> None:
         self._normalize = normalizer(normalize)
         self._hash_all = hash_all
 
     def __call__(self, items: Sequence[object]) -> list[bytes]:
-        """Return 16 bytes an item.
+        """Return the digests of items, 16 bytes each.
 
         Raises:
-            BadItem: with all bad indices.
+            BadItem: some items cannot be filtered; the error has the indices of all of them.
         """
         if self._normalize is not None:
             items = [self._normalize(item) for item in items]
@@ -40,14 +45,15 @@ class Digester:
 
 @dataclass(slots=True, eq=False)
 class OpenCall:
-    """Some items of one shard whose answers are still wanted.
+    """One call of a script whose answers have not arrived: some items of one shard.
 
     Attributes:
-        shard: that all belong to.
-        positions: of the items in the batch.
+        shard: the shard that all the items belong to.
+        positions: the positions of the items in the batch.
         packed: the digests, 16 bytes an item.
-        call_id: the id under which it was sent; a retry keeps it, so that nothing still under way can run beside it.
-        in_doubt: it may have run.
+        call_id: the id under which the call was sent. A retry keeps it, so that an earlier attempt that is still
+            under way cannot insert a second time. None: not sent yet, or the call writes nothing.
+        in_doubt: whether the call may have run.
     """
 
     shard: int
@@ -58,15 +64,15 @@ class OpenCall:
 
 
 class Batch:
-    """The items of one call, their answers so far, and the calls that are still open.
+    """The items of one call of the library, their answers so far, and the calls of scripts that are still open.
 
     Attributes:
         command: ``insert``, ``contains``, ``forget`` or ``remove``.
-        items: as the caller gave them.
-        answers: one an item; None where there is none yet.
-        open: what has no answer yet.
-        client: whose call ids are in ``open``.
-        max_age: ring: how many of the newest slices are looked at; 0 for all.
+        items: the items as the caller gave them.
+        answers: one answer an item, in the items' order; None for each that has not arrived.
+        open: the calls of scripts without answers.
+        client: the client that the call ids in ``open`` belong to.
+        max_age: ring: how many of the newest slices are tested; 0: all.
     """
 
     __slots__ = ("_packed", "answers", "client", "command", "items", "max_age", "open")
@@ -82,7 +88,17 @@ class Batch:
         client: str,
         max_age: int = 0,
     ) -> None:
-        """Make digests and cut them into calls: ``cut`` says how many items a call to a shard may have."""
+        """Make digests and cut them into calls.
+
+        Args:
+            command: ``insert``, ``contains``, ``forget`` or ``remove``.
+            items: the items as the caller gave them.
+            digester: makes the digests of items.
+            shards: the filter's number of shards.
+            cut: returns the most items of one call, given the shard.
+            client: the client that makes the call ids.
+            max_age: ring: how many of the newest slices are tested; 0: all.
+        """
         digests = digester(items)
         self.command = command
         self.items = items
@@ -94,25 +110,25 @@ class Batch:
 
     @property
     def writes(self) -> bool:
-        """Whether its calls change anything, so that their answers must not be lost."""
+        """Whether its calls write. The answers of such calls must not be lost."""
         return self.command != "contains"
 
     def name_calls(self, key: CallKey, now: int) -> None:
-        """Give all calls the ids that a key makes; ``now`` is the server's time in ms."""
+        """Give all calls the ids that ``key`` makes; ``now`` is the server's time, ms."""
         parts: defaultdict[int, int] = defaultdict(int)
         for call in self.open:
             call.call_id = key.call_id(self.command, self._packed, parts[call.shard], now)
             parts[call.shard] += 1
 
     def is_of(self, command: str, items: Sequence[object], digester: Callable[..., list[bytes]], max_age: int) -> bool:
-        """Whether this batch is of that command, those items and that age."""
+        """Whether this batch has the same command, items and ``max_age``."""
         return (command, max_age) == (self.command, self.max_age) and b"".join(digester(items)) == self._packed
 
     def close(self, call: OpenCall, answers: Sequence[int]) -> None:
-        """Take over the answers of a call.
+        """Note the answers of a call, which is then no longer open.
 
         Raises:
-            UriFilterError: they are not as many as its items; nothing is taken over.
+            UriFilterError: the answers are not as many as the call's items; none is noted.
         """
         if len(answers) != len(call.positions):
             raise UriFilterError(f"{len(call.positions)} items were asked about, and {len(answers)} answers came")
@@ -125,10 +141,10 @@ class Batch:
 
 
 def check_question(config: Config, command: str, max_age: int | None) -> None:
-    """Check that a command, and an age if one is given, are for this filter.
+    """Check that a filter allows a command and a ``max_age`` (None: none was given).
 
     Raises:
-        ValueError: one is not.
+        ValueError: the command or ``max_age`` is not for this filter.
     """
     if command == "remove" and config.layout != "counting":
         raise ValueError(f"remove is for layout counting, and this filter is {config.layout}: use forget")
@@ -136,7 +152,7 @@ def check_question(config: Config, command: str, max_age: int | None) -> None:
         if config.slices is None or config.retention != "ring":
             raise ValueError(f"max_age is for retention ring and not {config.retention}")
         if isinstance(max_age, bool) or not isinstance(max_age, int) or not 1 <= max_age <= config.slices:
-            raise ValueError(f"max_age is 1 to {config.slices}, the filter's slices, and not {max_age!r}")
+            raise ValueError(f"max_age is 1 to {config.slices}, the number of slices, and not {max_age!r}")
 
 
 def _one_shard(digests: list[bytes], size: int) -> list[OpenCall]:

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def perform_step(step: Step, sender: Sender | None) -> Any:
-    """Do a step; return what it brings. ``sender`` is the server's, None where no step sends."""
+    """Do a step; return its outcome. ``sender`` may be None if the step is no ``Send``."""
     if isinstance(step, Send):
         assert sender is not None  # noqa: S101 - see drive
         return sender.send(step.commands)
@@ -31,13 +31,13 @@ def drive(
     check: Callable[[], object] = lambda: None,
     perform: Callable[[Step, Sender | None], Any] | None = None,
 ) -> T:
-    """Run a flow with blocking I/O; return what it returns, raise what it raises.
+    """Run a flow with blocking I/O; return its result, or raise its error.
 
     Args:
-        flow: what to run.
-        sender: to the server; None for a flow that asks none.
-        check: called before each step; what it raises ends the flow there.
-        perform: does each step in place of this module's, so that a test may count, delay or end them.
+        flow: the flow to run.
+        sender: sends commands to the server; None for a flow that sends none.
+        check: called before each step; an exception from it is thrown into the flow.
+        perform: does each step in place of ``perform_step``, so that a test may count, delay or stop steps.
     """
     do, outcome = perform or perform_step, None
     try:

@@ -1,8 +1,8 @@
-"""The home of an archive outside Redis, as a Protocol; the folder and MongoDB are two (``archive.homes``).
+"""The home of an archive outside Redis, as a Protocol; ``archive.homes`` has two: the folder and MongoDB.
 
-A home keeps blobs, which are written once under names of their own, and small documents, the pointers, which say
-which blobs count; a document is replaced atomically and only by who knows what it replaces. So a crash leaves at
-most blobs that nothing points to, and whoever was overtaken changes nothing.
+A home keeps blobs and documents. A blob is written once, under its own name. A document is small and names the blobs
+that count. It is replaced atomically, and only by a process that knows its present content. So a crash leaves at most
+blobs that no document names, and a process that was overtaken changes nothing.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ if TYPE_CHECKING:
 
 __all__ = ["UNREADABLE", "Blob", "Home", "Key", "Upload", "read_to_replace"]
 
-#: What ``swap`` takes for a document that is there and cannot be read, so that it can be replaced or removed.
+#: Stands for a document that is there and cannot be read: ``swap`` takes it as ``old`` to replace or remove one.
 UNREADABLE = b""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Key:
-    """What a document is called.
+    """The name of a document.
 
     Attributes:
-        filter: name of the filter.
-        kind: ``filter`` (what it is), ``slice`` (a closed one) or ``checkpoint``.
-        uid: of the filter; empty for kind ``filter``, so that a name stands for one filter.
-        shard: which; 0 for kind ``filter``.
-        epoch: slice: in which it was today; checkpoint: 0 and 1 in turn, so that the one before is there still.
+        filter: the filter's name.
+        kind: ``filter`` (a registration), ``slice`` (the manifest of a closed slice) or ``checkpoint``.
+        uid: the filter's uid; empty for kind ``filter``, so that a name has one registration.
+        shard: the number of the shard; 0 for kind ``filter``.
+        epoch: for kind ``slice`` the epoch in which the slice was today; for kind ``checkpoint`` 0 and 1 in turn, so
+            that the previous checkpoint stays until the next is written; 0 for kind ``filter``.
     """
 
     filter: str
@@ -44,13 +45,14 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """What a home knows of a blob without reading it.
+    """A blob as a home lists it, without its content.
 
     Attributes:
-        filter: name of the filter; id: of the blob.
-        size: bytes.
-        age: seconds since it was written, or was last written to.
-        whole: its upload was finished.
+        filter: the filter's name.
+        id: the blob's own name.
+        size: the bytes of the blob.
+        age: the seconds since the last write to the blob.
+        whole: whether its upload was finished.
     """
 
     filter: str
@@ -61,43 +63,43 @@ class Blob:
 
 
 class Upload(Protocol):
-    """A blob on its way; the methods are flows."""
+    """The upload of a blob; the methods are flows."""
 
     def write(self, data: bytes) -> Flow[None]:
-        """Append."""
+        """Append bytes to the blob."""
         ...
 
     def finish(self) -> Flow[None]:
-        """Make it durable, and be there."""
+        """Make the blob durable and whole."""
         ...
 
     def abandon(self) -> Flow[None]:
-        """Remove what was written, also of a finished one."""
+        """Remove the blob, whether it is finished or not."""
         ...
 
 
 class Home(Protocol):
-    """Where blobs and documents are; the methods are flows, and raise ArchiveError for whatever fails.
+    """A keeper of blobs and documents. The methods are flows, and raise ArchiveError for every failure of the home.
 
-    The name of a filter that cannot be one is a ValueError, before anything is looked at; what is there under such a
-    name is somebody else's, and not listed.
+    A method that is given an impossible filter name raises ValueError before it looks at anything. The home does not
+    list anything under such a name, because it does not belong to a filter.
 
     Attributes:
-        shown: the address without user and password.
+        shown: the home's address without user and password.
     """
 
     shown: str
 
     def read(self, key: Key) -> Flow[bytes | None]:
-        """Return a document; None if there is none.
+        """Return the content of a document; None if there is no document of this key.
 
         Raises:
-            ArchiveCorrupt: it is there and cannot be read; see ``UNREADABLE``.
+            ArchiveCorrupt: the document is there and cannot be read; see ``UNREADABLE``.
         """
         ...
 
     def filters(self) -> Flow[list[str]]:
-        """Return the names of which there is anything, sorted; they need not be registered."""
+        """Return the names of all filters that have a blob or document, sorted; some may have no registration."""
         ...
 
     def keys(self, name: str | None = None) -> Flow[list[Key]]:
@@ -105,34 +107,35 @@ class Home(Protocol):
         ...
 
     def swap(self, key: Key, old: bytes | None, new: bytes | None) -> Flow[bool]:
-        """Replace a document that is ``old`` by ``new``; None: there is none. False: it is not ``old``.
+        """Replace the document ``old`` by ``new``, if its content is still ``old``; return whether it was.
 
-        A registration makes the filter's place; in a folder nothing else is written where there is none.
+        None as ``old`` means that there is no document; None as ``new`` removes it. The first registration makes the
+        filter's place in the home. A folder takes no other document before that.
 
         Raises:
-            ArchiveMissing: the filter's place is not there.
+            ArchiveMissing: the filter has no place in the home.
         """
         ...
 
     def upload(self, name: str, blob: str) -> Upload:
-        """Begin a blob of a filter; like ``swap``, in a folder only where the filter is registered."""
+        """Begin the upload of a blob of a filter; like ``swap``, a folder takes it only if the filter has a place."""
         ...
 
     def download(self, name: str, blob: str, offset: int, length: int) -> Flow[bytes]:
-        """Return bytes of a blob; fewer where it ends.
+        """Return ``length`` bytes of a blob from ``offset``; fewer if the blob ends before.
 
         Raises:
             ArchiveMissing: there is no such blob.
-            ArchiveCorrupt: it is there and cannot be read.
+            ArchiveCorrupt: the blob is there and cannot be read.
         """
         ...
 
     def delete(self, name: str, blobs: Sequence[str]) -> Flow[None]:
-        """Remove blobs, finished or not; there may be none."""
+        """Remove blobs, finished or not; a blob that is not there is no error."""
         ...
 
     def blobs(self, name: str | None = None) -> Flow[list[Blob]]:
-        """Return all blobs, or those of one filter, uploads under way too."""
+        """Return all blobs, or those of one filter, unfinished uploads included."""
         ...
 
     def close(self) -> Flow[None]:
@@ -141,7 +144,7 @@ class Home(Protocol):
 
 
 def read_to_replace(home: Home, key: Key) -> Flow[tuple[bytes | None, str]]:
-    """Return a document as ``swap`` wants it, and why it cannot be read, if so."""
+    """Return a document's content to pass to ``swap`` as ``old``, and the reason if it cannot be read, else ""."""
     try:
         return (yield from home.read(key)), ""
     except ArchiveCorrupt as error:

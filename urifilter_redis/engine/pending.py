@@ -1,4 +1,4 @@
-"""Calls whose answers are not with their caller yet, so that Ctrl-C or a cancelled task loses none."""
+"""Pending batches: those whose answers their caller does not have yet. So Ctrl-C or a cancelled task loses none."""
 
 from __future__ import annotations
 
@@ -21,46 +21,49 @@ class _Held(Protocol):
 
 B = TypeVar("B", bound=_Held)
 
-#: What runs a call: a task, or a thread.
+#: The task or thread that runs a call of the library.
 Owner: TypeAlias = "asyncio.Task[Any] | threading.Thread"
 
-#: Interrupted calls that are kept; the oldest go first.
+#: Most interrupted batches that are kept; the oldest go first.
 KEPT = 10_000
 
 
 class Pending(Generic[B]):
-    """The batches of calls, from before anything of one is sent until its answers, or its error, are the caller's."""
+    """The batches that are pending: a batch comes in before it is sent, and leaves with its answers or its error."""
 
     def __init__(self) -> None:
-        self._owners: dict[B, Owner | None] = {}  # None: the call was interrupted
+        self._owners: dict[B, Owner | None] = {}  # None: the batch was interrupted
 
     def hold(self, batch: B) -> _Hold[B]:
-        """Return a context manager for the block that sends a batch and ends by returning what the caller gets.
+        """Return a context manager for the block that sends a batch and returns the answers to the caller.
 
-        A batch leaves when the block returns or raises an error that has the batch; otherwise it was interrupted. One
-        that writes nothing is not kept then.
+        The batch leaves when the block returns, or raises an error that has the batch. If the block ends in any other
+        way, the batch counts as interrupted and stays; a batch that writes nothing leaves then, too.
         """
         return _Hold(self._owners, batch)
 
     def keep(self, batch: B) -> None:
-        """Count a batch as interrupted: its error reaches nobody."""
+        """Count a batch as interrupted, because no caller will get its error."""
         self._owners[batch] = None
 
     def interrupted(self) -> list[B]:
-        """Return the batches that no call works on any more, oldest first."""
+        """Return the batches whose call of the library has ended, oldest first."""
         asking = _owner()
         return [batch for batch, owner in list(self._owners.items()) if owner is asking or not _runs(owner)]
 
 
 class _Hold(Generic[B]):
-    """See ``Pending.hold``. Python looks for Ctrl-C at calls, so none comes after ``del`` and before the return."""
+    """The context manager of ``Pending.hold``.
+
+    Python looks for Ctrl-C at calls. ``del`` is followed by none, so the batch cannot leave before an interruption.
+    """
 
     def __init__(self, owners: dict[B, Owner | None], batch: B) -> None:
         self._owners, self._batch = owners, batch
 
     def __enter__(self) -> None:
         owners, owner = self._owners, _owner()
-        owners[self._batch] = owner  # in one step: that of a retry is there already
+        owners[self._batch] = owner  # in one step, because a batch that is retried may be in already
         if len(owners) > KEPT:
             oldest = next((batch for batch, owner in list(owners.items()) if owner is None), None)
             owners.pop(oldest, None)  # type: ignore[arg-type]

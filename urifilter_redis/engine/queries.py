@@ -1,4 +1,4 @@
-"""Questions that may be asked again freely, and what their replies are."""
+"""Queries: commands that may be repeated freely, and the meaning of their replies."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ __all__ = [
 
 T = TypeVar("T")
 
-#: Shards that are asked about in one pipeline.
+#: Most shards that one pipeline asks about.
 SHARDS_A_PIPELINE = 64
 
-#: Entries asked for by one HSCAN or ZSCAN; a record of ``replies`` has some 500 bytes.
+#: The COUNT of one HSCAN or ZSCAN; a record of ``replies`` has some 500 bytes.
 ENTRIES_A_SCAN = 500
 
 
 def chunked(listed: Sequence[T], size: int = SHARDS_A_PIPELINE) -> Iterator[Sequence[T]]:
-    """Yield a sequence in parts of some size, by default as many shards as one pipeline asks about."""
+    """Yield a sequence in parts of at most ``size``, by default the number of shards that one pipeline asks about."""
     for start in range(0, len(listed), size):
         yield listed[start : start + size]
 
 
 def ask(session: Session, *made: Call | Arguments) -> Flow[list[Any]]:
-    """Send what may be repeated freely; return the replies in order.
+    """Send commands and calls that may be repeated freely; return their replies in order.
 
     Raises:
-        UriFilterError: the first that was not answered.
+        UriFilterError: the error of the first one that was not answered.
     """
     return (yield from _answers(session, [Request.of(each) for each in made]))
 
 
 def server_info(session: Session, section: str) -> Flow[dict[str, str]]:
-    """Return the fields of a section of INFO; empty if this user may not ask."""
+    """Return the fields of a section of INFO; an empty dict if this user may not run INFO."""
     try:
         (reply,) = yield from ask(session, ("INFO", section))
     except ServerUnavailable as error:
@@ -63,12 +63,15 @@ def server_info(session: Session, section: str) -> Flow[dict[str, str]]:
 
 
 def server_run(session: Session) -> Flow[str]:
-    """Return what tells one start of a server from any other; empty if this user may not ask."""
+    """Return the server's run id, which is new at each start of the server; "" if this user may not run INFO."""
     return (yield from server_info(session, "server")).get("run_id", "")
 
 
 def scanned(session: Session, command: str, key: str) -> Flow[list[tuple[bytes, Any]]]:
-    """Return the entries of a hash (HSCAN) or sorted set (ZSCAN); one may be there twice."""
+    """Return all entries of a hash (HSCAN) or sorted set (ZSCAN) as (field, value) or (member, score).
+
+    An entry may appear twice.
+    """
     found, cursor = [], b"0"
     while True:
         (cursor, some) = yield from scan(session, command, key, cursor)
@@ -78,7 +81,7 @@ def scanned(session: Session, command: str, key: str) -> Flow[list[tuple[bytes, 
 
 
 def scan(session: Session, command: str, key: str, cursor: bytes) -> Flow[tuple[bytes, list[tuple[bytes, Any]]]]:
-    """Return the next cursor and some entries."""
+    """Return the next cursor and some entries; the cursor 0 is the end. See ``scanned``."""
     ((after, listed),) = yield from ask(session, (command, key, cursor, "COUNT", ENTRIES_A_SCAN))
     return after, list(zip(listed[::2], listed[1::2], strict=True))
 
@@ -87,7 +90,7 @@ def server_time(session: Session) -> Flow[int]:
     """Return the server's time, in ms since 1970.
 
     Raises:
-        ServerUnavailable: it does not answer, or nonsense.
+        ServerUnavailable: the server does not answer, or its reply is no time.
     """
     (reply,) = yield from ask(session, ("TIME",))
     try:
@@ -98,7 +101,7 @@ def server_time(session: Session) -> Flow[int]:
 
 
 def ask_shard(session: Session, shard: int, *builders: Callable[[], Call]) -> Flow[list[Any]]:
-    """Do as ``ask`` with calls that name a shard's live slices: they are built anew when those have changed."""
+    """Send calls that name a shard's live slices, like ``ask``; they are built anew when the slices have changed."""
 
     def request(build: Callable[[], Call]) -> Request:
         return Request(lambda _: build(), shard)

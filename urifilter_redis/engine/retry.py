@@ -1,4 +1,4 @@
-"""The one loop that retries."""
+"""The exchange: the loop that sends requests, and alone decides which are sent again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Numbered", "Request", "exchange"]
 
-#: Seconds; the first pause before the same is sent again, doubled each time up to the longest.
+#: Seconds of the first pause before requests are sent again. Each pause is twice the one before, up to the longest.
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 0.5
 
@@ -36,11 +36,11 @@ _WAITING = {Verdict.WAIT, Verdict.IN_DOUBT, Verdict.RESTORING}
 
 
 class Numbered(Protocol):
-    """Something that is sent under a call id; it knows at any moment how far it has come, Ctrl-C may be the next.
+    """A call that is sent under a call id. Its attributes are right at any moment, because Ctrl-C may come at any.
 
     Attributes:
-        call_id: under which it is asked, also again.
-        in_doubt: it may have run without our knowing, or may still run.
+        call_id: the call id of every attempt.
+        in_doubt: whether the call may have run without an answer, or may still run.
     """
 
     call_id: CallId | None
@@ -49,16 +49,18 @@ class Numbered(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One command on its way to an answer.
+    """One command on its way to a settled outcome.
 
     Attributes:
-        build: makes the command, anew for each attempt, because live slices and call ids change.
-        shard: which shard's live slices it depends on, or None.
-        numbered: what has the call id of a writing call; None for what may be repeated freely.
-        reply_lost: it was sent again because a reply was lost, so an earlier attempt may have run.
-        answered: ``reply`` is the answer.
-        full: not run, because today has no room for it; asked again under the same call id it will be.
-        error: why it is not answered.
+        build: makes the command anew for each attempt, because live slices and call ids change.
+        shard: the shard whose live slices the command names; None: it names none.
+        numbered: the call with a call id that is sent; None: the command may be repeated freely.
+        reply_lost: whether a reply was lost, so that an earlier attempt may have run.
+        answered: whether ``reply`` is the answer.
+        full: whether the command did not run because today has no room. Sent again under the same call id, after the
+            next slice was made, it will run.
+        reply: the reply to the command, once it is answered.
+        error: the reason why the request was given up; None: it was not.
     """
 
     build: Callable[[Request], Call | Arguments]
@@ -72,17 +74,17 @@ class Request:
 
     @classmethod
     def of(cls, made: Call | Arguments) -> Request:
-        """Make a request of something that may be repeated freely."""
+        """Make a request of a command or call that may be repeated freely."""
         return cls(lambda _: made)
 
     @property
     def call_id(self) -> CallId | None:
-        """The call id; None for what may be repeated freely."""
+        """The call id; None if the command may be repeated freely."""
         return None if self.numbered is None else self.numbered.call_id
 
     @property
     def in_doubt(self) -> bool:
-        """Whether it may have run without our knowing, or may still run."""
+        """Whether the command has a call id and may have run without an answer, or may still run."""
         return self.numbered is not None and self.numbered.in_doubt
 
     @in_doubt.setter
@@ -92,22 +94,22 @@ class Request:
 
     @property
     def settled(self) -> bool:
-        """Whether there is nothing more to send."""
+        """Whether the exchange has finished with the request."""
         return self.answered or self.full or self.error is not None
 
     def command(self) -> Arguments:
-        """Return the command as it is to be sent now."""
+        """Return the command for the next attempt."""
         made = self.build(self)
         return made if isinstance(made, tuple) else made.command()
 
     def source(self) -> str:
-        """Return the source of the script that is called."""
+        """Return the source of the called script; "" if the command calls none."""
         made = self.build(self)
         return "" if isinstance(made, tuple) else made.script.source
 
 
 def exchange(session: Session, requests: Sequence[Request]) -> Flow[None]:
-    """Send requests in one pipeline, and what must be sent again in the next, until all is settled.
+    """Send requests in one pipeline, and send unsettled ones again in the next, until all are settled.
 
     Afterwards each request is ``answered``, or ``full``, or has an ``error``; one that is ``in_doubt`` may still run.
     """
@@ -123,7 +125,7 @@ def exchange(session: Session, requests: Sequence[Request]) -> Flow[None]:
         verdicts = [_settle(session, *each) for each in zip(waiting, outcomes, doubts, strict=True)]
         now = time.monotonic()
         if Verdict.RESTORING in verdicts and now < began + session.timeouts.restoring:
-            restored = now  # the patience with everything else begins when that is over
+            restored = now  # the time for all other failures counts from the end of the restore
         else:
             every = now >= restored + session.timeouts.total
             for request, outcome, verdict in zip(waiting, outcomes, verdicts, strict=True):
@@ -139,7 +141,10 @@ def exchange(session: Session, requests: Sequence[Request]) -> Flow[None]:
 
 
 def _settle(session: Session, request: Request, outcome: Any, in_doubt: bool) -> Verdict:  # noqa: FBT001 - passed by zip
-    """Note an outcome; ``in_doubt``: whether an earlier attempt may have run. Its own doubt ends last."""
+    """Note an outcome of a request and return its verdict; ``in_doubt``: whether an earlier attempt may have run.
+
+    ``request.in_doubt`` is set last, so that the request is in doubt until all else is noted.
+    """
     verdict = judge(outcome)
     if verdict is Verdict.ANSWERED:
         request.answered, request.reply, in_doubt = True, outcome, False
@@ -154,7 +159,7 @@ def _settle(session: Session, request: Request, outcome: Any, in_doubt: bool) ->
         request.error = error_of(outcome, session.where)
         if isinstance(request.error, FilterNotFound):
             request.error = session.not_found(text_of(outcome))
-        if in_doubt:  # refused now, but an earlier attempt may have run, or may run yet
+        if in_doubt:  # this attempt is refused, but an earlier one may have run, or may still run
             why = "it may be half done" if verdict is Verdict.DIED else "a reply was lost, and asking again failed"
             request.error = AnswerLost(f"{why}: {request.error}")
     request.in_doubt = in_doubt
@@ -164,13 +169,13 @@ def _settle(session: Session, request: Request, outcome: Any, in_doubt: bool) ->
 def _renew(session: Session, request: Request, outcome: Any, *, in_doubt: bool) -> bool:
     """Give a call that came past its deadline a new id, if it certainly did nothing under the old one.
 
-    Return whether it may have run.
+    Otherwise the request gets an error. Return whether the call may have run.
     """
     now, numbered, call_id = late_at(outcome), request.numbered, request.call_id
     session.ids.clock.learn(now)
     may_have_run = in_doubt and call_id is not None and not call_id.keyed
     if numbered is None or call_id is None or (may_have_run and not call_id.proves_nothing_happened(now)):
-        text = "the answer of a call that may have inserted is not to be had any more"
+        text = "the answer of a call that may have inserted is lost: its record is too old to be certain"
         request.error = AnswerLost(f"{session.where}: {text} ({outcome})")
         return in_doubt
     numbered.call_id = session.ids.renew(call_id)
@@ -188,9 +193,9 @@ def _give_up(session: Session, request: Request, outcome: Any) -> None:
 
 
 def _prepare(session: Session, unsettled: Sequence[tuple[Request, Verdict]]) -> Flow[None]:
-    """Load the scripts and read the live slices that the server said were missing or out of date.
+    """Load the scripts that the server does not have, and read the live slices that have changed.
 
-    A server that refuses to load them refuses the requests; if anything else fails, their next attempt tells why.
+    If the server refuses to load a script, its requests are refused. Any other failure shows in their next attempt.
     """
     missing = [request for request, verdict in unsettled if verdict is Verdict.LOAD_SCRIPT]
     stale = {r.shard for r, verdict in unsettled if verdict is Verdict.REFRESH and r.shard is not None}
@@ -209,7 +214,7 @@ def _prepare(session: Session, unsettled: Sequence[tuple[Request, Verdict]]) -> 
 
 
 def _pauses() -> Iterator[float]:
-    """Doubling pauses, each drawn from its upper half so that clients do not come back all at once."""
+    """Yield the seconds of doubling pauses. Each is random between its half and whole, so that clients spread out."""
     pause = FIRST_PAUSE
     while True:
         yield random.uniform(pause / 2, pause)  # noqa: S311 - nothing secret

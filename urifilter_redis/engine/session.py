@@ -1,4 +1,4 @@
-"""What one client knows of one filter and its server."""
+"""The session: the knowledge that one client has of one filter and its server."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = ["Restored", "Session"]
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was brought back.
+    """The result of a restore.
 
     Attributes:
-        shards: how many were restored.
+        shards: the number of restored shards.
         checkpoint: the highest number of their checkpoints; 0 if the archive had none.
-        begun: when the oldest of these began, seconds since 1970; what was inserted later and is not in Redis is
-            offered once more. None if the archive had none.
-        problems: what in the archive was damaged, so that something older was used.
+        begun: the time at which the oldest of these checkpoints began, seconds since 1970; None if the archive had
+            none. Items that were inserted after it, and that Redis does not have, count as new once more.
+        problems: the damaged parts of the archive; the restore used older ones in their place.
     """
 
     shards: int
@@ -44,22 +44,22 @@ class Restored:
 
 @dataclass(slots=True)
 class Session:
-    """The state that flows share; what is replaced is replaced whole, so threads need no lock.
+    """The state that flows share. Each value is replaced as a whole, so threads need no lock.
 
     Attributes:
-        keys: of the filter.
+        keys: the filter's keys.
         server: the server's address without its password.
-        home: of the archive that the caller named, if any.
-        insists: it was named in the call, and not by the environment.
-        where: what errors name: the filter and server, or the server alone.
-        discreet: errors do not name the archive, either: whoever reads them need not know where it is.
-        timeouts: how long to wait.
+        timeouts: the times to wait for the server.
+        home: the home of the archive that was named; None: none was.
+        insists: whether the caller named the archive, and not the environment.
         ids: the call ids of this client.
-        check: called before each step of the blocking client; what it raises ends what is being done.
-        report: called with (done, total) as long work goes on.
-        forbidden: commands that the scripts call and this user may not run.
-        restored: what opening the filter brought back from the archive, if anything.
-        pending: batches whose answers are not with their caller yet.
+        where: the beginning of error messages: it names the filter and the server, or the server alone.
+        discreet: whether errors keep the archive's address to themselves, as their readers need not know it.
+        check: called before each step of the blocking client; an exception from it ends the flow.
+        report: called with (done, total) during long work.
+        forbidden: the commands that the scripts call and that this user may not run.
+        restored: the result of the restore when the filter was opened; None: nothing was restored.
+        pending: the batches whose answers their caller does not have yet.
     """
 
     keys: FilterKeys
@@ -85,23 +85,23 @@ class Session:
 
     @property
     def config(self) -> Config:
-        """The filter's configuration, once ``learn`` was called."""
+        """The filter's configuration; ``learn`` must have been called."""
         assert self._config is not None  # noqa: S101 - clients open before anything else
         return self._config
 
     @property
     def uid(self) -> str:
-        """The uid of the filter that was opened or made; empty before that."""
+        """The filter's uid; empty before the filter is opened or made."""
         return "" if self._config is None else self._config.uid
 
     @property
     def digester(self) -> Digester:
-        """What makes the filter's digests, once ``learn`` was called."""
+        """The digester of the filter; ``learn`` must have been called."""
         assert self._digester is not None  # noqa: S101 - likewise
         return self._digester
 
     def not_found(self, text: str) -> FilterNotFound:
-        """Return the error to raise when the filter is not there any more; it names the archive that may have it."""
+        """Return the error to raise when the filter is gone; its message names the archive that may have it."""
         archive = self._config.archive if self._config else None
         if archive not in {None, "redis"}:
             named = "an archive" if self.discreet else f"the archive {archive}"
@@ -109,18 +109,18 @@ class Session:
         return FilterNotFound(f"{self.where}: {text}")
 
     def learn(self, meta: dict[str, str]) -> Config:
-        """Take over the configuration and live slices that shard 0's ``meta`` has."""
+        """Note the configuration and live slices of shard 0's ``meta``; return the configuration."""
         self._config = Config.from_meta(meta, self.where)
         self._digester = Digester(self._config.normalize, hasher(self._config.hash, self._config.seed))
         self._first_view = View.from_meta(meta, self.where)
         return self._config
 
     def view(self, shard: int) -> View:
-        """Return the shard's live slices; until it says otherwise they are shard 0's."""
+        """Return the shard's live slices as they were last read; shard 0's if none were read of this shard."""
         return self._views.get(shard, self._first_view)
 
     def learn_view(self, shard: int, meta: dict[str, str]) -> None:
-        """Take over the live slices that a shard's ``meta`` has."""
+        """Note the live slices of a shard's ``meta``, if it is this filter's."""
         if meta.get("uid") == self.config.uid:
             self._views[shard] = View.from_meta(meta, self.where)
 

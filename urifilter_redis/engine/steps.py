@@ -1,7 +1,7 @@
-"""What a flow asks of the shell that drives it.
+"""Steps: the wishes of a flow to its driver.
 
-A flow is a generator that does no I/O: it yields steps, and gets back the outcome of each. ``driver`` runs flows with
-blocking calls, ``async_driver`` with awaited ones; every decision is the flow's.
+A flow is a generator that does no I/O. It yields steps and gets back the outcome of each. ``driver`` runs flows with
+blocking calls, ``async_driver`` with awaited ones. All decisions are made in the flow.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ __all__ = ["AsyncSender", "Flow", "Pause", "Send", "Sender", "Step", "Timeouts",
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send commands in one pipeline over one connection, once; a list of as many outcomes comes back.
+    """Send commands once, in one pipeline over one connection. A list of one outcome a command comes back.
 
-    An outcome is the reply, a ``RedisError`` that the server answered, ``Unsent`` or ``Unanswered``; a connector to
-    something else than Redis has ``outcomes.Judged`` for what is no reply.
+    An outcome is a reply, a ``RedisError`` that the server answered, ``Unsent`` or ``Unanswered``. A connector to
+    another server than Redis has ``outcomes.Judged`` in place of these three.
+
+    Attributes:
+        commands: the commands, each with its arguments.
     """
 
     commands: list[Arguments]
@@ -29,19 +32,23 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait; None comes back."""
+    """Wait; None comes back.
+
+    Attributes:
+        seconds: the time to wait.
+    """
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Do what is neither: read a file, ask another server. What it returns comes back, what it raises is raised.
+    """Do any other I/O: read a file, ask another server. The result comes back; an exception is thrown into the flow.
 
     Attributes:
-        name: what it is, for who looks on.
-        do: asyncio's shell calls it in a thread, unless it returns an awaitable.
-        awaited: with asyncio it returns an awaitable.
+        name: the name of the work, for tests and debuggers.
+        do: does the work. The asyncio driver calls it in a thread, unless ``awaited`` is true.
+        awaited: whether ``do`` returns an awaitable under asyncio.
     """
 
     name: str
@@ -51,13 +58,13 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long to wait for a server, in seconds.
+    """The times to wait for a server, in seconds.
 
     Attributes:
-        connect: for a connection.
-        reply: for the next reply on one.
-        total: after this long nothing is sent again, and the call fails.
-        restoring: while the filter is being restored; after that ``Restoring`` is raised.
+        connect: the longest wait for a connection.
+        reply: the longest wait for the next reply on a connection.
+        total: after this time nothing is sent again, and the call fails.
+        restoring: the longest wait while the filter is being restored; after it ``Restoring`` is raised.
 
     Example:
         >>> Timeouts(total=10).reply
@@ -74,7 +81,7 @@ Step: TypeAlias = Send | Pause | Work
 
 
 class Sender(Protocol):
-    """What sends for blocking flows."""
+    """Sends commands for the blocking driver."""
 
     def send(self, commands: Sequence[Arguments]) -> list[Any]:
         """Send commands once; return an outcome a command (see ``Send``)."""
@@ -82,7 +89,7 @@ class Sender(Protocol):
 
 
 class AsyncSender(Protocol):
-    """What sends for awaited flows."""
+    """Sends commands for the awaited driver."""
 
     async def send(self, commands: Sequence[Arguments]) -> list[Any]:
         """Send commands once; return an outcome a command (see ``Send``)."""

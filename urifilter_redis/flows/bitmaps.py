@@ -1,4 +1,4 @@
-"""Bitmaps of the server, read or counted in pieces, so that it is never held for long."""
+"""Bitmaps on the server: they are read and counted in pieces, so that the server is never held for long."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["fill_of", "pieces_of"]
 
-#: Pieces that are counted in one pipeline.
+#: Most pieces that are counted in one pipeline.
 PIECES_A_PIPELINE = 64
 
-#: How many of the counters of a byte are over 0.
+#: For each byte, how many of its two counters are over 0.
 _COUNTERS = bytes((byte >> 4 > 0) + (byte & 15 > 0) for byte in range(256))
 
 
@@ -31,10 +31,10 @@ def pieces_of(
     """Return pieces of a live slice's bitmap.
 
     Args:
-        session: of the filter.
-        key: of the bitmap.
-        spans: (offset, length) of each piece, bytes.
-        otherwise: run when a piece is missing, before that is an error: it raises if the slice has changed its name.
+        session: the filter's session.
+        key: the bitmap's key.
+        spans: the (offset, length) of each piece, in bytes.
+        otherwise: a flow that runs if a piece is missing. It raises its own error if the slice was only renamed.
 
     Raises:
         SliceLost: the bitmap is missing or has another length.
@@ -47,7 +47,7 @@ def pieces_of(
 
 
 def fill_of(session: Session, key: str, slice_: Slice) -> Flow[float]:
-    """Return the share of a bitmap's bits that are set; counting: of its counters that are over 0."""
+    """Return the share of a bitmap's bits that are set (counting: of its counters that are over 0)."""
     if session.config.layout == "counting":
         return (yield from _counters_over_0(session, key, slice_))
     spans = list(piece_spans(slice_.size))

@@ -1,7 +1,7 @@
 """The flow of a checkpoint: the live slices go to the archive while inserts go on.
 
-Bits are only set, so that what is read of a bitmap has everything that was inserted before the reading began. What
-was forgotten and the kept replies are read after the bitmaps: whose bits are in them, his reply is too.
+Inserts only set bits, so the copy of a bitmap has every item that was inserted before the reading began. The
+forgotten digests and the records of calls are read after the bitmaps: if an item's bits were saved, so was its record.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ __all__ = ["Written", "checkpoint", "checkpoint_age"]
 
 log = logging.getLogger("urifilter_redis")
 
-#: How often a checkpoint of a shard is begun anew because a rotation, or another checkpoint, came first.
+#: A checkpoint of a shard is begun at most so often because a rotation, or another checkpoint, came first.
 TRIES = 20
 
-#: The fields of ``meta`` that change and that a restore brings back.
+#: The fields of a shard's state that a checkpoint saves.
 _STATE = (
     "created", "epoch", "phase", "token", "pieces", "late", "opened", "inserted", "limit", "closed", "oldest",
     "slices", "changed",
@@ -51,13 +51,13 @@ _STATE = (
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a checkpoint did.
+    """The result of a checkpoint.
 
     Attributes:
-        number: the highest of the shards' numbers.
-        begun: when it began, server time, seconds since 1970.
-        shards: how many were written; the others had not changed since the last.
-        size: bytes that were written to the archive.
+        number: the highest number of the shards' last checkpoints.
+        begun: the server time at which it began, seconds since 1970.
+        shards: how many shards were written; the others had not changed since their last checkpoint.
+        size: the bytes of the contents of these shards in the archive, old and new.
     """
 
     number: int
@@ -67,11 +67,11 @@ class Written:
 
 
 def checkpoint(session: Session, *, full: bool = False) -> Flow[Written]:
-    """Write back what has changed since the last checkpoint; with ``full`` everything.
+    """Write the changes since the last checkpoint to the archive; with ``full`` write everything anew.
 
     Raises:
         ArchiveMissing: the filter has no archive, or the caller has not named it.
-        ArchiveError: the archive failed; the last checkpoint is there still.
+        ArchiveError: the archive failed; the last checkpoint is still there.
         Restoring: the filter is being restored.
     """
     yield from check_registered(session)
@@ -89,9 +89,10 @@ def checkpoint(session: Session, *, full: bool = False) -> Flow[Written]:
 
 
 def checkpoint_age(session: Session) -> Flow[float]:
-    """Return the seconds since the last checkpoint of any shard began; infinity if that of one is not known.
+    """Return the seconds since the oldest of the shards' last checkpoints began; infinity if one is not known.
 
-    It is not if there was none, or if its time lies in the future, because the server's clock was ahead.
+    It is not known if a shard has no checkpoint, or if its time lies in the future because the server's clock was
+    ahead.
     """
     begun = [state.checkpointed for state in (yield from read_states(session))]
     now = yield from server_time(session)
@@ -100,26 +101,27 @@ def checkpoint_age(session: Session) -> Flow[float]:
 
 
 def _shard(session: Session, shard: int, *, full: bool) -> Flow[tuple[Checkpoint | None, int]]:
-    """Write a shard back unless nothing has changed; return the checkpoint if so, and the last number."""
+    """Write a checkpoint of a shard unless nothing has changed; return it, or else None, and the last number."""
     for _ in range(TRIES):
         attempt = _Attempt(session, require_archive(session), shard)
         try:
             found = yield from attempt.run(full=full)
-        except GeneratorExit:  # nothing can be done any more
+        except GeneratorExit:  # a flow that is closed may not yield steps any more
             raise
         except RotationConflict:
             yield from attempt.abandon()
         except BaseException:
-            with contextlib.suppress(ArchiveError):  # what it was is worth more than that this failed too
+            with contextlib.suppress(ArchiveError):  # the first error tells the caller more than this one
                 yield from attempt.abandon()
             raise
         else:
             return found
-    raise RotationConflict(f"{session.where}: shard {shard}: {TRIES} checkpoints were overtaken, one after the other")
+    text = f"shard {shard}: {TRIES} checkpoints in a row were overtaken by others or by rotations: try again later"
+    raise RotationConflict(f"{session.where}: {text}")
 
 
 class _Attempt:
-    """One attempt at a checkpoint of a shard; it knows what it has uploaded and nothing points to."""
+    """One attempt at a checkpoint of a shard; it keeps its uploads until a document names them."""
 
     def __init__(self, session: Session, home: Home, shard: int) -> None:
         self._session, self._home, self._shard = session, home, shard
@@ -128,23 +130,27 @@ class _Attempt:
         self._run = ""
 
     def abandon(self) -> Flow[None]:
-        """Remove what was uploaded."""
+        """Remove the uploads that no document names."""
         for writer in self._writers:
             yield from writer.abandon()
 
     def run(self, *, full: bool) -> Flow[tuple[Checkpoint | None, int]]:
-        """Do it; RotationConflict if it was overtaken."""
+        """Write the checkpoint; return it, or None if nothing has changed, and the last number.
+
+        Raises:
+            RotationConflict: a rotation, a restore or another checkpoint came first.
+        """
         session, uid = self._session, self._config.uid
         found = yield from places(self._home, session.keys.name, self._config, self._shard)
         last = newest(found)
         number = last.number if last else 0
-        begun = yield from server_time(session)  # before anything of it is looked at
+        begun = yield from server_time(session)  # before anything of the shard is read
         (state,) = yield from read_states(session, [self._shard])
         if state.phase == "restoring":
-            raise Restoring(f"{session.where}: it is being restored from its archive")
+            raise Restoring(f"{session.where}: it is being restored from its archive: try again later")
         if state.checkpoint < number:
             yield from restore(session, {self._shard: state.timeline})
-            raise RotationConflict(f"{session.where}: its archive was ahead")
+            raise RotationConflict(f"{session.where}: its archive was ahead, so the shard was restored")
         if last and not full and not gone(found) and _same(last, state):
             yield from ask(session, calls.checkpoint("finish", uid, self._keys, number, begun))
             return None, number
@@ -166,7 +172,7 @@ class _Attempt:
         made.check(self._config, self._shard)
         for writer in self._writers:
             writer.check_age()
-        # Once this is asked it may have happened, whatever is heard of it: what was uploaded is not removed any more.
+        # The document may be published even if the request for it fails. So the uploads are kept from here on.
         writers, self._writers = self._writers, []
         try:
             done = yield from publish_checkpoint(self._home, found, made)
@@ -178,18 +184,19 @@ class _Attempt:
             raise RotationConflict(f"{self._session.where}: another checkpoint came first")
 
     def _write(self, meta: dict[str, str], begun: int, last: Checkpoint | None) -> Flow[Checkpoint]:
-        """Upload what is needed and say what it is."""
+        """Upload bitmaps, records and forgotten digests; return the checkpoint that describes them."""
         state, number = ShardState.from_meta(meta, self._session.where), int(meta["checkpoint"])
         bitmaps: list[Manifest] = []
-        # Newest first: of what is inserted meanwhile, with write=all, older slices then have at least what newer ones
-        # have, as it must be: otherwise an item that is new would be seen once the oldest slice is gone.
+        # With write=all only the oldest slice is tested, so each copy must have all items of the newer copies: an item
+        # must not be answered "new", and later "seen" once the oldest slice is gone. So the newest is read first.
         for slice_ in state.view.slices[::-1]:
             content = yield from self._taken_over(last, state, slice_)
             content = content or (yield from self._bitmap(state, slice_))
             known = (self._config, self._session.keys.name, self._shard, state, slice_)
             bitmaps.insert(0, Manifest.of(*known, kind="checkpoint", number=number, content=content))
-        # What is forgotten is read before and after the replies, and both count: an item that is inserted anew between
-        # them is new once more, and not seen by who has lost its reply; one that is forgotten between them stays so.
+        # Forgotten digests are read before and after the records, and both readings count. An item that is inserted
+        # between them then counts as new once more, so a client that lost its reply is not told "seen". An item that
+        # is forgotten between them stays forgotten.
         forgotten = self._writer()
         yield from self._scanned("ZSCAN", self._keys.forgotten, _forgotten, forgotten)
         replies = self._writer()
@@ -215,7 +222,7 @@ class _Attempt:
         return writer
 
     def _taken_over(self, last: Checkpoint | None, state: ShardState, slice_: Slice) -> Flow[Content | None]:
-        """Return where the archive has a slice already, if it has not changed and is still what it was."""
+        """Return the archive's content of a slice that has not changed, if it is sound; else None."""
         content = _unchanged(last, state, slice_, self._config.write)
         if content is not None:
             try:
@@ -237,7 +244,7 @@ class _Attempt:
     def _scanned(
         self, command: str, key: str, encode: Callable[[list[tuple[bytes, Any]]], bytes], writer: Writer
     ) -> Flow[None]:
-        """Upload the entries of a hash or sorted set; one that changes meanwhile is in it as it was or as it is."""
+        """Upload the entries of a hash or sorted set. An entry that changes meanwhile is saved old or new."""
         cursor, data = b"0", b""
         while True:
             cursor, entries = yield from scan(self._session, command, key, cursor)
@@ -250,16 +257,19 @@ class _Attempt:
                 return
 
     def _check_still(self, before: ShardState) -> Flow[None]:
-        """Check that no slice has become another while it was read, and that it is the same server still.
+        """Check that the shard has not turned while its slices were read, and that the server has not restarted.
 
-        One that came back with less than it had does not have the replies of all whose bits were read.
+        A server that came back with older data may lack the records of items whose bits were read before.
+
+        Raises:
+            RotationConflict: the shard turned, or was restored, or the server restarted.
         """
         (now,) = yield from read_states(self._session, [self._shard])
         run = yield from server_run(self._session)
         if (_slices(now), now.timeline, run) != (_slices(before), before.timeline, self._run):
-            raise RotationConflict(f"{self._session.where}: it has turned, or came back, meanwhile")
+            raise RotationConflict(f"{self._session.where}: it turned or was restored, or the server restarted")
         if now.checkpoint < before.checkpoint:
-            raise RotationConflict(f"{self._session.where}: it came back meanwhile")
+            raise RotationConflict(f"{self._session.where}: the server came back with older data")
 
 
 def _forgotten(pairs: list[tuple[bytes, Any]]) -> bytes:
@@ -271,7 +281,7 @@ def _slices(state: ShardState) -> tuple[object, ...]:
 
 
 def _same(last: Checkpoint, state: ShardState) -> bool:
-    """Whether nothing was inserted, forgotten or turned since a checkpoint began."""
+    """Whether a shard has not changed since its last checkpoint began."""
     then = last.shard_state()
     return (*_slices(then), then.inserted, then.changed, then.pieces) == (
         *_slices(state), state.inserted, state.changed, state.pieces,
@@ -279,7 +289,7 @@ def _same(last: Checkpoint, state: ShardState) -> bool:
 
 
 def _unchanged(last: Checkpoint | None, state: ShardState, slice_: Slice, write: str | None) -> Content | None:
-    """Return where the last checkpoint has a slice that was closed then already, and has not changed since."""
+    """Return the last checkpoint's content of a slice that was closed before it and has not changed since; or None."""
     if last is None or write == "all" or slice_.name == "today":
         return None
     then = last.shard_state()

@@ -1,4 +1,4 @@
-"""What endangers the promises: facts about a server, and what they mean."""
+"""The doctor: facts about a server, and whether they endanger the promises of the filter."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ OLDEST = (6, 2)
 #: The Lua libraries that the scripts use.
 LIBRARIES = ("cmsgpack", "struct")
 
-#: Seconds by which a time may lie in the server's future: another server, whose clock differs, may have noted it.
+#: Seconds by which a time in ``meta`` may be ahead of the server's clock, because another server may have written it.
 AHEAD = 5.0
 
-#: Fields of ``meta`` that are times, and by how many seconds more they may lie there: a lease ends later, and changes
-#: that follow each other fast count as a millisecond each.
+#: The fields of ``meta`` that are times, with the seconds by which each may be ahead in addition. A lease ends in the
+#: future. Each change makes ``changed`` higher by at least 1 ms, so fast changes put it ahead.
 _TIMES = {"created": 0.0, "opened": 0.0, "changed": 60.0, "checkpointed": 0.0, "restored": 0.0, "leased": LEASE}
 
-#: Shards that one finding tells about.
+#: Most shards that one finding describes.
 SHARDS_TOLD = 3
 
-#: Share of maxmemory below which what is left is a danger.
+#: Less free memory than this share of maxmemory is a danger.
 LITTLE_LEFT = 0.1
 
 _SETTINGS = ("maxmemory-policy", "appendonly", "appendfsync", "save")
@@ -45,12 +45,12 @@ _SETTINGS = ("maxmemory-policy", "appendonly", "appendfsync", "save")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one examination.
 
     Attributes:
-        level: ``ok``, ``note`` (it depends on what you need) or ``danger`` (a promise does not hold).
-        subject: what was looked at.
-        text: what was found, and what to do about it.
+        level: ``ok``, ``note`` (it depends on your needs) or ``danger`` (a promise does not hold).
+        subject: the examined thing: ``version``, ``memory``, ``filter news`` …
+        text: the facts, and the advice if there is one.
     """
 
     level: str
@@ -60,13 +60,13 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a server says of itself.
+    """The facts about a server.
 
     Attributes:
         info: the fields of INFO.
-        settings: of CONFIG GET; empty if this user may not ask.
-        missing: the Lua libraries of ``LIBRARIES`` that are missing.
-        forbidden: the commands that the scripts call and this user may not run.
+        settings: the settings of CONFIG GET; empty if this user may not run it.
+        missing: the libraries of ``LIBRARIES`` that the server's Lua does not have.
+        forbidden: the commands that the scripts call and that this user may not run.
     """
 
     info: dict[str, str]
@@ -76,10 +76,10 @@ class Facts:
 
 
 def gather(session: Session) -> Flow[Facts]:
-    """Ask the server; what it does not tell is left out.
+    """Ask the server for its facts, and leave out those that it refuses to tell.
 
     Raises:
-        ServerUnavailable: it does not answer at all.
+        ServerUnavailable: the server is away, or refuses INFO or EVAL.
     """
     (reply,) = yield from ask(session, ("INFO",))
     info = to_fields(reply)
@@ -99,7 +99,7 @@ def gather(session: Session) -> Flow[Facts]:
 
 
 def examine(facts: Facts) -> Iterator[Finding]:
-    """Say of each fact whether it endangers the promises."""
+    """Yield a finding about each fact of a server."""
     yield _version(facts)
     yield _libraries(facts)
     yield _rights(facts)
@@ -113,7 +113,7 @@ def examine(facts: Facts) -> Iterator[Finding]:
 
 
 def examine_filter(info: FilterInfo, now: float) -> Finding:
-    """Say whether a filter keeps the error rate that was asked for, and rotates; ``now`` is the server's time, s."""
+    """Return a finding: whether a filter keeps its error rate and rotates on time; ``now`` is the server's time, s."""
     subject = f"filter {info.name}"
     slices = len(info.live_slices)
     held = f"{info.inserted:,} items in {slices} slice{'' if slices == 1 else 's'}"
@@ -121,24 +121,28 @@ def examine_filter(info: FilterInfo, now: float) -> Finding:
         held = f"{info.inserted:,} of {info.capacity:,} items"
     if info.over_capacity or info.error_rate_now > 1.5 * info.error_rate:
         full = ", ".join(f"{each.name} {each.inserted:,}" for each in info.live_slices if each.over_capacity)
-        text = f"over its capacity ({full or held}): {info.error_rate_now:.2g} are wrongly seen"
-        return Finding("danger", subject, f"{text}, {info.error_rate:g} was asked for; make a larger one")
+        text = f"over its capacity ({full or held}): the error rate is {info.error_rate_now:.2g}"
+        return Finding("danger", subject, f"{text} and not {info.error_rate:g}; make a larger one")
     if info.phase == "restoring":
-        text = "it is being restored, or that was left: urifilter restore"
+        text = "a restore is under way, or was left unfinished: run urifilter restore"
         return Finding("note", subject, f"{held}; {text}")
     if info.archive not in {None, "redis"} and info.checkpointed is None:
-        text = f"nothing was written back to {info.archive} yet: does urifilter worker run?"
+        text = f"no checkpoint was written to {info.archive} yet: does urifilter worker run?"
         return Finding("note", subject, f"{held}; {text}")
     if info.phase == "rotating":
-        return Finding("note", subject, f"{held}; a rotation is under way, or was left: urifilter rotate --due")
+        text = "a rotation is under way, or was left unfinished: run urifilter rotate --due"
+        return Finding("note", subject, f"{held}; {text}")
     if info.next_rotation is not None and info.period and now > info.next_rotation + seconds_of(info.period):
         text = "a rotation is overdue by more than a period, so nothing expires: does cron run urifilter rotate --due?"
         return Finding("note", subject, f"{held}; {text}")
-    return Finding("ok", subject, f"{held}, {info.error_rate_now:.2g} wrongly seen")
+    return Finding("ok", subject, f"{held}, error rate {info.error_rate_now:.2g}")
 
 
 def examine_clock(session: Session) -> Flow[Finding | None]:
-    """Say which times of a filter, opened or not, lie in the server's future; None if none does."""
+    """Return a finding about the times of a filter that lie in the server's future; None if none does.
+
+    The session need not have opened the filter.
+    """
     (first,) = yield from ask(session, session.read_meta(0))
     shards = range(int(to_mapping(first).get("shards", 0)))
     told: list[str] = []
@@ -151,13 +155,14 @@ def examine_clock(session: Session) -> Flow[Finding | None]:
     if not told:
         return None
     more = f" … and {len(told) - SHARDS_TOLD} shards more" if len(told) > SHARDS_TOLD else ""
-    text = "times in the server's future, whose clock was ahead or is behind now: they count as now, so what expires"
     where = f"{'; '.join(told[:SHARDS_TOLD])}{more}"
-    return Finding("note", f"filter {session.keys.name}", f"{text} comes late; keep its clock right ({where})")
+    text = f"times lie in the server's future ({where}): its clock was ahead, or is behind now"
+    text += "; such times count as now, so items expire late: set the clock right"
+    return Finding("note", f"filter {session.keys.name}", text)
 
 
 def _ahead(meta: Mapping[str, str], now: float) -> list[str]:
-    """Return the fields of ``meta`` with times after ``now``, each with how many seconds they lie after it."""
+    """Return a text for each field of ``meta`` whose time is after ``now``: its name, and by how many seconds."""
     times = {name: [meta.get(name, "")] for name in _TIMES}
     times["closed"] = [time for entry in meta.get("closed", "").split() for time in entry.split(":")[1:3]]
     last = {name: max((int(time) for time in found if time.isdecimal()), default=0) for name, found in times.items()}
@@ -169,19 +174,19 @@ def _version(facts: Facts) -> Finding:
     version = facts.info.get("redis_version", "0")
     name = f"Valkey {facts.info['valkey_version']}" if "valkey_version" in facts.info else f"Redis {version}"
     if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
-        return Finding("danger", "version", f"{name} is too old: 6.2 or newer is needed")
+        return Finding("danger", "version", f"{name} is too old: upgrade it to 6.2 or newer")
     return Finding("ok", "version", name)
 
 
 def _libraries(facts: Facts) -> Finding:
     if facts.missing:
-        return Finding("danger", "Lua", f"{', '.join(facts.missing)} missing in scripts: use another server")
+        return Finding("danger", "Lua", f"scripts do not have {', '.join(facts.missing)}: use another server")
     return Finding("ok", "Lua", f"{', '.join(LIBRARIES)}")
 
 
 def _rights(facts: Facts) -> Finding:
     if facts.forbidden:
-        text = f"this user may not run {', '.join(facts.forbidden)}, and the scripts that need them are refused"
+        text = f"this user may not run {', '.join(facts.forbidden)}, so the scripts that call them are refused"
         return Finding("note", "rights", f"{text}: mend its ACL unless that is meant")
     return Finding("ok", "rights", "this user may run every command of the scripts")
 
@@ -189,7 +194,7 @@ def _rights(facts: Facts) -> Finding:
 def _eviction(facts: Facts) -> Finding:
     policy = facts.settings.get("maxmemory-policy") or facts.info.get("maxmemory_policy", "")
     if not policy:
-        return Finding("note", "eviction", "cannot tell the maxmemory policy: it must be noeviction")
+        return Finding("note", "eviction", "cannot tell the maxmemory policy: see that it is noeviction")
     if policy != "noeviction":
         return Finding("danger", "eviction", f"{policy} may delete bitmaps: CONFIG SET maxmemory-policy noeviction")
     return Finding("ok", "eviction", policy)
@@ -208,14 +213,15 @@ def _memory(facts: Facts) -> Finding:
 def _persistence(facts: Facts) -> Finding:
     if "appendonly" not in facts.settings:
         on = facts.info.get("aof_enabled") == "1"
-        return Finding("note", "persistence", f"append-only file {'on' if on else 'off'}; cannot tell more")
+        text = f"append-only file {'on' if on else 'off'}; cannot tell more, as this user may not run CONFIG GET"
+        return Finding("note", "persistence", text)
     if facts.settings["appendonly"] == "yes":
         sync = facts.settings.get("appendfsync", "everysec")
         lost = {"always": "nothing", "everysec": "a second of inserts"}.get(sync, "half a minute of inserts")
         level = {"always": "ok", "everysec": "note"}.get(sync, "danger")
         return Finding(level, "persistence", f"append-only, fsync {sync}: a power failure can lose {lost}")
     if facts.settings.get("save"):
-        text = f"snapshots only ({facts.settings['save']}): a crash loses what came after the last"
+        text = f"snapshots only ({facts.settings['save']}): a crash loses all inserts after the last one"
         return Finding("danger", "persistence", f"{text}; CONFIG SET appendonly yes")
     return Finding("danger", "persistence", "none: a restart loses everything; CONFIG SET appendonly yes")
 
@@ -233,6 +239,6 @@ def _replication(facts: Facts) -> Finding:
         return Finding("danger", "replication", "this is a replica: it refuses inserts; use the primary")
     replicas = int(facts.info.get("connected_slaves", 0))
     if replicas:
-        text = f"{replicas} asynchronous replica(s): a failover loses what they had not received yet"
+        text = f"{replicas} asynchronous replica(s): a failover loses the inserts that they had not received yet"
         return Finding("note", "replication", text)
     return Finding("ok", "replication", "no replicas")

@@ -1,9 +1,9 @@
-"""The flows that remove a filter, or shards that another one has left.
+"""The flows that remove a filter, or shards of an earlier filter of the same name.
 
-Others may drop and create the same filter meanwhile, and any of them may die, so nothing is done to a shard but what
-is meant for exactly the filter that was read there (see ``lua/drop.lua``). Whether that is to go, shard 0 says: it is
-made first and goes last. As long as it is the one that the drop began with, what is read of other shards belongs to
-that filter or to an earlier one, and to none that somebody was told of since.
+Other processes may drop and create the same filter meanwhile, and any of them may die. So each command to a shard
+names the identity that was read there, and does nothing if the shard has another by then (see ``lua/drop.lua``).
+Shard 0 is made first and removed last. As long as it has the identity with which the drop began, the other shards
+belong to the same filter or to an earlier one, and not to a filter that was created since.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ __all__ = [
     "still",
 ]
 
-#: Shards that are made or removed in one pipeline; making one takes the server up to 8 ms.
+#: Most shards that are made or removed in one pipeline; the making of one takes the server up to 8 ms.
 SHARDS_AT_ONCE = 16
 
-#: Keys deleted in one call; each may be a bitmap, which takes the server 1 ms to free.
+#: Most keys that one call deletes; each may be a bitmap, which takes the server 1 ms to free.
 KEYS_A_CALL = 8
 
 
 def drop(session: Session, *, keep_archive: bool = False) -> Flow[bool]:
-    """Remove the filter with all its keys, also one that lost some; return whether there was anything.
+    """Remove the filter with all its keys, even if some are lost; return whether there was anything to remove.
 
     Args:
-        session: of the filter; one that has it open drops that one and no other.
-        keep_archive: leave what the archive has, from where it can be restored.
+        session: the filter's session. If it has opened the filter, it drops that filter and no other of the name.
+        keep_archive: whether to keep the filter's archive, from which it can be restored.
 
     Raises:
-        ConfigMismatch: it was dropped and created anew since it was opened.
-        ArchiveMissing: it has an archive, which was not named.
+        ConfigMismatch: the filter was dropped and created anew since it was opened.
+        ArchiveMissing: the filter has an archive, and the caller has not named it.
     """
     first = yield from read_first(session)
     uid = session.uid or first.get("uid", "")
@@ -66,17 +66,17 @@ def drop(session: Session, *, keep_archive: bool = False) -> Flow[bool]:
 
 
 def end_drop(session: Session, first: Mapping[str, str]) -> Flow[bool]:
-    """End the drop that another process began, and may have died in; ``first`` is what it left of shard 0's ``meta``.
+    """Finish a drop that another process began and may not finish; ``first`` is the ``meta`` of shard 0.
 
     Raises:
-        ArchiveMissing: that drop was to remove the archive, too, which was not named.
+        ArchiveMissing: that drop was to remove the archive, too, and this caller has not named it.
     """
-    keep = first.get("archive_goes") != "1"  # without the field an older release began it, and with the archive
+    keep = first.get("archive_goes") != "1"  # an older release began the drop if the field is missing
     return (yield from _drop(session, first.get("uid", ""), first, keep_archive=keep))
 
 
 def abandon(session: Session) -> Flow[bool]:
-    """Remove a filter that is still being made; return whether it was."""
+    """Remove a filter that is still being made; return whether there was one."""
     first = yield from read_first(session)
     (reply,) = yield from ask(session, calls.drop("abandon", first, session.keys.shard(0)))
     begun = to_mapping(reply)
@@ -84,27 +84,28 @@ def abandon(session: Session) -> Flow[bool]:
 
 
 def remove(session: Session, found: Mapping[int, Mapping[str, str]]) -> Flow[None]:
-    """Remove shards of which this ``meta`` was read, if it is theirs still."""
+    """Remove shards, each only if its identity is still that of its ``meta`` in ``found``."""
     for some in chunked(sorted(found), SHARDS_AT_ONCE):
         yield from _remove(session, {shard: found[shard] for shard in some}, {}, {})
 
 
 def still(session: Session, first: Mapping[str, str]) -> Flow[bool]:
-    """Whether shard 0 is of the filter of which this ``meta`` was read."""
+    """Whether shard 0 still has the identity of ``first``, its ``meta`` as it was read before."""
     now = yield from read_first(session)
     return calls.identity(now) == calls.identity(first)
 
 
 def read_first(session: Session) -> Flow[dict[str, str]]:
-    """Return the ``meta`` of shard 0, which stands for the filter; empty if it is not there."""
+    """Return the ``meta`` of shard 0, which stands for the whole filter; an empty dict if there is none."""
     (reply,) = yield from ask(session, session.read_meta(0))
     return to_mapping(reply)
 
 
 def keep_listed(session: Session) -> Flow[None]:
-    """See to it that the name of a filter that is there is listed; whoever took it out may have died before it looked.
+    """List the name of an existing filter again, if it is not listed.
 
-    Nothing but ``names`` depends on it, so that a server or a user that may not write is no reason to fail.
+    A process that removed the name may have died before it noticed that the filter was made anew. Only ``names``
+    depends on the list, so a server or a user that may not write is no reason to fail.
     """
     with contextlib.suppress(ServerUnavailable):
         (listed,) = yield from ask(session, ("SISMEMBER", session.keys.filters, session.keys.name))
@@ -113,9 +114,10 @@ def keep_listed(session: Session) -> Flow[None]:
 
 
 def list_or_not(session: Session) -> Flow[None]:
-    """List the name if the filter is there, and take it out if it is not.
+    """List the name if the filter is there, and remove the name if it is not.
 
-    The list is in another slot than the filter, so that others may make or drop it between: look again until it holds.
+    No script can change the list together with the filter, because the list has another hash tag. Other processes may
+    make or drop the filter in between. So this looks again after each write, until nothing has changed.
     """
     listed, meta = (session.keys.filters, session.keys.name), ("EXISTS", session.keys.shard(0).meta)
     (there,) = yield from ask(session, meta)
@@ -128,14 +130,14 @@ def list_or_not(session: Session) -> Flow[None]:
 
 
 def _drop(session: Session, uid: str, first: Mapping[str, str], *, keep_archive: bool) -> Flow[bool]:
-    """Remove the filter of ``uid``; ``first`` is the ``meta`` of shard 0, empty if it is not there.
+    """Remove the filter of ``uid``; without a ``uid``, remove the leftovers of filters of this name.
 
-    Without ``uid`` it is what is left of a filter of this name.
+    ``first`` is the ``meta`` of shard 0, empty if there is none.
     """
     archived_uid = uid
     if not keep_archive:
         archived_uid = yield from _look_at_archive(session, uid, first)
-        if not first:  # what is registered may have been made since
+        if not first:  # the registered filter may have been made since
             first = yield from read_first(session)
             if first.get("uid", uid) != uid:
                 return False
@@ -147,19 +149,19 @@ def _drop(session: Session, uid: str, first: Mapping[str, str], *, keep_archive:
         except ArchiveError as error:
             raise type(error)(f"{error}; the filter is half dropped: drop it again") from error
     yield Work("note", functools.partial(known_archives.forget, session))
-    if uid and first and not begun:  # another process has ended it
+    if uid and first and not begun:  # another process has finished the drop
         return True
     removed = yield from _remove_all(session, uid, begun)
     return bool(first) or archived or removed > 0
 
 
 def _look_at_archive(session: Session, uid: str, first: Mapping[str, str]) -> Flow[str]:
-    """Check, before anything is removed, that the archive can be; return the uid of what is to be removed there."""
+    """Check, before anything is removed, that the archive can be removed; return the uid to remove there."""
     home, needed = session.home, first.get("archive", "redis")
     if home is None:
         if needed == "redis":
             return uid
-        text = f"it has the archive {needed}, from where it would come back: name it, or keep it (--keep-archive)"
+        text = f"it has the archive {needed}: name that to remove it too, or keep it (--keep-archive)"
         if first.get("phase") == "dropping":
             text = f"its drop was stopped half-way: drop it again; {text}"
         raise ArchiveMissing(f"{session.where}: {text}")
@@ -177,19 +179,19 @@ def _anew(session: Session) -> ConfigMismatch:
 
 
 def _begin(session: Session, uid: str, first: Mapping[str, str], *, archive: bool) -> Flow[dict[str, str]]:
-    """Begin with shard 0; return its ``meta``, which is as it is until it goes; empty if the filter is gone."""
+    """Begin the drop at shard 0; return its ``meta``, which no longer changes; an empty dict if the filter is gone."""
     while uid and first.get("uid") == uid:
         (reply,) = yield from ask(session, calls.drop("begin", first, session.keys.shard(0), archive=archive))
         if begun := to_mapping(reply):
             return begun
-        first = yield from read_first(session)  # dropped by another process, or brought back from its archive
+        first = yield from read_first(session)  # another process has dropped or restored the filter
     return {}
 
 
 def _remove_all(session: Session, uid: str, first: Mapping[str, str]) -> Flow[int]:
-    """Remove all shards, shard 0 last, and the name; return how many keys went.
+    """Remove all shards, shard 0 last, and the name; return the number of removed keys.
 
-    It ends early when shard 0 is not that of ``first`` any more: then another process has ended this drop.
+    It ends early if shard 0 no longer has the identity of ``first``, because another process has finished this drop.
     """
     left = {} if "shards" in first else (yield from _left(session))
     shards = range(1, int(first["shards"])) if "shards" in first else sorted(left.keys() - {0})
@@ -201,7 +203,7 @@ def _remove_all(session: Session, uid: str, first: Mapping[str, str]) -> Flow[in
             found = {shard: to_mapping(reply) for shard, reply in zip(waiting, replies, strict=True)}
             if not (yield from still(session, first)):
                 return removed
-            if not first and uid:  # what is left of a filter that is not there goes, and of no other
+            if not first and uid:  # of a filter without shard 0, only its own shards are removed
                 found = {shard: meta for shard, meta in found.items() if meta.get("uid", uid) == uid}
             waiting, went = yield from _remove(session, found, first, left)
             removed += went
@@ -214,7 +216,7 @@ def _remove_all(session: Session, uid: str, first: Mapping[str, str]) -> Flow[in
 def _remove(
     session: Session, found: Mapping[int, Mapping[str, str]], first: Mapping[str, str], left: Mapping[int, list[str]]
 ) -> Flow[tuple[list[int], int]]:
-    """Remove shards as they were found; return those that were another's by then, and how many keys went."""
+    """Remove shards as they were found; return those with another identity by then, and the number of removed keys."""
     there = [shard for shard, meta in found.items() if "uid" in meta]
     replies = yield from ask(
         session, *(calls.drop("begin", found[shard], session.keys.shard(shard)) for shard in there)
@@ -231,9 +233,13 @@ def _remove(
 def _delete(
     session: Session, metas: Mapping[int, Mapping[str, str]], first: Mapping[str, str], left: Mapping[int, list[str]]
 ) -> Flow[tuple[list[int], int]]:
-    """Delete the keys of shards, each fenced by its ``meta``; return those that were another's, and how many went.
+    """Delete the keys of shards; return those that had another identity by then, and the number of removed keys.
 
-    ``left``: the keys that were found of each shard; where there are none, ``meta`` says which there are.
+    Args:
+        session: the filter's session.
+        metas: the ``meta`` of each shard; its identity is the fence.
+        first: the ``meta`` of shard 0, for the keys of shards without ``meta``.
+        left: the keys that were found by ``_left``; for a shard without an entry ``meta`` tells the keys.
     """
     made = []
     for shard, meta in metas.items():
@@ -248,7 +254,7 @@ def _delete(
 
 
 def _keys_of(keys: ShardKeys, meta: Mapping[str, str]) -> list[str]:
-    """Return the keys that a shard with this ``meta`` may have, those of a rotation under way too."""
+    """Return the keys that a shard with this ``meta`` may have, including those of a rotation under way."""
     epoch, window = int(meta.get("epoch", 0)), int(meta.get("window", 0))
     live = max(window if meta.get("retention") == "ring" else 0, len(meta.get("slices", "").split()) + 1)
     names = ["today", "history", *(f"history_{n}" for n in range(1, live))]
@@ -257,7 +263,7 @@ def _keys_of(keys: ShardKeys, meta: Mapping[str, str]) -> list[str]:
 
 
 def _left(session: Session) -> Flow[dict[int, list[str]]]:
-    """Find what is left of a filter whose ``meta`` is gone, by looking through all keys: the keys of each shard."""
+    """Return the keys of each shard of a filter whose ``meta`` is gone, by a SCAN of the whole database."""
     before, after = session.keys.shard(0).base.split("0}:")[0], "}:"
     form = re.compile(re.escape(before) + r"(\d+)" + re.escape(after) + ".*", re.DOTALL)
     found: dict[int, list[str]] = {}

@@ -1,8 +1,8 @@
-"""The history of a rolling filter: the slice that was closed goes to the archive, and the next history is built.
+"""The history of a rolling filter: the closed slice goes to the archive, and the next history is built.
 
-history_1, the slice just closed, is made into the next history where it stands: a piece at a time it gets the bits of
-the older slices of the window, from the archive. The old history has those too, so nothing is answered differently
-meanwhile, and no third bitmap beside today is needed.
+history_1, the slice that was just closed, becomes the next history in its own place. Piece by piece it gets the bits
+of the older slices of the window, from the archive. The old history has these bits too, so no answer changes
+meanwhile, and the build needs no third bitmap beside today.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["archive_closed", "build_next", "finish_next"]
 
 
 def archive_closed(session: Session, shard: int, state: ShardState) -> Flow[None]:
-    """Put the slice that was closed into the archive, read it back, and only then say that it is there."""
+    """Write the closed slice to the archive, read it back, and only then note in ``meta`` that it is there."""
     writer = yield from archive_of(session).writer(session, shard, state)
     try:
         content = yield from _write_slice(session, writer, shard, state)
@@ -42,15 +42,15 @@ def archive_closed(session: Session, shard: int, state: ShardState) -> Flow[None
         closed = Slice("history_1", session.config.units, session.config.bytes)
         known = (session.config, session.keys.name, shard, state, closed)
         yield from writer.publish(Manifest.of(*known, kind="slice", content=content))
-    except GeneratorExit:  # nothing can be done any more
+    except GeneratorExit:  # a flow that is closed may not yield steps any more
         raise
     except BaseException as error:
-        with contextlib.suppress(ArchiveError):  # what it was is worth more than that this failed too
+        with contextlib.suppress(ArchiveError):  # the first error tells the caller more than this one
             yield from writer.abandon()
         if isinstance(error, ArchiveCorrupt):
             yield from _raise_if_moved(session, shard, state)
         raise
-    # With no other closed slice in the window, the next history is this one.
+    # Without another closed slice in the window, history_1 is the next history already.
     nothing_to_build = piece_count(state) if not _others(session, state) else 0
     call = calls.build("archived", session.keys.shard(shard), state, number=nothing_to_build)
     yield from ask(session, call)
@@ -67,14 +67,18 @@ def _write_slice(session: Session, writer: SliceWriter, shard: int, state: Shard
 
 
 def _raise_if_moved(session: Session, shard: int, state: ShardState) -> Flow[None]:
-    """Check that the rotation is where it was; if not, what was read of it may be of another."""
+    """Check that the rotation has not gone on; if it has, the slices that were read may be others.
+
+    Raises:
+        RotationConflict: another process has continued the rotation.
+    """
     (now,) = yield from read_states(session, [shard])
     if (now.epoch, now.phase, now.token, now.pieces) != (state.epoch, state.phase, state.token, state.pieces):
-        raise RotationConflict(f"{session.where}: somebody else has gone on")
+        raise RotationConflict(f"{session.where}: another process has continued the rotation")
 
 
 def build_next(session: Session, shard: int, state: ShardState) -> Flow[list[str]]:
-    """Write the rest of the next history; return what was wrong with the archive."""
+    """Build the remaining pieces of the next history; return the problems of the archive."""
     archive, keys = archive_of(session), session.keys.shard(shard)
     manifests, problems = yield from _sound(session, archive, shard, _others(session, state))
     spans = list(piece_spans(session.config.bytes))
@@ -87,7 +91,8 @@ def build_next(session: Session, shard: int, state: ShardState) -> Flow[list[str
                 merged = [new | there for new, there in zip(merged, as_numbers(pieces), strict=True)]
             except (ArchiveCorrupt, ArchiveMissing) as error:
                 problems.append(f"{session.where}: shard {shard}, slice {epoch}: {error}")
-        if problems:  # the old history has all that the archive has lost, and what has expired too: late, never early
+        # The old history has every item that the archive has lost. It also has expired ones: late, never early.
+        if problems:
             yield from archive.check(session)
             old = yield from _read(session, keys.slice("history"), some)
             merged = [new | kept for new, kept in zip(merged, old, strict=True)]
@@ -102,13 +107,13 @@ def build_next(session: Session, shard: int, state: ShardState) -> Flow[list[str
 
 
 def _read(session: Session, key: str, spans: Sequence[tuple[int, int]]) -> Flow[list[int]]:
-    """Read pieces of a bitmap as numbers, whose OR is theirs."""
+    """Read pieces of a bitmap as integers, so that ``|`` merges them."""
     pieces = yield from ask(session, *(("GETRANGE", key, at, at + length - 1) for at, length in spans))
     return as_numbers(pieces)
 
 
 def finish_next(session: Session, shard: int, state: ShardState) -> Flow[None]:
-    """Make what was built the history, after the slice that has expired is gone from the archive."""
+    """Delete the expired slice from the archive, then make the built bitmap the history."""
     keys, window = session.keys.shard(shard), session.config.slices or 0
     expired = state.epoch - window
     if expired >= 0:
@@ -120,7 +125,7 @@ def finish_next(session: Session, shard: int, state: ShardState) -> Flow[None]:
 def _sound(
     session: Session, archive: Archive, shard: int, epochs: Sequence[int]
 ) -> Flow[tuple[dict[int, Manifest], list[str]]]:
-    """Read the manifests of slices; return those that are right, and what is wrong with the others."""
+    """Read the manifests of slices; return the sound ones by epoch, and the problems of the others."""
     manifests, problems = {}, []
     found = yield from archive.manifests(session, shard, epochs)
     for epoch, manifest in zip(epochs, found, strict=True):
@@ -137,6 +142,6 @@ def _sound(
 
 
 def _others(session: Session, state: ShardState) -> list[int]:
-    """Return the epochs of the closed slices that the next history holds beside the one just closed."""
+    """Return the epochs of the closed slices that the next history merges with the one that was just closed."""
     window = session.config.slices or 0
     return list(range(max(0, state.epoch - window + 1), state.epoch - 1))

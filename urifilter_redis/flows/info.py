@@ -1,4 +1,4 @@
-"""What a filter is and how it does: the flow behind ``info()``."""
+"""The configuration and state of a filter: the flow behind ``info()``."""
 
 from __future__ import annotations
 
@@ -26,31 +26,32 @@ if TYPE_CHECKING:
 
 __all__ = ["FilterInfo", "SliceInfo", "info", "inserted"]
 
-#: Fields of a hash whose size MEMORY USAGE looks at: all of an archived slice, and enough of ``replies``.
+#: Fields of a hash that MEMORY USAGE measures: all of an archived slice, and a sufficient sample of ``replies``.
 FIELDS_A_SAMPLE = 100
 
-#: Phases in which bitmaps need not be there yet, or any more.
+#: Phases in which bitmaps may be missing.
 _INCOMPLETE = {"creating", "dropping", "restoring"}
 
-#: Lost bitmaps that an error names.
+#: Most lost bitmaps that an error names.
 _LOST_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True)
 class SliceInfo:
-    """One live slice, over all shards; the attributes are the keys of its JSON.
+    """One live slice, over all shards; the attributes are the keys of its JSON. Times are server times.
 
     Attributes:
-        name: the end of its key: ``today``, ``history_1`` …
-        opened: server time in seconds since 1970 at which its first shard was made (rolling's history: its oldest).
-        closed: when its last shard was closed; None for today.
-        inserted: items.
-        capacity: items that it is made for.
-        fill: share of the bits that are set (counting: of the counters over 0).
-        error_share: what it may add to the filter's error rate.
-        error_rate_now: the probability that an item not seen is taken for seen here, inverted from the fill.
-        over_capacity: it holds more than it is made for.
-        size: bytes.
+        name: the end of the slice's key: ``today``, ``history_1`` …
+        opened: the time at which the first shard's slice became today (rolling's history: the oldest of its slices),
+            seconds since 1970.
+        closed: the time at which the last shard's slice was closed, seconds since 1970; None for today.
+        inserted: the number of items that were written to the slice.
+        capacity: the number of items that the slice is made for.
+        fill: the share of the bits that are set (counting: of the counters that are over 0).
+        error_share: the slice's share in the filter's error rate.
+        error_rate_now: the probability that an unseen item is answered "seen" by this slice, computed from the fill.
+        over_capacity: whether the slice holds more items than it is made for.
+        size: the bytes of the bitmaps.
     """
 
     name: str
@@ -69,33 +70,36 @@ class SliceInfo:
 class FilterInfo(Shape):
     """A filter's configuration and state; these attributes and those of its shape are the keys of its JSON.
 
-    Times that lie in the server's future, because its clock was ahead, are given as that of the asking.
+    All times are server times in seconds since 1970. A time in the server's future, from a clock that was ahead, is
+    given as the present time.
 
     Attributes:
-        name: of the filter.
-        uid: its random 16 hex digits.
-        shards: how many.
-        k: offsets an item.
-        slice_bytes: of one shard's first bitmap.
-        normalize: of items.
-        hash: of items.
-        seed: of the hash, as text.
-        archive: where checkpoints and closed slices are, without user and password; ``redis``: slices, beside it.
-        created: server time in seconds since 1970.
-        phase: ``idle`` when nothing is under way.
-        checkpointed: when the last checkpoint of any shard began, server time in seconds since 1970; None for never.
-        epoch: how often it was rotated; shards may be an epoch behind while a rotation runs.
-        next_rotation: ring and rolling: when one is due, server time in seconds since 1970.
-        inserted: items answered "new" that have not expired; forgotten and inserted anew counted anew, and with
-            last-seen once for each period in which they were seen.
-        forgotten: items that count as new once more.
-        fill: share of the bits that are set (counting: of the counters over 0).
-        error_rate_now: the probability that an item not seen is taken for seen, inverted from the fill.
-        error_rate_at_capacity: the same at capacity (growing: whatever it grows to).
-        over_capacity: it holds more than it was made for, or a slice does.
-        memory: bytes that the server has allocated for all keys of the filter.
-        archived: bytes of it for compressed closed slices (archive ``redis``).
-        live_slices: from newest to oldest.
+        name: the filter's name.
+        uid: the filter's 16 random hex digits.
+        shards: the number of shards.
+        period: ring and rolling: the time between rotations, as text.
+        k: the number of offsets of an item.
+        slice_bytes: the bytes of one shard's first bitmap.
+        normalize: the normalisation of items.
+        hash: the hash of items.
+        seed: the seed of the hash, as text.
+        archive: the archive's address without user and password; ``redis``: closed slices beside the filter; None:
+            there is none.
+        created: the time at which the filter was made.
+        phase: ``idle`` if nothing is under way, else ``creating``, ``rotating`` or ``restoring``.
+        checkpointed: the time at which the oldest of the shards' last checkpoints began; None if a shard has none.
+        epoch: the number of rotations; shards may be an epoch behind while a rotation runs.
+        next_rotation: ring and rolling: the time at which the next rotation is due; else None.
+        inserted: the number of items that were answered "new" and have not expired. An item that was forgotten and
+            inserted anew counts twice. With last-seen an item counts once for each period in which it was seen.
+        forgotten: the number of forgotten digests.
+        fill: the share of the bits that are set (counting: of the counters that are over 0).
+        error_rate_now: the probability that an unseen item is answered "seen", computed from the fill.
+        error_rate_at_capacity: the same probability at capacity (growing: however many slices it has).
+        over_capacity: whether the filter or one of its slices holds more items than it is made for.
+        memory: the bytes that the server has allocated for all keys of the filter.
+        archived: the part of ``memory`` that is for compressed closed slices (archive ``redis``).
+        live_slices: the live slices, from newest to oldest.
     """
 
     name: str
@@ -197,13 +201,13 @@ def info(session: Session) -> Flow[FilterInfo]:
 
 
 def inserted(session: Session) -> Flow[int]:
-    """Count the items answered "new" that have not expired, without counting bits."""
+    """Return the number of items that were answered "new" and have not expired, from ``meta`` alone."""
     states = yield from read_states(session)
     return sum(state.inserted_in_all for state in states)
 
 
 def _shard(session: Session, number: int) -> Flow[_Shard]:
-    """Read a shard; anew if it rotates meanwhile."""
+    """Read a shard, and read it again if it turned meanwhile."""
     keys, config = session.keys.shard(number), session.config
     while True:
         (state,) = yield from read_states(session, [number])
@@ -236,19 +240,19 @@ def _check_nothing_lost(session: Session, shards: Sequence[_Shard]) -> None:
                 lost.append(f"{session.keys.shard(number).slice(each.name)} {found}")
     if lost:
         more = f", and {len(lost) - _LOST_TOLD} more" if len(lost) > _LOST_TOLD else ""
-        text = f"{', '.join(lost[:_LOST_TOLD])}{more}: bring it back from its archive by opening it, or drop it"
+        text = f"{', '.join(lost[:_LOST_TOLD])}{more}: open the filter with its archive to restore it, or drop it"
         raise SliceLost(f"{session.where}: LOST {text}")
 
 
 def _parts(config: Config, state: ShardState) -> list[_Part]:
-    """Return the live slices of a shard, newest first, with what ``meta`` says of each."""
+    """Return the live slices of a shard, newest first, with the times and numbers that ``meta`` has of each."""
     parts: list[_Part] = []
     for age, slice_ in enumerate(reversed(state.view.slices)):
         times = state.closed_of(slice_.name)
         opened, closed, count = (
             (times.opened, times.closed, times.inserted) if times else (state.opened, None, state.inserted)
         )
-        if config.write == "all" and parts:  # each holds what those after it hold too
+        if config.write == "all" and parts:  # a slice holds the items of all newer slices, too
             count += parts[-1].inserted
         index = state.epoch - age
         capacity = _sizing(config, index).shard_capacity
@@ -285,19 +289,28 @@ def _slice_info(config: Config, parts: Sequence[_Part], now: int) -> SliceInfo:
 
 
 def _counted_often(config: Config) -> bool:
-    """Whether the counts of slices do not add up to items: growing has no capacity to compare with, either."""
+    """Whether the sum of the counts cannot be compared with the capacity.
+
+    A growing filter has no fixed capacity. With last-seen an item counts in several slices.
+    """
     return config.retention == "growing" or config.expire_after == "last-seen"
 
 
 def _held(config: Config, part: _Part) -> int:
-    """Return the items of a slice; of a merged history with last-seen, from its fill."""
+    """Return the number of items in a slice.
+
+    For the merged history with last-seen it is estimated from the fill, because an item counts once for each period.
+    """
     if part.slice.name == "history" and config.expire_after == "last-seen":
         return min(part.inserted, round(items_from_fill(config.layout, config.k, part.slice.units, part.fill)))
     return part.inserted
 
 
 def _together(config: Config, rates: Sequence[float]) -> float:
-    """Return the error rate of slices that are all looked at (newest first), or of the one that is."""
+    """Return the error rate of a shard from those of its slices, newest first.
+
+    With write=all only the oldest slice is tested; otherwise all slices are.
+    """
     if config.write == "all":
         return rates[-1]
     return -math.expm1(math.fsum(math.log1p(-min(rate, 1 - 1e-15)) for rate in rates))

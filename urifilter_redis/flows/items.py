@@ -1,4 +1,4 @@
-"""The flows about items: what ``insert``, ``contains`` and ``forget`` do between their steps."""
+"""The flows of ``insert``, ``contains``, ``forget`` and ``remove``."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ __all__ = ["WINDOW", "answer", "batch_of", "check_many", "listed", "resolve", "s
 
 T = TypeVar("T")
 
-#: Live slices by which calls are cut that another process may have to cut in the same way: what rolling has at most,
-#: and growing seldom exceeds (then a call takes longer, in proportion).
+#: The number of live slices that decides the size of calls under a ``CallKey``. It is fixed for each retention, because
+#: another process must be able to cut the same items into the same calls. Rolling never has more slices. Growing seldom
+#: has more; then a call takes longer, in proportion. The size for a ring does not depend on it.
 LIVE_UNDER_A_KEY = {"forever": 1, "growing": 16, "ring": 0, "rolling": 3}
 
-#: Calls in flight at once, each in its slot: enough to hide the round trip, few enough for short pipelines.
+#: The most calls of one window: enough to hide the round trip, few enough for short pipelines.
 CALLS_IN_FLIGHT = 8
 
 
@@ -37,33 +38,33 @@ WINDOW = CALLS_IN_FLIGHT * calls.ITEMS_A_CALL
 
 
 def check_many(items: object) -> None:
-    """Check that items are some, and not one.
+    """Check that the caller gave a collection of items and not one item.
 
     Raises:
-        TypeError: one string was given instead of a list; bytes of any kind, too, which are numbers one by one.
+        TypeError: one string or bytes object was given instead of a list.
     """
     if isinstance(items, str | bytes | bytearray | memoryview):
         start = items[:40] if isinstance(items, str) else bytes(items[:40])
-        raise TypeError(f"a list of items is wanted, not one: [{start!r}]")
+        raise TypeError(f"a list of items is wanted, not one item: [{start!r}]")
 
 
 def listed(items: Iterable[object]) -> Sequence[object]:
     """Return items as a sequence.
 
     Raises:
-        TypeError: as ``check_many``.
+        TypeError: one string or bytes object was given instead of a list.
     """
     check_many(items)
     return items if isinstance(items, list | tuple) else list(items)
 
 
 def selected(items: Sequence[T], answers: Sequence[int | None]) -> list[T]:
-    """Return the items that were answered "new"; ``answers`` may be empty."""
+    """Return the items that were answered "new"; items beyond the end of ``answers`` are left out."""
     return [item for item, answer in zip(items, answers, strict=False) if answer == 0]
 
 
 def ages(batch: Batch) -> list[int]:
-    """Return the age of each item of a batch that has all answers."""
+    """Return the age of each item of a batch; the batch must have all answers."""
     return cast("list[int]", batch.answers)
 
 
@@ -73,12 +74,12 @@ def new_items(batch: Batch) -> list[Any]:
 
 
 def truths(batch: Batch) -> list[bool]:
-    """Return whether each item was there, of a batch of ``forget`` or ``remove``."""
+    """Return, for a batch of ``forget`` or ``remove``, whether each item was there."""
     return [answer == 1 for answer in batch.answers]
 
 
 def unresolved(session: Session) -> list[AnswerLost]:
-    """Make an error, for ``retry=``, of each batch that was interrupted in this process."""
+    """Return an error for each batch that was interrupted in this process; ``retry=`` takes these errors."""
     errors = []
     for batch in session.pending.interrupted():
         if batch.client == session.ids.client:
@@ -97,9 +98,9 @@ def answer(  # noqa: PLR0913 - what a question is
     *,
     key: CallKey | None = None,
 ) -> Flow[list[int]]:
-    """Get the answers of a command for items, in the items' order; see ``batch_of`` and ``resolve``.
+    """Return the answers of a command about items, in the items' order; see ``batch_of`` and ``resolve``.
 
-    A call that is interrupted is not kept: this is for callers who repeat it under its ``key``.
+    An interrupted batch is not kept: callers of this flow repeat the request under its ``key``.
     """
     batch = yield from resolve(session, batch_of(session, command, items, retry, max_age, key=key))
     return ages(batch)
@@ -114,19 +115,19 @@ def batch_of(  # noqa: PLR0913 - likewise
     *,
     key: CallKey | None = None,
 ) -> Batch:
-    """Make the batch of a question, or return the one that ``retry`` is about; nothing is sent.
+    """Make the batch of a command, or return the batch of ``retry``; nothing is sent.
 
     Args:
-        session: of the filter.
+        session: the filter's session.
         command: ``insert``, ``contains``, ``forget`` or ``remove``.
-        items: any number.
-        retry: what an earlier call with these items raised; only what has no answer yet is asked.
-        max_age: ring: look only at so many of the newest slices; None for all.
+        items: any number of items.
+        retry: the error of an earlier call with these items; its batch still has the answers that arrived.
+        max_age: ring: test only this many of the newest slices; None: test all.
         key: makes the call ids of all calls, so that another process may repeat the request.
 
     Raises:
-        BadItem: with all bad indices.
-        ValueError: ``retry`` is not of this call, or ``max_age`` or the command not for this filter.
+        BadItem: some items cannot be filtered; the error has the indices of all of them.
+        ValueError: ``retry`` is not of this call, or the command or ``max_age`` is not for this filter.
     """
     check_question(session.config, command, max_age)
     if retry is not None:
@@ -135,10 +136,11 @@ def batch_of(  # noqa: PLR0913 - likewise
 
 
 def resolve(session: Session, batch: Batch) -> Flow[Batch]:
-    """Get the answers that a batch does not have yet.
+    """Ask for the answers that a batch does not have yet; return the batch.
 
     Raises:
-        UriFilterError: with the answers that did arrive; AnswerLost if others may have been lost.
+        AnswerLost: some calls may have run and have no answer; the error has the answers that arrived.
+        UriFilterError: some calls failed; the error has the answers that arrived.
     """
     while batch.open:
         yield from _window(session, batch, batch.open[:CALLS_IN_FLIGHT])
@@ -146,7 +148,7 @@ def resolve(session: Session, batch: Batch) -> Flow[Batch]:
 
 
 def _batch(session: Session, command: str, items: Sequence[object], max_age: int, key: CallKey | None) -> Batch:
-    """Cut items into calls; under a key in the same way whatever slices are live."""
+    """Make a batch; under a key its calls are cut in the same way however many slices are live."""
     config = session.config
 
     def cut(shard: int) -> int:
@@ -171,9 +173,9 @@ def _resume(session: Session, command: str, items: Sequence[object], retry: UriF
 
 
 def _window(session: Session, batch: Batch, window: Sequence[OpenCall]) -> Flow[None]:
-    """Send some calls of a batch; take over what was answered; raise if anything was not.
+    """Send a window of calls and note their answers; raise the error of a call that failed.
 
-    What a growing filter has no room for stays open, and its next slice is made.
+    If a growing shard has no room for a call, the call stays open and the shard's next slice is made.
     """
     requests = [_request(session, batch, call) for call in window]
     try:
@@ -210,7 +212,7 @@ def _call(session: Session, batch: Batch, call: OpenCall, request: Request) -> C
 
 
 def _take_over(session: Session, batch: Batch, window: Sequence[OpenCall], requests: Sequence[Request]) -> None:
-    """Note the answers; the slot of an answered call is free, any other stays with its call."""
+    """Note the answers of a window, and give back the slots of its answered calls; other calls keep theirs."""
     for call, request in zip(window, requests, strict=True):
         if request.answered:
             batch.close(call, request.reply)

@@ -1,7 +1,7 @@
-"""Which filters this user has seen to have an archive, so that none is made anew, empty, when its Redis is.
+"""The known archives: the user's own notes of the filters that have one, like ssh's known hosts.
 
-Like ssh's known hosts: a small file a filter in the user's data folder. A Redis without persistence that comes back
-empty knows nothing, so a ``create`` that does not name the archive would make an empty filter of the same name.
+Each note is a small file in the user's data folder. A Redis without persistence may come back empty. A ``create`` that
+does not name the archive would then make an empty filter of the same name; the note prevents that.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = ["check_unknown", "forget", "remember"]
 
-#: What a folder that is not to be had raises; no home directory is a RuntimeError.
+#: The exceptions of an unusable folder; without a home directory it is a RuntimeError.
 _UNUSABLE = (OSError, RuntimeError, UnicodeError)
 
 
 def remember(session: Session) -> None:
-    """Note that the filter has an archive; a folder that cannot be written to is no reason to fail."""
+    """Note that the filter has an archive; an unusable folder is no reason to fail."""
     archive = session.config.archive or ""
     if archive in {"", "redis"} or _read(session) == archive:
         return
@@ -43,20 +43,21 @@ def remember(session: Session) -> None:
 
 
 def check_unknown(session: Session) -> None:
-    """Check, before a filter is made without an archive, that this is not one that had one.
+    """Check, before a filter is made without an archive, that no filter of this name had one.
 
     Raises:
-        ArchiveMissing: it had.
+        ArchiveMissing: a filter of this name had an archive.
     """
     if archive := _read(session):
-        text = f"it is not there, and had the archive {archive}: name it (archive=, --archive) to restore it"
+        text = f"it is gone, and had the archive {archive}: name that (archive=, --archive) to restore the filter"
         if session.home is not None:
-            text = f"it had the archive {archive}, and {session.home.shown} does not have it: is that mounted"
+            text = f"it had the archive {archive}, and {session.home.shown} does not have the filter: is that mounted"
+            text += "? If so, name the right archive"
         raise ArchiveMissing(f"{session.where}: {text}, or drop the filter to begin anew")
 
 
 def forget(session: Session) -> None:
-    """Remove the note, the filter being dropped."""
+    """Remove the note of a filter that is dropped."""
     with contextlib.suppress(*_UNUSABLE):
         _path(session).unlink(missing_ok=True)
 
@@ -67,7 +68,7 @@ def _path(session: Session) -> Path:
 
 
 def _same(server: str) -> str:
-    """Return one spelling of a server's address: without user, with the host's number."""
+    """Return one spelling for all of a server's: without the user, and with the IP address for the host's name."""
     parts = urlsplit(server)
     if not parts.hostname:
         return server

@@ -44,32 +44,32 @@ if TYPE_CHECKING:
 
 __all__ = ["create", "names", "open_"]
 
-#: How often making a filter is begun anew because others drop it meanwhile.
+#: The making of a filter is begun at most so often, because other processes may drop the filter meanwhile.
 TRIES = 20
 
 
 @then_check_rights
 def create(session: Session, settings: Settings, *, large: bool = False) -> Flow[Config]:
-    """Make the filter, or open it if it is there with these settings; complete one that is half made.
+    """Make the filter, or open it if it exists with these settings; complete it if it is half made.
 
-    The first creator decides, on shard 0, and with an archive there: its seed and uid are everybody's. Whoever finds
-    the filter dropped or made anew by others meanwhile reads again.
+    The first creator chooses the uid and the seed for all: in shard 0, or in the archive if there is one. If other
+    processes drop or create the filter meanwhile, this begins anew.
 
     Args:
-        session: of the filter.
-        settings: of the filter.
-        large: it may take more than half of the memory that is free.
+        session: the filter's session.
+        settings: the filter's settings.
+        large: whether the filter may take more than half of the free memory.
 
     Raises:
-        ConfigMismatch: it exists with other settings.
-        SliceLost: parts of it are missing, or parts of an earlier one are left.
-        TooLarge: it takes more memory than the server has free, or more than half of that and ``large`` was not said.
-        ArchiveError: it needs an archive, which was not named or is not its own, or failed.
+        ConfigMismatch: the filter exists with other settings.
+        SliceLost: parts of the filter are missing, or parts of an earlier one are left.
+        TooLarge: the filter takes more memory than the server has free, or more than half of it without ``large``.
+        ArchiveError: the filter's archive failed, was not named, or another one was named.
     """
     yield from _learn_time(session)
     for last in [*[False] * (TRIES - 1), True]:
         meta = yield from read_first(session)
-        if meta.get("phase") == "dropping":  # a drop that died half-way, or is under way: end it, then begin anew
+        if meta.get("phase") == "dropping":  # finish the drop of another process, which may have died
             yield from end_drop(session, meta)
             meta = {}
         try:
@@ -93,15 +93,15 @@ def create(session: Session, settings: Settings, *, large: bool = False) -> Flow
 
 @then_check_rights
 def open_(session: Session) -> Flow[Config]:
-    """Open the filter; complete it if its creator died half-way; bring it back if its archive has what Redis has not.
+    """Open the filter; complete it if it is half made, and restore the shards that are missing, damaged or older.
 
     Raises:
-        FilterNotFound: there is none, and none is known to have been there.
-        ConfigMismatch: the archive that was named has another filter of this name; or it was named in the call, and
-            the filter was made without one.
+        FilterNotFound: there is no filter of this name, and this user knows of no archive of it.
+        ConfigMismatch: the named archive has another filter of this name; or the caller named an archive, and the
+            filter was made without one.
         SliceLost: ``meta`` is missing beside a slice.
-        ArchiveMissing: there is none, but this user has seen one with an archive, which was not named or does not
-            have it; or the archive that was named is not the filter's.
+        ArchiveMissing: there is no filter, but this user has opened one with an archive. It was not named now, or does
+            not have the filter. Or the named archive is not the filter's.
         ArchiveError: the archive failed.
     """
     yield from _learn_time(session)
@@ -116,15 +116,15 @@ def open_(session: Session) -> Flow[Config]:
         keys = session.keys.shard(0)
         today, reply = yield from ask(session, ("EXISTS", keys.slice("today")), session.read_meta(0))
         yield Work("note", functools.partial(known_archives.check_unknown, session))
-        if today and not reply:  # meta comes and goes with it, and was read after it
-            raise SliceLost(f"{session.where}: meta is missing beside {keys.slice('today')}")
+        if today and not reply:  # meta is made before today and removed after it, and was read after it here
+            raise SliceLost(f"{session.where}: meta is missing beside {keys.slice('today')}: drop the filter")
         raise FilterNotFound(f"{session.where}: there is no such filter: create it first")
     yield from _bring_back(session, config)
     return session.config
 
 
 def names(session: Session) -> Flow[list[str]]:
-    """List the names of the filters that there are; what somebody has put among them, and is no name, is none."""
+    """Return the names of the existing filters, sorted; a member of the list that cannot be a name is left out."""
     (members,) = yield from ask(session, ("SMEMBERS", session.keys.filters))
     if not isinstance(members, list | set):
         raise nonsense(members)
@@ -140,19 +140,19 @@ def _learn_time(session: Session) -> Flow[None]:
 
 
 def _changed(session: Session, meta: Mapping[str, str]) -> Flow[bool]:
-    """Whether shard 0 is not as it was read."""
+    """Whether shard 0 has another identity or phase than in ``meta``, as it was read before."""
     now = yield from read_first(session)
     return (calls.identity(now), now.get("phase")) != (calls.identity(meta), meta.get("phase"))
 
 
 def _join(session: Session, meta: dict[str, str], settings: Settings) -> Flow[None]:
-    """Open a filter that is there, if it is the one that is wanted."""
+    """Open an existing filter if it has the wanted settings."""
     session.learn(meta).check(settings, session.where)
     yield from _attend(session, meta)
 
 
 def _begin(session: Session, settings: Settings, *, large: bool) -> Flow[None]:
-    """Make the filter, of which Redis has nothing; with an archive as that knows it."""
+    """Make a filter of which Redis has nothing; if the archive has its registration, make it from that."""
     if session.home is None:
         yield Work("note", functools.partial(known_archives.check_unknown, session))
         yield from check_room(session, settings, large=large)
@@ -178,7 +178,7 @@ def _make(session: Session, settings: Settings) -> Flow[None]:
     """Make the filter without an archive."""
     wanted = Config.new(settings)
     phase = "idle" if wanted.shards == 1 else "creating"
-    yield from ask(session, ("SADD", session.keys.filters, session.keys.name))  # first, so that all there is is listed
+    yield from ask(session, ("SADD", session.keys.filters, session.keys.name))  # first, so that every filter is listed
     try:
         call = calls.create("make", wanted, session.keys.shard(0), wanted.to_meta(0, phase))
         (reply,) = yield from ask(session, call)
@@ -194,18 +194,22 @@ def _make(session: Session, settings: Settings) -> Flow[None]:
 
 
 def _dropped(session: Session) -> FilterNotFound:
-    return FilterNotFound(f"{session.where}: it was dropped while it was made")
+    return FilterNotFound(f"{session.where}: another process dropped it while it was made: create it again")
 
 
 def _check_archive(session: Session, home: Home) -> Flow[None]:
-    """Check that the archive that was named has no other filter of this name, and if that was demanded, has this one.
+    """Check that the named archive has no other filter of this name, and that the filter was made with an archive.
 
-    An archive that the environment names is for those filters that have one.
+    The second is checked only if the caller named the archive. The environment names one for all filters, and only
+    those that were made with an archive use it.
+
+    Raises:
+        ConfigMismatch: a check fails.
     """
     config = session.config
     there = yield from registered(home, session.keys.name)
     if there is not None and there.uid != config.uid:
-        text = f"there are two filters of this name: Redis has uid {config.uid}, and the archive that was named"
+        text = f"there are two filters of this name: Redis has uid {config.uid}, and the named archive"
         own = "without the archive" if config.archive in {None, "redis"} else "with its own archive"
         advice = f"to use the one in Redis, open it {own}; to restore the archive's, drop the one in Redis first"
         uids: dict[str, tuple[object, object]] = {"uid": (there.uid, config.uid)}
@@ -213,12 +217,12 @@ def _check_archive(session: Session, home: Home) -> Flow[None]:
     if config.archive in {None, "redis"} and session.insists:
         differences: dict[str, tuple[object, object]] = {"archive": (home.shown, config.archive)}
         text = f"archive is {config.archive!r} and not {home.shown!r}"
-        advice = "make another with --like and unite them"
+        advice = "make another with create --like, and merge this one into it with union"
         raise ConfigMismatch(f"{session.where}: the filter exists with other settings: {text} ({advice})", differences)
 
 
 def _attend(session: Session, meta: dict[str, str]) -> Flow[None]:
-    """See to it that a filter that is there is the one that is meant, and whole."""
+    """Check that an existing filter is the wanted one, and complete or restore it."""
     if session.home is not None:
         yield from _check_archive(session, session.home)
     if session.config.archive in {None, "redis"}:
@@ -231,7 +235,11 @@ def _attend(session: Session, meta: dict[str, str]) -> Flow[None]:
 
 
 def _check_no_leftovers(session: Session, settings: Settings) -> Flow[None]:
-    """Check that no shard of a filter that is to be made has slices of an earlier one."""
+    """Check that there are no slices of an earlier filter in the shards of the filter to be made.
+
+    Raises:
+        SliceLost: there are some.
+    """
     shards = Config.new(settings).shards
     for some in chunked(range(shards), SHARDS_AT_ONCE):
         bases = [session.keys.shard(shard) for shard in some]
@@ -239,26 +247,31 @@ def _check_no_leftovers(session: Session, settings: Settings) -> Flow[None]:
         there = yield from ask(session, *(("EXISTS", key) for _, key in slices))
         metas = yield from ask(session, *(("EXISTS", keys.meta) for keys, _ in slices))
         for (_, key), slice_, meta in zip(slices, there, metas, strict=True):
-            if slice_ and not meta:  # meta, which is made before slices, was looked for after them
-                raise SliceLost(
-                    f"{session.where}: meta is missing beside {key}: drop what is left of an earlier filter"
-                )
+            if slice_ and not meta:  # meta is made before slices, and was looked for after them here
+                text = "drop the filter first, to remove the slices of an earlier filter"
+                raise SliceLost(f"{session.where}: meta is missing beside {key}: {text}")
 
 
 def _bring_back(session: Session, config: Config) -> Flow[None]:
-    """Make the filter as its archive knows it, with all that is kept there."""
+    """Make the filter from its registration, and restore its shards.
+
+    Raises:
+        ArchiveCorrupt: the archive has checkpoints of another filter under this name.
+        FilterNotFound: another process dropped the filter meanwhile.
+    """
     assert session.home is not None  # noqa: S101 - config is from there
     home = session.home
     others = {key.uid for key in (yield from home.keys(session.keys.name)) if key.uid} - {config.uid}
     if others:
-        text = f"the registration of {session.keys.name!r} is of uid {config.uid}, and there are checkpoints of"
-        raise ArchiveCorrupt(f"archive {home.shown}: {text} {', '.join(sorted(others))}: bring the right one back")
+        text = f"the registration of {session.keys.name!r} has uid {config.uid}, and checkpoints have"
+        advice = "put the registration of their filter back"
+        raise ArchiveCorrupt(f"archive {home.shown}: {text} {', '.join(sorted(others))}: {advice}")
     fields = config.to_meta(0, "restoring")
     session.learn(dict(zip(fields[::2], fields[1::2], strict=True)) | {"uid": config.uid})
     yield Work("note", functools.partial(known_archives.remember, session))
     yield from ensure(session)
     now = yield from registered(home, session.keys.name)
-    if now is None or now.uid != config.uid:  # what was brought back meanwhile is nobody's
+    if now is None or now.uid != config.uid:  # the restored shards are of a filter that was dropped meanwhile
         meta = yield from read_first(session)
         if meta.get("uid") == config.uid:
             yield from end_drop(session, meta)
@@ -266,10 +279,11 @@ def _bring_back(session: Session, config: Config) -> Flow[None]:
 
 
 def _complete(session: Session, meta: Mapping[str, str]) -> Flow[None]:
-    """Make the other shards of a filter that is being made; ``meta`` is shard 0's.
+    """Make the other shards of a half-made filter; ``meta`` is shard 0's.
 
     Raises:
-        FilterNotFound: it was dropped meanwhile; nothing that was made of it is left.
+        FilterNotFound: another process dropped the filter meanwhile; the shards made here are removed again.
+        ServerUnavailable: the server is out of memory; the whole filter is removed again.
     """
     if meta["phase"] != "creating":
         return
@@ -288,9 +302,9 @@ def _complete(session: Session, meta: Mapping[str, str]) -> Flow[None]:
             removed = yield from abandon(session)
         except ServerUnavailable:
             raise _half_made(error) from error
-        if not removed:  # another process has completed it, or dropped it
+        if not removed:  # another process has completed or dropped the filter
             raise _dropped(session) from error
-        raise ServerUnavailable(f"{error}; what was made of the filter is removed again") from error
+        raise ServerUnavailable(f"{error}; the shards that were made are removed again") from error
 
 
 def _half_made(error: ServerUnavailable) -> ServerUnavailable:
@@ -300,10 +314,17 @@ def _half_made(error: ServerUnavailable) -> ServerUnavailable:
 def _make_shards(
     session: Session, first: Mapping[str, str], some: Sequence[int], made: dict[int, dict[str, str]]
 ) -> Flow[None]:
-    """Make shards of the filter whose shard 0 has the ``meta`` that is ``first``; add the ``meta`` of each to ``made``.
+    """Make shards of the filter; add the ``meta`` of each to ``made``.
 
-    What an earlier filter has left empty is removed: its creator went on after it was dropped. Shard 0 tells that it
-    is an earlier one's, because it is made first and goes last.
+    The creator of an earlier filter may have gone on after that was dropped, and left empty shards; these are removed
+    first. A shard with another uid is of an earlier filter, as long as shard 0 has the identity of ``first``, because
+    shard 0 is made first and removed last.
+
+    Args:
+        session: the filter's session.
+        first: the ``meta`` of shard 0.
+        some: the numbers of the shards to make.
+        made: gets the ``meta`` of each shard that was made.
     """
     config, waiting = session.config, list(some)
     while waiting:

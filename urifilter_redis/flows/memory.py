@@ -1,4 +1,4 @@
-"""The look at the server's memory before a filter is made."""
+"""The check of the server's memory before a filter is made or restored."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 __all__ = ["check_free", "check_room", "size_text"]
 
-#: Share of the free memory above which a filter is made only for who has said that it may be large.
+#: A filter that takes more than this share of the free memory is made only with ``large``.
 LARGE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """What a server says of its memory: bytes used, and the limit that is nearest, with its name."""
+    """A server's memory: the used bytes, and the lowest limit with its name."""
 
     used: int
     limit: int
@@ -37,16 +37,16 @@ class _Room:
 
 
 def check_room(session: Session, settings: Settings, *, large: bool) -> Flow[None]:
-    """Check that a filter that is to be made fits into the server's memory; a server that does not tell has room.
+    """Check that a new filter fits into the server's memory; if this user may not run INFO, assume that it does.
 
     Args:
-        session: of the filter.
-        settings: of the filter.
-        large: it may take more than half of what is free.
+        session: the filter's session.
+        settings: the filter's settings.
+        large: whether the filter may take more than half of the free memory.
 
     Raises:
-        TooLarge: what is allocated now does not fit; or all that lives at once takes more than half of what is free,
-            and ``large`` was not said.
+        TooLarge: the first slices do not fit into the free memory; or, without ``large``, all slices that are live at
+            once take more than half of it.
     """
     room = _room((yield from server_info(session, "memory")))
     if room is None:
@@ -59,18 +59,18 @@ def check_room(session: Session, settings: Settings, *, large: bool) -> Flow[Non
         advice = "raise maxmemory, free some, or take a lower capacity or a higher error_rate (see urifilter plan)"
         raise TooLarge(f"{text}: {advice}", fits=False)
     if most > LARGE * room.free and not large:
-        raise TooLarge(f"{text}, so more than half: say large=True (--yes) if that is meant", fits=True)
+        raise TooLarge(f"{text}: that is more than half: say large=True (--yes) to make it all the same", fits=True)
 
 
 def check_free(session: Session, needed: int) -> Flow[None]:
-    """Check that bytes that are about to be allocated fit into the server's memory, if it tells.
+    """Check that ``needed`` bytes of a restore fit into the server's memory; without INFO, assume that they do.
 
     Raises:
-        TooLarge: they do not.
+        TooLarge: they do not fit.
     """
     room = _room((yield from server_info(session, "memory")))
     if room is not None and needed > room.free:
-        text = f"{session.where}: to be brought back it takes {size_text(needed)}, and the server has {room}"
+        text = f"{session.where}: its restore takes {size_text(needed)}, and the server has {room}"
         raise TooLarge(f"{text}: raise maxmemory, or free some", fits=False)
 
 

@@ -1,8 +1,8 @@
-"""The flows that bring a filter back from its archive: into an empty Redis, an older one, or one that lost slices.
+"""The flows that restore a filter from its archive: into an empty Redis, an older one, or one that lost slices.
 
-A shard is in phase ``restoring`` from before the archive is looked at until everything is back, so that nobody is
-told "new" meanwhile. Everything is verified before anything is written. Whoever is restoring shows that it lives by
-each step; a restorer that is silent is taken over, and the next one does all of it again, which changes nothing.
+A shard is in phase ``restoring`` from before the archive is read until the shard is whole. Meanwhile no client gets
+an answer about its items, and so none is told "new". All bitmaps are verified before anything is written. Each step
+shows that the restorer lives. If a restorer is silent, another takes over and repeats every step, which does no harm.
 """
 
 from __future__ import annotations
@@ -35,27 +35,29 @@ if TYPE_CHECKING:
 
 __all__ = ["MISSING", "Restored", "ensure", "restore"]
 
-#: What is said to have been seen of ``meta`` that is not there.
+#: Stands for the timeline of a shard without ``meta``.
 MISSING = "missing"
 
-#: How often this is begun anew because another process has taken over.
+#: A restore is begun at most so often, because another process may take over.
 TRIES = 5
 
-#: Tokens kept of a filter's last attempts.
+#: Most tokens of a filter's failed attempts that are kept.
 REMEMBERED = 16
 
-#: Tokens of this process's attempts that failed, by server and filter: where they could not give back what they had
-#: taken (the server was away), the next attempt does not wait until their silence counts as death.
+#: The tokens of this process's failed attempts, by server and filter. An attempt cannot release its shards while the
+#: server is away. The next attempt names these tokens, so it need not wait until their silence counts as death.
 _given_up: dict[tuple[str, str, str], deque[str]] = {}
 
 
 def ensure(session: Session) -> Flow[Restored | None]:
-    """Restore what is missing, lost, or older than the archive; None if nothing is.
+    """Restore the shards that are missing, have lost slices, or are older than the archive.
+
+    Return the result; None if no shard needs it and none did since the filter was opened.
 
     Raises:
-        Restoring: another process is at it.
-        ArchiveCorrupt: the archive has nothing good; Redis is as it was.
-        ConfigMismatch: there is another filter of this name.
+        Restoring: another process is restoring the filter.
+        ArchiveCorrupt: the archive has no sound checkpoint of a shard; Redis is unchanged.
+        ConfigMismatch: Redis has another filter of this name.
     """
     for _ in range(TRIES):
         needed = yield from _needed(session)
@@ -64,15 +66,15 @@ def ensure(session: Session) -> Flow[Restored | None]:
         with contextlib.suppress(RotationConflict):  # another process has taken over: look again
             session.restored = yield from restore(session, needed)
             return session.restored
-    raise Restoring(f"{session.where}: another process is restoring it, again and again")
+    raise Restoring(f"{session.where}: another process took over the restore {TRIES} times: try again later")
 
 
 def restore(session: Session, seen: Mapping[int, str]) -> Flow[Restored]:
     """Restore shards.
 
     Args:
-        session: of the filter.
-        seen: for each shard the ``timeline`` of its ``meta`` as it was seen to need this, or ``MISSING``.
+        session: the filter's session.
+        seen: the shards to restore, each with the ``timeline`` of its ``meta`` as it was last read, or ``MISSING``.
 
     Raises:
         RotationConflict: another process was faster.
@@ -93,10 +95,10 @@ def _attempt(session: Session, restorer: Restorer) -> Flow[Restored]:
         yield from restorer.begin()
         yield from restorer.look()
         yield from check_free(session, restorer.size())
-        # Only now: what is refused before leaves no name. A name alone does no harm.
+        # Only now, so that a restore that is refused leaves no name in the list. A name without a filter does no harm.
         yield from ask(session, ("SADD", session.keys.filters, session.keys.name))
         return (yield from restorer.write())
-    except GeneratorExit:  # nothing can be done any more
+    except GeneratorExit:  # a flow that is closed may not yield steps any more
         raise
     except BaseException:
         yield from restorer.give_up()
@@ -119,7 +121,7 @@ def _needed(session: Session) -> Flow[dict[int, str]]:
             present = yield from whole_slices(session, shard, state.view.slices)
             behind = last is not None and state.checkpoint < last.number
             if len(present) == len(state.view.slices) and behind and state.phase == "rotating":
-                yield from finish_rotation(session, shard)  # what it has closed is nowhere else yet
+                yield from finish_rotation(session, shard)  # only Redis has the slice that it closed
             if len(present) < len(state.view.slices) or behind:
                 needed[shard] = state.timeline
     return needed
@@ -127,7 +129,7 @@ def _needed(session: Session) -> Flow[dict[int, str]]:
 
 def _check_uid(session: Session, shard: int, meta: dict[str, str]) -> None:
     if meta and meta.get("uid") != session.config.uid:
-        text = f"shard {shard} is of another filter of this name, which the archive does not know: drop it first"
+        text = f"shard {shard} is of another filter of this name, which is not the archive's: drop that filter first"
         raise ConfigMismatch(f"{session.where}: {text}")
     if meta.get("phase") == "dropping":
         raise FilterNotFound(f"{session.where}: it is being dropped")

@@ -1,4 +1,4 @@
-"""One attempt of one process to bring shards of a filter back from its archive."""
+"""The restorer: one attempt of one process to restore shards of a filter from its archive."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Restorer", "whole_slices"]
 
-#: Seconds between two signs of life; the scripts take 15 of silence for death.
+#: Seconds between two signs of life; to the scripts, 15 s of silence mean death.
 BEAT = 4.0
 
 
 def whole_slices(session: Session, shard: int, slices: Sequence[Slice]) -> Flow[set[str]]:
-    """Return the names of those of the slices that Redis has in their full length."""
+    """Return the names of the slices whose bitmaps Redis has in full length."""
     keys = session.keys.shard(shard)
     lengths = yield from ask(session, *(("STRLEN", keys.slice(each.name)) for each in slices))
     return {each.name for each, length in zip(slices, lengths, strict=True) if length == each.size}
@@ -50,11 +50,12 @@ class _Shard:
     """A shard that is being restored.
 
     Attributes:
-        ours: what Redis has of it, if anything.
-        present: names of the slices that Redis has.
-        arranged: an earlier restorer has begun to write.
-        worked: Redis was written to after the checkpoint began: then neither is all of the truth. None: not known yet.
-        archived: what the archive has of it.
+        ours: the shard's state in Redis; None: Redis has none.
+        present: the names of the slices that Redis has in full length.
+        arranged: whether an earlier restorer has begun to write.
+        worked: whether Redis was written to after the checkpoint began, so that neither of the two has everything;
+            None: not known yet.
+        archived: the shard's sound contents in the archive.
     """
 
     ours: ShardState | None = None
@@ -65,32 +66,36 @@ class _Shard:
 
 
 class Restorer:
-    """One attempt, of one process.
+    """One attempt to restore shards; see ``restore`` for ``seen``, ``given_up`` are tokens of failed attempts.
 
     Attributes:
-        token: that this attempt is known by.
+        token: the token of this attempt.
     """
 
     def __init__(self, session: Session, seen: Mapping[int, str], given_up: Sequence[str] = ()) -> None:
         self._session, self._home, self._config = session, require_archive(session), session.config
         self.token = secrets.token_hex(8)
         self._seen, self._given_up = seen, " ".join(given_up) or "-"
-        self._shards: dict[int, _Shard] = {}  # taken, and neither finished nor given back
-        self._writing: int | None = None  # the shard, once this is all that is left to be done
+        self._shards: dict[int, _Shard] = {}  # the shards that are taken, and neither finished nor given back
+        self._writing: int | None = None  # the shard that is being written; None: nothing was written yet
         self._beaten = time.monotonic()
 
     def begin(self) -> Flow[None]:
-        """Take the shards, the first one first: whoever has that is the restorer."""
+        """Take the shards in order. The process that takes the first one is the restorer of all."""
         for shard in sorted(self._seen):
             fields = self._config.to_meta(shard, "restoring")
             call = self._call("begin", shard, timeline=self._seen[shard], given_up=self._given_up, fields=fields)
-            self._shards[shard] = _Shard()  # before it is asked for: what fails then may have taken it
+            self._shards[shard] = _Shard()  # before the call, because a call that fails may have taken the shard
             (reply,) = yield from ask(self._session, call)
             self._shards[shard] = yield from self._found(shard, to_mapping(reply))
             yield from self._beat()
 
     def look(self) -> Flow[None]:
-        """Read all that is needed and check it; leave alone what needs nothing any more."""
+        """Read and verify the archive's contents; give back shards that need no restore any more.
+
+        Raises:
+            ArchiveCorrupt: the checkpoints of a shard are gone.
+        """
         name = self._session.keys.name
         complete = is_complete((yield from self._home.read(Key(name))))
         keys = yield from self._home.keys(name)
@@ -103,7 +108,7 @@ class Restorer:
                 del self._shards[shard]
             elif complete and not found.archived.number:
                 raise ArchiveCorrupt(f"{self._session.where}: shard {shard}: its checkpoints are gone from the archive")
-        yield from check_registered(self._session)  # an archive that is away has lost nothing
+        yield from check_registered(self._session)  # an unmounted archive must not pass for an empty one
 
     def size(self) -> int:
         """Return the bytes of the bitmaps that ``write`` allocates."""
@@ -115,11 +120,11 @@ class Restorer:
         return total
 
     def give_up(self) -> Flow[None]:
-        """Leave the shards to whoever comes next, if the server is there.
+        """Give the shards back for the next restorer; if the server is away, they stay taken.
 
-        Those that were there are again what they were, but for one that was being written to. Those that were missing
-        are so again until the first is written to; then they stay in phase restoring, so that nobody makes a new filter
-        of them.
+        A shard that Redis had is again as it was, unless it was being written. A shard that was missing is removed
+        again before the first write. After the first write it stays in phase restoring, so that no process makes a
+        new filter of it.
         """
         for some in chunked(list(self._shards)):
             requests = [Request.of(self._leave(shard)) for shard in some]
@@ -128,7 +133,7 @@ class Restorer:
                 return
 
     def write(self) -> Flow[Restored]:
-        """Bring them back, the first one last: without it nobody can open the filter."""
+        """Restore the shards, the first one last, because no client can open the filter without it."""
         done: list[Archived] = []
         for shard in sorted(self._shards, reverse=True):
             found = self._shards[shard]
@@ -158,7 +163,7 @@ class Restorer:
         return _Shard(ours, (yield from whole_slices(self._session, shard, ours.view.slices)), arranged, worked)
 
     def _archived(self, ours: _Shard, shard: int, keys: Sequence[Key]) -> Flow[Archived]:
-        """Return what is good in the archive; closed slices only if they are needed: there may be many."""
+        """Return the sound contents of the archive; closed slices, which may be many, only if they are needed."""
         name = self._session.keys.name
         found = yield from places(self._home, name, self._config, shard)
         checkpoint, problems = yield from last_good(self._home, name, found, self._beat)
@@ -176,7 +181,7 @@ class Restorer:
         return Archived(checkpoint, number, slices, contained, tuple(problems))
 
     def _contained(self, checkpoint: Checkpoint | None, closed: Manifest) -> Flow[bool]:
-        """Whether a closed slice has all bits that today had at the checkpoint."""
+        """Whether a closed slice has all bits of the checkpoint's today."""
         today = checkpoint.bitmaps[-1].content if checkpoint else Content("", [])
         for first in range(0, len(today.pieces), PIECES_AT_ONCE):
             ours = yield from self._pieces(today, first, first + PIECES_AT_ONCE)
@@ -187,7 +192,7 @@ class Restorer:
         return True
 
     def _pieces(self, content: Content, first: int, last: int) -> Flow[list[int]]:
-        """Read pieces as numbers, whose OR is theirs."""
+        """Read pieces of a bitmap as integers, so that ``|`` merges them."""
         pieces = yield from read_pieces(self._home, self._session.keys.name, content, first, last)
         return as_numbers(pieces)
 
@@ -203,7 +208,7 @@ class Restorer:
             problems.append(f"{what}: {error}")
 
     def _restore(self, shard: int, found: _Shard) -> Flow[None]:
-        """Bring one shard back."""
+        """Restore one shard."""
         session, keys = self._session, self._session.keys.shard(shard)
         now = yield from server_time(session)
         if found.worked is None:
@@ -215,7 +220,7 @@ class Restorer:
         elif self._config.layout == "counting":  # counters cannot be merged
             if found.worked and found.present:
                 made.sources["today"].clear()
-                problem = "Redis was written to since the checkpoint, and counters cannot be merged: they stay"
+                problem = "Redis was written to since the checkpoint, and counters cannot be merged: Redis's are kept"
                 found.archived = replace(found.archived, problems=(*found.archived.problems, problem))
             else:
                 made.moves.clear()
@@ -235,7 +240,7 @@ class Restorer:
         records = Records(session, self._home, partial(self._refill, shard=shard), self._beat)
         yield from records.bring(shard, found.archived.checkpoint, made.forgotten, worked=found.worked)
         state = made.state
-        if merged:  # of two that each know their own
+        if merged:  # today has items of both, and neither count has them all
             state = replace(state, inserted=max(state.inserted, (yield from self._in_today(shard, state))))
         values = {field: getattr(state, field) for field in ("phase", "inserted", "checkpoint", "checkpointed")}
         last = [str(each) for pair in values.items() for each in pair]
@@ -243,15 +248,16 @@ class Restorer:
         yield from ask(session, self._call("finish", shard, fields=last, names=names))
 
     def _in_today(self, shard: int, state: ShardState) -> Flow[int]:
-        """Return about how many items today has."""
+        """Return the estimated number of items in today, from its fill."""
         today, config = state.view.slices[-1], self._config
         fill = yield from fill_of(self._session, self._session.keys.shard(shard).slice("today"), today)
         return round(items_from_fill(config.layout, config.k, today.units, fill)) if fill < 1 else 0
 
     def _fill(self, shard: int, slice_: Slice, made: Plan, newer: str) -> Flow[bool]:
-        """Allocate a slice and merge into it what the archive has; return whether it has more than one source.
+        """Allocate a slice and merge the archive's bitmaps into it; return whether it has more than one source.
 
-        With write=all it gets what the next ``newer`` one has, too: all that was inserted while it was there.
+        With write=all the bits of the next ``newer`` slice are merged into it too, because items are written to all
+        live slices.
         """
         keys = self._session.keys.shard(shard)
         key = keys.slice(slice_.name)
@@ -294,7 +300,7 @@ class Restorer:
         return int(reply)
 
     def _beat(self) -> Flow[None]:
-        """Show that this process lives, for all shards that it has taken and not finished."""
+        """Show that this restorer lives, in all shards that it has taken and not finished."""
         if time.monotonic() - self._beaten < BEAT:
             return
         self._beaten = time.monotonic()
@@ -309,7 +315,7 @@ def _needs(found: _Shard) -> bool:
 
 
 def _fields(state: ShardState) -> list[str]:
-    """Return the fields of ``meta`` that a state stands for."""
+    """Return a state as fields of ``meta``, field and value in turn."""
     closed = (f"{each.epoch}:{each.opened}:{each.closed}:{each.inserted}" for each in state.closed)
     values: dict[str, object] = {
         "before": state.phase,

@@ -1,7 +1,7 @@
-"""What a shard is to be when it is brought back: decided from what Redis has of it and what the archive has.
+"""The plan of a restore: the new state of a shard, decided from Redis's state and the archive's.
 
-Bits are merged, never replaced by less: a Redis that came back older than its archive may have been worked on since.
-What expires does so no earlier than it would have.
+Bits are merged and never lost, because clients may have written to a Redis that came back older than its archive.
+No item expires earlier than it would have.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ __all__ = ["Archived", "Plan", "plan"]
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What is good in the archive of a shard.
+    """The sound contents of the archive for one shard.
 
     Attributes:
-        checkpoint: the newest, if any; number: the highest, also of one whose contents are damaged.
-        slices: rolling: the closed ones, by epoch.
-        contained: rolling: the closed slice of the checkpoint's epoch has all that was in today at the checkpoint.
-        problems: what is not good.
+        checkpoint: the newest sound checkpoint; None: there is none.
+        number: the highest number of a checkpoint, even of a damaged one.
+        slices: rolling: the closed slices, by epoch.
+        contained: rolling: whether the closed slice of the checkpoint's epoch has all bits of the checkpoint's today.
+        problems: the damaged parts.
     """
 
     checkpoint: Checkpoint | None = None
@@ -39,14 +40,14 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done.
+    """The plan for one shard.
 
     Attributes:
-        state: that the shard is to have.
-        moves: slices that stay, each with the name that it gets, in an order in which none is overwritten.
-        doomed: names of slices that the shard has no place for.
-        sources: for each slice, oldest first, the bitmaps of the archive that are merged into it.
-        forgotten: what was forgotten is ``ours`` (what Redis has), ``theirs`` (what the archive has) or ``both``.
+        state: the shard's new state.
+        moves: the slices that stay, each as (old name, new name), in an order in which no rename overwrites one.
+        doomed: the names of the slices to remove, because the new state has no place for them.
+        sources: for each slice of the new state, oldest first, the archive's bitmaps that are merged into it.
+        forgotten: the forgotten digests to keep: ``ours`` (Redis's), ``theirs`` (the archive's) or ``both``.
     """
 
     state: ShardState
@@ -56,18 +57,18 @@ class Plan:
     forgotten: str
 
 
-def plan(  # noqa: PLR0913 - all that is known
+def plan(  # noqa: PLR0913 - each is needed
     config: Config, ours: ShardState | None, present: set[str], archived: Archived, *, now: int, arranged: bool = False
 ) -> Plan:
-    """Decide what a shard is to be.
+    """Make the plan for one shard.
 
     Args:
-        config: of the filter.
-        ours: what Redis has of the shard; None if its ``meta`` is missing.
-        present: names of the live slices that Redis has in their full length.
-        archived: what the archive has.
-        now: server time, ms.
-        arranged: a restorer that died has begun to fill the slices, so that none is known to be whole.
+        config: the filter's configuration.
+        ours: the shard's state in Redis; None: its ``meta`` is missing.
+        present: the names of the live slices that Redis has in full length.
+        archived: the archive's sound contents.
+        now: the server time, ms.
+        arranged: whether an earlier restorer has begun to fill the slices; then none of them counts as whole.
     """
     state = _state(config, ours, present, archived, now)
     moves = _moves(config, ours, present, state) if ours else []
@@ -82,18 +83,21 @@ def plan(  # noqa: PLR0913 - all that is known
 
 
 def _state(config: Config, ours: ShardState | None, present: set[str], archived: Archived, now: int) -> ShardState:
-    """Return the state of the higher epoch; Redis's own if they are of one."""
+    """Return the state with the higher epoch, of Redis or the archive; Redis's if the epochs are equal.
+
+    In one case of equal epochs it is the archive's: if the archive has finished the rotation, and Redis has not.
+    """
     found = _archived_state(config, archived) or _empty(config, now)
     if ours is None or found.epoch > ours.epoch:
         return found
     if found.epoch == ours.epoch and (found.phase, ours.phase) == ("idle", "rotating"):
         return found
-    # What was built in a bitmap that is lost must be built again.
+    # If history_1 is lost, the pieces that were built in it must be built again.
     return ours if "history_1" in present or config.retention != "rolling" else replace(ours, pieces=None)
 
 
 def _archived_state(config: Config, archived: Archived) -> ShardState | None:
-    """Return the state of the checkpoint, or that after the last rotation if that was archived later."""
+    """Return the checkpoint's state, or the state after the last rotation if its closed slice was archived later."""
     state = archived.checkpoint.shard_state() if archived.checkpoint else None
     last = max(archived.slices, default=-1)
     if last < 0 or (state and state.epoch > last):
@@ -119,7 +123,7 @@ def _empty(config: Config, now: int) -> ShardState:
 
 
 def _moves(config: Config, ours: ShardState, present: set[str], state: ShardState) -> list[tuple[str, str]]:
-    """Return the slices that stay, oldest first, so that no name is taken before it is free."""
+    """Return the slices that stay, as (old name, new name); oldest first, so that each new name is free by then."""
     names = {state.epoch_of(each.name): each.name for each in state.view.slices}
     moves = []
     for each in ours.view.slices:
@@ -144,7 +148,8 @@ def _sources(config: Config, state: ShardState, name: str, archived: Archived, *
     same = last is not None and last.shard_state().view == state.view and last.shard_state().epoch == state.epoch
     own = [each for each in last.bitmaps if each.name == name] if last else []
     if name == "today":
-        # If its epoch is over, and the slice that was closed then has not all of it: late, never early.
+        # If that epoch is over, and its closed slice lacks some of the bits, they go into the new today: late, never
+        # early.
         return own if last and (last.shard_state().epoch == state.epoch or not archived.contained) else []
     if not lost:
         return own if same else []
@@ -155,13 +160,16 @@ def _sources(config: Config, state: ShardState, name: str, archived: Archived, *
     there = [archived.slices[epoch] for epoch in wanted if epoch in archived.slices]
     if same:
         return [*own, *there]
-    # Late, never early: what the archive has of an older epoch counts as all that is missing of it.
+    # If closed slices are missing, the checkpoint's older bitmaps take their place: late, never early.
     older = [each for each in last.bitmaps if each.name != "today"] if last else []
     return [*there, *(older if len(there) < len(wanted) else [])]
 
 
 def _counted(state: ShardState, ours: ShardState | None, archived: Archived) -> ShardState:
-    """Return the state with the numbers of both; it has changed, so the next checkpoint takes nothing over."""
+    """Return the state with the higher numbers of Redis and the archive.
+
+    ``changed`` is higher than both, so the next checkpoint writes every slice anew.
+    """
     last = archived.checkpoint
     then = last.shard_state() if last else state
     both = [state, then, ours] if ours else [state, then]

@@ -1,4 +1,4 @@
-"""What a restore brings back beside bitmaps: kept replies, and what was forgotten."""
+"""The records of a restore: the records of calls, and the forgotten digests."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Records", "worked_on"]
 
-#: Seconds by which times of forgetting may be off.
+#: Seconds by which the time in the score of a forgotten digest may be wrong.
 CLOCK = 0.01
 
-#: Records or digests that one call brings back.
+#: Most records or digests of one call.
 ENTRIES_A_CALL = 500
 
 _Pair: TypeAlias = tuple[str | bytes | int, str | bytes | int]
 
 
 def worked_on(session: Session, shard: int, ours: ShardState | None, last: Checkpoint | None) -> Flow[bool]:
-    """Whether Redis was written to after the checkpoint began; in doubt, as a clock was ahead, it was.
+    """Whether Redis was written to after the checkpoint began; if a clock that was ahead leaves doubt, assume so.
 
-    What the checkpoint knew to have changed, if by a clock that was ahead, had changed before it.
+    A change that the checkpoint's own state has was made before it, even if a clock that was ahead gave it a later
+    time.
     """
     if ours is None or last is None:
         return False
@@ -51,13 +52,20 @@ class _Refill(Protocol):
 
 
 class Records:
-    """Those of one shard; ``beat`` is run again and again."""
+    """Restores the records and forgotten digests of one shard; the flow ``beat`` runs after each part."""
 
     def __init__(self, session: Session, home: Home, refill: _Refill, beat: Callable[[], Flow[None]]) -> None:
         self._session, self._home, self._refill, self._beat = session, home, refill, beat
 
     def bring(self, shard: int, last: Checkpoint | None, forgotten: str, *, worked: bool) -> Flow[None]:
-        """Bring them back from a checkpoint; ``forgotten`` is the plan's, ``worked`` what ``worked_on`` found."""
+        """Restore them from a checkpoint.
+
+        Args:
+            shard: the number of the shard.
+            last: the checkpoint; None: there is none.
+            forgotten: the plan's ``forgotten``.
+            worked: the result of ``worked_on``.
+        """
         name, key = self._session.keys.name, self._session.keys.shard(shard).forgotten
         if last is not None:
             yield from read_records(self._home, name, last.replies, split_replies, partial(self._entries, "replies"))
@@ -85,7 +93,10 @@ class Records:
         yield from self._entries("forget", [(repr(score), digest) for digest, score in entries])
 
     def _unforget(self, key: str, theirs: Collection[bytes], begun: int) -> Flow[None]:
-        """Keep forgotten what both have, and what was forgotten here since the checkpoint began; in doubt, seen."""
+        """Remove forgotten digests that only Redis has, unless they were forgotten since the checkpoint began.
+
+        If their time leaves doubt, they are removed, so that their items count as seen.
+        """
         ours = yield from scanned(self._session, "ZSCAN", key)
         fresh, now = begun / 1000 - CLOCK, (yield from server_time(self._session)) / 1000 + CLOCK
         known = (digest for digest, score in ours if fresh <= forgotten_at(float(score)) <= now)

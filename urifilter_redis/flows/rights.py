@@ -1,4 +1,4 @@
-"""Which commands of the scripts the server refuses to this user."""
+"""The rights of this user: the commands of the scripts that the server refuses to run for them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger("urifilter_redis")
 
 
 def read_rights(session: Session) -> Flow[tuple[str, ...]]:
-    """Return the commands that the scripts call and this user may not run; empty if the user may not even ask.
+    """Return the commands that the scripts call and that this user may not run; empty if ``probe`` itself is refused.
 
     Raises:
         ServerUnavailable: the server is away.
@@ -53,9 +53,9 @@ def refused_scripts(config: Config, forbidden: tuple[str, ...]) -> list[str]:
 
 
 def then_check_rights(flow: Callable[Concatenate[Session, P], Flow[T]]) -> Callable[Concatenate[Session, P], Flow[T]]:
-    """Let a flow that opens a filter note the commands that this user may not run, and log what they are needed for.
+    """Wrap a flow that opens a filter: afterwards it notes the forbidden commands and logs the scripts that need them.
 
-    The flow raises ServerUnavailable if not even ``contains`` can be answered.
+    The wrapped flow raises ServerUnavailable if the script ``contains`` needs a forbidden command.
     """
 
     @functools.wraps(flow)

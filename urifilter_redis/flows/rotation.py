@@ -1,7 +1,7 @@
-"""The flows that rotate ring and rolling filters, because time has passed.
+"""The flows that rotate ring and rolling filters when a period is over.
 
-Nothing here is trusted to finish: each step is a script that is fenced by epoch, phase and token, ``left_of`` says
-from ``meta`` alone what is to be done, and whoever comes next goes on where the last one stopped.
+A process may die at any step of a rotation. So each step is a script, fenced by epoch, phase and token. ``left_of``
+tells the remaining steps from ``meta`` alone, and the next process goes on where the last one stopped.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ __all__ = [
 
 log = logging.getLogger("urifilter_redis")
 
-#: How often in a row another process may come first before something must be wrong.
+#: After so many conflicts in a row with other processes, something must be wrong.
 CONFLICTS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """What a rotation did.
+    """The result of a rotation.
 
     Attributes:
-        epoch: how often the filter has been rotated now; shards may be behind.
-        shards: how many this process has turned, or brought to the end of a turn that somebody had left.
-        problems: slices of the archive that are missing or corrupt. What they held expires late, never early.
+        epoch: the number of rotations of the filter so far; shards may be behind.
+        shards: the number of shards that this process has turned, or whose unfinished turn it has finished.
+        problems: the slices of the archive that are missing or corrupt. Their items expire late, never early.
     """
 
     epoch: int
@@ -62,19 +62,20 @@ class Rotation:
 
 
 def rotate(session: Session, expected_epoch: int | None = None, *, dry_run: bool = False) -> Flow[Rotation]:
-    """Turn every shard once, after finishing what a rotator that died may have left.
+    """Turn every shard once, after finishing the unfinished turns.
 
-    No shard turns twice in one rotation: one that is behind stays so until the next that is due; what it holds
-    expires late, never early.
+    No shard turns twice in one rotation. A shard that is behind stays behind until its next turn is due. Its items
+    expire late, never early.
 
     Args:
-        session: of the filter.
-        expected_epoch: turn only shards that are not past this epoch; None: all, also if others rotate meanwhile.
-        dry_run: do nothing; return what would be reached.
+        session: the filter's session.
+        expected_epoch: turn only shards that are not past this epoch; None: turn all, even if other processes rotate
+            meanwhile.
+        dry_run: change nothing; return the epoch that would be reached.
 
     Raises:
-        RotationConflict: the filter is not, or not any more, in that epoch.
-        ArchiveMissing: the filter needs its archive, which was not named or is not there.
+        RotationConflict: the filter is not, or not any more, in ``expected_epoch``.
+        ArchiveMissing: the filter needs its archive, which is not there or was not named.
         UriFilterError: the retention does not rotate by time.
     """
     _check_timed(session)
@@ -88,12 +89,12 @@ def rotate(session: Session, expected_epoch: int | None = None, *, dry_run: bool
         return Rotation(1 + (top if expected_epoch is None else expected_epoch))
     done = yield from _turn_all(session, planned, token)
     if not done.shards:
-        raise RotationConflict(f"{session.where}: somebody else has just rotated it to epoch {done.epoch}")
+        raise RotationConflict(f"{session.where}: another process has just rotated it to epoch {done.epoch}")
     return done
 
 
 def due(session: Session) -> Flow[int | None]:
-    """Return the epoch that a rotation is due to reach; None if none is due.
+    """Return the epoch that a due rotation would reach; None if none is due.
 
     Raises:
         UriFilterError: the retention does not rotate by time.
@@ -104,7 +105,7 @@ def due(session: Session) -> Flow[int | None]:
 
 
 def rotate_due(session: Session) -> Flow[Rotation | None]:
-    """Rotate if it is due, once however many periods were missed; None if it is not.
+    """Rotate once if a rotation is due, however many periods were missed; return None if none is due.
 
     Raises:
         UriFilterError: the retention does not rotate by time.
@@ -115,17 +116,17 @@ def rotate_due(session: Session) -> Flow[Rotation | None]:
         yield from ask(session, *(calls.reopen(session.config.uid, session.keys.shard(shard)) for shard in some))
     planned = shards_due(session.config.period or "", states, now)
     done = yield from _turn_all(session, planned, secrets.token_hex(8))
-    return done if done.shards else None  # somebody else may have come first
+    return done if done.shards else None  # another process may have come first
 
 
 def epoch(session: Session) -> Flow[int]:
-    """Return how often the filter was rotated (growing: how many slices its largest shard has beside the first)."""
+    """Return the number of rotations (growing: the number of slices that its largest shard has added)."""
     states = yield from read_states(session)
     return max(state.epoch for state in states)
 
 
 def next_rotation(session: Session) -> Flow[float]:
-    """Return when the next rotation is due, in seconds since 1970, server time.
+    """Return the server time at which the next rotation is due, seconds since 1970.
 
     Raises:
         UriFilterError: the retention does not rotate by time.
@@ -135,11 +136,11 @@ def next_rotation(session: Session) -> Flow[float]:
 
 
 def next_due(period: str, states: Sequence[ShardState], now: int) -> float:
-    """Return when the next rotation is due, in seconds since 1970, server time.
+    """Return the server time at which the next rotation is due, seconds since 1970.
 
-    That is a period after the last shard has turned, so that nothing expires early however late some turned; but a
-    shard that is behind the others is due a period after it has turned itself. One that has turned in the future,
-    as the server's clock was ahead, has turned ``now`` (server time, ms): what it holds expires late, never early.
+    It is a period after the last shard has turned, so that nothing expires early, however late some shards turned. A
+    shard that is behind the others is due a period after its own last turn. If a shard's turn lies in the future,
+    because the server's clock was ahead, it counts as ``now`` (server time, ms): its items expire late, never early.
     """
     top = max(state.epoch for state in states)
     behind = [state.opened_by(now) for state in states if state.epoch < top]
@@ -148,9 +149,12 @@ def next_due(period: str, states: Sequence[ShardState], now: int) -> float:
 
 
 def shards_due(period: str, states: Sequence[ShardState], now: int) -> dict[int, int]:
-    """Return which shards are to turn, and the epoch that each is to leave, or has left and not finished.
+    """Return the shards whose turn is due or unfinished, each with the epoch that it leaves by that turn.
 
-    ``now`` is the server's time, ms. A turn that was left is finished at any time.
+    Args:
+        period: between rotations, as ``period_of`` returns it.
+        states: of all shards.
+        now: server time, ms.
     """
     top = max(state.epoch for state in states)
     unfinished = {shard: state.epoch - 1 for shard, state in enumerate(states) if left_of(state) is not Left.NONE}
@@ -178,15 +182,16 @@ def _check_timed(session: Session) -> None:
         why = "it grows when it is full" if retention == "growing" else "nothing in it expires"
         raise UriFilterError(f"{session.where}: retention {retention} does not rotate: {why}")
     if session.config.archive not in {None, "redis"}:
-        require_archive(session)  # whoever has it has seen that Redis is not older than it
+        require_archive(session)  # opening a filter with its archive has checked that Redis is not older than that
 
 
 def _of_this_rotation(
     session: Session, states: Sequence[ShardState], expected: int
 ) -> tuple[str, dict[int, int | None]]:
-    """Return the token of the rotation from epoch ``expected``, and the shards that are still to turn in it.
+    """Return the token of the rotation from epoch ``expected``, and the shards that still have to turn in it.
 
-    Those that lead turn first; from then on their token marks every shard that has had its turn.
+    The shards with the highest epoch turn first. From then on their token marks each shard that has turned in this
+    rotation.
     """
     top = max(state.epoch for state in states)
     begun = top == expected + 1
@@ -195,18 +200,19 @@ def _of_this_rotation(
     left = [n for n in left if states[n].epoch <= expected or left_of(states[n]) is not Left.NONE]
     if top not in {expected, expected + 1} or not left:
         text = f"it is in epoch {top} and not in {expected}"
-        raise RotationConflict(f"{session.where}: {text}: somebody else has rotated, or nobody yet")
+        why = "another process has rotated it" if top > expected else "it was not rotated so often yet"
+        raise RotationConflict(f"{session.where}: {text}: {why}")
     left.sort(key=lambda n: -states[n].epoch)
     return token, {n: _left_epoch(states[n], token) for n in left}
 
 
 def _left_epoch(state: ShardState, token: str) -> int:
-    """Return the epoch that a shard leaves in this rotation; one that bears its token has left it already."""
+    """Return the epoch that a shard leaves in this rotation; a shard with the rotation's token has left it already."""
     return state.epoch - 1 if state.token == token else state.epoch
 
 
 def _turn_all(session: Session, planned: Mapping[int, int | None], token: str) -> Flow[Rotation]:
-    """Turn shards, one after the other; for each the last epoch that is to be left, or None for any."""
+    """Turn shards, one after the other. ``planned`` has the last epoch that each may leave, or None for any."""
     top, turned = 0, 0
     problems: list[str] = []
     for done, (shard, last) in enumerate(planned.items(), 1):
@@ -220,7 +226,7 @@ def _turn_all(session: Session, planned: Mapping[int, int | None], token: str) -
 
 
 def _turn_shard(session: Session, shard: int, token: str, last: int | None) -> Flow[tuple[int, bool, list[str]]]:
-    """Turn a shard once, unless it is past ``last``; return its epoch, whether anything was done, and problems."""
+    """Turn a shard once, unless its epoch is above ``last``; return its epoch, whether this did anything, problems."""
     did, turned, seen = False, False, -1
     problems: list[str] = []
     while True:
@@ -232,27 +238,27 @@ def _turn_shard(session: Session, shard: int, token: str, last: int | None) -> F
             yield from _expire(session, shard)
             return state.epoch, did, problems
         elif state.epoch == seen:
-            text = f"shard {shard} cannot turn from epoch {seen}, {state.phase}, and nobody else does"
+            text = f"shard {shard} cannot turn from epoch {seen} in phase {state.phase}: try again later"
             raise RotationConflict(f"{session.where}: {text}")
         else:
-            if session.config.retention == "rolling":  # before anything has turned that could not be finished
+            if session.config.retention == "rolling":  # first, because a turn could not be finished without it
                 yield from archive_of(session).check(session)
             turned, seen = (yield from _try_turn(session, shard, state, token)), state.epoch
             did = did or turned
 
 
 def _expire(session: Session, shard: int) -> Flow[None]:
-    """Remove what was forgotten before all that the live slices hold."""
+    """Remove the forgotten digests that are older than every live slice."""
     removed = calls.EXPIRED_A_CALL
     while removed == calls.EXPIRED_A_CALL:
         (removed,) = yield from ask(session, calls.expire(session.config.uid, session.keys.shard(shard)))
 
 
 def _try_turn(session: Session, shard: int, state: ShardState, token: str) -> Flow[bool]:
-    """Turn a shard from the epoch it was seen in; False if somebody else has."""
+    """Turn a shard from the epoch of ``state``; return False if another process has turned it."""
     wanted = Turn.again(session, shard, state, token)
     for step in ("allocate", "turn"):
-        # One after the other: the allocation takes the server some ms, and others may be served between.
+        # Not in one pipeline: the allocation takes the server some ms, and it can serve others before the turn.
         request = Request.of(wanted.call(session, step))
         yield from exchange(session, [request])
         if isinstance(request.error, RotationConflict):
@@ -263,13 +269,13 @@ def _try_turn(session: Session, shard: int, state: ShardState, token: str) -> Fl
 
 
 def _was_ours(session: Session, shard: int, before: ShardState, token: str) -> Flow[bool]:
-    """Say whether a turn whose reply was lost has happened; if that cannot be known any more, yes: never twice."""
+    """Whether a turn whose reply was lost has happened; if it is too late to know, True, so that none happens twice."""
     (now,) = yield from read_states(session, [shard])
     return now.token == token or now.epoch > before.epoch + 1
 
 
 def finish_rotation(session: Session, shard: int) -> Flow[tuple[bool, list[str]]]:
-    """Do what is left of a shard's rotation; return whether there was anything, and problems of the archive."""
+    """Finish a shard's turn; return whether anything was left to do, and the problems of the archive."""
     did, conflicts = False, 0
     problems: list[str] = []
     while True:
@@ -283,7 +289,7 @@ def finish_rotation(session: Session, shard: int) -> Flow[tuple[bool, list[str]]
             elif left is Left.BUILD:
                 problems += yield from build_next(session, shard, state)
             else:
-                if state.late and not problems:  # found by a rotator that died, or before a reply was lost
+                if state.late and not problems:  # another process found the problems, or a reply about them was lost
                     problems.append(f"{session.where}: shard {shard}: slices were missing while its history was built")
                 yield from finish_next(session, shard, state)
             did, conflicts = True, 0

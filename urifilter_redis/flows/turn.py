@@ -1,6 +1,6 @@
 """One turn of one shard: today is closed, and an empty bitmap becomes today.
 
-Rings and rolling filters turn because time has passed (``rotation``), growing ones because today is full.
+Rings and rolling filters turn because a period is over (``rotation``), growing ones because today is full.
 """
 
 from __future__ import annotations
@@ -42,24 +42,28 @@ log = logging.getLogger("urifilter_redis")
 
 
 class Left(Enum):
-    """What is left to be done of a shard's last turn."""
+    """The next remaining step of a shard's last turn; all but ``NONE`` are for rolling."""
 
+    #: The turn is finished.
     NONE = auto()
-    ARCHIVE = auto()  # rolling: put the closed slice into the archive
-    BUILD = auto()  # rolling: write the pieces of the next history
-    FINISH = auto()  # rolling: it becomes the history
+    #: The closed slice must be written to the archive.
+    ARCHIVE = auto()
+    #: Pieces of the next history must be built.
+    BUILD = auto()
+    #: The next history is built and must become the history.
+    FINISH = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A turn that is wanted.
+    """A turn to be made.
 
     Attributes:
-        shard: which.
-        state: as it was last seen; the turn is fenced by its epoch.
-        token: tells this turn from those of others.
+        shard: the number of the shard.
+        state: the shard's state as it was last read; its uid and epoch fence the turn.
+        token: the token of this rotation.
         new: the geometry of the next today.
-        limit: growing: items that it is for; else 0.
+        limit: growing: the number of items that the next today is for; else 0.
     """
 
     shard: int
@@ -70,7 +74,7 @@ class Turn:
 
     @classmethod
     def again(cls, session: Session, shard: int, state: ShardState, token: str) -> Turn:
-        """Return a turn to a bitmap of the same size: all slices of rings and rolling filters are."""
+        """Return a turn to a today of the same size, for rings and rolling filters."""
         return cls(shard, state, token, session.config.today)
 
     def call(self, session: Session, step: str) -> Call:
@@ -81,7 +85,7 @@ class Turn:
 
 
 def left_of(state: ShardState) -> Left:
-    """Say what is left to be done of a shard's last turn, from its ``meta`` alone."""
+    """Return the next remaining step of a shard's last turn, from its ``meta`` alone."""
     if state.phase != "rotating":
         return Left.NONE
     if state.pieces is None:
@@ -99,7 +103,7 @@ def names_after(state: ShardState, retention: str, window: int | None) -> list[s
 
 
 def piece_count(state: ShardState) -> int:
-    """Return in how many pieces a bitmap of a rolling shard is archived and built."""
+    """Return the number of pieces in which a bitmap of a rolling shard is archived and built."""
     return len(list(piece_spans(state.view.slices[-1].size)))
 
 
@@ -107,16 +111,16 @@ def turn(session: Session, wanted: Turn) -> Flow[None]:
     """Turn a shard.
 
     Raises:
-        RotationConflict: somebody else has.
+        RotationConflict: another process has turned it.
         SliceLost: a live bitmap is missing.
     """
-    # One after the other: the allocation takes the server some ms, and others may be served between.
+    # Not in one pipeline: the allocation takes the server some ms, and it can serve others before the turn.
     for step in ("allocate", "turn"):
         yield from ask(session, wanted.call(session, step))
 
 
 def grow(session: Session, shard: int, items: int | None = None) -> Flow[None]:
-    """Make the next slice of a growing shard, unless today has room for ``items``; None: in any case.
+    """Make the next slice of a growing shard, unless today has room for ``items`` more items; None: in any case.
 
     Raises:
         FilterFull: no further slice can be made.
@@ -125,18 +129,18 @@ def grow(session: Session, shard: int, items: int | None = None) -> Flow[None]:
     if items is None or (state.limit is not None and state.limit - state.inserted < items):
         sizing = growing_slice(session.config, state.epoch + 1)
         if sizing is None:
-            text = f"{len(state.view.slices)} slices are all that there can be: make a filter of a larger capacity"
+            text = f"it has {len(state.view.slices)} slices and can have no more: make a filter of a larger capacity"
             raise FilterFull(f"{session.where}: {text}")
         new = Slice("today", sizing.units, sizing.slice_bytes)
         try:
             yield from turn(session, Turn(shard, state, secrets.token_hex(8), new, sizing.shard_capacity))
         except RotationConflict:
-            log.debug("%s: somebody else made the next slice", session.where)
+            log.debug("%s: another process made the next slice", session.where)
     yield from read_states(session, [shard])
 
 
 def read_states(session: Session, shards: Sequence[int] | None = None) -> Flow[list[ShardState]]:
-    """Read ``meta`` of shards, of all by default; the session learns their live slices.
+    """Read the states of shards, by default of all; the session learns their live slices.
 
     Raises:
         FilterNotFound: the filter, or one of these shards, is gone.

@@ -1,8 +1,8 @@
-"""The flow of a union: what other filters have seen, a filter has seen too.
+"""The flow of a union: the items of other filters are merged into one filter.
 
-Bits are only added, so a union may run while items are inserted, and one that died half-way, or during which a shard
-of either filter has turned, is begun anew. Into a ring each slice goes where it expires no earlier than in the source,
-or at the earliest as if it were inserted now; into the others that expire all goes as if it were inserted now.
+A union only adds bits, so it may run while items are inserted. It is begun anew if it died half-way, or if a shard of
+either filter turned meanwhile. If both filters are rings, and the source writes to the newest slice, each of its
+slices goes into a slice that expires no earlier. In every other filter that expires, items count as inserted now.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ if TYPE_CHECKING:
 
 __all__ = ["union"]
 
-#: What must be equal, and by which name a user knows it.
+#: The settings that must be equal in both filters.
 _SAME = ("layout", "shards", "normalize", "hash", "seed")
 
-#: What decides the geometry of slices; named when it differs.
+#: The settings that decide the geometry of slices; an error names those that differ.
 _GEOMETRY = ("retention", "capacity", "error_rate", "slices", "write", "expire_after", "period_capacity")
 
 
 def union(session: Session, sources: Sequence[str]) -> Flow[int]:
-    """Merge filters into one; return about how many items that added.
+    """Merge the filters ``sources`` into the session's filter; return the estimated number of items added.
 
     Raises:
-        ValueError: the filter itself is among the sources, or one has a name that cannot be.
-        FilterNotFound: there is no such filter.
-        ConfigMismatch: one is of other geometry, hash or seed.
+        ValueError: the filter itself is among the sources, or a source's name is impossible.
+        FilterNotFound: a source does not exist.
+        ConfigMismatch: a source has another geometry, normalisation, hash or seed.
         SliceLost: a bitmap is missing.
+        Restoring: a source is being restored.
         UriFilterError: the layout is counting.
     """
     if session.keys.name in sources:
@@ -57,7 +58,7 @@ def union(session: Session, sources: Sequence[str]) -> Flow[int]:
         raise UriFilterError(f"{session.where}: filters of layout counting cannot be merged")
     keys = [FilterKeys(session.keys.prefix, name) for name in sources]
     opened = [Session(each, session.server, session.timeouts) for each in keys]
-    for source in opened:  # all are looked at before any is merged
+    for source in opened:  # all are checked before any is merged
         yield from open_(source)
         _check(session, source)
     added, done = 0.0, 0
@@ -82,18 +83,18 @@ def _check(session: Session, source: Session) -> None:
 
 
 def _slices_differ(ours: Config, theirs: Config) -> bool:
-    """Whether one grows and the other does not, or grows to slices of other sizes."""
+    """Whether the filters grow differently: only one of them grows, or their slices have other sizes."""
     growth = [(c.retention, c.capacity, c.error_rate) if c.retention == "growing" else () for c in (ours, theirs)]
     return growth[0] != growth[1]
 
 
 def _merge_shard(session: Session, source: Session, shard: int) -> Flow[float]:
-    """Merge a shard; begin anew if either filter turns meanwhile, because OR may be done again."""
+    """Merge a shard; begin anew if either filter turns meanwhile, which does no harm because OR may be repeated."""
     added = 0.0
     while True:
         (theirs,) = yield from read_states(source, [shard])
         if theirs.phase == "restoring":
-            raise Restoring(f"{source.where}: it is being restored from its archive")
+            raise Restoring(f"{source.where}: it is being restored from its archive: try again later")
         if session.config.retention == "growing":
             yield from _grow_to(session, shard, len(theirs.view.slices))
         yield from finish_rotation(session, shard)
@@ -123,24 +124,24 @@ def _merge_states(session: Session, source: Session, pair: _Pair) -> Flow[float]
         places = _places(session.config, source.config, pair, age)
         for number in places:
             bits = yield from _merge_slice(session, source, pair, slice_, number)
-            if number == places[-1]:  # write=all: each slice has it, and it is counted in today
+            if number == places[-1]:  # with write=all every slice gets the bits, and only today counts the items
                 added += yield from _count(session, pair, number, bits)
     yield from _insert_forgotten(session, source, pair.shard)
     return added
 
 
 def _places(ours: Config, theirs: Config, pair: _Pair, age: int) -> list[int]:
-    """Return which of our live slices (the oldest being 1) take the source's slice of an age (from 0)."""
+    """Return the numbers of our live slices (1 is the oldest) that take the source's slice ``age`` (0 is today)."""
     live = len(pair.ours.view.slices)
-    if ours.retention == "growing":  # slices of one index are of one size
+    if ours.retention == "growing":  # slices with the same number have the same size
         return [len(pair.theirs.view.slices) - age]
-    if ours.write == "all":  # as if inserted now
+    if ours.write == "all":  # as if the items were inserted now
         return list(range(1, live + 1))
     if ours.retention == theirs.retention == "ring" and theirs.write == "newest":
         if age == 0:
             return [live]
         closed = pair.theirs.closed[-age].closed
-        # the oldest that was closed no earlier: from then on it stays for a whole window
+        # our oldest slice that was closed no earlier; it stays for a whole window from then on
         return [next((n for n, each in enumerate(pair.ours.closed, 1) if each.closed >= closed), live)]
     return [live]
 
@@ -154,7 +155,7 @@ def _grow_to(session: Session, shard: int, slices: int) -> Flow[None]:
 
 
 def _merge_slice(session: Session, source: Session, pair: _Pair, theirs: Slice, number: int) -> Flow[int]:
-    """OR a bitmap of the source into our live slice ``number``; return how many bits that added."""
+    """Merge a bitmap of the source into our live slice ``number``; return the number of added bits."""
     key, bits = source.keys.shard(pair.shard).slice(theirs.name), 0
     moved = functools.partial(_check_unmoved, source, pair)
     for offset, length in piece_spans(theirs.size):
@@ -165,7 +166,7 @@ def _merge_slice(session: Session, source: Session, pair: _Pair, theirs: Slice, 
 
 
 def _count(session: Session, pair: _Pair, number: int, bits: int) -> Flow[float]:
-    """Let a slice's count be no less than its fill says; return about how many items have set so many bits more."""
+    """Raise a slice's item count to the estimate from its fill; return the estimated number of items of ``bits``."""
     config, ours = session.config, pair.ours.view.slices[number - 1]
     after = yield from fill_of(session, session.keys.shard(pair.shard).slice(ours.name), ours)
     if after >= 1:
@@ -179,17 +180,17 @@ def _count(session: Session, pair: _Pair, number: int, bits: int) -> Flow[float]
 def _check_unmoved(source: Session, pair: _Pair) -> Flow[None]:
     (now,) = yield from read_states(source, [pair.shard])
     if (now.epoch, now.phase) != (pair.theirs.epoch, pair.theirs.phase):
-        raise RotationConflict(f"{source.where}: it has turned meanwhile")
+        raise RotationConflict(f"{source.where}: it turned meanwhile")
 
 
 def _keep_forgotten(session: Session, source: Session, pair: _Pair) -> Flow[None]:
-    """Keep new what the source has forgotten, and we have not seen or have forgotten too."""
+    """Forget the items that the source has forgotten, and that we have not seen or have forgotten too."""
     for digests in (yield from _forgotten(source, pair.shard)):
         yield from _call(session, pair, "forget", data=digests)
 
 
 def _insert_forgotten(session: Session, source: Session, shard: int) -> Flow[None]:
-    """Insert what we have forgotten and the source has seen."""
+    """Insert the items that we have forgotten and the source has seen."""
     for digests in (yield from _forgotten(session, shard)):
         (ages,) = yield from ask_shard(source, shard, functools.partial(_items, "contains", source, shard, digests))
         seen = b"".join(digests[16 * i : 16 * i + 16] for i, age in enumerate(ages) if age)
@@ -200,7 +201,7 @@ def _insert_forgotten(session: Session, source: Session, shard: int) -> Flow[Non
 
 
 def _forgotten(session: Session, shard: int) -> Flow[list[bytes]]:
-    """Return the digests that are forgotten, packed, as many at a time as a call may have."""
+    """Return the forgotten digests of a shard, packed in parts that one call may have."""
     size = calls.items_a_call(session.config, len(session.view(shard).slices))
     entries = yield from scanned(session, "ZSCAN", session.keys.shard(shard).forgotten)
     digests = list({digest for digest, _ in entries})

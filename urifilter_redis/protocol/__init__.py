@@ -1,1 +1,1 @@
-"""What is said to the server and what it answers: keys, meta, calls of the scripts, outcomes. No I/O."""
+"""The language spoken with the server: keys, meta, calls of the scripts, outcomes. No I/O."""

@@ -1,7 +1,7 @@
-"""Call ids: what makes an answer survive a lost reply.
+"""Call ids: with one, a call can be repeated after its reply was lost, and gets the same answers.
 
-A client is 8 random bytes, drawn anew in a forked child. A slot is one call in flight; its sequence numbers only
-go up. The deadline, in milliseconds of the server's clock, ends the time in which a call may run.
+A client is 8 random bytes, drawn anew in a forked child. A slot serves one call at a time, and its sequence numbers
+only go up. The deadline, in milliseconds of the server's clock, ends the time in which a call may run.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ if TYPE_CHECKING:
 
 __all__ = ["PARTS", "CallId", "CallIds", "CallKey", "ServerClock"]
 
-#: ms; a call may run for as long after it was first made. The scripts accept up to two minutes; half of that
-#: leaves a minute for this process's idea of the server's clock to be wrong either way.
+#: ms from the making of a call to its deadline. The scripts accept a deadline up to two minutes ahead. Half of that
+#: allows this process to be wrong about the server's clock by a minute, either way.
 CALL_LIFE = 60_000
 
-#: ms; within this time after a call's start its record has certainly not been removed (the scripts keep records
-#: for ten minutes; two are left for clocks that disagree).
+#: ms from the making of a call in which its record is certainly kept. The scripts keep records for ten minutes; two
+#: minutes are left for clocks that disagree.
 PROOF_LIFE = 8 * 60_000
 
-#: Commands that a key may be for; each has slots of its own.
+#: The commands that a ``CallKey`` may be for; each has its own slots.
 KEYED = ("insert", "forget", "remove")
 
-#: Calls to one shard that one request under a ``CallKey`` may be cut into.
+#: A request under a ``CallKey`` is cut into at most so many calls to one shard.
 PARTS = 100_000
 
 _KEY = re.compile(r"([0-9a-f]{16})/(\d{1,9})/(\d{1,15})")
 
 
 class ServerClock:
-    """The server's clock, in ms since 1970, reckoned from this process's monotonic clock."""
+    """The server's clock, in ms since 1970, computed from this process's monotonic clock."""
 
     def __init__(self) -> None:
         self._ahead = time.time() * 1000 - time.monotonic() * 1000
 
     def learn(self, now_ms: float) -> None:
-        """Take ``now_ms`` for the server's time now."""
+        """Set the clock: the server's time is ``now_ms`` at this moment."""
         self._ahead = now_ms - time.monotonic() * 1000
 
     def now(self) -> int:
@@ -56,14 +56,14 @@ class ServerClock:
 
 @dataclass(frozen=True, slots=True)
 class CallId:
-    """The id of one call.
+    """The id of one call; ``str`` makes the text that the scripts take.
 
     Attributes:
-        client: 16 hex digits.
-        slot: which of the client's calls in flight this is.
-        sequence: how many calls the slot has made.
-        started: server time at which the call was made, ms.
-        keyed: it was made of a ``CallKey``, so whoever repeats the call makes the same.
+        client: the client's 16 hex digits.
+        slot: the number of the client's slot that the call is in.
+        sequence: the number of the call among the calls of its slot.
+        started: the server time at which the id was made, ms.
+        keyed: whether the id was made from a ``CallKey``; then every process that repeats the request makes it too.
     """
 
     client: str
@@ -74,32 +74,40 @@ class CallId:
 
     @property
     def key(self) -> str:
-        """What names the call for a service that makes its call ids of it; see ``CallKey``."""
+        """The call's name as the text of a ``CallKey``, from which the service makes the same call id."""
         return f"{self.client}/{self.slot}/{self.sequence}"
 
     def __str__(self) -> str:
         return f"{self.client}/{self.slot}/{self.sequence}/{self.started + CALL_LIFE}"
 
     def proves_nothing_happened(self, late_at: int) -> bool:
-        """Whether LATECALL at server time ``late_at`` means that this call never ran and never will."""
+        """Whether the answer LATECALL at server time ``late_at`` proves that this call never ran and never will."""
         return self.started + CALL_LIFE <= late_at < self.started + PROOF_LIFE
 
 
 @dataclass(frozen=True, slots=True)
 class CallKey:
-    """What a caller names a request, so that whichever process gets it, and however often, makes the same call ids.
+    """The caller's name for a request. Every process that gets the request makes the same call ids from it.
 
     Attributes:
-        text: client/slot/sequence (16 hex digits, then numbers; the sequence of a slot goes up): the slot's next call
-            overwrites its records. Anything else names this request alone: the same command, items and scope.
-        scope: whose key it is.
+        text: ``client/slot/sequence`` (16 hex digits, then two numbers), where the slot's next call overwrites its
+            records and has a higher sequence. Any other text names only the request with these items, command and
+            scope.
+        scope: the owner of the key; keys of different scopes are different keys.
     """
 
     text: str
     scope: str = ""
 
     def call_id(self, command: str, packed: bytes, part: int, started: int) -> CallId:
-        """Make the id of the part-th call to a shard, below ``PARTS``, of a request with these digests."""
+        """Make the id of one call of a request.
+
+        Args:
+            command: one of ``KEYED``.
+            packed: the digests of the whole request.
+            part: the number of the call among the request's calls to this shard, from 0, below ``PARTS``.
+            started: the server time now, ms.
+        """
         found = _KEY.fullmatch(self.text)
         if found:
             slot = (int(found[2]) * len(KEYED) + KEYED.index(command)) * PARTS + part
@@ -110,7 +118,7 @@ class CallKey:
 
 @dataclass(slots=True)
 class _Slots:
-    """The slots of one client; without a lock, which Ctrl-C or a fork could leave locked."""
+    """The slots of one client. They have no lock, because Ctrl-C or a fork could leave it locked."""
 
     client: str = field(default_factory=lambda: secrets.token_hex(8))
     free: deque[tuple[int, int]] = field(default_factory=deque)  # (slot, last sequence)
@@ -131,7 +139,7 @@ class CallIds:
         return self._slots.client
 
     def draw(self) -> CallId:
-        """Take a slot for a call; give it back by ``release`` once the call is resolved."""
+        """Take a slot and return a call id in it; ``release`` gives the slot back once the call is resolved."""
         slots = self._slots
         try:
             slot, sequence = slots.free.pop()
@@ -142,20 +150,20 @@ class CallIds:
     def renew(self, call_id: CallId) -> CallId:
         """Return a new id in the same slot, for a call that certainly did nothing under the old one.
 
-        One made of a key keeps its sequence: only the deadline is new.
+        An id made from a key keeps its sequence; only its deadline is new.
         """
         if call_id.keyed:
             return replace(call_id, started=self.clock.now())
         return CallId(call_id.client, call_id.slot, call_id.sequence + 1, self.clock.now())
 
     def release(self, call_id: CallId) -> None:
-        """Give a slot back, its call being answered."""
+        """Give back the slot of a call that is answered."""
         slots = self._slots
         if call_id.client == slots.client:
             slots.free.append((call_id.slot, call_id.sequence))
 
     def forked(self) -> None:
-        """Become another client, in a forked child; the parent's slots are the parent's."""
+        """Become a new client in a forked child, because the old slots belong to the parent."""
         self._slots = _Slots()
 
 

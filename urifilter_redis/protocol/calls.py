@@ -1,4 +1,4 @@
-"""Calls of the scripts: which keys and arguments each takes (the headers in ``lua/`` say the same; tested)."""
+"""Calls of the scripts, with the keys and arguments of each. A test compares them with the headers in ``lua/``."""
 
 from __future__ import annotations
 
@@ -44,25 +44,26 @@ __all__ = [
 #: One command with its arguments, as redis-py packs it.
 Arguments: TypeAlias = tuple[str | bytes | int | float, ...]
 
-#: Items in one call, so that none holds the server for long (500 take 1 to 8 ms).
+#: Most items of one call, so that no call holds the server for long (500 items take 1 to 8 ms).
 ITEMS_A_CALL = 500
 
-#: Items times live slices in one call; 500 items against 30 slices take 16 ms.
+#: Most items times live slices of one call; 500 items against 30 slices would take 16 ms.
 SLICES_AND_ITEMS = 2000
 
-#: Microseconds that a call may take on a slow server: to look for an item in one slice takes 1, writing it
-#: ``A_WRITE`` (blocked) or ``AN_OFFSET`` for each of its offsets.
+#: Microseconds that a call may take on a slow server. A test of an item in one slice takes 1. A write takes ``A_WRITE``
+#: (blocked), or ``AN_OFFSET`` for each offset (classic, counting).
 A_CALL = 5500
 A_WRITE = 5
 AN_OFFSET = {"classic": 0.7, "counting": 2.0}
 
-#: Forgotten digests removed in one call (a few ms).
+#: Most forgotten digests that one call removes (a few ms).
 EXPIRED_A_CALL = 5000
 
-#: Seconds for which a worker leases a filter; renewed all the while. One that died is replaced after as long.
+#: Seconds for which a worker leases a filter. It renews the lease while it works; if it dies, another worker takes
+#: over after this time.
 LEASE = 60.0
 
-#: The call id of calls that are not recorded.
+#: The call id of a call that is not recorded.
 NO_CALL_ID = "-"
 
 
@@ -92,12 +93,12 @@ def items(  # noqa: PLR0913, PLR0917 - the header of the scripts has as many
 
     Args:
         command: one of the four.
-        config: of the filter.
-        keys: of the shard that all items belong to.
+        config: the filter's configuration.
+        keys: the keys of the shard that all items belong to.
         view: the shard's live slices.
-        call_id: or ``NO_CALL_ID``; ``contains`` takes no other.
-        digests: 16 bytes an item, packed in one (sent as they are) or as a sequence (sent as hex).
-        max_age: ring: look only at so many of the newest slices; 0 for all.
+        call_id: the call id, or ``NO_CALL_ID``; ``contains`` takes ``NO_CALL_ID`` only.
+        digests: 16 bytes an item: packed in one bytes object (sent as it is) or as a sequence (sent as hex).
+        max_age: ring: test only this many of the newest slices; 0: test all.
     """
     script = scripts.load(command, config.layout, config.k)
     replies = () if command == "contains" else (keys.replies,)
@@ -107,18 +108,18 @@ def items(  # noqa: PLR0913, PLR0917 - the header of the scripts has as many
 
 
 def items_a_call(config: Config, live: int) -> int:
-    """Return how many items a call may have on a filter with so many live slices."""
+    """Return the most items that a call may have on a filter with ``live`` live slices."""
     slices = config.slices or 1 if config.retention == "ring" else live
     written = slices if config.write == "all" else 1
     a_write = A_WRITE if config.layout == "blocked" else AN_OFFSET[config.layout] * config.k
     most = min(ITEMS_A_CALL, SLICES_AND_ITEMS // slices, int(A_CALL / (slices + a_write * written)))
-    if config.retention == "growing":  # what does not fit into an empty slice fits into none
+    if config.retention == "growing":  # a call with more items than an empty slice holds would fit into no slice
         most = min(most, shard_capacity(config.capacity, config.shards))
     return max(1, most)
 
 
 def create(step: str, config: Config, keys: ShardKeys, fields: Sequence[str] = ()) -> Call:
-    """Build ``create``: step ``make`` with the fields of ``meta``, or ``finish``."""
+    """Build ``create``: step ``make`` with the fields and values of ``meta`` in turn, or step ``finish``."""
     slices = (keys.slice(name) for name in ("today", "history", "history_1"))
     all_keys = (keys.meta, keys.replies, keys.forgotten, *slices)
     return Call(scripts.load("create"), all_keys, (step, config.uid, config.bytes, *fields))
@@ -127,16 +128,16 @@ def create(step: str, config: Config, keys: ShardKeys, fields: Sequence[str] = (
 def turn(  # noqa: PLR0913 - likewise
     step: str, keys: ShardKeys, state: ShardState, token: str, new: Slice, *, limit: int = 0, names: Sequence[str] = ()
 ) -> Call:
-    """Build ``turn``: step ``allocate``, or ``turn``.
+    """Build ``turn``: step ``allocate`` or ``turn``.
 
     Args:
         step: one of the two.
-        keys: of the shard.
-        state: as it was last seen; the turn is fenced by its uid and epoch.
-        token: tells this turn from those of others.
+        keys: the shard's keys.
+        state: the shard's state as it was last read; its uid and epoch fence the turn.
+        token: the token of this rotation.
         new: the geometry of the next today.
-        limit: growing: items that it is for; else 0.
-        names: of the live slices after the turn, oldest first.
+        limit: growing: the items that the next today is for; else 0.
+        names: the names of the live slices after the turn, oldest first.
     """
     all_keys = (keys.meta, keys.next, *map(keys.slice, names))
     return Call(scripts.load("turn"), all_keys, (step, state.uid, state.epoch, token, new.units, new.size, limit))
@@ -153,20 +154,20 @@ def build(  # noqa: PLR0913 - likewise
     data: bytes = b"",
     late: bool = False,
 ) -> Call:
-    """Build ``build``: step ``archived``, ``piece`` or ``finish``."""
+    """Build ``build``: step ``archived``, ``piece`` or ``finish``; the header of the script describes the arguments."""
     all_keys = (keys.meta, *map(keys.slice, ("history", "history_1", "today")))
     fence = (step, state.uid, state.epoch, state.token)
     return Call(scripts.load("build"), all_keys, (*fence, number, oldest, offset, data, int(late)))
 
 
 def store(step: str, keys: ShardKeys, state: ShardState, epoch: int, field: str = "", data: bytes = b"") -> Call:  # noqa: PLR0913, PLR0917 - likewise
-    """Build ``store``: step ``write`` a field of the archived slice ``epoch``, or ``delete`` it."""
+    """Build ``store``: step ``write`` for one field of the archived slice ``epoch``, or ``delete`` for all of it."""
     arguments = (step, state.uid, state.epoch, state.token, field, data)
     return Call(scripts.load("store"), (keys.meta, keys.archived(epoch)), arguments)
 
 
 def expire(uid: str, keys: ShardKeys) -> Call:
-    """Build ``expire``, for ``EXPIRED_A_CALL`` digests at most."""
+    """Build ``expire`` for at most ``EXPIRED_A_CALL`` digests."""
     return Call(scripts.load("expire"), (keys.meta, keys.forgotten), (uid, EXPIRED_A_CALL))
 
 
@@ -178,7 +179,7 @@ def reopen(uid: str, keys: ShardKeys) -> Call:
 def merge(  # noqa: PLR0913, PLR0917 - likewise
     step: str, config: Config, keys: ShardKeys, state: ShardState, number: int = 0, at: int = 0, data: bytes = b""
 ) -> Call:
-    """Build ``merge``: step ``forget``, ``piece`` or ``count``; ``number`` is which live slice, the oldest being 1."""
+    """Build ``merge``: step ``forget``, ``piece`` or ``count``; ``number`` counts live slices, the oldest being 1."""
     script = scripts.load("merge", config.layout, config.k)
     all_keys = (keys.meta, keys.forgotten, *keys.merging, *_live(keys, state.view))
     return Call(script, all_keys, (config.uid, step, number, at, data, state.epoch))
@@ -189,7 +190,12 @@ def drop(
 ) -> Call:
     """Build ``drop``: step ``begin`` or ``abandon``, or ``delete`` for some keys of a shard.
 
-    ``meta`` is what was read of the shard; nothing is done once it is of another filter, or was restored since.
+    Args:
+        step: one of the three.
+        meta: the shard's ``meta`` as it was last read. The script does nothing if the shard has another identity now.
+        keys: the shard's keys.
+        doomed: the keys to delete.
+        archive: whether the drop also deletes the filter's archive.
     """
     arguments = (step, identity(meta), int(archive))
     doomed = doomed if step == "delete" else keys.merging[:1]
@@ -197,12 +203,15 @@ def drop(
 
 
 def identity(meta: Mapping[str, str]) -> str:
-    """Return what tells a filter from any other, and from itself before it was brought back; empty without meta."""
+    """Return the identity of a shard: uid, timeline and restorer; empty without meta.
+
+    It differs from the identity of any other filter, and changes with each restore.
+    """
     return "/".join((meta["uid"], meta.get("timeline", ""), meta.get("restorer", ""))) if "uid" in meta else ""
 
 
 def checkpoint(step: str, uid: str, keys: ShardKeys, number: int, begun: int = 0) -> Call:
-    """Build ``checkpoint``: step ``begin`` with the archive's last number, or ``finish``."""
+    """Build ``checkpoint``: step ``begin`` with the archive's last number, or ``finish`` with the checkpoint's own."""
     return Call(scripts.load("checkpoint"), (keys.meta,), (step, uid, number, begun))
 
 
@@ -219,7 +228,8 @@ def restore(  # noqa: PLR0913 - likewise
 ) -> Call:
     """Build ``restore``: step ``begin``, ``beat``, ``arrange``, ``finish``, ``cancel`` or ``release``.
 
-    ``names`` are of slices: of ``arrange`` in pairs, old and new; of ``finish`` the live ones.
+    ``names`` are names of slices: for ``arrange`` in pairs of old and new, for ``finish`` those of the live slices.
+    The header of the script describes the other arguments.
     """
     all_keys = (keys.meta, *map(keys.slice, names))
     return Call(scripts.load("restore"), all_keys, (step, uid, token, timeline, given_up, *fields))
@@ -235,7 +245,7 @@ def refill(  # noqa: PLR0913 - the header of the script has as many
     slices: Sequence[str] = (),
     data: Sequence[str | bytes | int] = (),
 ) -> Call:
-    """Build ``refill``: step ``allocate`` or ``piece`` of one key, ``remove`` keys, ``replies`` or ``forget``."""
+    """Build ``refill``: ``allocate`` or ``piece`` of one slice, ``remove``, ``replies``, ``forget`` or ``unforget``."""
     all_keys = (keys.meta, keys.replies, keys.forgotten, *keys.merging, *slices)
     return Call(scripts.load("refill"), all_keys, (step, uid, token, offset, *data))
 

@@ -1,4 +1,4 @@
-"""A filter's configuration: decided once at creation, kept in ``meta``, the same in every shard."""
+"""A filter's configuration: it is decided once at creation, kept in ``meta``, and the same in every shard."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from urifilter_redis.errors import ConfigMismatch, SliceLost, UriFilterError
 
 __all__ = ["FORMAT", "Config", "FilterSettings", "Settings"]
 
-#: The version of ``meta`` and of the layouts; what is newer is refused.
+#: The version of ``meta`` and of the layouts; a filter of a newer version is refused.
 FORMAT = 1
 
 
 class FilterSettings(TypedDict, total=False):
-    """The settings of a filter as keyword arguments; ``Settings`` says what they mean."""
+    """The settings of a filter as keyword arguments; ``Settings`` describes them."""
 
     capacity: Required[int]
     error_rate: float
@@ -48,15 +48,19 @@ class FilterSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(Shape):
-    """What the creator of a filter asks for: its shape, and what makes two items one.
+    """The settings that the creator of a filter asks for: its shape, and how items become digests.
 
     Attributes:
-        normalize: ``none``, ``whatwg`` or ``sorted``.
-        hash: ``mmh3``, ``md5`` or ``blake2b``.
-        seed: of the hash, or None for a random one.
+        normalize: the normalisation of items: ``none``, ``whatwg`` or ``sorted``.
+        hash: the hash of items: ``mmh3``, ``md5`` or ``blake2b``.
+        seed: the seed of the hash; None: a random one.
 
     Raises:
-        ValueError: a setting is not possible; the message says what is.
+        ValueError: a setting is not allowed; the message names the allowed values.
+
+    Example:
+        >>> Settings(capacity=1000, retention="ring", slices=30, period="24h").period
+        '1d'
     """
 
     normalize: str = "none"
@@ -74,7 +78,7 @@ class Settings(Shape):
         new_seed(self.hash, self.seed)
 
     def _check_time(self) -> None:
-        """Check what belongs to a retention, and fill in its defaults."""
+        """Check the settings that belong to a retention, and fill in their defaults."""
         timed, ring = self.retention in TIMED, self.retention == "ring"
         for name, taken in (("slices", timed), ("period", timed), ("expire_after", timed), ("write", ring)):
             if not taken and getattr(self, name) is not None:
@@ -82,7 +86,7 @@ class Settings(Shape):
         if timed:
             if self.slices is None or self.period is None:
                 raise ValueError(
-                    f"retention {self.retention} needs slices (how many) and period (45s, 10m, 6h, 1d, 2w)"
+                    f"retention {self.retention} needs slices (their number) and period (45s, 10m, 6h, 1d, 2w)"
                 )
             least, most = SLICES[self.retention]
             if isinstance(self.slices, bool) or not isinstance(self.slices, int) or not least <= self.slices <= most:
@@ -114,13 +118,20 @@ def _among(name: str, value: object, allowed: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(Shape):
-    """A filter's settings and geometry as they stand in ``meta``; the attributes are the fields' names.
+    """A filter's settings and geometry, as ``meta`` has them.
 
-    (But for ``slices``, which is called ``window`` there: ``slices`` are the live ones.) None is what the retention
-    does not have. ``k``, ``units`` and ``bytes`` are the offsets an item, and the units and bytes of a shard's first
-    slice. ``seed`` is text: decimal for mmh3, empty for md5, 32 hex digits for blake2b. ``archive`` is where
-    checkpoints and the closed slices of rolling go: an address without user and password, or ``redis`` (closed slices
-    only, beside the filter).
+    Each attribute has its field's name in ``meta``, but for ``slices``: that field is called ``window``, because the
+    field ``slices`` lists the live slices. A setting that the retention does not have is None. The settings are
+    described in ``Shape`` and ``Settings``.
+
+    Attributes:
+        uid: the filter's 16 hex digits.
+        k: the number of offsets of an item.
+        units: the blocks (blocked), bits (classic) or counters (counting) of a shard's first slice.
+        bytes: the bytes of a shard's first slice.
+        seed: the seed as text: decimal for mmh3, empty for md5, 32 hex digits for blake2b.
+        archive: the place of checkpoints and of rolling's closed slices: an address without user and password, or
+            ``redis`` (closed slices only, beside the filter); None: there is none.
     """
 
     shards: int
@@ -136,7 +147,12 @@ class Config(Shape):
 
     @classmethod
     def new(cls, settings: Settings, archive: str | None = None) -> Config:
-        """Decide what ``settings`` leave open: geometry, seed and uid; ``archive`` is the address of one elsewhere."""
+        """Make the configuration of a new filter: choose its geometry, seed and uid.
+
+        Args:
+            settings: the wanted settings.
+            archive: the address of an archive outside Redis; None: there is none.
+        """
         sizing = size_first(settings)
         asked = asdict(settings) | {"shards": sizing.shards, "seed": new_seed(settings.hash, settings.seed)}
         return cls(
@@ -150,11 +166,11 @@ class Config(Shape):
 
     @classmethod
     def from_meta(cls, meta: dict[str, str], name: str) -> Config:
-        """Read ``meta``.
+        """Read the configuration from a shard's ``meta``; ``name`` is the filter's, for errors.
 
         Raises:
             SliceLost: fields are missing or unreadable.
-            UriFilterError: it was written by a newer version.
+            UriFilterError: a newer version of this library wrote ``meta``.
         """
         try:
             if int(meta["format"]) > FORMAT:
@@ -164,7 +180,7 @@ class Config(Shape):
             }
             return cls(**values)
         except (KeyError, TypeError, ValueError) as error:
-            raise SliceLost(f"{name}: meta is damaged: {error!r}") from error
+            raise SliceLost(f"{name}: meta is damaged: restore or drop the filter ({error!r})") from error
 
     @property
     def today(self) -> Slice:
@@ -173,12 +189,12 @@ class Config(Shape):
 
     @property
     def settings(self) -> FilterSettings:
-        """What ``create`` takes to make a filter with the same geometry, hash and seed."""
+        """The keyword arguments with which ``create`` makes a filter of the same geometry, hash and seed."""
         names = {each.name for each in fields(Settings)}
         return cast("FilterSettings", {name: value for name, value in asdict(self).items() if name in names})
 
     def to_meta(self, shard: int, phase: str) -> list[str]:
-        """Return field and value in turn, for the script ``create``."""
+        """Return the fields of a new shard's ``meta``, field and value in turn."""
         values: dict[str, Any] = {"format": FORMAT}
         values |= {_IN_META.get(name, name): value for name, value in asdict(self).items() if value is not None}
         del values["uid"]
@@ -188,10 +204,10 @@ class Config(Shape):
         return [text for name, value in values.items() for text in (name, _write(value))]
 
     def check(self, settings: Settings, name: str) -> None:
-        """Check that this is what ``settings`` ask for.
+        """Check that this configuration has the wanted settings; ``name`` is the filter's, for errors.
 
         Raises:
-            ConfigMismatch: with each setting that differs.
+            ConfigMismatch: settings differ; the error has each of them.
         """
         asked = asdict(settings)
         for open_ in ("shards", "seed"):
@@ -205,14 +221,14 @@ class Config(Shape):
             raise ConfigMismatch(f"{name}: the filter exists with other settings: {each}", differences)
 
 
-#: Fields whose name in ``meta`` is another.
+#: Attributes whose fields in ``meta`` have other names.
 _IN_META = {"slices": "window"}
 
 _READ = {"str": str, "int": int, "float": float}
 
 
 def _has(meta: dict[str, str], field: Field[Any]) -> bool:
-    """Whether a field is to be read; one that may be None is not there then, nor in filters of older versions."""
+    """Whether to read a field. ``meta`` has no field for a None, nor for a setting that is newer than the filter."""
     return "None" not in str(field.type) or _IN_META.get(field.name, field.name) in meta
 
 

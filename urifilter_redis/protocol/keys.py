@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 __all__ = ["DEFAULT_PREFIX", "FilterKeys", "ShardKeys", "check_name", "check_prefix", "is_name"]
 
-#: What every key begins with unless the caller says otherwise.
+#: The beginning of every key, unless the caller gives another prefix.
 DEFAULT_PREFIX = "urifilter"
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -15,15 +15,15 @@ _PREFIX = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 
 def is_name(name: str) -> bool:
-    """Whether a filter may be called so."""
+    """Whether a filter may have this name."""
     return bool(_NAME.fullmatch(name))
 
 
 def check_name(name: str) -> str:
-    """Return ``name`` if a filter may be called so.
+    """Return ``name`` if a filter may have this name.
 
     Raises:
-        ValueError: it is not 1 to 64 of ``A-Z a-z 0-9 . _ -``.
+        ValueError: the name is not 1 to 64 of ``A-Z a-z 0-9 . _ -``.
     """
     if not is_name(name):
         raise ValueError(f"a filter's name is 1 to 64 of A-Z a-z 0-9 . _ - and not {name!r}")
@@ -34,7 +34,7 @@ def check_prefix(prefix: str) -> str:
     """Return ``prefix`` if keys may begin with it.
 
     Raises:
-        ValueError: it is not 1 to 64 of ``A-Z a-z 0-9 . _ : -`` (braces would change the cluster slot).
+        ValueError: the prefix is not 1 to 64 of ``A-Z a-z 0-9 . _ : -`` (braces would change the cluster slot).
     """
     if not _PREFIX.fullmatch(prefix):
         raise ValueError(f"a key prefix is 1 to 64 of A-Z a-z 0-9 . _ : - and not {prefix!r}")
@@ -43,37 +43,42 @@ def check_prefix(prefix: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ShardKeys:
-    """The keys of one shard; they share one hash tag, so one slot of a Redis Cluster."""
+    """The keys of one shard; all have one hash tag, and so belong to one slot of a Redis Cluster.
+
+    Example:
+        >>> FilterKeys("urifilter", "news").shard(0).meta
+        'urifilter:{news:0}:meta'
+    """
 
     base: str
 
     @property
     def meta(self) -> str:
-        """Hash: uid, configuration, epoch, phase, slices."""
+        """The key of a hash: uid, configuration, epoch, phase, slices."""
         return self.base + "meta"
 
     @property
     def replies(self) -> str:
-        """Hash: client and slot -> the last answer of a writing call."""
+        """The key of a hash: client and slot -> the record of the slot's last writing call."""
         return self.base + "replies"
 
     @property
     def forgotten(self) -> str:
-        """Sorted set: digests that count as new once more, scored by epoch and, behind the point, time."""
+        """The key of a sorted set: digests that count as new once more, scored by epoch and, behind the point, time."""
         return self.base + "forgotten"
 
     @property
     def next(self) -> str:
-        """The bitmap that will be today; never read before it is."""
+        """The key of the bitmap that will be the next today; nothing reads it before that."""
         return self.slice("today_next")
 
     @property
     def merging(self) -> tuple[str, str]:
-        """Two strings that exist while the script ``merge`` runs."""
+        """The keys of two strings that exist only while the script ``merge`` or ``refill`` runs."""
         return self.base + "merging_1", self.base + "merging_2"
 
     def archived(self, epoch: int) -> str:
-        """Hash: a closed slice, compressed, when the archive is Redis itself."""
+        """Return the key of a hash: a closed slice, compressed, if the archive is Redis itself."""
         return f"{self.base}slice:{epoch}"
 
     def slice(self, name: str) -> str:
@@ -94,7 +99,7 @@ class FilterKeys:
 
     @property
     def filters(self) -> str:
-        """Set: the names of all filters under this prefix."""
+        """The key of a set: the names of all filters under this prefix."""
         return f"{self.prefix}:filters"
 
     def shard(self, number: int) -> ShardKeys:

@@ -1,4 +1,4 @@
-"""What ``meta`` says of a shard that changes: its slices, its epoch, and how far a rotation has come."""
+"""The state of a shard, as its ``meta`` has it: its slices, its epoch, and the progress of a rotation."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ __all__ = ["Closed", "ShardState", "View"]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a client knows of a shard that changes: the live slices, from oldest to newest."""
+    """The live slices of a shard, from oldest to newest, as a client knows them."""
 
     slices: tuple[Slice, ...]
 
     @classmethod
     def from_meta(cls, meta: dict[str, str], name: str) -> View:
-        """Read the live slices from a shard's ``meta``; ``name`` is for errors.
+        """Read the live slices from a shard's ``meta``; ``name`` is the filter's, for errors.
 
         Raises:
-            SliceLost: they are missing or unreadable.
+            SliceLost: the field ``slices`` is missing or unreadable.
         """
         try:
             entries = [entry.split(":") for entry in meta["slices"].split()]
             return cls(tuple(Slice(slice_, int(units), int(size)) for slice_, units, size in entries))
         except (KeyError, ValueError) as error:
-            raise SliceLost(f"{name}: meta is damaged: {error!r}") from error
+            raise SliceLost(f"{name}: meta is damaged: restore or drop the filter ({error!r})") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A slice of the window that is not written to any more.
+    """A closed slice of the window.
 
     Attributes:
-        epoch: in which it was today.
-        opened: server time, ms.
-        closed: server time, ms.
-        inserted: items.
+        epoch: the epoch in which the slice was today.
+        opened: the server time at which the slice became today, ms.
+        closed: the server time at which the shard turned, ms.
+        inserted: the number of items that were written to the slice.
     """
 
     epoch: int
@@ -49,26 +49,28 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """A shard's ``meta``, but for the configuration.
+    """The state of a shard: its ``meta`` without the configuration. Times are server times in ms.
 
     Attributes:
-        uid: of the filter.
-        epoch: how many times the shard has been rotated.
-        phase: ``idle``, ``rotating`` (rolling: the next history is not finished), ``creating``, ``dropping`` …
-        token: of the last rotation.
-        pieces: rolling, rotating: how many pieces of the next history are done; None: the closed slice is not yet in
-            the archive.
-        late: rolling, rotating: a piece of the next history was made of the whole old one.
-        opened: server time at which today was made, ms; ahead: others that were written over because they lay in the
-            future.
-        inserted: items that were written to today.
-        limit: growing: items that today is for.
+        uid: the filter's uid.
+        epoch: how many times the shard has turned.
+        phase: ``idle``, ``rotating`` (rolling: the next history is not finished), ``creating``, ``restoring`` or
+            ``dropping``.
+        token: the token of the last rotation.
+        pieces: rolling, rotating: how many pieces of the next history are built; None: the closed slice is not in the
+            archive yet.
+        late: rolling, rotating: whether a piece of the next history was built with the whole old history in it.
+        opened: the time at which today was made.
+        ahead: earlier values of ``opened`` that lay in the future and were overwritten for that.
+        inserted: the number of items that were written to today.
+        limit: growing: the number of items that today is for; None: the filter does not grow.
         closed: the closed slices of the window, oldest first.
-        oldest: the lowest epoch that a live slice holds items of.
-        changed: goes up with all that changes slices or what is forgotten, but for insertions; server time, ms.
-        timeline: token of the last restore.
-        checkpoint: number of the last checkpoint that was begun; checkpointed: when the last that was finished was
-            begun, server time, ms; 0 for none.
+        oldest: the lowest epoch whose items are in a live slice.
+        changed: the time of the last change to slices or forgotten items other than an insertion; each such change
+            makes it higher.
+        timeline: the token of the last restore.
+        checkpoint: the number of the last checkpoint that was begun; 0: there was none.
+        checkpointed: the time at which the last finished checkpoint was begun; 0: there was none.
         view: the live slices.
     """
 
@@ -92,7 +94,7 @@ class ShardState:
 
     @classmethod
     def from_meta(cls, meta: dict[str, str], name: str) -> ShardState:
-        """Read a shard's ``meta``; ``name`` is for errors.
+        """Read the state from a shard's ``meta``; ``name`` is the filter's, for errors.
 
         Raises:
             SliceLost: fields are missing or unreadable.
@@ -119,31 +121,33 @@ class ShardState:
                 view=View.from_meta(meta, name),
             )
         except (KeyError, ValueError, TypeError) as error:
-            raise SliceLost(f"{name}: meta is damaged: {error!r}") from error
+            raise SliceLost(f"{name}: meta is damaged: restore or drop the filter ({error!r})") from error
 
     def opened_by(self, now: int) -> int:
-        """Return when today was made, as the server's clock, ``now`` (ms), has it: the latest time that is no future.
+        """Return the time at which today was made, ms: the latest recorded time that is not after ``now``.
 
-        A clock that was behind for a while, and is right again, finds the true time; one that was ahead never does.
+        ``now`` is the server's time, ms. If its clock was behind for a while and is right again, the true time is
+        found. If its clock was ahead when today was made, no true time was recorded; then ``now`` counts.
         """
         return max((each for each in (self.opened, *self.ahead) if each <= now), default=now)
 
     @property
     def inserted_in_all(self) -> int:
-        """Items over all slices of the window."""
+        """The number of items that were written to all slices of the window."""
         return self.inserted + sum(each.inserted for each in self.closed)
 
     def epoch_of(self, name: str) -> int:
-        """Return the epoch in which a live slice was today; of rolling's history, which is of many, the shard's."""
+        """Return the epoch in which a live slice was today; for rolling's history, of many epochs, the shard's own."""
         _, _, number = name.partition("history_")
         return self.epoch - int(number or 0)
 
     def closed_of(self, name: str) -> Closed | None:
-        """Return when a live slice was opened and closed, and its items; None for today."""
+        """Return the times and the item count of a closed live slice; None for today."""
         if name == "today":
             return None
         if name != "history":
             return self.closed[-int(name.removeprefix("history_"))]
-        rotating = any(each.name == "history_1" for each in self.view.slices)  # rolling: all that is older
+        # Rolling: history merges all closed slices, but for history_1 while that is still apart.
+        rotating = any(each.name == "history_1" for each in self.view.slices)
         merged = self.closed[: len(self.closed) - rotating]
         return Closed(self.epoch, merged[0].opened, merged[-1].closed, sum(each.inserted for each in merged))

@@ -1,4 +1,4 @@
-"""What a reply means: the one place that reads what servers answer, and what redis-py makes of it."""
+"""The meaning of outcomes: this module alone reads the servers' replies and redis-py's exceptions."""
 
 from __future__ import annotations
 
@@ -39,27 +39,37 @@ __all__ = [
 
 
 class Verdict(Enum):
-    """What to do about an outcome."""
+    """The decision about an outcome: what the exchange does next with the request."""
 
+    #: The outcome is the reply.
     ANSWERED = auto()
-    WAIT = auto()  # not run; the same again after a pause
-    IN_DOUBT = auto()  # may have run; the same again, under the same call id, after a pause
-    LOAD_SCRIPT = auto()  # not run; the server does not have the script
-    REFRESH = auto()  # not run; the list of slices is out of date
-    FULL = auto()  # not run; the next slice must be made first
-    RESTORING = auto()  # not run; the same again once the filter is there, if the caller wants to wait
-    RENEW = auto()  # not run, and will not under this call id
-    REFUSED = auto()  # not run; asking again would not help
-    DIED = auto()  # a script ended in its middle, so it may have done a part; asking again would not help
+    #: The command did not run. It is sent again after a pause.
+    WAIT = auto()
+    #: The command may have run. It is sent again after a pause, under the same call id.
+    IN_DOUBT = auto()
+    #: The command did not run, because the server does not have its script. The script is loaded first.
+    LOAD_SCRIPT = auto()
+    #: The command did not run, because its list of live slices is stale. The list is read first.
+    REFRESH = auto()
+    #: The command did not run, because today is full. The flow makes the next slice first.
+    FULL = auto()
+    #: The command did not run, because the filter is being restored. It is sent again if the caller wants to wait.
+    RESTORING = auto()
+    #: The command came past its deadline and did not run. It needs a new call id.
+    RENEW = auto()
+    #: The command did not run, and would not if it were sent again.
+    REFUSED = auto()
+    #: The script stopped in its middle and may have done a part. Sending it again would not help.
+    DIED = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
-    """There was no connection: the server has certainly not seen the command.
+    """There was no connection, so the server has certainly not seen the command.
 
     Attributes:
-        error: why.
-        hopeless: to try again would bring the same.
+        error: the reason.
+        hopeless: whether another attempt would certainly fail too.
     """
 
     error: Exception
@@ -68,19 +78,23 @@ class Unsent:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """The connection broke after the command was, perhaps, sent: it may have run, or may still run."""
+    """The connection broke when the command may have been sent already. The command may have run, or may still run.
+
+    Attributes:
+        error: the reason.
+    """
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """An outcome that the connector has understood already: it is not Redis that answers.
+    """An outcome that the connector itself has judged, because its server is not Redis.
 
     Attributes:
-        error: what to raise.
-        verdict: what to do about it.
-        pause: seconds before the same may be sent again; 0 if whoever answered did not say.
+        error: the error to raise if the request is given up.
+        verdict: the decision about the outcome.
+        pause: the seconds to wait before the next attempt; 0 if the server named none.
     """
 
     error: UriFilterError
@@ -88,7 +102,7 @@ class Judged:
     pause: float = 0.0
 
 
-#: The error words of the scripts that end a call, and what they are in Python.
+#: The error words of the scripts that end a call, and the exception of each.
 SCRIPT_ERRORS: Mapping[str, type[UriFilterError]] = {
     "BADARG": UriFilterError,
     "BADPHASE": RotationConflict,
@@ -113,7 +127,7 @@ _AGAIN = {
     "TRYAGAIN": Verdict.WAIT,
 }
 
-#: What to do about a server that refuses; the server's own words come first.
+#: The advice for each error word of a server that refuses.
 _ADVICE = {
     "OOM": (
         "the server is out of memory: raise maxmemory (for a moment, to forget), or drop a filter; nothing was changed"
@@ -130,7 +144,7 @@ _ADVICE = {
     "CROSSSLOT": "this is one node of a Redis Cluster, which is not supported yet",
 }
 
-# redis-py takes the first word off these and makes it the class.
+# redis-py drops the first word of these errors and makes it the class.
 _CLASSES: Mapping[type, str] = {
     exceptions.AskError: "ASK",
     exceptions.BusyLoadingError: "LOADING",
@@ -144,25 +158,26 @@ _CLASSES: Mapping[type, str] = {
     exceptions.ReadOnlyError: "READONLY",
     exceptions.TryAgainError: "TRYAGAIN",
 }
-# What the server says of a script that it stopped, and of a command that an ACL refused to one: with no word before it.
+# The server's texts about a script that it stopped, and about a command of a script that an ACL refused. Neither text
+# begins with an error word.
 _STOPPED = re.compile(r"user_script|Error running script")
 _REFUSED_IN_SCRIPT = re.compile(r"executing the script can't|ACL failure in script")
-# A script is stopped for these only at its first write, or before it: the scripts try every command before.
+# These errors stop a script only at or before its first write, because the scripts try every command before.
 _NOTHING_WRITTEN = {"OOM", "MISCONF", "READONLY", "NOREPLICAS", "NOPERM", "WRONGTYPE"}
 _WORD = re.compile(r"[A-Z]+(?= |$)")
-# Redis 6.2 wraps what a command inside a script answered: "ERR Error running script … -OOM command not …".
+# Redis 6.2 wraps the error of a command inside a script: "ERR Error running script … -OOM command not …".
 _WRAPPED = re.compile(r"Error running script .*@user_script: ?\d+: -?(?P<inner>[A-Z]+ .*)", re.DOTALL)
 _LATE = re.compile(r"LATECALL (\d+)")
 
 
 def judge(outcome: Any) -> Verdict:
-    """Say what to do about the outcome of a command (see ``steps.Send``)."""
+    """Return the decision about the outcome of a command (see ``steps.Send``)."""
     if isinstance(outcome, Judged):
         return outcome.verdict
     if isinstance(outcome, Unanswered):
         return Verdict.IN_DOUBT
     if isinstance(outcome, Unsent):
-        if isinstance(outcome.error, ResponseError):  # to what redis-py sends first: there is no such database
+        if isinstance(outcome.error, ResponseError):  # redis-py's own first command failed: there is no such database
             return _judge_refusal(outcome.error)
         return Verdict.REFUSED if outcome.hopeless or isinstance(outcome.error, AuthenticationError) else Verdict.WAIT
     if not isinstance(outcome, RedisError):
@@ -180,7 +195,7 @@ def _judge_refusal(error: RedisError) -> Verdict:
 
 
 def error_of(outcome: Any, where: str) -> UriFilterError:
-    """Make the error to raise for an outcome that is not an answer; ``where`` names the server or filter."""
+    """Return the error to raise for an outcome that is not an answer; ``where`` names the server or filter."""
     if isinstance(outcome, Judged):
         return outcome.error
     if isinstance(outcome, Unsent | Unanswered):
@@ -193,7 +208,11 @@ def error_of(outcome: Any, where: str) -> UriFilterError:
 
 
 def late_at(outcome: Any) -> int:
-    """Return the server's time in ms that a LATECALL tells."""
+    """Return the server's time, ms, from the text of a LATECALL.
+
+    Raises:
+        ValueError: the outcome is no LATECALL.
+    """
     found = _LATE.search(str(outcome))
     if found is None:
         raise ValueError(f"not a LATECALL: {outcome}")
@@ -201,7 +220,7 @@ def late_at(outcome: Any) -> int:
 
 
 def text_of(outcome: RedisError) -> str:
-    """Return what the server said, without what Redis 6.2 wraps around it."""
+    """Return the server's error text, without the text that Redis 6.2 wraps around it."""
     wrapped = _WRAPPED.search(str(outcome))
     text = wrapped["inner"] if wrapped else str(outcome)
     word = _word(outcome)
@@ -209,10 +228,10 @@ def text_of(outcome: RedisError) -> str:
 
 
 def to_mapping(reply: Any) -> dict[str, str]:
-    """Read the reply of HGETALL, RESP2 or RESP3.
+    """Return a reply of HGETALL, of RESP2 or RESP3, as a mapping.
 
     Raises:
-        ServerUnavailable: it is nonsense.
+        ServerUnavailable: the reply is no reply of HGETALL.
     """
     if isinstance(reply, Mapping):
         pairs = list(reply.items())
@@ -224,12 +243,12 @@ def to_mapping(reply: Any) -> dict[str, str]:
 
 
 def to_fields(reply: bytes | str) -> dict[str, str]:
-    """Read the reply of INFO."""
+    """Return the fields of a reply of INFO."""
     return dict(line.split(":", 1) for line in text_in(reply).splitlines() if ":" in line)
 
 
 def nonsense(reply: Any) -> ServerUnavailable:
-    """Return the error to raise for a reply that no server gives to what it was asked."""
+    """Return the error to raise for a reply that does not fit its command."""
     return ServerUnavailable(f"the server answers {reply!r:.80}: is there a Redis or Valkey behind this address?")
 
 
@@ -239,7 +258,7 @@ def text_in(value: Any) -> str:
 
 
 def _word(error: RedisError) -> str:
-    """Return the first word of what the server said."""
+    """Return the error word: the first word of the server's error text."""
     if _REFUSED_IN_SCRIPT.search(str(error)):
         return "NOPERM"
     wrapped = _WRAPPED.search(str(error))

@@ -1,11 +1,12 @@
-"""The Lua scripts: found, composed of their includes, specialised for a layout.
+"""The Lua scripts: this module reads their sources, adds their includes, and specialises them for a layout.
 
-The sources in ``lua/`` know three directives, each a line of its own, and a few words:
+The sources in ``lua/`` have three directives, each on a line of its own, and a few placeholders:
 
-- ``-- @include "_name.lua"`` is replaced by that file; one level, each file once.
-- ``-- @unroll`` … ``-- @end`` repeats the lines between for i = 1 … k.
-- ``$layout``, ``$k``, ``$words`` (w1, w2 … wk), ``$I4s`` (I4, k times); within an unrolled part ``$i`` and
-  ``$d`` (which of the digest's words gives the bits: six groups of five bits a word).
+- ``-- @include "_name.lua"`` is replaced by that file. An included file includes no other, and each is included once.
+- ``-- @unroll`` … ``-- @end`` repeats the lines between them for i = 1 … k.
+- ``$layout``, ``$k``, ``$words`` (w1, w2 … wk) and ``$I4s`` (I4, k times) are replaced everywhere.
+- ``$i`` and ``$d`` are replaced within an unrolled part. ``$d`` is the number of the digest's word that gives the bit
+  positions; a word gives six groups of five bits.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "Script", "load", "variants"]
 
-#: Every command, and the layouts that its script is made for; none: it does not depend on the layout.
+#: Every command, and the layouts for which its script is made; no layouts: the script is the same for all.
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "create": (),
     "insert": LAYOUTS,
@@ -55,9 +56,9 @@ class Script:
     """One Lua script as it is sent to the server.
 
     Attributes:
-        name: the command, and after a colon the layout it is made for: ``insert:blocked-12``.
+        name: the command, and after a colon the layout that the script is made for: ``insert:blocked-12``.
         source: the composed source.
-        sha1: its 40 hex digits, what EVALSHA takes.
+        sha1: the SHA-1 of the source, 40 hex digits, for EVALSHA.
     """
 
     name: str
@@ -65,7 +66,7 @@ class Script:
     sha1: str
 
     def calls(self, command: str) -> bool:
-        """Whether the script calls a command of the server."""
+        """Whether the script calls the server's command ``command``."""
         return re.search(rf"[({{] ?'{command}'", self.source) is not None
 
 
@@ -75,11 +76,15 @@ def load(command: str, layout: str = "", k: int = 0) -> Script:
 
     Args:
         command: one of ``COMMANDS``.
-        layout: for the commands that are made for a layout.
-        k: offsets an item; for blocked only (the other scripts read it from ``meta``).
+        layout: the layout, for the commands that are made for one.
+        k: the number of offsets of an item, for blocked only (the other scripts read it from ``meta``).
 
     Raises:
-        ValueError: no such command, none for this layout, or an include that is missing, repeated or nested.
+        ValueError: there is no such command, or none for this layout, or an include is missing, repeated or nested.
+
+    Example:
+        >>> load("insert", "blocked", 12).name
+        'insert:blocked-12'
     """
     if command not in COMMANDS:
         raise ValueError(f"no script is called {command!r}; there are {', '.join(COMMANDS)}")
@@ -96,7 +101,7 @@ def load(command: str, layout: str = "", k: int = 0) -> Script:
 
 
 def variants(blocked_k: tuple[int, ...]) -> list[Script]:
-    """Return every script there is, with ``blocked`` made for each k of ``blocked_k``."""
+    """Return all scripts, with those of layout ``blocked`` made for each k of ``blocked_k``."""
     scripts: list[Script] = []
     for command, layouts in COMMANDS.items():
         made_for = [(layout, k) for layout in layouts for k in (blocked_k if layout == "blocked" else (0,))]
