@@ -141,16 +141,7 @@ def remove(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool) -
 def _take_out(
     options: Shared, summary: Summary, files: tuple[str, ...], method: str, done: str, *, quiet: bool
 ) -> None:
-    """Forget or remove lines.
-
-    Args:
-        options: the shared options.
-        summary: the result to fill.
-        files: the paths.
-        method: ``forget`` or ``remove``.
-        done: the past participle for the summary.
-        quiet: whether to print no summary and no progress.
-    """
+    """Forget or remove lines, by the named method; ``done`` is its past participle, for the summary."""
     with _open(options, summary.filter, make=False) as news, Signals() as signals:
         for _, items in _windows(files, summary, signals, quiet=quiet):
             summary.count([int(was_there) for was_there in _persist(getattr(news, method), items)])
@@ -288,17 +279,7 @@ def _persist(method: Callable[..., list[T]], items: list[bytes], **more: Any) ->
 
 
 def _open(options: Shared, name: str, *, make: bool | None = None, yes: bool = False) -> UriFilter:
-    """Open a filter; make it if it does not exist.
-
-    Args:
-        options: the shared options.
-        name: the filter's name.
-        make: whether to make a missing filter; None: only the default filter.
-        yes: whether the new filter may be large.
-
-    Raises:
-        FilterNotFound: the filter does not exist and is not to be made.
-    """
+    """Open a filter. ``make``: whether to make a missing one; None: only the default filter."""
     make = name == DEFAULT_FILTER if make is None else make
     try:
         return UriFilter.open(name, **options.filter())
@@ -315,11 +296,7 @@ def _windows(
 ) -> Iterator[tuple[list[bytes], list[bytes]]]:
     """Yield windows of lines. A signal during the reading, or between two windows, ends the command.
 
-    Args:
-        files: the paths; none: stdin.
-        summary: the result that counts unreadable files and lines.
-        signals: the signals that are held back.
-        quiet: whether to show no progress; it would mix with lines that are printed on the same terminal.
+    ``quiet`` shows no progress, which would mix with lines that are printed on the same terminal.
     """
     names = files or ("-",)
     with progress(total_size(names), quiet=quiet) as advance:
