@@ -249,9 +249,10 @@ class ExportedFilter:
         checkpoints: one checkpoint for each shard.
 
     Example:
-        >>> with ExportedFilter(Path("news.urifilter")) as news:
-        ...     news.contains_many(["https://example.com/a", "https://example.com/b"])
+        >>> news = ExportedFilter(Path("news.urifilter"))
+        >>> news.contains_many(["https://example.com/a", "https://example.com/b"])
         [1, 0]
+        >>> news.close()
 
     Raises:
         ArchiveError: the file cannot be read.
