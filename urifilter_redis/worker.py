@@ -157,7 +157,8 @@ class _Attention:
         opened = self._opened
         restored = opened.restored
         if restored:
-            log.info("%s: restored %d shards to checkpoint %d", opened.name, restored.shards, restored.checkpoint)
+            shards = "1 shard" if restored.shards == 1 else f"{restored.shards} shards"
+            log.info("%s: restored %s to checkpoint %d", opened.name, shards, restored.checkpoint)
         found: dict[str, object] = {"restored": restored.shards if restored else 0}
         found["problems"] = restored.problems if restored else ()
         if not self._lease("take"):
