@@ -1,8 +1,9 @@
 """Measure checkpoints and restores: ``python bench/archive.py [--items N] [--server redis valkey] [--archive URL]``.
 
-For filters of N items, half full: the time and bytes of a full checkpoint and of one in which nothing changed, the
-time of a restore into an empty server, the memory of this process, the longest script or command in SLOWLOG, and how
-long batches of 500 inserts take meanwhile, beside how long they take alone. Machines are noisy: read ratios.
+The filters have N items and are half full. For each filter it prints the time and bytes of a full checkpoint and of one
+without changes, the time of a restore into an empty server, the memory of this process, and the longest script or
+command in SLOWLOG. It also prints the time of batches of 500 inserts, alone and during checkpoints. Machines are noisy:
+read ratios.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ KINDS = {
 
 
 def insert_for(url: str, seconds: float, times: multiprocessing.Queue[list[float]]) -> None:
-    """Insert batches of new items; report how long each took, in ms."""
+    """Insert batches of new items; put the times of all batches, in ms, into the queue."""
     taken, end, number = [], time.perf_counter() + seconds, time.time_ns()
     with UriFilter.open("news", redis=url, archive="") as news:
         while (start := time.perf_counter()) < end:
@@ -49,7 +50,7 @@ def inserting(url: str, seconds: float) -> tuple[multiprocessing.Process, multip
 
 
 def measure(admin: redis.Redis, archive: str, items: int, settings: dict[str, object]) -> None:
-    """Measure one filter."""
+    """Measure checkpoints and a restore of one filter, and print the figures."""
     admin.flushall()
     url = f"unix://{admin.connection_pool.connection_kwargs['path']}"
     news = UriFilter.create("news", redis=url, archive=archive, capacity=2 * items, **settings)
@@ -93,7 +94,7 @@ def measure(admin: redis.Redis, archive: str, items: int, settings: dict[str, ob
 
 
 def main() -> None:
-    """Measure each kind on each server."""
+    """Measure each kind of filter on each server."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--items", type=int, default=2_000_000)
     parser.add_argument("--server", nargs="*", default=["redis"], choices=["redis", "valkey"])

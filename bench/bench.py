@@ -1,9 +1,11 @@
 """Measure the main job, side by side, in one run: ``python bench/bench.py [--items N] [--server NAME …]``.
 
-Server time is what INFO commandstats says of EVALSHA (or of the peer's command), wall time includes the client.
-Each way gets the same digests in the same order, 500 a call, first new and then seen. Filters are sized for 100
-million items at 1e-4. Machines are noisy: read ratios, not microseconds. Servers: ``redis`` (redis-server on the
-PATH), ``valkey`` (the embedded one), ``bloom`` (Redis with RedisBloom, extra ``bench``).
+Each way to insert gets the same digests in the same order, 500 a call, first new and then seen. Filters are sized for
+100 million items at 1e-4. Server time is the time of EVALSHA (or of the peer's command) in INFO commandstats; wall time
+includes the client. Machines are noisy: read ratios, not microseconds.
+
+Servers: ``redis`` (redis-server on the PATH), ``valkey`` (the embedded one), ``bloom`` (Redis with RedisBloom, extra
+``bench``).
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from urifilter_redis.protocol.keys import FilterKeys
 CAPACITY, ERROR_RATE, BATCH = 100_000_000, 1e-4, 500
 TURNS = 10
 
-#: Sends one batch of one shard: (shard, packed digests).
+#: A function that sends one batch to one shard: (shard, packed digests).
 Way = Callable[[int, bytes], object]
 
 
@@ -66,7 +68,7 @@ def server(name: str) -> Iterator[redis.Redis]:
 
 
 def batches(count: int, shards: int) -> list[tuple[int, bytes]]:
-    """Return digests of ``count`` URIs, 500 of one shard at a time."""
+    """Return the digests of ``count`` URIs as (shard, 500 packed digests), in the order in which they are sent."""
     by_shard: list[list[bytes]] = [[] for _ in range(shards)]
     for digest in hasher("mmh3", "1")(b"https://example.com/%d" % i for i in range(count)):
         by_shard[shard_of(digest, shards)].append(digest)
@@ -79,7 +81,7 @@ def batches(count: int, shards: int) -> list[tuple[int, bytes]]:
 
 
 def ours(client: redis.Redis, layout: str) -> tuple[Way, int]:
-    """Insert by our own script, call ids and all."""
+    """Insert with this library's script, with call ids; return the function and the number of shards."""
     url = f"unix://{client.connection_pool.connection_kwargs['path']}"
     news = UriFilter.create(layout, capacity=CAPACITY, error_rate=ERROR_RATE, layout=layout, redis=url)
     news.insert("load the script")
@@ -96,7 +98,7 @@ def ours(client: redis.Redis, layout: str) -> tuple[Way, int]:
 
 
 def setbit(client: redis.Redis) -> tuple[Way, int]:
-    """Insert by k SETBITs an item, into the bitmaps of a classic filter of this size."""
+    """Insert with k SETBITs an item, into the bitmaps of a classic filter of the same size."""
     _, shards = ours(client, "classic")
     config = UriFilter.open("classic", redis=f"unix://{client.connection_pool.connection_kwargs['path']}").config
     sha1 = client.script_load((Path(__file__).parent / "setbit.lua").read_text())
@@ -106,7 +108,7 @@ def setbit(client: redis.Redis) -> tuple[Way, int]:
 
 
 def bloom(client: redis.Redis) -> tuple[Way, int]:
-    """Insert by RedisBloom's BF.MADD, one filter of the whole size."""
+    """Insert with RedisBloom's BF.MADD, into one filter of the whole size."""
     client.execute_command("BF.RESERVE", "bloom", ERROR_RATE, CAPACITY)
 
     def send(_: int, packed: bytes) -> object:
@@ -116,7 +118,7 @@ def bloom(client: redis.Redis) -> tuple[Way, int]:
 
 
 def measure(client: redis.Redis, way: Way, work: list[tuple[int, bytes]]) -> tuple[float, float]:
-    """Return microseconds an item: of the server, and by the wall clock."""
+    """Return microseconds an item: server time and wall time."""
     client.config_resetstat()
     start = time.perf_counter()
     for shard, packed in work:
@@ -131,7 +133,7 @@ def measure(client: redis.Redis, way: Way, work: list[tuple[int, bytes]]) -> tup
 
 
 def server_time(name: str, count: int) -> None:
-    """Print the rows of one server: all ways in turn, a tenth of the items each time, and the median of the turns."""
+    """Print the rows of one server: the median of ten rounds, each with a tenth of the items for every way."""
     ways = {"k SETBIT in Lua": setbit, "blocked": lambda c: ours(c, "blocked"), "classic": lambda c: ours(c, "classic")}
     if name == "bloom":
         ways["RedisBloom BF.MADD"] = bloom
@@ -153,7 +155,7 @@ def server_time(name: str, count: int) -> None:
 
 
 def python_side(name: str, count: int) -> None:
-    """Print what the library itself costs: processor time of this process, which waits for nothing."""
+    """Print the cost of the library itself: the processor time of this process, without any waiting."""
     print("\nPython side of insert_many, normalize none, lists of 9,000, us of processor time an item")
     uris = [f"https://example.com/{i}" for i in range(count)]
     with server(name) as client:

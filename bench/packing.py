@@ -1,9 +1,9 @@
-"""Measure how bitmaps are packed: ``python bench/packing.py``.
+"""Measure the packing of bitmaps, its size and speed: ``python bench/packing.py``.
 
-A piece of 256 KiB of each layout at each fill (counting: the share of counters over 0), and of random bits. Sizes are
-ratios to the entropy H of its cells, as if they did not depend on one another: bits, or counters of 4 bits. Those of
-layout blocked do, hence ratios below 1. Beside the packing: zstd, level 3, and nothing. Speeds are the best of several
-runs, in MB of bitmap a second. Machines are noisy: read ratios.
+It packs a piece of 256 KiB of each layout, and of random bits, at each fill (counting: the share of counters over 0).
+A size is the ratio to the entropy H of the piece's cells (bits, or counters of 4 bits) if they were independent. Cells
+of layout blocked depend on one another, so ratios below 1 are possible. For comparison it shows zstd at level 3 and
+unpacked pieces. Speeds are the best of several runs, in MB of bitmap a second. Machines are noisy: read ratios.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 PIECE, K, WORD = 256 << 10, 12, 32
 FILLS = (0.001, 0.01, 0.0155, 0.05, 0.1, 0.25, 0.5)
 RUNS = 7
-#: A counter that has come so far stays.
+#: The highest value of a counter. A counter that reaches it stays there.
 STUCK = 15
 
 
 def items(cells: int, fill: float, dice: random.Random) -> list[bytes]:
-    """Return digests of as many items as fill the share ``fill`` of ``cells``."""
+    """Return the digests of as many items as set the share ``fill`` of ``cells``."""
     return [dice.randbytes(16) for _ in range(round(-cells / K * math.log1p(-fill)))]
 
 
 def random_bits(fill: float, dice: random.Random) -> bytes:
-    """Return bits that are set independently."""
+    """Return a piece whose bits are set independently."""
     bits, digits = 0, 20
     for digit in range(digits):  # of fill in binary, from the lowest: OR makes (1 + p) / 2 of p, AND makes p / 2
         more = dice.getrandbits(8 * PIECE)
@@ -44,7 +44,7 @@ def random_bits(fill: float, dice: random.Random) -> bytes:
 
 
 def blocked(fill: float, dice: random.Random) -> bytes:
-    """Return the first piece of a bitmap of blocks."""
+    """Return the first piece of a bitmap of layout blocked."""
     blocks = PIECE // (4 * K) + 1
     data = bytearray(blocks * 4 * K)
     for digest in items(blocks * K * WORD, fill, dice):
@@ -54,7 +54,7 @@ def blocked(fill: float, dice: random.Random) -> bytes:
 
 
 def classic(fill: float, dice: random.Random) -> bytes:
-    """Return a bitmap of bits anywhere."""
+    """Return a bitmap of layout classic."""
     data = bytearray(PIECE)
     for digest in items(8 * PIECE, fill, dice):
         for at in classic_offsets(digest, 8 * PIECE, K):
@@ -63,7 +63,7 @@ def classic(fill: float, dice: random.Random) -> bytes:
 
 
 def counting(fill: float, dice: random.Random) -> bytes:
-    """Return counters of 4 bits."""
+    """Return a bitmap of layout counting: counters of 4 bits."""
     counters = [0] * (2 * PIECE)
     for digest in items(2 * PIECE, fill, dice):
         for at in classic_offsets(digest, 2 * PIECE, K):
@@ -72,7 +72,7 @@ def counting(fill: float, dice: random.Random) -> bytes:
 
 
 def entropy(data: bytes, *, counters: bool) -> float:
-    """Return the bytes that cells with such shares take if they are independent."""
+    """Return the entropy of a piece in bytes, as if its cells were independent."""
     if counters:
         counts = Counter(data.hex())
     else:

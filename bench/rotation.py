@@ -1,9 +1,9 @@
-"""Measure what rotations do to inserts: ``python bench/rotation.py [--seconds N] [--server redis valkey]``.
+"""Measure the effect of rotations on inserts: ``python bench/rotation.py [--seconds N] [--server redis valkey]``.
 
 Processes insert batches of 500 without pause into a rolling filter for 20 million items, first alone, then while
-rotations run one after another. Printed: the time of a batch (p50, p99, p99.9, longest), the longest script or command
-in SLOWLOG, and what the closed slices take against the entropy of their bits. Then every retention side by side:
-server time an item, for one filter of each with its window full. Machines are noisy: read ratios.
+rotations run one after another. It prints the time of a batch (p50, p99, p99.9, longest), the longest script or command
+in SLOWLOG, and the size of the closed slices as a ratio to the entropy of their bits. Then it prints the server time an
+item of every retention, for a filter with a full window. Machines are noisy: read ratios.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROLLING = {"capacity": 20_000_000, "retention": "rolling", "slices": 30, "period
 BATCH = 500
 PROCESSES = 2
 
-#: Filters for 2 million items, whose windows are full.
+#: Settings of filters for 2 million items, which are measured with full windows.
 SIDE_BY_SIDE = {
     "forever": {},
     "forever, classic": {"layout": "classic"},
@@ -39,7 +39,7 @@ SIDE_BY_SIDE = {
 
 
 def insert_for(url: str, seed: int, seconds: float, times: multiprocessing.Queue[list[float]]) -> None:
-    """Insert batches, half of them new; report how long each took, in ms."""
+    """Insert batches with half of the items new; put the times of all batches, in ms, into the queue."""
     dice, taken, end = random.Random(seed), [], time.perf_counter() + seconds
     with UriFilter.open("rolling", redis=url) as news:
         while (start := time.perf_counter()) < end:
@@ -49,7 +49,7 @@ def insert_for(url: str, seed: int, seconds: float, times: multiprocessing.Queue
 
 
 def under_load(url: str, seconds: float, news: UriFilter | None) -> tuple[list[float], int]:
-    """Run the inserting processes, and rotations if there is a filter to rotate."""
+    """Run the inserting processes, and rotate ``news`` meanwhile; None: no rotations."""
     times: multiprocessing.Queue[list[float]] = multiprocessing.Queue()
     running = [
         multiprocessing.Process(target=insert_for, args=(url, int(time.time()) + n, seconds, times))
@@ -82,7 +82,7 @@ def pauses(client: redis.Redis, name: str, seconds: float) -> None:
 
 
 def closed_slices(client: redis.Redis, name: str) -> None:
-    """Print what a closed slice takes, with a 30th of its window's items."""
+    """Print the size of a closed slice that has a 30th of its window's items."""
     url = f"unix://{client.connection_pool.connection_kwargs['path']}"
     with UriFilter.create("closed", redis=url, **ROLLING | {"capacity": 4_000_000}) as news:
         news.insert_many(range(4_000_000 // 30))
@@ -117,7 +117,7 @@ def side_by_side(client: redis.Redis, name: str) -> None:
 
 
 def main() -> None:
-    """Run all."""
+    """Run all measurements on each server."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--server", nargs="+", choices=["redis", "valkey"], default=["redis", "valkey"])

@@ -1,8 +1,8 @@
 """Measure the HTTP service: ``python bench/service.py [--seconds N] [--server redis valkey]``.
 
-Processes insert URIs, half of them new, in batches of 1, 100 and 1000: by the library, and through the SDK with 1 and 2
-workers. Printed: URIs a second by wall time of all processes together, what that is of the library's, and Redis's
-time a URI (INFO commandstats). Machines are noisy, and all processes share this one: read ratios.
+Processes insert URIs, half of them new, in batches of 1, 100 and 1000: with the library, and through the SDK with 1 and
+2 workers. It prints URIs a second of all processes together (wall time), the ratio to the library's figure, and the
+server's time a URI (INFO commandstats). Machines are noisy, and all processes share this one: read ratios.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CLIENTS = (1, 2)
 
 
 def ask_for(open_: Callable[[], Callable[[list[str]], object]], batch: int, seconds: float, seed: int) -> int:
-    """Insert batches; return how many URIs."""
+    """Insert batches for some seconds; return the number of URIs."""
     dice, insert, asked = random.Random(seed), open_(), 0
     insert(["warm up"])
     end = time.perf_counter() + seconds
@@ -44,19 +44,19 @@ def ask_for(open_: Callable[[], Callable[[list[str]], object]], batch: int, seco
 
 
 def by_library(url: str) -> Callable[[list[str]], object]:
-    """Return what inserts by the library."""
+    """Return a function that inserts with the library."""
     return UriFilter.open("news", redis=url).insert_many
 
 
 def by_service(url: str) -> Callable[[list[str]], object]:
-    """Return what inserts through the service."""
+    """Return a function that inserts through the service."""
     return functools.partial(FilterAPIClient(url).insert_many, "news")
 
 
 def measure(
     admin: redis.Redis, open_: Callable[[], Callable[[list[str]], object]], clients: int, batch: int, seconds: float
 ) -> tuple[float, float]:
-    """Return URIs a second, and Redis's microseconds a URI."""
+    """Return URIs a second (wall time), and the server's microseconds a URI."""
     admin.config_resetstat()
     with multiprocessing.Pool(clients) as pool:
         jobs = [(open_, batch, seconds, time.time_ns() + client) for client in range(clients)]
@@ -76,7 +76,7 @@ def serving(url: str, workers: int, log: Path, *more: str) -> tuple[subprocess.P
 
 
 def main() -> None:
-    """Measure on each server."""
+    """Measure library and service on each server."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--server", nargs="+", default=["redis"])

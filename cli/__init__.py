@@ -1,4 +1,4 @@
-"""The command line ``urifilter``: it parses, calls the library, and prints. stdout is data, stderr is talk."""
+"""The command line ``urifilter``: it parses, calls the library, and prints data to stdout and messages to stderr."""
 
 from .main import main
 

@@ -87,7 +87,7 @@ def _row(each: Entry) -> tuple[object, ...]:
 @shared
 @pass_shared
 def show(options: Shared, name: str) -> None:
-    """Show what an archive has of a filter: settings, and each checkpoint and closed slice.
+    """Show a filter in an archive: its settings, and each checkpoint and closed slice.
 
     \b
     Example:
@@ -122,9 +122,9 @@ def _document(each: Document) -> tuple[object, ...]:
 @shared
 @pass_shared
 def verify(options: Shared, name: str | None) -> None:
-    """Read everything in an archive, or of one filter, and check it. Exits with 1 if something is damaged or missing.
+    """Read a whole archive, or one filter in it, and check it. Exits with 1 if anything is damaged or missing.
 
-    Counted among the damaged are closed slices and checkpoints that should be there and are not.
+    Missing closed slices and checkpoints count as damaged.
 
     \b
     Example:
@@ -139,7 +139,7 @@ def verify(options: Shared, name: str | None) -> None:
             click.echo(problem)
         say(f"{counted(found.documents, 'document')}, {size_text(found.packed)}: {len(found.problems)} damaged")
     if not found.filters:
-        say("urifilter: there is no filter in it: if it is on a disk of its own, is that mounted?")
+        say("urifilter: the archive has no filter: if it is on a disk of its own, is that mounted?")
     if found.problems or not found.filters:
         raise click.exceptions.Exit(1)
 
@@ -150,7 +150,7 @@ def verify(options: Shared, name: str | None) -> None:
 @shared
 @pass_shared
 def export(options: Shared, name: str, file: Path) -> None:
-    """Write a filter's last checkpoint into one file, which `check --archive-file` asks without any server.
+    """Write a filter's last checkpoint into one file. `urifilter check --archive-file` reads it without any server.
 
     \b
     Example:
@@ -170,7 +170,7 @@ def export(options: Shared, name: str, file: Path) -> None:
 @shared
 @pass_shared
 def import_(options: Shared, file: Path) -> None:
-    """Put an exported filter into an archive; `urifilter restore` brings it into Redis. What is newer there stays.
+    """Put an exported filter into an archive; newer checkpoints there stay. `urifilter restore` brings it into Redis.
 
     \b
     Example:
@@ -186,14 +186,14 @@ def import_(options: Shared, file: Path) -> None:
 
 @archive.command()
 @click.argument("name", type=filter_name, required=False)
-@click.option("--older-than", default="1h", show_default=True, metavar="TIME", help="Nothing that is younger: 90m, 2h.")
+@click.option("--older-than", default="1h", show_default=True, metavar="TIME", help="Keep younger leftovers: 90m, 2h.")
 @shared
 @pass_shared
 def prune(options: Shared, name: str | None, older_than: str) -> None:
-    """Remove what crashed uploads have left, and closed slices that have expired.
+    """Remove the leftovers of crashed uploads, and expired closed slices.
 
-    Nothing younger than --older-than is removed, because it may be an upload under way; these take half an hour at
-    most.
+    Leftovers younger than --older-than stay, because they may belong to an upload under way. An upload gives up after
+    half an hour.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""What all commands share: options, errors, numbers, tables."""
+"""The shared parts of all commands: options, errors, numbers, tables."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ __all__ = [
     "size_text",
 ]
 
-#: What a shell reports of a program that SIGPIPE ended.
+#: The exit code that a shell reports for a program that SIGPIPE ended.
 BROKEN_PIPE = 141
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 _SERVERS = "The server: redis://, rediss:// or unix://."
-# Not envvar=: an archive that the environment names is no demand, see Session.insists.
+# No envvar=: an archive from the environment must not count as named by the caller, see Session.insists.
 _ARCHIVE = "The archive: file:///folder or mongodb://host/database.  [env var: URIFILTER_ARCHIVE]"
-_WAIT = "Wait so long for a filter that is being restored: 45s, 10m."
+_WAIT = "How long to wait for a filter that is being restored: 45s, 10m."
 _NUMBER = re.compile(r"[\d.,e+-]+%?( [kMGT]?B)?|")
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -54,7 +54,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass
 class Shared:
-    """The options that every command has; ``said`` are the names of those that the command line says."""
+    """The options that every command has.
+
+    Attributes:
+        redis: the server's address; None: the embedded server.
+        prefix: the first part of all keys.
+        archive: the archive's address; None: that of the environment, if any.
+        wait: seconds to wait for a filter that is being restored.
+        json: whether to print JSON.
+        verbose: whether to print the traceback of an error.
+        said: the names of the options that were given on the command line.
+    """
 
     redis: str | None = None
     prefix: str = DEFAULT_PREFIX
@@ -65,11 +75,11 @@ class Shared:
     said: set[str] = field(default_factory=set)
 
     def where(self) -> dict[str, Any]:
-        """Return the arguments of the library that say where the filters are."""
+        """Return the library's arguments for the server and the prefix."""
         return {"redis": self.redis, "prefix": self.prefix}
 
     def filter(self) -> dict[str, Any]:
-        """Return the arguments of the library that open or make a filter there."""
+        """Return the library's arguments to open or create a filter."""
         return self.where() | {"archive": self.archive, "timeouts": Timeouts(restoring=self.wait)}
 
 
@@ -77,7 +87,7 @@ pass_shared = click.make_pass_decorator(Shared, ensure=True)
 
 
 def open_one_of_all(options: Shared, name: str) -> UriFilter:
-    """Open one of all filters that there are: the archive that was named is for those that have one."""
+    """Open one filter of the list; ignore the named archive if the filter was created without one."""
     try:
         return UriFilter.open(name, **options.filter())
     except ConfigMismatch as error:
@@ -87,13 +97,13 @@ def open_one_of_all(options: Shared, name: str) -> UriFilter:
 
 
 def shared(command: F) -> F:
-    """Add the shared options; they may stand before or after the command's name, and what is said last counts."""
+    """Add the shared options. They may stand before or after the command's name; the last one counts."""
     for option in (
-        click.option("-v", "--verbose", is_flag=True, help="On errors show where they come from.", **_kept("verbose")),
+        click.option("-v", "--verbose", is_flag=True, help="Print the traceback of an error.", **_kept("verbose")),
         click.option("--json", is_flag=True, help="Print JSON.", **_kept("json")),
         click.option("--wait", metavar="TIME", help=_WAIT, **_kept("wait", _seconds)),
         click.option("--archive", metavar="URL", help=_ARCHIVE, **_kept("archive")),
-        click.option("--prefix", help="What all keys begin with.", **_kept("prefix"), **_from("URIFILTER_PREFIX")),
+        click.option("--prefix", help="The first part of all keys.", **_kept("prefix"), **_from("URIFILTER_PREFIX")),
         click.option("--redis", metavar="URL", help=_SERVERS, **_kept("redis"), **_from("URIFILTER_REDIS_URL")),
     ):
         command = option(command)
@@ -104,7 +114,7 @@ def _kept(name: str, read: Callable[[Any], object] = lambda value: value) -> dic
     def keep(context: click.Context, _: click.Parameter, value: object) -> None:
         options, source = context.ensure_object(Shared), context.get_parameter_source(name)
         if source is ParameterSource.COMMANDLINE:
-            if value == "":  # as of a shell's variable that is not set: nobody wants the environment's server then
+            if value == "":  # from an unset shell variable; falling back to the environment would surprise
                 raise click.BadParameter("it is empty: say a value, or leave the option out")
             options.said.add(name)
         elif source is not ParameterSource.ENVIRONMENT or name in options.said:
@@ -129,7 +139,7 @@ class Group(click.Group):
     """A group whose commands end with a message on stderr and an exit code, never with a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; turn what it raises into a message and an exit code."""
+        """Run a command; turn its errors into a message and an exit code."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -161,7 +171,7 @@ def count(text: str) -> int:
 
 
 def filter_name(text: str) -> str:
-    """Read a filter's name: one that cannot be is refused before anything is done, also for those named beside it."""
+    """Read a filter's name. An impossible name ends the command before it does anything, also to the other filters."""
     try:
         return check_name(text)
     except ValueError as error:
@@ -174,7 +184,7 @@ def moment(seconds: float) -> str:
 
 
 def say(text: str) -> None:
-    """Write a line to stderr, as long as there is somebody to read it."""
+    """Write a line to stderr, unless its reader is gone."""
     try:
         click.echo(text, err=True)
     except OSError:
@@ -182,14 +192,19 @@ def say(text: str) -> None:
 
 
 def complain(text: str, kind: str) -> None:
-    """Tell of an error on stderr: in words, or with --json as an object; ``kind`` is its class in Python."""
+    """Write an error to stderr: as text, or with --json as an object.
+
+    Args:
+        text: the message.
+        kind: the name of the error's class in Python.
+    """
     context = click.get_current_context(silent=True)
     options = context.find_object(Shared) if context else None
     say(json.dumps({"error": text, "kind": kind}) if options and options.json else f"urifilter: {text}")
 
 
 def counted(number: int, what: str) -> str:
-    """Return ``1 line``, ``2 lines``."""
+    """Return a number with its noun: ``1 line``, ``2 lines``."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
@@ -204,7 +219,7 @@ def print_json(value: object) -> None:
 
 
 def columns(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table to stdout; columns of numbers to the right."""
+    """Write a table to stdout, with columns of numbers aligned to the right."""
     table = [list(head), *([_cell(cell) for cell in row] for row in rows)]
     padded = []
     for column in zip(*table, strict=True):

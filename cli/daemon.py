@@ -1,4 +1,4 @@
-"""Running in the background: started, stopped and asked after by a file that is locked for as long as it runs."""
+"""Run a command in the background. A pidfile, which the daemon holds locked, serves ``stop`` and ``status``."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from .common import Shared, pass_shared, print_json, say, shared
 
 __all__ = ["add_stop_and_status", "background", "check_background", "daemon_options", "running"]
 
-#: Seconds that a daemon may take to finish what it is at.
+#: Seconds that a daemon has to finish its current work and stop.
 PATIENCE = 60.0
 
-#: Seconds in which whoever only looks at a pidfile has let go of it.
+#: Seconds to try for the lock of a pidfile: ``running`` holds it for a moment to look.
 LOOK = 1.0
 
-#: Seconds in which a daemon holds its pidfile.
+#: Seconds that a starting daemon has to lock its pidfile.
 STARTED = 10.0
 
-#: What ``status`` exits with when nothing runs, as the Linux Standard Base says.
+#: The exit code of ``status`` and ``stop`` when no daemon runs. Source: Linux Standard Base 5.0, init scripts.
 NOT_RUNNING = 3
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,24 +40,24 @@ def daemon_options(command: F) -> F:
     """Add ``--daemon``, ``--pidfile`` and ``--log-file``."""
     path = click.Path(dir_okay=False, resolve_path=True, path_type=Path)
     for option in (
-        click.option("--log-file", type=path, help="Write the log here and not to stderr."),
-        click.option("--pidfile", type=path, help="Written and locked while it runs; for stop and status."),
-        click.option("--daemon", is_flag=True, help="Run in the background; wants --pidfile and --log-file."),
+        click.option("--log-file", type=path, help="Write the log to this file instead of stderr."),
+        click.option("--pidfile", type=path, help="A file to hold while it runs; for stop and status."),
+        click.option("--daemon", is_flag=True, help="Run in the background; needs --pidfile and --log-file."),
     ):
         command = option(command)
     return command
 
 
 def check_background(*, daemon: bool, pidfile: Path | None, log_file: Path | None) -> None:
-    """Check what ``background`` wants, for who has more to do before.
+    """Check the arguments of ``background``, so that a command can fail before it prepares its work.
 
     Raises:
-        click.UsageError: the background is wanted, and the files are not named.
-        UriFilterError: it runs already, or a file's folder is not there.
+        click.UsageError: ``daemon`` is set without a pidfile and a log file.
+        UriFilterError: a process holds the pidfile already, or the folder of a file is missing.
         OSError: the log file cannot be written.
     """
     if daemon and (pidfile is None or log_file is None):
-        raise click.UsageError("--daemon wants --pidfile and --log-file")
+        raise click.UsageError("--daemon needs --pidfile and --log-file")
     for option, file in (("--pidfile", pidfile), ("--log-file", log_file)):
         if file is not None and not file.parent.is_dir():
             raise UriFilterError(f"{option} {file}: there is no folder {file.parent}: make it first")
@@ -71,10 +71,17 @@ def check_background(*, daemon: bool, pidfile: Path | None, log_file: Path | Non
 def background(
     *, daemon: bool, pidfile: Path | None, log_file: Path | None, keeps: Sequence[int] = ()
 ) -> Iterator[None]:
-    """Go into the background if that is wanted, and hold the pidfile; ``keeps`` are files that stay open.
+    """Hold the pidfile while the body runs; with ``daemon`` run the body in the background.
+
+    Args:
+        daemon: whether to go into the background. The process in the foreground ends once the daemon runs.
+        pidfile: the file to lock; None: no file.
+        log_file: the file for stdout and stderr of the daemon.
+        keeps: the descriptors of files that stay open in the daemon.
 
     Raises:
-        click.UsageError, UriFilterError: as ``check_background``; or python-daemon is missing.
+        click.UsageError: as ``check_background``.
+        UriFilterError: as ``check_background``, or python-daemon is not installed.
     """
     check_background(daemon=daemon, pidfile=pidfile, log_file=log_file)
     if not daemon:
@@ -93,7 +100,7 @@ def background(
         sys.exit(0)
     with log_file.open("a") as log:
         mask = os.umask(0)
-        os.umask(mask)  # the only way to read it; a daemon keeps it
+        os.umask(mask)  # the mask can only be read by setting it; DaemonContext would set 0
         context = DaemonContext(stdout=log, stderr=log, signal_map={}, umask=mask, files_preserve=list(keeps))
         with context, _held(pidfile):
             yield
@@ -126,7 +133,7 @@ def _held(pidfile: Path | None) -> Iterator[None]:
 
 
 def _lock(file: TextIO, pidfile: Path) -> None:
-    """Lock a pidfile; who only looks holds it for a moment, too."""
+    """Lock a pidfile; try for a while, because ``running`` may hold it for a moment."""
     end = time.monotonic() + LOOK
     while True:
         try:
@@ -140,10 +147,10 @@ def _lock(file: TextIO, pidfile: Path) -> None:
 
 
 def running(pidfile: Path) -> int:
-    """Return the process that holds a pidfile; 0 if none does, whatever it says.
+    """Return the id of the process that holds a pidfile; 0 if no process does, even if the file has an id.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the pidfile cannot be read.
     """
     try:
         with pidfile.open() as file:
@@ -157,11 +164,11 @@ def running(pidfile: Path) -> int:
 
 
 def add_stop_and_status(group: click.Group, what: str) -> None:
-    """Add the commands that look after a daemon; ``what`` it is called."""
-    pidfile = click.option("--pidfile", required=True, type=click.Path(path_type=Path), help=f"Of the {what}.")
+    """Add the commands ``stop`` and ``status`` to a group; ``what`` names its daemon in the help."""
+    pidfile = click.option("--pidfile", required=True, type=click.Path(path_type=Path), help=f"The {what}'s pidfile.")
     example = f"\b\nExample:\n  urifilter {group.name} %s --pidfile /run/urifilter/{group.name}.pid"
 
-    @group.command(help=f"Stop the {what} that holds a pidfile, and wait until it has.\n\n{example % 'stop'}")
+    @group.command(help=f"Stop the {what} that holds a pidfile, and wait until it has stopped.\n\n{example % 'stop'}")
     @pidfile
     @shared
     def stop(pidfile: Path) -> None:
@@ -178,7 +185,7 @@ def add_stop_and_status(group: click.Group, what: str) -> None:
 
 
 def _stop(pidfile: Path) -> None:
-    """Ask a daemon to stop, and wait until it has."""
+    """Ask a daemon to stop, and wait until it has stopped."""
     process = running(pidfile)
     if not process:
         say(f"it does not run ({pidfile})")
@@ -187,13 +194,13 @@ def _stop(pidfile: Path) -> None:
     end = time.monotonic() + PATIENCE
     while running(pidfile):
         if time.monotonic() > end:
-            raise UriFilterError(f"process {process} does not stop")
+            raise UriFilterError(f"process {process} has not stopped within {PATIENCE:.0f} s: its log says why")
         time.sleep(0.05)
     say(f"stopped process {process}")
 
 
 def _tell_status(pidfile: Path, *, as_json: bool) -> None:
-    """Say whether a daemon runs; exit with 0 if it does and with 3 if not."""
+    """Say whether a daemon runs; exit with 0 if so, with 3 if not."""
     process = running(pidfile)
     if as_json:
         print_json({"running": bool(process), "process": process or None})

@@ -25,9 +25,9 @@ __all__ = ["doctor"]
 @shared
 @pass_shared
 def doctor(options: Shared) -> None:
-    """Say what endangers the promises on this server.
+    """Check whether this server keeps the filters' promises, and say what to change.
 
-    Exits with 0 if nothing does, with 1 if a promise does not hold, with 2 on errors.
+    Exits with 0 if all promises hold, with 1 if one does not, with 2 on errors.
 
     \b
     Example:
@@ -50,7 +50,7 @@ def _filter(options: Shared, name: str) -> Iterator[Finding]:
             yield examine_filter(opened.info(), run(server_time, **options.where()) / 1000)
     except UriFilterError as error:
         yield Finding("danger", f"filter {name}", str(error))
-    with contextlib.suppress(UriFilterError):  # told already
+    with contextlib.suppress(UriFilterError):  # opening the filter has failed, too, and is a finding already
         clock = run(examine_clock, name, **options.where())
         if clock is not None:
             yield clock

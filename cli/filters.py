@@ -44,7 +44,7 @@ __all__ = ["create", "drop", "info", "list_"]
 @time_options
 @identity_options
 @click.option(
-    "--like", type=filter_name, metavar="NAME", help="Take all settings, the seed too, from this filter: for union."
+    "--like", type=filter_name, metavar="NAME", help="Take all settings, and the seed, from this filter: for union."
 )
 @yes_option
 @shared
@@ -53,9 +53,9 @@ __all__ = ["create", "drop", "info", "list_"]
 def create(
     context: click.Context, options: Shared, /, name: str, like: str | None, *, yes: bool, **settings: Any
 ) -> None:
-    """Make a filter; if it is there with these settings, do nothing.
+    """Make a filter; if it exists with these settings, do nothing.
 
-    It asks before it makes one that takes more than half of the memory that the server has free.
+    Asks before it makes a filter that takes more than half of the server's free memory.
 
     \b
     Example:
@@ -78,7 +78,7 @@ def create(
 
 
 def _made(name: str, **settings: Any) -> UriFilter:
-    """Make a filter; ask whether it may be large where there is a terminal to ask on."""
+    """Make a filter; if it is large and stdin is a terminal, ask first."""
     try:
         return UriFilter.create(name, **settings)
     except TooLarge as error:
@@ -102,9 +102,10 @@ def _described(found: FilterInfo) -> str:
 @shared
 @pass_shared
 def list_(options: Shared) -> None:
-    """List the filters: how full the fullest slice is (! over capacity), the share of new items wrongly seen now.
+    """List the filters.
 
-    `info` and --json tell more.
+    "full" is inserted items in percent of capacity, for the fullest slice (! over capacity). "errors" is the share of
+    new items that are answered "seen" now. `urifilter info` and --json show more.
 
     \b
     Example:
@@ -182,11 +183,11 @@ def _slice(each: SliceInfo) -> tuple[object, ...]:
 @click.command()
 @click.argument("name", type=filter_name)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--keep-archive", is_flag=True, help="Leave what its archive has, from where it can be restored.")
+@click.option("--keep-archive", is_flag=True, help="Keep the filter in its archive, to restore it later.")
 @shared
 @pass_shared
 def drop(options: Shared, name: str, *, yes: bool, keep_archive: bool) -> None:
-    """Remove a filter and all that it has seen, in its archive too; also one that has lost parts.
+    """Remove a filter, its items, and its copies in the archive. A damaged filter is removed, too.
 
     \b
     Example:

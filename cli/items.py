@@ -1,4 +1,4 @@
-"""``add``, ``check``, ``dedupe``, ``forget``, ``remove``: lines of files as items."""
+"""``add``, ``check``, ``dedupe``, ``forget``, ``remove``: each line of a file is an item."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from .signals import Interrupted, Signals
 
 __all__ = ["add", "check", "dedupe", "forget", "remove"]
 
-#: The filter that is made when none is named and it is not there; its capacity is that of its first slice.
+#: The filter for commands that name none; ``add`` and ``dedupe`` make it. The capacity is that of its first slice.
 DEFAULT_FILTER = "default"
 DEFAULT_SETTINGS: dict[str, Any] = {"capacity": 10_000_000, "retention": "growing"}
 
-#: How often the answers of a call are asked for again when its retries ran out.
+#: How often a call is repeated after its retries ran out.
 ASK_AGAIN = 2
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -38,7 +38,15 @@ T = TypeVar("T")
 
 @dataclass
 class Summary:
-    """What a command did; the attributes are the keys of its JSON."""
+    """The result of a command; the attributes are the keys of its JSON.
+
+    Attributes:
+        filter: the filter's name.
+        lines: the number of lines that were answered.
+        new: the number of lines that were new; ``forget`` and ``remove``: that were not there.
+        seen: the number of lines that were seen; ``forget`` and ``remove``: that were there.
+        bad: the number of files and lines that were left out.
+    """
 
     filter: str
     lines: int = 0
@@ -47,18 +55,18 @@ class Summary:
     bad: int = 0
 
     def report_bad(self, message: str) -> None:
-        """Tell of a file or line that was left out."""
+        """Report and count a file or line that was left out."""
         self.bad += 1
         complain(message, "Unreadable")
 
     def count(self, answers: Sequence[int]) -> None:
-        """Add the answers of a window."""
+        """Count the answers of a window of lines."""
         new = sum(answer == 0 for answer in answers)
         self.lines, self.new, self.seen = self.lines + len(answers), self.new + new, self.seen + len(answers) - new
 
 
 def lines_command(command: F) -> F:
-    """Add what the commands about lines share."""
+    """Add the arguments and options that the commands about lines share."""
     for option in (
         click.argument("files", nargs=-1, type=click.Path(allow_dash=True)),
         click.option("-q", "--quiet", is_flag=True, help="No summary and no progress on stderr."),
@@ -79,7 +87,7 @@ def lines_command(command: F) -> F:
 
 def max_age_option(command: F) -> F:
     """Add ``--max-age``."""
-    text = "Ring: what was seen only in slices older than the so many newest counts as new."
+    text = "Ring: look only at the so many newest slices; items in older ones count as new."
     return click.option("--max-age", type=int, metavar="SLICES", help=text)(command)
 
 
@@ -119,7 +127,9 @@ def forget(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool) -
 @lines_command
 @pass_shared
 def remove(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool) -> None:
-    """Take the lines of files, or of stdin, out again: layout counting only, and only what you know was inserted.
+    """Remove the lines of files, or of stdin, from a filter of layout counting.
+
+    Remove only lines that were inserted: removing others may make other items new.
 
     \b
     Example:
@@ -128,10 +138,10 @@ def remove(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool) -
     _take_out(options, Summary(name), files, "remove", "removed", quiet=quiet)
 
 
-def _take_out(  # what the two differ in
+def _take_out(
     options: Shared, summary: Summary, files: tuple[str, ...], method: str, done: str, *, quiet: bool
 ) -> None:
-    """Forget or remove lines."""
+    """Forget or remove lines, by the named method; ``done`` is its past participle, for the summary."""
     with _open(options, summary.filter, make=False) as news, Signals() as signals:
         for _, items in _windows(files, summary, signals, quiet=quiet):
             summary.count([int(was_there) for was_there in _persist(getattr(news, method), items)])
@@ -143,9 +153,9 @@ def _take_out(  # what the two differ in
 @lines_command
 @max_age_option
 @click.option("--new", "only_new", is_flag=True, help="Print only the lines that are not in the filter.")
-@click.option("--archive-file", type=click.Path(path_type=Path), help="Ask an exported filter, and no server.")
+@click.option("--archive-file", type=click.Path(path_type=Path), help="Ask an exported filter instead of a server.")
 @pass_shared
-def check(  # its options
+def check(
     options: Shared,
     name: str,
     files: tuple[str, ...],
@@ -155,7 +165,7 @@ def check(  # its options
     max_age: int | None,
     archive_file: Path | None,
 ) -> None:
-    """Print "seen" or "new" and a tab before each line, without inserting; with --json an object a line.
+    """Print "seen" or "new" and a tab before each line, without inserting it. With --json print an object a line.
 
     Exits with 0 if any line was seen (--new: new), with 1 if none was, with 2 on errors.
 
@@ -183,10 +193,10 @@ def check(  # its options
 @click.command()
 @lines_command
 @max_age_option
-@click.option("--temporary", is_flag=True, help="Use a filter of its own that is dropped at the end.")
+@click.option("--temporary", is_flag=True, help="Use a new filter, and drop it at the end.")
 @yes_option
 @pass_shared
-def dedupe(  # its options
+def dedupe(
     options: Shared,
     name: str,
     files: tuple[str, ...],
@@ -198,7 +208,7 @@ def dedupe(  # its options
 ) -> None:
     """Print the lines of files, or of stdin, that have not been seen before, in their order.
 
-    What was printed is remembered: a second run over the same file prints nothing.
+    Printed lines are in the filter then: a second run over the same file prints nothing.
 
     \b
     Example:
@@ -207,7 +217,7 @@ def dedupe(  # its options
     summary, output = Summary(f"temporary-{secrets.token_hex(8)}" if temporary else name), Output()
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals())
-        with contextlib.nullcontext() if temporary else signals.allowed():  # what was made is dropped, come what may
+        with contextlib.nullcontext() if temporary else signals.allowed():  # a signal would leave a temporary filter
             make = temporary or name == DEFAULT_FILTER
             news = stack.enter_context(_open(options, summary.filter, make=make, yes=yes))
         if temporary:
@@ -245,11 +255,11 @@ def _print_new(
 
 
 def _take_back(news: UriFilter, items: list[bytes], *, quiet: bool) -> None:
-    """Forget what was inserted and perhaps never read."""
+    """Forget the items of lines that were inserted and that the reader may not have got."""
     try:
         _persist(news.forget, items)
     except UriFilterError as error:
-        text = f"{counted(len(items), 'line')} inserted and not printed, and not to be forgotten again"
+        text = f"{counted(len(items), 'line')} may not have been read, and could not be made new again"
         raise UriFilterError(f"{text}: {error}") from error
     if not quiet:
         verb = "is" if len(items) == 1 else "are"
@@ -258,7 +268,7 @@ def _take_back(news: UriFilter, items: list[bytes], *, quiet: bool) -> None:
 
 
 def _persist(method: Callable[..., list[T]], items: list[bytes], **more: Any) -> list[T]:
-    """Call a writing method; when its answer is lost, ask for it some more."""
+    """Call a writing method; if its answer is lost, repeat the same call."""
     error: AnswerLost | None = None
     for _ in range(ASK_AGAIN):
         try:
@@ -269,13 +279,13 @@ def _persist(method: Callable[..., list[T]], items: list[bytes], **more: Any) ->
 
 
 def _open(options: Shared, name: str, *, make: bool | None = None, yes: bool = False) -> UriFilter:
-    """Open the filter; the default one, and a temporary one, is made if it is not there."""
+    """Open a filter. ``make``: whether to make a missing one; None: only the default filter."""
     make = name == DEFAULT_FILTER if make is None else make
     try:
         return UriFilter.open(name, **options.filter())
     except FilterNotFound as error:
         if make:
-            archive = {} if name == DEFAULT_FILTER else {"archive": ""}  # none for what is dropped at the end
+            archive = {} if name == DEFAULT_FILTER else {"archive": ""}  # a temporary filter needs no archive
             return UriFilter.create(name, **DEFAULT_SETTINGS, **(options.filter() | archive), large=yes)
         text = f"{error}: urifilter create {name} --capacity 10M"
         raise FilterNotFound(text) from error
@@ -284,9 +294,9 @@ def _open(options: Shared, name: str, *, make: bool | None = None, yes: bool = F
 def _windows(
     files: tuple[str, ...], summary: Summary, signals: Signals, *, quiet: bool
 ) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Yield the windows of files; a signal that comes while reading, or between windows, ends the command.
+    """Yield windows of lines. A signal during the reading, or between two windows, ends the command.
 
-    ``quiet``: no progress, which would get between lines that are printed on the same terminal.
+    ``quiet`` shows no progress, which would mix with lines that are printed on the same terminal.
     """
     names = files or ("-",)
     with progress(total_size(names), quiet=quiet) as advance:
@@ -302,7 +312,7 @@ def _windows(
 def _finish(
     options: Shared, summary: Summary, text: str, news: UriFilter | None, *, quiet: bool, to_stdout: bool = True
 ) -> None:
-    """Print the summary; the exit code is 2 if anything was left out."""
+    """Print the summary; exit with 2 if any file or line was left out."""
     if options.json and to_stdout:
         print_json(asdict(summary))
     elif not quiet:
@@ -333,7 +343,7 @@ def _deduped(summary: Summary) -> str:
 
 
 def _json_lines(items: Sequence[bytes], ages: Sequence[int]) -> Iterator[bytes]:
-    """Make an object of each item; bytes of it that are no UTF-8 are lone surrogates there."""
+    """Yield a JSON object for each item. Bytes that are not UTF-8 become lone surrogates."""
     for item, age in zip(items, ages, strict=True):
         text = item.decode(errors="surrogateescape")
         yield json.dumps({"item": text, "seen": age > 0, "age": age}).encode()

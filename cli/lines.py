@@ -1,6 +1,6 @@
-"""Lines in windows from files.
+"""Read the lines of files in windows (lists of some thousand lines).
 
-A line's item is its bytes without ``\\n`` or ``\\r\\n``, and without a byte order mark at the start of its file.
+The item of a line is its bytes without ``\\n`` or ``\\r\\n``, and without a byte order mark at the start of the file.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Window", "total_size", "windows_of"]
 
-#: Bytes of a line; a longer one is reported and left out.
+#: The most bytes of a line. A longer line is reported and left out.
 LINE_LIMIT = 16 << 20
 
-#: Bytes read at once; a pipe gives what is there, so lines are handled as they come.
+#: Bytes read at once. A pipe returns fewer at once, so that lines are handled as they come.
 CHUNK = 1 << 20
 
 STDIN = "-"
@@ -29,7 +29,7 @@ Window: TypeAlias = tuple[list[bytes], list[bytes]]
 
 
 def total_size(files: Sequence[str]) -> int | None:
-    """Return the bytes of all files; None if one is a pipe, or not there."""
+    """Return the size of all files in bytes; None if one is a pipe, or does not exist."""
     try:
         found = [os.fstat(0) if name == STDIN else os.stat(name) for name in files]  # noqa: PTH116 - no path for stdin
     except OSError:
@@ -43,13 +43,13 @@ def windows_of(
     read: Callable[[int], None] = lambda _: None,
     wait: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Window]:
-    """Yield the lines of files, some thousand at a time, in memory that does not grow.
+    """Yield the lines of files in windows, in memory that does not grow.
 
     Args:
-        files: paths; ``-`` is stdin.
-        bad: called with a message for a file that cannot be read and for each line over ``LINE_LIMIT``.
-        read: called with the bytes read, as they are read.
-        wait: called with the descriptor before it is read.
+        files: the paths; ``-`` is stdin.
+        bad: called with a message for each file that cannot be read and each line over ``LINE_LIMIT``.
+        read: called with the number of bytes after each read.
+        wait: called with the file's descriptor before each read.
     """
     for name in files:
         shown = "stdin" if name == STDIN else name
@@ -90,7 +90,7 @@ def _chunks(descriptor: int, read: Callable[[int], None], wait: Callable[[int], 
 
 
 def _lines(name: str, chunks: Iterator[bytes], bad: Callable[[str], None]) -> Iterator[list[bytes]]:
-    """Yield the lines of each chunk that is read; a line over the limit is read past and reported."""
+    """Yield the lines of each chunk; report a line over the limit and skip it."""
     number, rest, too_long = 0, bytearray(), False
     for chunk in chunks:
         head, newline, tail = chunk.partition(b"\n")

@@ -1,4 +1,4 @@
-"""``lua list|show|load``: the scripts themselves, for use by hand."""
+"""``lua list|show|load``: the Lua scripts, for use by hand."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def lua() -> None:
 @shared
 @pass_shared
 def list_(options: Shared) -> None:
-    """List the scripts and what each does.
+    """List the scripts with the SHA1 and the purpose of each.
 
     \b
     Example:
@@ -77,16 +77,20 @@ def load_(options: Shared) -> None:
 @click.argument("command", type=click.Choice(list(COMMANDS)))
 @click.argument("name", type=filter_name, required=False)
 @click.argument("item", required=False)
-@click.option("--layout", type=click.Choice(LAYOUTS), help="By default the first that there is the script for.")
+@click.option("--layout", type=click.Choice(LAYOUTS), help="By default the first layout that has this script.")
 @click.option(
-    "--k", type=click.Choice([str(k) for k in BLOCKED_K]), default="12", show_default=True, help="Of layout blocked."
+    "--k",
+    type=click.Choice([str(k) for k in BLOCKED_K]),
+    default="12",
+    show_default=True,
+    help="Bits an item, in layout blocked.",
 )
 @shared
 @pass_shared
 def show(options: Shared, command: str, name: str | None, item: str | None, layout: str | None, k: str) -> None:
     """Print the source of a script, or the redis-cli line that calls it for an item of a filter.
 
-    With NAME the source is the one that this filter uses.
+    With NAME prints the source that this filter uses.
 
     \b
     Example:
@@ -119,7 +123,7 @@ def _line(opened: UriFilter, prefix: str, command: str, item: str) -> str:
 
 
 def _address(server: str) -> list[str]:
-    """Return redis-cli's options for a server; its password goes into REDISCLI_AUTH and not on the line."""
+    """Return redis-cli's options for a server, without its password, which belongs into REDISCLI_AUTH."""
     parts = urlsplit(server)
     if parts.scheme == "unix":
         return ["-s", parts.path, *(["-n", parts.query.removeprefix("db=")] if parts.query else [])]

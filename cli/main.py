@@ -27,10 +27,10 @@ __all__ = ["main"]
 
 
 class Program(Group):
-    """The group that a process runs."""
+    """The group of all commands, as a process runs it."""
 
     def main(self, *args: Any, **more: Any) -> Any:
-        """Run, whatever is the matter with the standard streams."""
+        """Run a command, also with standard streams that are closed or broken."""
         take_closed()
         try:
             started()

@@ -1,6 +1,6 @@
-"""Lines to stdout, knowing which of them may not have reached their reader.
+"""Write lines to stdout, and keep the items of those that the reader may not have got.
 
-Lines are written with ``\\n``, the last one of a file too, as sort and uniq do.
+Each line is written with ``\\n``, also the last one of a file, as sort and uniq do.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ __all__ = ["Output"]
 #: Bytes written at once.
 WRITE = 1 << 16
 
-#: Bytes before the end of what went to a reader that it may not have looked at when it is gone: what a pipe holds
-#: (64 KiB), a socket (208 KiB) or a terminal (some 12 KiB), and what programs read ahead (head 8 KiB, grep 96 KiB).
+#: Bytes at the end of the output that a reader that has ended may not have processed. The buffer of a pipe holds
+#: 64 KiB, of a socket 208 KiB, of a terminal some 12 KiB; programs read ahead, too (head 8 KiB, grep 96 KiB).
 READ_AHEAD = 320 << 10
 
-#: Seconds after everything was read in which a reader that stops early (head, a terminal that is closed) is seen to.
+#: Seconds to wait, once all is read, for a reader that stops early (head, a terminal that is closed) to close.
 LINGER = 0.05
 
-#: Seconds between two looks at a pipe.
+#: Seconds between two checks of a pipe.
 POLL = 0.02
 
 _STDOUT = 1
 
 
 class Output:
-    """stdout, unbuffered."""
+    """Unbuffered stdout that knows which items are undelivered."""
 
     def __init__(self) -> None:
         mode = os.fstat(_STDOUT).st_mode
         self._pipe = stat.S_ISFIFO(mode)
         self._terminal = os.isatty(_STDOUT)
-        self._read = self._pipe or self._terminal or stat.S_ISSOCK(mode)  # and may be closed before it is
+        self._read = self._pipe or self._terminal or stat.S_ISSOCK(mode)  # a reader may end before it has read all
         self._added = 0
         self._written = 0
         self._lines: collections.deque[bytes] = collections.deque()
         self._undelivered: collections.deque[tuple[int, bytes]] = collections.deque()
 
     def add(self, lines: Iterable[tuple[bytes, bytes]]) -> None:
-        """Take lines and the item of each; from now on they are undelivered."""
+        """Take lines to write, each with its item. They are undelivered until ``write`` has written them."""
         for line, item in lines:
             self._added += len(line) + 1
             self._lines.append(line)
             self._undelivered.append((self._added, item))
 
     def write(self) -> None:
-        """Write what was added.
+        """Write the lines that were added.
 
         Raises:
-            OSError: a closed pipe or terminal, a full disk.
+            OSError: the pipe or terminal is closed, or the disk is full.
         """
         while self._lines:
             block = bytearray()
@@ -72,10 +72,10 @@ class Output:
             self._undelivered.popleft()
 
     def finish(self) -> None:
-        """Wait until a reader has read everything, as far as the system tells: of a pipe.
+        """Wait until the reader of a pipe has read everything; other readers are not waited for.
 
         Raises:
-            BrokenPipeError: it closed the pipe before the end.
+            BrokenPipeError: the reader closed the pipe before the end.
             OSError: the terminal was closed.
         """
         if not self._read:
@@ -91,7 +91,7 @@ class Output:
             raise BrokenPipeError("the reader closed the pipe before the end")
 
     def undelivered(self) -> list[bytes]:
-        """Return the items of the lines that were not written, or that a reader may not have read."""
+        """Return the items of the lines that were not written, or that the reader may not have read."""
         return [item for end, item in self._undelivered if self._read or end > self._written]
 
     def _write(self, block: bytearray) -> None:
@@ -103,7 +103,7 @@ class Output:
 
 
 def _unread() -> int:
-    """Return the bytes in stdout's pipe that nobody has read yet; 0 where the system does not tell."""
+    """Return the number of unread bytes in stdout's pipe; 0 where the system does not know it."""
     size = array.array("i", [0])
     try:
         fcntl.ioctl(_STDOUT, termios.FIONREAD, size)

@@ -1,4 +1,4 @@
-"""``plan`` and ``digest``: what needs no filter."""
+"""``plan`` and ``digest``: the commands that work without a filter."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .settings import size_options, time_options
 
 __all__ = ["digest", "plan"]
 
-#: Error rates that are shown beside the one asked for.
+#: The error rates that ``plan`` shows beside the given one.
 SHOWN = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 
 
@@ -31,23 +31,23 @@ SHOWN = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 @shared
 @pass_shared
 def plan(options: Shared, /, capacity: int, error_rate: float, **time: Any) -> None:
-    """Show what a filter would cost, for every layout and several error rates.
+    """Show the cost of a filter, for every layout and several error rates.
 
-    "Wrongly skipped" is how many new pages are taken for seen on the way from empty to capacity; with a retention
-    that expires, of a window's new pages at most. "Memory" is for all live slices. Rows that cannot be had say why.
+    "Wrongly skipped" is the number of new pages that are answered "seen" until the filter is at capacity; with a
+    retention that expires, the most of one window. "Memory" is for all live slices. An impossible row says why.
 
     \b
     Example:
       urifilter plan --capacity 100M --error-rate 1e-4
     """
-    size(1, error_rate)  # one that never can be is no row, but an error
+    size(1, error_rate)  # an error rate that is impossible at any capacity ends the command
     layouts = LAYOUTS if time["retention"] == "forever" else LAYOUTS[:-1]
     plans = [
         _planned({"capacity": capacity, "error_rate": rate, "layout": layout, **time})
         for layout in layouts
         for rate in sorted({*SHOWN, error_rate}, reverse=True)
     ]
-    if all(isinstance(each, Impossible) for each in plans):  # what is wrong is not the size
+    if all(isinstance(each, Impossible) for each in plans):  # the fault is in another setting than the error rate
         raise ValueError(next(each.why for each in plans if isinstance(each, Impossible) and each.asked(error_rate)))
     if options.json:
         print_json([each.values() for each in plans])
@@ -65,13 +65,18 @@ def _planned(settings: dict[str, Any]) -> Plan | Impossible:
 
 @dataclass
 class Impossible:
-    """A filter that cannot be had, and why."""
+    """A row for settings that no filter can have.
+
+    Attributes:
+        settings: the settings.
+        why: the reason.
+    """
 
     settings: dict[str, Any]
     why: str
 
     def asked(self, error_rate: float) -> bool:
-        """Whether it has the error rate that was asked for."""
+        """Whether the row has the given error rate."""
         return bool(self.settings["error_rate"] == error_rate)
 
     def row(self, asked: float) -> tuple[object, ...]:
@@ -86,7 +91,15 @@ class Impossible:
 
 
 class Plan:
-    """What one filter would cost."""
+    """A row for a possible filter.
+
+    Attributes:
+        settings: the filter's settings.
+        sizing: the geometry of its first slice.
+        slices: the number of live slices.
+        skipped: the number of new items that are answered "seen" until the filter is at capacity.
+        bits: bits of memory an item, over all live slices.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -135,16 +148,16 @@ class Plan:
     help="Use this filter's hash, seed and normalisation; show the shard too.",
 )
 @click.option("--hash", "hash_name", type=click.Choice(HASHES), default="md5", show_default=True)
-@click.option("--seed", help="Of the hash: a number for mmh3, 32 hex digits for blake2b.")
+@click.option("--seed", help="The hash's seed: a number for mmh3, 32 hex digits for blake2b.")
 @click.option("--normalize", type=click.Choice(NORMALIZATIONS), default="none", show_default=True)
 @shared
 @pass_shared
 def digest(
     options: Shared, items: tuple[str, ...], name: str | None, hash_name: str, seed: str | None, normalize: str
 ) -> None:
-    """Print the digest of each item, a tab, and the item; the items are arguments or lines of stdin.
+    """Print the digest of each item, a tab, and the item. The items are arguments, or lines of stdin.
 
-    With --json an object a line.
+    With --json print an object a line.
 
     \b
     Example:

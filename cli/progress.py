@@ -1,4 +1,4 @@
-"""Progress of long work: on a terminal only."""
+"""Show the progress of long work, if stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ __all__ = ["bar", "progress", "steps"]
 
 @contextmanager
 def progress(total: int | None, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """Show how many bytes were handled, of ``total`` if that is known; yields what to call with more bytes."""
+    """Show how many bytes are done; yield a function to call with the number of bytes after each step.
+
+    Args:
+        total: the number of all bytes; None if it is not known.
+        quiet: whether to show nothing.
+    """
     if quiet or not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -35,7 +40,7 @@ def progress(total: int | None, *, quiet: bool) -> Iterator[Callable[[int], None
 
 @contextmanager
 def bar(label: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """Show how much of some work is done; yields what to call with (done, total)."""
+    """Show how much of some work is done; yield a function to call with (done, total)."""
     if quiet or not sys.stderr.isatty():
         yield lambda *_: None
         return
@@ -48,17 +53,17 @@ def bar(label: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], Non
 
 @contextmanager
 def steps(opened: UriFilter, label: str, *, quiet: bool = False) -> Iterator[None]:
-    """Show how far a filter's long work has come."""
+    """Show the progress of a filter's rotation, restore, union or checkpoint."""
     with bar(label, quiet=quiet) as report:
         opened.on_progress = report
         yield
 
 
 class _Stderr(io.FileIO):
-    """stderr, whose terminal may be closed while progress is shown."""
+    """stderr, which swallows errors if its terminal is closed while progress is shown."""
 
     def write(self, data: Any) -> int:
-        """Write, as long as there is somebody to read it."""
+        """Write bytes; drop them if the terminal is closed."""
         try:
             return super().write(data)
         except OSError:

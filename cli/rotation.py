@@ -15,15 +15,15 @@ from .progress import steps
 
 __all__ = ["rotate", "union"]
 
-#: What ``rotate --due`` exits with when nothing was due.
+#: The exit code of ``rotate --due`` when no rotation was due.
 NOTHING_DUE = 3
 
 
 @click.command()
 @click.argument("names", type=filter_name, nargs=-1)
-@click.option("--due", is_flag=True, help="Only what is due; without NAMES look at every filter. For cron.")
-@click.option("--epoch", type=int, help="Only if the filter is in this epoch: of many who say so one rotates.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("--due", is_flag=True, help="Rotate only filters that are due; without NAMES all of them. For cron.")
+@click.option("--epoch", type=int, help="Rotate only from this epoch: of several calls that name it, one rotates.")
+@click.option("--dry-run", is_flag=True, help="Print the rotations that would be done, and do nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @shared
 @pass_shared
@@ -32,8 +32,8 @@ def rotate(
 ) -> None:
     """Close today's slice of ring and rolling filters, begin the next, and let the oldest expire.
 
-    Finishes a rotation that somebody has left, too. With --due exits with 0 if anything was rotated, with 3 if nothing
-    was due, with 2 on errors. A rotation that comes late happens once, however many periods were missed.
+    Finishes an interrupted rotation, too. A late rotation happens once, however many periods were missed. With --due
+    exits with 0 if any filter was rotated, with 3 if none was due, with 2 on errors.
 
     \b
     Example:
@@ -63,7 +63,7 @@ def rotate(
         raise click.exceptions.Exit(NOTHING_DUE)
 
 
-def _one(  # a filter's options
+def _one(
     options: Shared, name: str, *, due: bool, epoch: int | None, dry_run: bool, named: bool, quiet: bool
 ) -> list[dict[str, Any]]:
     """Rotate one filter; return its row, or none if nothing was due."""
@@ -92,9 +92,9 @@ def _one(  # a filter's options
 @shared
 @pass_shared
 def union(options: Shared, target: str, sources: tuple[str, ...], *, quiet: bool) -> None:
-    """Insert into TARGET all that the SOURCES have seen; they must be of equal geometry, hash and seed.
+    """Insert all items of the SOURCES into TARGET. All must have the same geometry, hash and seed.
 
-    `create --like` makes such filters.
+    `urifilter create --like` makes such filters.
 
     \b
     Example:

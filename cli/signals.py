@@ -1,4 +1,4 @@
-"""Stopping where nothing is lost."""
+"""Hold signals back until the command can stop without loss."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Interrupted", "Signals", "name_of"]
 
-#: Signals that end a process by default and can be held back; not those by which a fault in the program shows, and
-#: not SIGPIPE and SIGXFSZ, which Python ignores, so that writing fails. Not every system has all of them.
+#: Signals that end a process by default and can be held back. Signals of faults (SIGSEGV …) are not among them, nor
+#: SIGPIPE and SIGXFSZ: Python ignores those, so that writing fails. Not every system has all of these.
 _NAMES = (
     "SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGABRT", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGXCPU", "SIGUSR1",
     "SIGUSR2", "SIGPOLL", "SIGPWR", "SIGSTKFLT",
@@ -26,18 +26,18 @@ _ENDING = {getattr(signal, name) for name in _NAMES if hasattr(signal, name)}
 if hasattr(signal, "SIGRTMIN"):
     _ENDING |= {*range(signal.SIGRTMIN, signal.SIGRTMAX + 1)}
 
-#: What a signal does that nobody has ignored, as nohup and a shell's ``&`` do, or handles.
+#: The handlers of a signal that is neither ignored (as by nohup, or a shell's ``&``) nor handled by other code.
 _UNTOUCHED = (signal.SIG_DFL, signal.default_int_handler)
 
-#: Those that come from a keyboard: one that comes once more ends the process at once.
+#: Signals from a keyboard: a second one ends the process at once.
 _KEYBOARD = (signal.SIGINT, signal.SIGQUIT)
 
-#: Seconds in which one signal may come several times: from a terminal and from the shell, or from ``timeout``.
+#: Seconds in which the same signal may come twice for one keystroke: from a terminal and the shell, or ``timeout``.
 ONE = 0.5
 
 
 def name_of(number: int) -> str:
-    """Return what a signal is called; of those for free use only the first and the last have names."""
+    """Return a signal's name, or its number: most real-time signals have no name."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -48,7 +48,7 @@ class Interrupted(Exception):
     """A signal asked to stop.
 
     Attributes:
-        number: of the signal.
+        number: the signal's number.
     """
 
     def __init__(self, number: int) -> None:
@@ -57,10 +57,10 @@ class Interrupted(Exception):
 
 
 class Signals:
-    """Holds back every signal that would end the process, until it is safe to stop.
+    """Holds back every signal that would end the process, until the command can stop without loss.
 
-    Only a keyboard's signal that comes again, half a second or more after the first, ends the process at once. What
-    was ignored at the start stays ignored. Used as a context manager; ``allowed()`` marks where stopping loses nothing.
+    It is a context manager; ``allowed()`` marks the places where the command can stop. A second signal from the
+    keyboard, half a second or more after the first, ends the process at once. Ignored signals stay ignored.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Signals:
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
-        """Raise Interrupted here, for a signal that came before or comes now."""
+        """Raise Interrupted in the body, for a signal that was held back or comes now."""
         self._safe = True
         try:
             if self._caught is not None:
@@ -97,9 +97,13 @@ class Signals:
             self._safe = False
 
     def wait(self, descriptor: int | None = None, seconds: float | None = None) -> None:
-        """Wait until a file can be read, or for some seconds, where stopping is allowed.
+        """Wait until a file can be read, until some seconds are over, or until a signal comes.
 
-        A signal that comes just before a call that reads or sleeps would not end it.
+        A plain read or sleep would miss a signal that comes just before it. Call it within ``allowed()``.
+
+        Args:
+            descriptor: the file; None: no file.
+            seconds: the longest time to wait; None: no limit.
         """
         files = [self._woken] if descriptor is None else [self._woken, descriptor]
         select.select(files, [], [], seconds)
@@ -112,5 +116,5 @@ class Signals:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         if self._safe:
-            self._safe = False  # raised once: what is cleaned up then is not interrupted
+            self._safe = False  # raise once, so that a second signal does not interrupt the cleaning up
             raise Interrupted(self._caught)

@@ -1,7 +1,7 @@
-"""Standard streams that were closed before the program began (``>&-``), or that nobody reads any more.
+"""Standard streams that were closed before the program began (``>&-``), or that have lost their reader.
 
-Without something in the place of a closed one, the first file or connection that is opened would be stdout; and
-Python's own objects for the streams would be None.
+A closed stream needs a stand-in: otherwise the first file or connection that is opened would become stdout, and
+``sys.stdout`` would be None.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ __all__ = ["STDERR", "STDOUT", "drop_unwritten", "explained", "take_closed", "to
 
 STDOUT, STDERR = 1, 2
 
-#: For each standard stream how /dev/null stands in for it: what is read from stdin or written to stdout fails, as it
-#: does with a closed one; what is said on stderr vanishes.
+#: The mode in which /dev/null is opened as each standard stream. Reading stdin and writing stdout fail then, as with a
+#: closed stream; text for stderr vanishes.
 _STAND_INS = (os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)
 
 
 def take_closed() -> None:
-    """Put something in the place of each standard stream that is closed."""
+    """Open a stand-in for each standard stream that is closed."""
     for descriptor, mode in enumerate(_STAND_INS):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, mode)  # the lowest number that is free is this one
+            os.open(os.devnull, mode)  # the system takes the lowest free number, which is this stream's
     if sys.stdin is None:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115 - open as long as the program runs
     if sys.stdout is None:
@@ -35,14 +35,14 @@ def take_closed() -> None:
 
 
 def explained(error: Exception) -> str:
-    """Return the text of an error; of what failed because stdout is closed, that."""
+    """Return the text of an error; for a write to a closed stdout, say so."""
     if isinstance(error, OSError) and error.errno == errno.EBADF:
         return "stdout is closed: there is nowhere to print to"
     return str(error)
 
 
 def drop_unwritten() -> None:
-    """Forget what could not be written to stdout and was told: Python would try, and fail, once more at the end."""
+    """Drop text that could not be written to stdout; otherwise Python tries again at exit and fails with a message."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -50,7 +50,7 @@ def drop_unwritten() -> None:
 
 
 def to_nowhere(descriptor: int) -> None:
-    """Let what is written to stdout or stderr vanish: its reader or terminal is gone, and the work goes on."""
+    """Point stdout or stderr to /dev/null, so that the work goes on without its reader."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)

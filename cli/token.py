@@ -25,14 +25,22 @@ def token() -> None:
 
 @token.command()
 @click.argument("name")
-@click.option("--filter", "filters", multiple=True, metavar="NAME", help="For this filter, or news-*; all by default.")
 @click.option(
-    "--access", type=click.Choice(tokens.ACCESS), default="write", show_default=True, help="write: read, too."
+    "--filter",
+    "filters",
+    multiple=True,
+    metavar="NAME",
+    help="Allow this filter, or all of news-*; by default all filters.",
+)
+@click.option(
+    "--access", type=click.Choice(tokens.ACCESS), default="write", show_default=True, help="write includes read."
 )
 @shared
 @pass_shared
 def new(options: Shared, name: str, filters: tuple[str, ...], access: str) -> None:
-    """Make a token: the lines for the settings, which hold only its hash, on stdout; itself, this once, on stderr.
+    """Make a token. Prints the lines for the settings, which have its hash, on stdout, and the token on stderr.
+
+    The token is shown only this once.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""``worker``, and beside it ``checkpoint`` and ``restore`` for one filter by hand."""
+"""``worker``, and ``checkpoint`` and ``restore``, which do its work for one filter by hand."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ __all__ = ["checkpoint", "restore", "worker"]
 
 @click.command()
 @click.argument("name", type=filter_name)
-@click.option("--full", is_flag=True, help="Write everything, also what has not changed since the last.")
+@click.option("--full", is_flag=True, help="Write all shards, also those that have not changed.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @shared
 @pass_shared
 def checkpoint(options: Shared, name: str, *, full: bool, quiet: bool) -> None:
-    """Write a filter back to its archive, as far as it has changed; inserts go on meanwhile.
+    """Write the changed shards of a filter to its archive. Inserts go on meanwhile.
 
     \b
     Example:
@@ -56,7 +56,7 @@ def checkpoint(options: Shared, name: str, *, full: bool, quiet: bool) -> None:
 @shared
 @pass_shared
 def restore(options: Shared, name: str, *, quiet: bool) -> None:
-    """Bring a filter back from its archive: all of it, or what Redis has lost or has older than the archive.
+    """Restore a filter from its archive: the shards that Redis has lost, or has in an older state.
 
     \b
     Example:
@@ -80,13 +80,13 @@ def restore(options: Shared, name: str, *, quiet: bool) -> None:
 
 
 class _Stop:
-    """A signal that asks to stop ends the work between two steps, and any sleep at once."""
+    """Ends the work between two steps, or a sleep, when a signal asks to stop."""
 
     def __init__(self, signals: Signals) -> None:
         self._signals, self._raised = signals, False
 
     def check(self) -> None:
-        """Raise Interrupted once: what is cleaned up then is not interrupted."""
+        """Raise Interrupted once, so that a second signal does not interrupt the cleaning up."""
         if not self._raised:
             try:
                 with self._signals.allowed():
@@ -116,10 +116,10 @@ def _log_to(path: Path | None) -> None:
     type=filter_name,
     multiple=True,
     metavar="NAME",
-    help="Only this one; may be said several times.",
+    help="Look after this filter only; may be given several times.",
 )
 @click.option("--checkpoint-every", default="5m", show_default=True, metavar="TIME", help="45s, 10m, 6h, 1d.")
-@click.option("--once", is_flag=True, help="Do what is due, and checkpoints in any case, and end. For timers.")
+@click.option("--once", is_flag=True, help="Do one round, with a checkpoint of each filter, and end. For timers.")
 @daemon_options
 @shared
 @pass_shared
@@ -136,10 +136,10 @@ def worker(
     pidfile: Path | None,
     log_file: Path | None,
 ) -> None:
-    """Write filters back to their archive, rotate them on time, and bring back what a server has lost.
+    """Write filters to their archive, rotate them on time, and restore those that a server has lost.
 
-    Looks after all filters, those too that only the archive knows any more. Any number of workers may run: a filter
-    has one at a time. SIGTERM ends it between two pieces.
+    Looks after all filters, also those that only the archive has. Any number of workers may run; one at a time looks
+    after a filter. SIGTERM ends a worker between two steps.
 
     \b
     Example:
@@ -150,7 +150,7 @@ def worker(
     every = float(seconds_of(period_of(checkpoint_every)))
     archive = options.archive or os.environ.get(ARCHIVE_VARIABLE)
     home = named_home(archive)
-    list_filters(**options.where())  # a wrong address is told before it is in the background
+    list_filters(**options.where())  # a wrong address is reported before the worker goes into the background
     if home is not None:
         drive(home.filters())
         drive(home.close())

@@ -1,8 +1,7 @@
-"""Make ``urls.txt``: some thousands of real-looking URIs as a crawler finds them, made up here.
+"""Make ``urls.txt``, some thousand invented URIs as a crawler finds them: ``python make_urls.py > urls.txt``.
 
-``python make_urls.py > urls.txt``. Hosts are reserved names (RFC 2606). Many URIs come again, as they are or spelled
-otherwise: case of scheme and host, default ports, fragments, order of parameters, tracking parameters, hosts
-without a scheme.
+Hosts are reserved names (RFC 2606). Many URIs come again, unchanged or in another spelling: the case of scheme and
+host, default ports, fragments, the order of parameters, tracking parameters, hosts without a scheme.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import random
 import sys
 
 LINES = 5000
-#: Lines of which the URI, in some spelling, stood in the file before.
+#: The share of lines that repeat an earlier URI, in some spelling.
 AGAIN = 0.4
 
 SITES = ("www.example.com", "news.example.com", "shop.example.org", "example.org", "blog.example.net", "wiki.example")
@@ -25,7 +24,7 @@ TRACKING = ("utm_source=feed", "utm_medium=mail", "fbclid=IwAR0example", "gclid=
 
 
 def new_uri(dice: random.Random) -> str:
-    """Make up a URI."""
+    """Return a random URI."""
     path = "/".join([dice.choice(SECTIONS), *("-".join(dice.sample(WORDS, 3)) for _ in range(dice.randint(0, 2)))])
     pairs = [f"{name}={dice.randint(1, 500)}" for name in dice.sample(PARAMETERS, dice.choice((0, 0, 1, 2, 3)))]
     ending = dice.choice(("", "", ".html", "/"))
@@ -33,7 +32,7 @@ def new_uri(dice: random.Random) -> str:
 
 
 def respell(uri: str, dice: random.Random) -> str:
-    """Spell a URI in one of the ways that browsers take for the same page."""
+    """Return another spelling of a URI that leads to the same page, or the URI itself."""
     base, _, query = uri.partition("?")
     site = base.split("/")[2]
     pairs = query.split("&") if query else []
@@ -52,7 +51,7 @@ def respell(uri: str, dice: random.Random) -> str:
 
 
 def make(lines: int = LINES, seed: int = 1) -> list[str]:
-    """Return the lines; the same for the same arguments."""
+    """Return the lines of the file; the same arguments give the same lines."""
     dice = random.Random(seed)
     known: list[str] = []
     made = []

@@ -40,8 +40,8 @@ T = TypeVar("T")
 class AsyncUriFilter(OpenedFilter):
     """A shared set of seen items, inside a Redis or Valkey server, for asyncio.
 
-    The methods are those of ``UriFilter``, with its arguments, answers and errors. A call whose task is cancelled
-    may have inserted: ``unresolved`` has it, and ``retry=`` gets its answers.
+    The methods are those of ``UriFilter``, with the same arguments, answers and errors. A call of a cancelled task may
+    have inserted its items: ``unresolved`` has the call, and ``retry=`` gets its answers.
     """
 
     def __init__(self, connector: AsyncConnector, session: Session) -> None:
@@ -63,36 +63,35 @@ class AsyncUriFilter(OpenedFilter):
         """Make a filter, or open it if it is there with the same settings.
 
         Args:
-            name: 1 to 64 of ``A-Z a-z 0-9 . _ -``.
-            capacity: items of the whole window (growing: of the first slice).
-            error_rate: the probability, at capacity, that an item not seen is taken for seen, over all slices.
+            name: the filter's name: 1 to 64 of ``A-Z a-z 0-9 . _ -``.
+            capacity: the number of items that the whole window holds (growing: the first slice).
+            error_rate: the probability, at capacity, that an unseen item is answered "seen", over all slices.
             layout: ``blocked`` (fast), ``classic`` (smallest) or ``counting`` (items can be removed; forever only).
             retention: ``forever``, ``growing``, ``ring`` or ``rolling``.
-            slices: ring and rolling: the window in periods; what was seen expires that many rotations later.
+            slices: ring and rolling: the window in periods; an item expires that many rotations later.
             period: ring and rolling: time between rotations: ``45s``, ``10m``, ``6h``, ``1d``, ``2w``, or seconds.
-            write: ring: ``newest`` (None means that; the slices are written once, and all are looked at) or ``all``
-                (all are written, and one is looked at).
-            expire_after: ring and rolling: ``first-seen`` (None means that) or ``last-seen``.
-            period_capacity: ring with write newest: items that one period may bring; None: 2 capacity / slices.
+            write: ring: ``newest`` (write one slice, test all) or ``all`` (write all slices, test one); None: newest.
+            expire_after: ring and rolling: ``first-seen`` or ``last-seen``; None: first-seen.
+            period_capacity: ring with write newest: the most new items of one period; None: 2 capacity / slices.
             shards: 1 to 4096, above 64 a power of two; None: the fewest that keep bitmaps under 16 MiB.
             normalize: ``none``, ``whatwg`` or ``sorted``.
             hash: ``mmh3``, ``md5`` or ``blake2b`` (keyed: for hostile input).
             seed: for mmh3 a 32-bit number, for blake2b 32 hex digits; None: random.
-            large: make it even if it takes more than half of the memory that the server has free.
-            archive: where checkpoints and closed slices go, and what is restored from: ``file:///…`` or
-                ``mongodb://…/database``; None: ``URIFILTER_ARCHIVE``, else none (rolling: Redis, for closed slices).
+            large: make the filter even if it takes more than half of the server's free memory.
+            archive: the place of checkpoints and closed slices: ``file:///…`` or ``mongodb://…/database``; None:
+                ``URIFILTER_ARCHIVE``, else no archive (rolling: closed slices stay in Redis).
             redis: a URL or a ``redis.asyncio.Redis``; None: ``URIFILTER_REDIS_URL``, else the embedded server.
-            prefix: what all keys begin with.
+            prefix: the beginning of all keys.
             timeouts: how long to wait for the server.
 
         Raises:
             ValueError: a setting is not possible.
-            TooLarge: it takes more memory than the server has free, or more than half of that without ``large``.
-            ConfigMismatch: the filter exists with other settings; each is named.
+            TooLarge: the filter takes more than the server's free memory, or over half of it without ``large``.
+            ConfigMismatch: the filter exists with other settings; the error names each.
             SliceLost: parts of the filter are missing.
-            Restoring: another process is bringing the filter back from its archive.
-            ArchiveError: the archive is away, damaged, not named, or not the filter's.
-            ServerUnavailable: the server is away, or refuses.
+            Restoring: another process is restoring the filter from its archive.
+            ArchiveError: the archive is away or damaged, was not named, or belongs to another filter.
+            ServerUnavailable: the server cannot be reached, or refuses the connection.
 
         Example:
             >>> news = await AsyncUriFilter.create("more", capacity=10_000_000, error_rate=1e-6)
@@ -114,24 +113,24 @@ class AsyncUriFilter(OpenedFilter):
     ) -> Self:
         """Open a filter that exists in Redis or its archive.
 
-        With its archive it is restored if Redis came back empty, older than the archive, or without some slices.
+        The filter is restored from the archive if Redis came back empty, in an older state, or without some slices.
 
         Args:
-            name: of the filter.
-            archive: where checkpoints and closed slices are: ``file:///…`` or ``mongodb://…/database``; None:
-                ``URIFILTER_ARCHIVE``, else none.
+            name: the filter's name.
+            archive: the place of checkpoints and closed slices: ``file:///…`` or ``mongodb://…/database``; None:
+                ``URIFILTER_ARCHIVE``, else no archive.
             redis: a URL or a ``redis.asyncio.Redis``; None: ``URIFILTER_REDIS_URL``, else the embedded server.
             prefix: the beginning of all keys.
             timeouts: how long to wait for the server.
 
         Raises:
-            FilterNotFound: there is none of that name.
-            ConfigMismatch: ``archive`` has another filter of this name than Redis, or was given for one without.
+            FilterNotFound: there is no filter of this name.
+            ConfigMismatch: the archive has another filter of this name, or the filter was made without an archive.
             SliceLost: parts of the filter are missing.
-            Restoring: another process is bringing the filter back from its archive.
-            ArchiveMissing: there is no filter, but this user has seen one with an archive, which the message names.
-            ArchiveError: the archive is away, damaged, or not the filter's.
-            ServerUnavailable: the server is away, or refuses.
+            Restoring: another process is restoring the filter from its archive.
+            ArchiveMissing: there is no filter, but this user has opened one with an archive; the message names it.
+            ArchiveError: the archive is away or damaged, or belongs to another filter.
+            ServerUnavailable: the server cannot be reached, or refuses the connection.
 
         Example:
             >>> await AsyncUriFilter.open("nothing")
@@ -175,7 +174,7 @@ class AsyncUriFilter(OpenedFilter):
         max_age: int | None = None,
         retry: UriFilterError | None = None,
     ) -> T:
-        """Ask about items; return what ``read`` makes of the batch once it has all answers."""
+        """Ask about items; call ``read`` with the batch once it has all answers, and return its result."""
         self._connector.check_loop()
         batch = items.batch_of(self._session, command, items.listed(uris), retry, max_age)
         with self._session.pending.hold(batch):
@@ -193,8 +192,8 @@ class AsyncUriFilter(OpenedFilter):
 
         Raises:
             BadItem: the item cannot be filtered.
-            ValueError: ``max_age`` is not for this filter, or ``retry`` is not of this call.
-            FilterFull: growing: no further slice can be made.
+            ValueError: this filter takes no such ``max_age``, or ``retry`` is the error of another call.
+            FilterFull: growing: the filter has the most slices that it can have.
             AnswerLost: the retries ran out, and the item may have been inserted: pass the error as ``retry=``.
             UriFilterError: any other of the tree in ``errors``.
 
@@ -211,9 +210,8 @@ class AsyncUriFilter(OpenedFilter):
     ) -> list[int]:
         """Insert items; return the age of each.
 
-        Age 0 is new. Age n was seen, in the n-th newest slice (rolling: 1 in today, 2 before; ring with write all: 1).
-        An
-        item that is given twice is new once.
+        Age 0: the item is new. Age n: the item was seen, in the n-th newest slice (rolling: 1 in today, 2 before; ring
+        with write all: 1). An item that is given twice is new once.
 
         Args:
             uris: any number of items; all are checked before any is sent.
@@ -224,10 +222,10 @@ class AsyncUriFilter(OpenedFilter):
             One age an item, in the order of the items.
 
         Raises:
-            BadItem: with the indices of all bad items; nothing was inserted.
+            BadItem: some items cannot be filtered; the error has their indices; nothing was inserted.
             TypeError: one string was given instead of a list.
-            ValueError: ``max_age`` is not for this filter, or ``retry`` is not of this call.
-            FilterFull: growing: no further slice can be made.
+            ValueError: this filter takes no such ``max_age``, or ``retry`` is the error of another call.
+            FilterFull: growing: the filter has the most slices that it can have.
             AnswerLost: the retries ran out; ``answers`` has the ages that arrived, ``retry=`` asks for the others.
             UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
 
@@ -251,10 +249,10 @@ class AsyncUriFilter(OpenedFilter):
             The caller's own objects.
 
         Raises:
-            BadItem: with the indices of all bad items; nothing was inserted.
+            BadItem: some items cannot be filtered; the error has their indices; nothing was inserted.
             TypeError: one string was given instead of a list.
-            ValueError: ``max_age`` is not for this filter, or ``retry`` is not of this call.
-            FilterFull: growing: no further slice can be made.
+            ValueError: this filter takes no such ``max_age``, or ``retry`` is the error of another call.
+            FilterFull: growing: the filter has the most slices that it can have.
             AnswerLost: the retries ran out; ``answers`` has the ages that arrived, ``retry=`` asks for the others.
             UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
 
@@ -278,19 +276,17 @@ class AsyncUriFilter(OpenedFilter):
     ) -> AsyncIterator[T]:
         """Yield the new items of a stream of any length, in their order; memory is bounded.
 
-        Items are inserted in windows of some thousand. When the loop ends early, the new items that were inserted and
-        not
-        yielded are forgotten again. When an error ends a window, the items that are known to be new are yielded first;
-        the
-        error's ``items`` are the window's, for ``retry=`` of ``unique``.
+        Items are inserted in windows of some thousand. If the loop ends early, the new items that were inserted and not
+        yielded are forgotten again. If an error ends a window, the items that are known to be new are yielded first.
+        The ``items`` of the error are those of the window: pass both to ``unique``, the error as ``retry=``.
 
         Args:
             uris: the stream, which may be asynchronous.
             max_age: ring: an item that was seen only in slices older than this counts as new; None: any age is seen.
 
         Raises:
-            BadItem: with the indices of all bad items of a window; nothing of the window was inserted.
-            ValueError: ``max_age`` is not for this filter.
+            BadItem: some items of a window cannot be filtered; nothing of the window was inserted.
+            ValueError: this filter takes no such ``max_age``.
             AnswerLost: the retries ran out; ``answers`` has the ages that arrived.
             UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
 
@@ -309,7 +305,7 @@ class AsyncUriFilter(OpenedFilter):
             except BaseException:
                 if failed is None:
                     await self.forget(left)
-                else:  # nobody hears of it otherwise
+                else:  # the loop has ended with another error, so only ``unresolved`` can tell of this one
                     self._session.pending.keep(failed.batch)
                 raise
             if failed is not None:
@@ -337,7 +333,7 @@ class AsyncUriFilter(OpenedFilter):
 
         Raises:
             BadItem: the item cannot be filtered.
-            ValueError: ``max_age`` is not for this filter.
+            ValueError: this filter takes no such ``max_age``.
             UriFilterError: any other of the tree in ``errors``.
 
         Example:
@@ -357,9 +353,9 @@ class AsyncUriFilter(OpenedFilter):
             One age an item, in the order of the items.
 
         Raises:
-            BadItem: with the indices of all bad items.
+            BadItem: some items cannot be filtered; the error has their indices.
             TypeError: one string was given instead of a list.
-            ValueError: ``max_age`` is not for this filter.
+            ValueError: this filter takes no such ``max_age``.
             UriFilterError: any other of the tree in ``errors``.
 
         Example:
@@ -378,9 +374,9 @@ class AsyncUriFilter(OpenedFilter):
             retry: the error that this method raised for the same items; only items without an answer are asked again.
 
         Raises:
-            BadItem: with the indices of all bad items; nothing was forgotten.
+            BadItem: some items cannot be filtered; the error has their indices; nothing was forgotten.
             TypeError: one string was given instead of a list.
-            ValueError: ``retry`` is not of this call.
+            ValueError: ``retry`` is the error of another call.
             AnswerLost: the retries ran out; ``answers`` has the answers that arrived, ``retry=`` asks for the others.
             UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
 
@@ -397,18 +393,17 @@ class AsyncUriFilter(OpenedFilter):
     async def remove(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[bool]:
         """Take items out again, layout counting only; return whether each was there.
 
-        Remove only items that certainly were inserted. The filter notices most others; the rest hide other items.
-        ``forget``
-        is safe for all.
+        Remove only items that certainly were inserted. The filter notices most others. Removing an unnoticed one makes
+        other items new again. ``forget`` is safe for all items.
 
         Args:
             uris: any number of items.
             retry: the error that this method raised for the same items; only items without an answer are asked again.
 
         Raises:
-            BadItem: with the indices of all bad items; nothing was removed.
+            BadItem: some items cannot be filtered; the error has their indices; nothing was removed.
             TypeError: one string was given instead of a list.
-            ValueError: the layout is another, or ``retry`` is not of this call.
+            ValueError: the layout is not ``counting``, or ``retry`` is the error of another call.
             AnswerLost: the retries ran out; ``answers`` has the answers that arrived, ``retry=`` asks for the others.
             UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
 
@@ -436,13 +431,12 @@ class AsyncUriFilter(OpenedFilter):
         """Rotate a ring or rolling filter once, and finish a rotation that was left unfinished.
 
         Args:
-            expected_epoch: rotate only if the filter is in this epoch, so that of many processes that ask one rotates;
-                None:
+            expected_epoch: rotate only if the filter is in this epoch, so that one of many processes rotates; None:
                 rotate in any case.
             dry_run: change nothing; return the epoch that would be reached.
 
         Raises:
-            RotationConflict: the filter is not, or not any more, in ``expected_epoch``.
+            RotationConflict: the filter is in another epoch than ``expected_epoch``.
             ArchiveError: rolling: the archive is away or damaged.
             UriFilterError: the retention does not rotate by time; any other of the tree in ``errors``.
 
@@ -505,7 +499,7 @@ class AsyncUriFilter(OpenedFilter):
         """Write all changes since the last checkpoint to the archive; inserts go on meanwhile.
 
         Args:
-            full: write everything, for an archive in which something was damaged.
+            full: write all shards, also unchanged ones; for an archive that was damaged.
 
         Raises:
             ArchiveMissing: the filter has no archive, or the archive was not named.
@@ -522,14 +516,14 @@ class AsyncUriFilter(OpenedFilter):
         """Insert all items that other filters have seen, on this server and of equal geometry, hash and seed.
 
         Args:
-            sources: their names; ``create(name, **news.settings)`` makes such a filter.
+            sources: the names of the other filters; ``create(name, **news.settings)`` makes such a filter.
 
         Returns:
-            The approximate number of those items.
+            The approximate number of items that were added.
 
         Raises:
-            FilterNotFound: there is no such filter.
-            ConfigMismatch: a source has other geometry, hash or seed; each difference is named.
+            FilterNotFound: this filter, or a source, does not exist.
+            ConfigMismatch: a source has another geometry, hash or seed; the error names each difference.
             UriFilterError: any other of the tree in ``errors``.
 
         Example:
@@ -569,11 +563,11 @@ class AsyncUriFilter(OpenedFilter):
         """Remove the filter with all its items, and its archive unless ``keep_archive``.
 
         Args:
-            keep_archive: leave the archive's part, from which the filter can be restored.
+            keep_archive: keep the filter in its archive, so that it can be restored.
 
         Raises:
             ConfigMismatch: the filter was dropped and created anew by another process.
-            ArchiveMissing: the filter has an archive, which was not named.
+            ArchiveMissing: the filter has an archive, and the caller has not named it.
             UriFilterError: any other of the tree in ``errors``.
 
         Example:

@@ -1,4 +1,4 @@
-"""A filter that is open, as far as nothing is asked of its server: both clients are one."""
+"""An open filter: the part of both clients that needs no server."""
 
 from __future__ import annotations
 

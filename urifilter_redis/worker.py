@@ -1,7 +1,7 @@
-"""The worker: rotates and checkpoints filters on time, and brings back those that a server has lost.
+"""The worker: rotates and checkpoints filters on time, and restores filters that a server has lost.
 
-Any number may run; for each filter one at a time is let do it, by a lease in ``meta``. Nothing depends on that: what
-two do at once, or one that wakes up late, is fenced by the scripts and by what the archive's documents were.
+Any number of workers may run. A lease in ``meta`` lets one worker at a time look after a filter. The lease only saves
+work: the fences of the scripts and of the archive's documents keep two workers from harming each other.
 """
 
 from __future__ import annotations
@@ -34,22 +34,24 @@ __all__ = ["Attended", "Worker"]
 
 log = logging.getLogger("urifilter_redis.worker")
 
-#: Seconds between two looks at whether anything is due, at most.
+#: The longest time between two rounds of a worker, seconds.
 LONGEST_SLEEP = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Attended:
-    """What a worker did to one filter; the attributes are the keys of its JSON.
+    """The work that a worker did for one filter; the attributes are the keys of its JSON.
 
     Attributes:
-        filter: name.
-        restored: shards that were brought back; epoch: that it was rotated to, or None.
-        checkpoint: number of the checkpoint that was written or found to be enough, or None if none was due.
-        shards: that it wrote; size: bytes that it wrote.
-        problems: what went wrong without stopping it.
-        error: what stopped it, or None.
-        busy: another worker has this filter.
+        filter: the filter's name; empty if the filters could not be listed.
+        restored: the number of shards that were restored.
+        epoch: the epoch after the rotation; None if no rotation was due.
+        checkpoint: the number of the newest checkpoint, written now or still good; None if none was due.
+        shards: the number of shards that the checkpoint wrote.
+        size: bytes that the checkpoint wrote.
+        problems: one text for each problem that did not stop the work.
+        error: a text that says why the work stopped; None if it did not.
+        busy: whether another worker looks after the filter; rotation and checkpoint are left to it then.
     """
 
     filter: str
@@ -65,18 +67,26 @@ class Attended:
 
 @dataclass(slots=True)
 class Worker:
-    """Looks after filters.
+    """Looks after filters: restores, rotates and checkpoints each one when that is due.
 
     Attributes:
-        redis, prefix, archive: where they are, as for ``UriFilter.open``.
-        home: of the archive, if any: filters that are registered there are looked after even if Redis has lost them.
+        redis: the server's address, as for ``UriFilter.open``.
+        prefix: the first part of all keys, as for ``UriFilter.open``.
+        archive: the archive's address, as for ``UriFilter.open``; None: there is no archive.
+        home: the home of this archive, or None. With all filters, those that only the archive has are restored.
         every: seconds between two checkpoints of a filter.
-        names: of the filters; empty for all.
-        check: called between any two steps; what it raises ends the work there, where nothing is lost.
-        token: what its leases are known by.
+        names: the names of the filters; empty: all filters.
+        check: a function that is called between two steps. An error of it ends the work without loss.
+        token: the name of this worker in its leases.
+
+    Example:
+        >>> home = open_home("file:///srv/uris")
+        >>> worker = Worker("redis://localhost:6379/0", "urifilter", "file:///srv/uris", home, every=300.0)
+        >>> [(done.filter, done.error) for done in worker.once()]
+        [('images', None), ('news', None)]
 
     Raises:
-        ValueError: one of ``names`` cannot be a filter's.
+        ValueError: one of ``names`` cannot be the name of a filter.
     """
 
     redis: str | None
@@ -93,13 +103,21 @@ class Worker:
             check_name(name)
 
     def run(self, sleep: Callable[[float], object] = time.sleep) -> None:
-        """Look after the filters until ``check`` or ``sleep`` raises."""
+        """Look after the filters, round after round, until ``check`` or ``sleep`` raises an error.
+
+        Args:
+            sleep: a function that waits for some seconds between two rounds.
+        """
         while True:
             self.once()
             sleep(min(self.every, LONGEST_SLEEP))
 
     def once(self, *, force: bool = False) -> list[Attended]:
-        """Do what is due, once; with ``force`` checkpoints are due. What fails is logged and returned."""
+        """Look after each filter once. Errors are logged and returned, so that the other filters get their turn.
+
+        Args:
+            force: write a checkpoint of each filter, whether it is due or not.
+        """
         try:
             wanted = self.names or self._all()
         except UriFilterError as error:
@@ -117,7 +135,7 @@ class Worker:
         try:
             connector, session = connect(name, self.redis, self.prefix, None, self.archive or "")
             session.check = self.check
-            session.insists = False  # the archive is for those filters that have one
+            session.insists = False  # filters without an archive are opened, too
             with UriFilter(connector, session) as opened:
                 drive(open_(session), connector, self.check)
                 done = _Attention(self, opened, session, connector).run(force=force)
@@ -128,7 +146,7 @@ class Worker:
 
 
 class _Attention:
-    """One filter's turn."""
+    """The work for one filter, under the worker's lease."""
 
     def __init__(self, worker: Worker, opened: UriFilter, session: Session, connector: Connector) -> None:
         self._worker, self._opened = worker, opened
@@ -139,7 +157,8 @@ class _Attention:
         opened = self._opened
         restored = opened.restored
         if restored:
-            log.info("%s: restored %d shards to checkpoint %d", opened.name, restored.shards, restored.checkpoint)
+            shards = "1 shard" if restored.shards == 1 else f"{restored.shards} shards"
+            log.info("%s: restored %s to checkpoint %d", opened.name, shards, restored.checkpoint)
         found: dict[str, object] = {"restored": restored.shards if restored else 0}
         found["problems"] = restored.problems if restored else ()
         if not self._lease("take"):
@@ -161,7 +180,7 @@ class _Attention:
         return {"epoch": done.epoch, "problems": done.problems}
 
     def _checkpoint(self, *, force: bool) -> dict[str, object]:
-        """Write back if it is due; after a rotation it is, so that what was closed is not needed as it was."""
+        """Write a checkpoint if one is due; a rotation makes it due, so that a restore has the new slices."""
         opened = self._opened
         if opened.config.archive in {None, "redis"}:
             return {}

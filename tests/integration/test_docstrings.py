@@ -12,12 +12,17 @@ import os
 import re
 import time
 import traceback
+from pathlib import Path
 
 import pytest
 
 import urifilter_redis
 from urifilter_redis import AsyncUriFilter, Timeouts, UriFilter, drop_filter, errors, list_filters
+from urifilter_redis.archive import export, register, upkeep
+from urifilter_redis.archive.homes import opening
+from urifilter_redis.engine.driver import drive
 from urifilter_redis.opened import OpenedFilter
+from urifilter_redis.worker import Worker
 
 CLASSES = {"UriFilter": (OpenedFilter, UriFilter), "AsyncUriFilter": (OpenedFilter, AsyncUriFilter)}
 FILTERS = {
@@ -26,6 +31,10 @@ FILTERS = {
     "daily": {"retention": "ring", "slices": 30, "period": "1d"},
     "archived": {},
 }
+WITHOUT_A_CLIENT = [
+    export.export, export.import_, export.ExportedFilter, opening.named_home, opening.open_home, register.registered,
+    upkeep.entries, upkeep.names, upkeep.prune, upkeep.show, upkeep.verify_all, Worker,
+]  # fmt: skip
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 
 
@@ -58,6 +67,25 @@ def test_example_of_an_error(name):
     nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
     handled = [ast.unparse(node.type) for node in nodes if isinstance(node, ast.ExceptHandler)]
     assert handled == [f"errors.{name}"]
+
+
+@pytest.mark.parametrize("documented", WITHOUT_A_CLIENT, ids=lambda documented: documented.__name__)
+def test_example_of_an_archive(redis70, monkeypatch, tmp_path, documented):
+    """Each example of the archive and of the worker does what it says, on an archive of two filters."""
+    monkeypatch.chdir(tmp_path)
+    url = (tmp_path / "archive").as_uri()
+    for name in ("images", "news"):
+        with UriFilter.create(name, capacity=1_000_000, redis=redis70.url, archive=url) as made:
+            made.insert("https://example.com/a")
+            made.checkpoint()
+    home = opening.open_home(url)
+    drive(export.export(home, "news", Path("news.urifilter"), lambda *_: None))
+    names = {each.__name__: each for each in WITHOUT_A_CLIENT} | {"drive": drive, "Path": Path, "home": home}
+    examples = doctest.DocTestParser().get_examples(inspect.getdoc(documented))
+    assert examples
+    for example in examples:
+        source = example.source.replace("file:///srv/uris", url).replace("redis://localhost:6379/0", redis70.url)
+        assert asyncio.run(run(source, names)) == example.want.replace("file:///srv/uris", url)
 
 
 def test_types_that_are_returned_are_public():

@@ -1,1 +1,1 @@
-"""Archives: homes, formats, closed slices, checkpoints; above the flows, exporting and looking after them."""
+"""Archives: where they are kept, their formats, closed slices, checkpoints, export, import and upkeep."""

@@ -1,4 +1,8 @@
-"""Contents in a home: written packed and read back before anything points to them; checked whenever they are read."""
+"""Write and read the packed bytes of an archive.
+
+A content (a bitmap or a list of records) is written in packed pieces into one blob of a home. It is read back before a
+document names it. Each later read checks the SHA-256 of each piece.
+"""
 
 from __future__ import annotations
 
@@ -35,19 +39,19 @@ __all__ = [
 
 T = TypeVar("T")
 
-#: Pieces that are read, or written, in one step: 2 MiB, and as much packed.
+#: Pieces that are read, or written, in one step: 2 MiB unpacked, and at most as much packed.
 PIECES_AT_ONCE = 8
 
-#: Seconds that an upload may take until something points to it. Whoever slept longer gives up, because ``prune``
-#: may have taken it for a leftover.
+#: Seconds that an upload may take until a document names it. A slower upload gives up, because ``prune`` may have
+#: removed its blob as a leftover.
 UPLOAD_LIFE = 1800.0
 
 
 class Writer:
-    """Writes a content.
+    """Writes one content into a new blob of a home.
 
     Attributes:
-        blob: where it is.
+        blob: the name of the blob.
     """
 
     def __init__(self, home: Home, name: str, uid: str) -> None:
@@ -58,7 +62,7 @@ class Writer:
         self._began = time.time()
 
     def write(self, pieces: Sequence[bytes]) -> Flow[None]:
-        """Append pieces."""
+        """Pack pieces and append them to the blob."""
         if not pieces:
             return
         if self._upload is None:
@@ -68,10 +72,10 @@ class Writer:
         yield from self._upload.write(b"".join(packed))
 
     def finish(self) -> Flow[Content]:
-        """Make it durable, read it back, and return it.
+        """Make the blob durable, read it back, and return the content.
 
         Raises:
-            ArchiveCorrupt: it was not read back as it was written.
+            ArchiveCorrupt: the bytes that were read differ from those that were written.
         """
         if self._upload is None:
             return Content("", [])
@@ -81,26 +85,26 @@ class Writer:
         return content
 
     def check_age(self) -> None:
-        """Check that nobody can have taken it for a leftover yet.
+        """Check that the upload is too young for ``prune`` to have removed it.
 
         Raises:
-            ArchiveError: somebody can.
+            ArchiveError: the upload began more than ``UPLOAD_LIFE`` seconds ago.
         """
         if not 0 <= time.time() - self._began < UPLOAD_LIFE:
             raise ArchiveError(f"archive {self._home.shown}: an upload took over {UPLOAD_LIFE:.0f} s: begin anew")
 
     def abandon(self) -> Flow[None]:
-        """Remove it."""
+        """Remove the blob."""
         if self._upload is not None:
             yield from self._upload.abandon()
 
 
 def read_pieces(home: Home, name: str, content: Content, first: int, last: int) -> Flow[list[bytes]]:
-    """Return the pieces from number ``first`` to before ``last``, unpacked and checked.
+    """Return the pieces ``first`` to ``last - 1`` of a content, unpacked and checked.
 
     Raises:
-        ArchiveMissing: the blob is not there.
-        ArchiveCorrupt: it is not what it must be.
+        ArchiveMissing: the home does not have the blob.
+        ArchiveCorrupt: the blob is damaged.
     """
     spans = content.spans()[first:last]
     if not spans:
@@ -121,10 +125,18 @@ def read_records(
     split: Callable[[bytes], tuple[list[T], bytes]],
     use: Callable[[list[T]], Flow[None]],
 ) -> Flow[None]:
-    """Read the records of a content, some at a time: ``split`` cuts bytes into them, ``use`` is run with each list.
+    """Read the records of a content, some at a time.
+
+    Args:
+        home: the home that keeps the content.
+        name: the filter's name.
+        content: the content to read.
+        split: returns the whole records at the beginning of some bytes, and the bytes after them.
+        use: a flow to run with each list of records.
 
     Raises:
-        ArchiveCorrupt: it ends within a record; and as ``read_pieces``.
+        ArchiveMissing: the home does not have the blob.
+        ArchiveCorrupt: the blob is damaged, or ends within a record.
     """
     rest = b""
     for first in range(0, len(content.pieces), PIECES_AT_ONCE):
@@ -144,21 +156,21 @@ def nothing(*_: object) -> Flow[None]:
 
 
 def verify(home: Home, name: str, content: Content, between: Callable[[], Flow[None]] = nothing) -> Flow[None]:
-    """Read a content and check it; ``between`` is run again and again meanwhile. Errors as ``read_pieces``."""
+    """Read a whole content and check it; run the flow ``between`` after each step. Errors as ``read_pieces``."""
     for first in range(0, len(content.pieces), PIECES_AT_ONCE):
         yield from read_pieces(home, name, content, first, first + PIECES_AT_ONCE)
         yield from between()
 
 
 def cut(data: bytes) -> Iterator[list[bytes]]:
-    """Cut bytes into lists of pieces, as many as are written at once."""
+    """Cut bytes into pieces; yield lists of at most ``PIECES_AT_ONCE`` pieces."""
     for start in range(0, len(data), PIECE * PIECES_AT_ONCE):
         end = min(start + PIECE * PIECES_AT_ONCE, len(data))
         yield [data[at : min(at + PIECE, end)] for at in range(start, end, PIECE)]
 
 
 def as_numbers(pieces: Sequence[bytes]) -> list[int]:
-    """Return pieces of a bitmap as numbers, whose OR is theirs."""
+    """Return each piece of a bitmap as an integer, so that ``|`` merges two pieces."""
     return [int.from_bytes(piece, "little") for piece in pieces]
 
 
@@ -172,7 +184,7 @@ def _unpack_all(pieces: Sequence[Piece], packed: Sequence[bytes]) -> list[bytes]
 
 
 def read_manifest(text: bytes | None) -> Manifest | str:
-    """Return a manifest, or say why there is none."""
+    """Return the manifest that a text holds, or a text that says why it holds none."""
     try:
         return "it is missing" if text is None else documents.load(Manifest, text, "its manifest")
     except ArchiveCorrupt as error:

@@ -1,7 +1,8 @@
 """A filter in one file that describes itself: its configuration and the last good checkpoint of every shard.
 
-The file is a line ``urifilter-archive 1``, the length of the header in bytes as another line, the header (a document,
-see ``documents``), and the blobs that it names, one after the other in its order.
+The file holds, in this order: the line ``urifilter-archive 1``; a line with the length of the header in bytes; the
+header, a document as ``archive/format/documents.py`` describes it; and the blobs, in the order in which the header
+lists them.
 """
 
 from __future__ import annotations
@@ -43,23 +44,23 @@ log = logging.getLogger("urifilter_redis")
 
 _MAGIC = b"urifilter-archive 1\n"
 
-#: Bytes that a header may have: 4,096 shards need some 40 MB.
+#: The most bytes that a header may have. 4,096 shards need some 40 MB.
 HEADER_LIMIT = 256 << 20
 
-#: Unpacked pieces that are kept for the next question: 256 MiB.
+#: Unpacked pieces that an exported filter keeps in memory for later questions: 256 MiB.
 PIECES_KEPT = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Header:
-    """What the file has.
+    """The header of the file.
 
     Attributes:
-        registration: of the filter.
-        exported: seconds since 1970.
-        checkpoints: one a shard.
-        blobs: in their order.
-        sizes: bytes of each.
+        registration: the filter's registration.
+        exported: when the file was written, seconds since 1970.
+        checkpoints: one checkpoint for each shard.
+        blobs: the names of the blobs, in their order in the file.
+        sizes: the size of each blob, bytes.
     """
 
     registration: Registration
@@ -69,10 +70,10 @@ class _Header:
     sizes: list[int]
 
     def check(self) -> None:
-        """Check that it is of one filter, and whole.
+        """Check that all parts belong to one filter and that none is missing.
 
         Raises:
-            ArchiveCorrupt: it is not.
+            ArchiveCorrupt: a part is missing, or belongs to another filter.
         """
         config = self.registration.config
         self.registration.check(self.registration.filter)
@@ -82,13 +83,26 @@ class _Header:
             each.check(config, each.shard)
         packed = {c.blob: sum(p.packed for p in c.pieces) for each in self.checkpoints for c in each.contents}
         if packed.pop("", 0):
-            raise ArchiveCorrupt("it has contents that are nowhere")
+            raise ArchiveCorrupt("its checkpoints name contents without a blob")
         if dict(zip(self.blobs, self.sizes, strict=False)) != packed or len(self.blobs) != len(self.sizes):
             raise ArchiveCorrupt("its blobs are not those that its checkpoints need")
 
 
 def export(home: Home, name: str, path: Path, report: Callable[[int, int], object]) -> Flow[list[Checkpoint]]:
-    """Write the last good checkpoints of a filter into a file, which appears when it is whole.
+    """Write the last good checkpoint of each shard into a file. The file gets its name once it is whole.
+
+    Args:
+        home: the home of the archive.
+        name: the filter's name.
+        path: the file to write. An existing file is replaced.
+        report: called after each blob with the number of blobs written and the number of all.
+
+    Returns:
+        The exported checkpoints, one for each shard.
+
+    Example:
+        >>> home = open_home("file:///srv/uris")
+        >>> checkpoints = drive(export(home, "news", Path("news.urifilter"), lambda done, total: None))
 
     Raises:
         ArchiveMissing: the filter is not in the archive, or a shard has no checkpoint yet.
@@ -125,7 +139,7 @@ def export(home: Home, name: str, path: Path, report: Callable[[int, int], objec
                 length = min(PIECE * PIECES_AT_ONCE, size - at)
                 data = yield from home.download(name, blob, at, length)
                 if len(data) != length:
-                    raise ArchiveCorrupt(f"archive {home.shown}: blob {blob} has become shorter")
+                    raise ArchiveCorrupt(f"archive {home.shown}: blob {blob} has become shorter: export again")
                 file.write(data)
             report(done, len(sizes))
     return checkpoints
@@ -148,11 +162,25 @@ def _written(path: Path) -> Iterator[BinaryIO]:
 
 
 def import_(home: Home, path: Path, report: Callable[[int, int], object]) -> Flow[tuple[str, Config]]:
-    """Put an exported filter into an archive, from where it can be restored; what is newer there stays.
+    """Put an exported filter into an archive, so that it can be restored from there.
+
+    A shard keeps the archive's checkpoint if that is as new as the file's, or newer.
+
+    Args:
+        home: the home of the archive.
+        path: the file that ``export`` wrote.
+        report: called after each shard with the number of shards done and the number of all.
+
+    Returns:
+        The filter's name and its configuration.
+
+    Example:
+        >>> name, config = drive(import_(home, Path("news.urifilter"), lambda done, total: None))
 
     Raises:
         ConfigMismatch: the archive has another filter of this name.
-        ArchiveCorrupt: the file is damaged; nothing was changed.
+        ArchiveCorrupt: the file is damaged; the archive is unchanged.
+        ArchiveError: the file cannot be read, the archive failed, or another process wrote a checkpoint meanwhile.
     """
     with ExportedFilter(path) as exported:
         exported.verify()
@@ -175,23 +203,26 @@ def _import_shard(home: Home, exported: ExportedFilter, checkpoint: Checkpoint) 
     writers: list[Writer] = []
     try:
         made = yield from _copy(home, exported, checkpoint, writers)
-    except GeneratorExit:  # nothing can be done any more
+    except GeneratorExit:  # the driver has stopped, so no step would run
         raise
     except BaseException:
         yield from _abandon(writers)
         raise
-    try:  # once this is asked it may have happened, whatever is heard of it
+    try:  # after another error the document may name these blobs, so they stay
         done = yield from publish_checkpoint(home, found, made)
     except ArchiveMissing:
         yield from _abandon(writers)
         raise
     if not done:
         yield from _abandon(writers)
-        raise ArchiveError(f"archive {home.shown}: somebody else has written a checkpoint meanwhile: try again")
+        raise ArchiveError(f"archive {home.shown}: another process has written a checkpoint meanwhile: try again")
 
 
 def _copy(home: Home, exported: ExportedFilter, checkpoint: Checkpoint, writers: list[Writer]) -> Flow[Checkpoint]:
-    """Upload all contents of a checkpoint, by ``writers``; return it with where they are now."""
+    """Upload all contents of a checkpoint and return the checkpoint with their new blobs.
+
+    Each writer that is used is appended to ``writers``, so that the caller can abandon it.
+    """
     moved = []
     for content in checkpoint.contents:
         writers.append(Writer(home, exported.name, exported.config.uid))
@@ -204,20 +235,28 @@ def _copy(home: Home, exported: ExportedFilter, checkpoint: Checkpoint, writers:
 
 
 def _abandon(writers: Iterable[Writer]) -> Flow[None]:
-    with contextlib.suppress(ArchiveError):  # what failed is worth more than that this failed too
+    with contextlib.suppress(ArchiveError):  # the caller raises the first error, which says more
         for writer in writers:
             yield from writer.abandon()
 
 
 class ExportedFilter:
-    """A filter in a file: it can be asked without any server.
+    """A filter in a file, which answers questions without any server.
 
     Attributes:
-        name: of the filter; config: its configuration; checkpoints: one a shard.
+        name: the filter's name.
+        config: the filter's configuration.
+        checkpoints: one checkpoint for each shard.
+
+    Example:
+        >>> news = ExportedFilter(Path("news.urifilter"))
+        >>> news.contains_many(["https://example.com/a", "https://example.com/b"])
+        [1, 0]
+        >>> news.close()
 
     Raises:
         ArchiveError: the file cannot be read.
-        ArchiveCorrupt: it is damaged, or no exported filter.
+        ArchiveCorrupt: the file is damaged, or is not an exported filter.
     """
 
     def __init__(self, path: Path) -> None:
@@ -246,7 +285,7 @@ class ExportedFilter:
     def _header(self) -> _Header:
         try:
             if self._file.readline(len(_MAGIC)) != _MAGIC:
-                raise ArchiveCorrupt(f"{self._path}: it is no exported filter (urifilter archive export)")
+                raise ArchiveCorrupt(f"{self._path}: it is no exported filter: urifilter archive export writes one")
             length = self._file.readline(20)
             if not length.strip().isdigit() or int(length) > HEADER_LIMIT:
                 raise ArchiveCorrupt(f"{self._path}: its header has an impossible length")
@@ -258,20 +297,21 @@ class ExportedFilter:
         return header
 
     def verify(self) -> None:
-        """Read everything.
+        """Read the whole file and check each piece.
 
         Raises:
-            ArchiveCorrupt: something is not what it must be.
+            ArchiveCorrupt: a piece is damaged.
         """
         for content in (content for each in self.checkpoints for content in each.contents):
             for number in range(len(content.pieces)):
                 self.piece(content, number)
 
     def piece(self, content: Content, number: int) -> bytes:
-        """Return a piece of a content.
+        """Return one piece of a content, unpacked and checked.
 
         Raises:
-            ArchiveCorrupt: it is not what it must be.
+            ArchiveError: the file cannot be read.
+            ArchiveCorrupt: the piece is damaged.
         """
         spans = self._spans.setdefault(content.blob, content.spans())
         offset, length = spans[number]
@@ -289,8 +329,8 @@ class ExportedFilter:
         """Return the age of each item, as ``UriFilter.contains_many`` does.
 
         Raises:
-            BadItem: with all bad indices.
-            ValueError: ``max_age`` is not for this filter.
+            BadItem: some items cannot be items; the error has the index of each.
+            ValueError: this filter does not take this ``max_age``.
             ArchiveCorrupt: a piece is damaged.
         """
         check_question(self.config, "contains", max_age)

@@ -1,4 +1,4 @@
-"""The documents of a filter in an archive as they read, and those that should be there."""
+"""List the documents of a filter in an archive, and say which ones are missing."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ __all__ = ["Listed", "list_documents", "missing", "read_listed"]
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A slice or checkpoint.
+    """The document of a closed slice or of a checkpoint.
 
     Attributes:
-        key: of the document.
-        text: what it is, as ``swap`` wants it.
-        found: what it says; None if it is damaged.
-        problem: what is wrong with it; empty if nothing is known to be.
+        key: the document's key.
+        text: the document's text, as ``Home.swap`` takes it.
+        found: the manifest or checkpoint that the text holds; None if the text is damaged.
+        problem: a text that says what is wrong; empty if no problem is known.
     """
 
     key: Key
@@ -42,18 +42,21 @@ class Listed:
 
     @property
     def what(self) -> str:
-        """Which it is, for messages."""
+        """The document's kind, filter, shard and epoch, for messages."""
         return _what(self.key)
 
     def contents(self) -> list[Content]:
-        """Return all that it names."""
+        """Return all contents that the document names."""
         if self.found is None:
             return []
         return self.found.contents if isinstance(self.found, Checkpoint) else [self.found.content]
 
 
 def list_documents(home: Home, name: str, config: Config | None) -> Flow[list[Listed]]:
-    """Read the slices and checkpoints of a filter; check that they are its own, or with no ``config`` of any."""
+    """Read the documents of all slices and checkpoints of a filter.
+
+    With a ``config``, check that each document belongs to this filter; None: check only that it is whole.
+    """
     listed = []
     for key in (yield from home.keys(name)):
         found = None if key.kind == "filter" else (yield from read_listed(home, key, config))
@@ -62,7 +65,7 @@ def list_documents(home: Home, name: str, config: Config | None) -> Flow[list[Li
 
 
 def read_listed(home: Home, key: Key, config: Config | None) -> Flow[Listed | None]:
-    """Read a document; None if it is not there any more."""
+    """Read one document; return None if it has been removed."""
     text, problem = yield from read_to_replace(home, key)
     if text is None:
         return None
@@ -99,7 +102,14 @@ def _load(key: Key, text: bytes, config: Config | None) -> Listed:
 
 
 def missing(config: Config, name: str, listed: Iterable[Listed], *, complete: bool) -> list[str]:
-    """Say what is not there and should be; ``complete``: every shard has had a checkpoint."""
+    """Return one text for each document that a filter should have and has not.
+
+    Args:
+        config: the filter's configuration.
+        name: the filter's name.
+        listed: the documents that the archive has.
+        complete: whether every shard has had a checkpoint.
+    """
     shards: defaultdict[int, list[Listed]] = defaultdict(list)
     for each in listed:
         if each.key.uid == config.uid:
@@ -127,7 +137,7 @@ def _place(each: Listed) -> Place:
 
 
 def _needed(config: Config, places: Sequence[Place], there: set[int]) -> Iterator[int]:
-    """Yield the epochs of the closed slices that the next history of a shard is built of."""
+    """Yield the epochs of the closed slices from which the shard's next history is built."""
     if config.retention != "rolling":
         return
     states = [place.checkpoint.shard_state() for place in places if place.checkpoint]
@@ -135,7 +145,7 @@ def _needed(config: Config, places: Sequence[Place], there: set[int]) -> Iterato
     epoch = max(there, default=-1) + 1
     if last and last.epoch >= epoch:
         epoch = last.epoch
-        if last.phase == "rotating" and last.pieces is None:  # the last one is on its way
+        if last.phase == "rotating" and last.pieces is None:  # the newest closed slice is being archived
             yield from range(max(0, epoch - (config.slices or 1) + 1), epoch - 1)
             return
     yield from range(max(0, epoch - (config.slices or 1) + 1), epoch)

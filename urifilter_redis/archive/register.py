@@ -1,4 +1,4 @@
-"""Which filter a name stands for in an archive: decided there first, by the first creator."""
+"""Register filters in an archive. A registration says which filter a name stands for; the first creator writes it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
     "unregister",
 ]
 
-#: Beside a registration: every shard has had a checkpoint.
+#: The note beside a registration (see ``documents``) once every shard has had a checkpoint.
 _COMPLETE = 1
 
 
@@ -37,7 +37,7 @@ def require_archive(session: Session) -> Home:
     """Return the home of the filter's archive.
 
     Raises:
-        ArchiveMissing: the filter has none, or the caller has not named it.
+        ArchiveMissing: the filter was created without an archive, or the caller has not named it.
     """
     needed = session.config.archive
     if needed in {None, "redis"}:
@@ -50,17 +50,29 @@ def require_archive(session: Session) -> Home:
 
 
 def registered(home: Home, name: str) -> Flow[Config | None]:
-    """Return the configuration of the filter of that name; None if there is none.
+    """Return the configuration of the registered filter; None if no filter of this name is registered.
 
     Raises:
         ArchiveCorrupt: the registration is damaged.
+
+    Example:
+        >>> home = open_home("file:///srv/uris")
+        >>> drive(registered(home, "news")).capacity
+        1000000
     """
     _, there = yield from read_registration(home, name)
     return None if there is None or there.dropped else there.config
 
 
 def register(home: Home, name: str, config: Config) -> Flow[tuple[Config, bool]]:
-    """Register a filter unless its name is; return the configuration that counts, and whether it is this one."""
+    """Register a filter, unless a filter of this name is registered.
+
+    Returns:
+        The configuration of the registered filter, and whether this call registered it.
+
+    Raises:
+        ArchiveCorrupt: the registration is damaged, or is missing although the filter has checkpoints.
+    """
     document = Registration(format=FORMAT, filter=name, created=time.time(), config=config)
     while True:
         _, there = yield from read_registration(home, name)
@@ -78,10 +90,10 @@ def register(home: Home, name: str, config: Config) -> Flow[tuple[Config, bool]]
 
 
 def check_registered(session: Session) -> Flow[None]:
-    """Check that the archive that the caller named is there, and is the filter's.
+    """Check that the archive that the caller named has this filter.
 
     Raises:
-        ArchiveMissing: it does not have this filter.
+        ArchiveMissing: the archive does not have it, or has another filter of this name.
     """
     home = require_archive(session)
     if found := (yield from _not_its(home, session.keys.name, session.config.uid)):
@@ -91,7 +103,7 @@ def check_registered(session: Session) -> Flow[None]:
 
 
 def _not_its(home: Home, name: str, uid: str) -> Flow[str]:
-    """Say in which way an archive is not that of a filter; nothing if it is."""
+    """Say why an archive does not belong to a filter; return an empty text if it does."""
     there = yield from registered(home, name)
     if there is None:
         return "does not have it (is that mounted?)"
@@ -99,18 +111,18 @@ def _not_its(home: Home, name: str, uid: str) -> Flow[str]:
 
 
 def publish(home: Home, key: Key, old: bytes | None, new: bytes) -> Flow[bool]:
-    """Replace a document of a registered filter; False: it is not ``old``.
+    """Replace a document of a registered filter if its text is still ``old``; return whether it was replaced.
 
     Raises:
-        ArchiveMissing: the archive does not have the filter, or not any more, nor this document.
-        ArchiveError: the archive failed; what the document is now is not known.
+        ArchiveMissing: the archive does not have the filter, or has lost it; the new document is not there.
+        ArchiveError: the archive failed; the document may hold the old or the new text.
     """
     yield from _check_its(home, key)
     if not (yield from home.swap(key, old, new)):
         return False
     try:
         yield from _check_its(home, key)
-    except ArchiveMissing as error:  # dropped meanwhile: whoever did so may have been past this
+    except ArchiveMissing as error:  # a drop may have listed the documents before this one was written
         if (yield from home.swap(key, new, None)):
             raise
         raise ArchiveError(f"{error} (it was there a moment ago)") from error
@@ -123,25 +135,25 @@ def _check_its(home: Home, key: Key) -> Flow[None]:
 
 
 def note_complete(home: Home, name: str) -> Flow[None]:
-    """Note that every shard has a checkpoint, so that one that has none is known to have lost it."""
+    """Note that every shard has a checkpoint. From then on a shard without one counts as damaged."""
     text, there = yield from read_registration(home, name)
     if text is not None and there is not None and not there.dropped and not is_complete(text):
         yield from home.swap(Key(name), text, documents.dump(there, _COMPLETE))
 
 
 def is_complete(text: bytes | None) -> bool:
-    """Whether every shard of a filter has had a checkpoint, by what stands beside its registration."""
+    """Whether every shard has had a checkpoint, by the note in the text of the filter's registration."""
     return documents.note_of(text) == _COMPLETE
 
 
 def unregister(home: Home, name: str, uid: str) -> Flow[bool]:
-    """Remove a filter from an archive; return whether it was there. Whoever does it again finishes it.
+    """Remove a filter from an archive; return whether it was there. A second call finishes an interrupted one.
 
     Args:
-        home: of the archive.
-        name: of the filter.
-        uid: of the filter, so that another one that is registered by now stays; empty: of documents of this name
-            that have lost their registration.
+        home: the home of the archive.
+        name: the filter's name.
+        uid: the filter's uid. A filter of another uid that is registered by now stays. Empty: remove the documents
+            of this name that have no registration.
     """
     text, there = yield from read_registration(home, name)
     if text is None or there is None:
@@ -158,9 +170,14 @@ def unregister(home: Home, name: str, uid: str) -> Flow[bool]:
 
 
 def _remove_all(home: Home, name: str, uid: str, registration: bytes | None) -> Flow[bool]:
-    """Remove the documents and blobs of a filter, or (no ``uid``) of all of its name; return whether there were any.
+    """Remove the documents and blobs of a filter; return whether there were documents.
 
-    ``registration`` is what was read; if it is another by now, what was found may be a new filter's, and stays.
+    Args:
+        home: the home of the archive.
+        name: the filter's name.
+        uid: the filter's uid; empty: remove those of all uids under this name.
+        registration: the text of the registration as the caller read it. If the text is another by now, nothing is
+            removed, because the documents may belong to a new filter.
     """
     found = {key.uid for key in (yield from home.keys(name))} | {
         blob.id.partition("-")[0] for blob in (yield from home.blobs(name))
@@ -177,10 +194,10 @@ def _remove_all(home: Home, name: str, uid: str, registration: bytes | None) -> 
 
 
 def read_registration(home: Home, name: str) -> Flow[tuple[bytes | None, Registration | None]]:
-    """Return the registration of a name, as it is and as it reads; both None if there is none.
+    """Return the text of a name's registration, and the registration; both None if there is none.
 
     Raises:
-        ArchiveCorrupt: it is damaged.
+        ArchiveCorrupt: the registration is damaged.
     """
     text = yield from home.read(Key(name))
     if text is None:

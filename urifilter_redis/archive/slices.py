@@ -1,4 +1,4 @@
-"""Where the closed slices of a rolling filter sleep, compressed, until the next history is built of them."""
+"""The archive of the closed slices of a rolling filter: compressed until the next history is built from them."""
 
 from __future__ import annotations
 
@@ -20,50 +20,53 @@ __all__ = ["Archive", "SliceWriter", "archive_of"]
 
 
 class SliceWriter(Protocol):
-    """A closed slice on its way into the archive; the methods are flows."""
+    """Writes one closed slice into the archive; the methods are flows."""
 
     def write(self, pieces: Sequence[bytes]) -> Flow[None]:
         """Append pieces of the bitmap."""
         ...
 
     def finish(self) -> Flow[Content]:
-        """Make them durable, read them back, and return what they are.
+        """Make the pieces durable, read them back, and return the content.
 
         Raises:
-            ArchiveCorrupt: they were not read back as they were written.
+            ArchiveCorrupt: the bytes that were read differ from those that were written.
         """
         ...
 
     def publish(self, manifest: Manifest) -> Flow[None]:
-        """Make the slice be there.
+        """Write the manifest, from which on the archive has the slice.
 
         Raises:
-            RotationConflict: somebody else has archived this slice meanwhile.
-            ArchiveMissing: the archive is not there, or is not the filter's any more; nor is the slice there.
+            RotationConflict: another process has archived this slice meanwhile.
+            ArchiveMissing: the archive is missing, or does not have the filter any more; the slice is not there.
         """
         ...
 
     def abandon(self) -> Flow[None]:
-        """Remove what was written and not published."""
+        """Remove the written pieces, unless the slice was published."""
         ...
 
 
 class Archive(Protocol):
-    """A home for closed slices; all methods are flows.
+    """The archive of a filter's closed slices; all methods are flows.
 
-    Only a rotation under way writes and deletes; ``state`` is the shard's, whose epoch and token fence it.
+    Only a rotation under way writes and deletes. ``state`` is the shard's state: its epoch and the rotation's token
+    are the fence of each write in Redis.
     """
 
     def check(self, session: Session) -> Flow[None]:
-        """Check that it is there, and the filter's: one that is away has lost nothing.
+        """Check that the archive can be reached and has this filter, before a missing slice counts as lost.
 
         Raises:
-            ArchiveMissing: it is not.
+            ArchiveMissing: the archive is missing, or does not have this filter.
         """
         ...
 
     def writer(self, session: Session, shard: int, state: ShardState) -> Flow[SliceWriter]:
-        """Begin to archive the slice that the rotation has closed; into what is there already it is merged.
+        """Begin to archive the slice that the rotation has closed.
+
+        If the archive has a slice of this epoch already, both are merged by OR.
 
         Raises:
             ArchiveMissing: as ``check``.
@@ -71,27 +74,27 @@ class Archive(Protocol):
         ...
 
     def manifests(self, session: Session, shard: int, epochs: Sequence[int]) -> Flow[list[Manifest | str]]:
-        """Read manifests; for each slice that is not there, or whose manifest cannot be read, say so."""
+        """Return the manifest of each epoch's slice, or a text that says why it is missing or cannot be read."""
         ...
 
     def read(self, session: Session, shard: int, manifest: Manifest, first: int, last: int) -> Flow[list[bytes]]:
-        """Read pieces from number ``first`` to before ``last``, checked.
+        """Return the pieces ``first`` to ``last - 1`` of a slice, unpacked and checked.
 
         Raises:
-            ArchiveMissing: one is not there.
-            ArchiveCorrupt: one is not what it must be.
+            ArchiveMissing: a piece is missing.
+            ArchiveCorrupt: a piece is damaged.
         """
         ...
 
     def delete(self, session: Session, shard: int, state: ShardState, epoch: int) -> Flow[None]:
-        """Remove a slice that has expired; there may be none."""
+        """Remove the slice of an epoch that has expired; do nothing if the archive does not have it."""
         ...
 
 
 def archive_of(session: Session) -> Archive:
-    """Return the archive that the filter needs.
+    """Return the archive of the filter's closed slices: Redis, or the home that the caller named.
 
     Raises:
-        ArchiveMissing: the caller has not named it.
+        ArchiveMissing: the filter was created without an archive, or the caller has not named it.
     """
     return RedisArchive() if session.config.archive == "redis" else HomeArchive(require_archive(session))

@@ -1,4 +1,4 @@
-"""A folder or MongoDB as archive of closed slices: a blob and a document a slice."""
+"""Closed slices in a folder or in MongoDB: each slice is a blob and a document that names it."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ log = logging.getLogger("urifilter_redis")
 
 
 class HomeArchive:
-    """See ``Archive``."""
+    """Keeps closed slices in a home; see ``Archive`` for the methods."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
 
     def check(self, session: Session) -> Flow[None]:
-        """Read the registration."""
+        """Read the filter's registration and compare its uid."""
         yield from check_registered(session)
 
     def writer(self, session: Session, shard: int, state: ShardState) -> Flow[_Writer]:
-        """Write a blob, and merge into it what is there already."""
+        """Begin a blob, and read the slice of this epoch that the archive may have already."""
         yield from check_registered(session)
         key = _key(session, shard, state.epoch - 1)
         text, problem = yield from read_to_replace(self._home, key)
@@ -48,11 +48,11 @@ class HomeArchive:
         except ArchiveCorrupt as error:
             there, problem = None, str(error)
         if problem:
-            log.warning("%s: %s: it is written anew", session.where, problem)
+            log.warning("%s: %s: the slice is written anew", session.where, problem)
         return _Writer(self._home, key, session.config.uid, text, there)
 
     def manifests(self, session: Session, shard: int, epochs: Sequence[int]) -> Flow[list[Manifest | str]]:
-        """Read documents."""
+        """Read the document of each slice."""
         found: list[Manifest | str] = []
         for epoch in epochs:
             text, problem = yield from read_to_replace(self._home, _key(session, shard, epoch))
@@ -60,7 +60,7 @@ class HomeArchive:
         return found
 
     def read(self, session: Session, shard: int, manifest: Manifest, first: int, last: int) -> Flow[list[bytes]]:
-        """Read a part of the blob."""
+        """Read and unpack pieces of the slice's blob."""
         del shard
         return (yield from read_pieces(self._home, session.keys.name, manifest.content, first, last))
 
@@ -74,7 +74,7 @@ class HomeArchive:
 
 
 class _Writer:
-    """Writes a blob; what the slice that is there has, it gets too, so that nothing is replaced by less."""
+    """Writes a slice as a blob, and merges the archived slice of this epoch into it, so that no bit is lost."""
 
     def __init__(self, home: Home, key: Key, uid: str, text: bytes | None, there: Manifest | None) -> None:
         self._home, self._key, self._text, self._there = home, key, text, there
@@ -83,19 +83,19 @@ class _Writer:
         self._published = False
 
     def write(self, pieces: Sequence[bytes]) -> Flow[None]:
-        """Append pieces."""
+        """Merge pieces with those of the archived slice, and append them."""
         first = self._written
         self._written += len(pieces)
         yield from self._writer.write((yield from self._merged(first, pieces)))
 
     def finish(self) -> Flow[Content]:
-        """Finish the blob."""
+        """Make the blob durable, read it back, and return the content."""
         return (yield from self._writer.finish())
 
     def publish(self, manifest: Manifest) -> Flow[None]:
-        """Point to the blob; remove the one that was pointed to."""
+        """Write the document that names the blob; remove the blob of the document that it replaces."""
         self._writer.check_age()
-        self._published = True  # once this is asked it may have happened, whatever is heard of it
+        self._published = True  # after an error other than ArchiveMissing the document may name the blob
         try:
             done = yield from publish(self._home, self._key, self._text, documents.dump(manifest))
         except ArchiveMissing:
@@ -103,11 +103,11 @@ class _Writer:
             raise
         if not done:
             self._published = False
-            raise RotationConflict(f"slice {self._key.epoch}: somebody else has archived it meanwhile")
+            raise RotationConflict(f"slice {self._key.epoch}: another process has archived it meanwhile")
         yield from self._home.delete(self._key.filter, _blobs(self._text))
 
     def abandon(self) -> Flow[None]:
-        """Remove the blob, unless something may point to it."""
+        """Remove the blob, unless a document may name it."""
         if not self._published:
             yield from self._writer.abandon()
 
@@ -118,7 +118,7 @@ class _Writer:
             last = first + len(pieces)
             old = yield from read_pieces(self._home, self._key.filter, self._there.content, first, last)
         except (ArchiveCorrupt, ArchiveMissing) as error:
-            log.warning("slice %d of %s: %s: it is written anew", self._key.epoch, self._key.filter, error)
+            log.warning("slice %d of %s: %s: the slice is written anew", self._key.epoch, self._key.filter, error)
             return pieces
         both = zip(as_numbers(pieces), as_numbers(old), map(len, pieces), strict=True)
         return [(new | there).to_bytes(length, "little") for new, there, length in both]
@@ -129,6 +129,6 @@ def _key(session: Session, shard: int, epoch: int) -> Key:
 
 
 def _blobs(text: bytes | None) -> list[str]:
-    """Return the blob that a document names; of a damaged one none, which ``prune`` finds."""
+    """Return the blob that a document names. A damaged document names none; ``prune`` removes its blob later."""
     found = read_manifest(text)
     return [found.content.blob] if isinstance(found, Manifest) and is_blob_of(found.uid, found.content.blob) else []

@@ -1,4 +1,4 @@
-"""Redis itself as archive: a hash a slice, beside the filter."""
+"""Closed slices in Redis itself: each slice is a hash beside the filter's keys."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _MANIFEST = "manifest"
 
 
 class RedisArchive:
-    """The default of rolling; see ``Archive``."""
+    """Keeps closed slices in Redis, the default of rolling filters; see ``Archive`` for the methods."""
 
     def check(self, session: Session) -> Flow[None]:
-        """Do nothing: it is there as long as the filter is."""
+        """Do nothing: Redis has the slices as long as it has the filter."""
         del session
         yield from ()
 
     def writer(self, session: Session, shard: int, state: ShardState) -> Flow[_Writer]:
-        """Write fields of the hash."""
+        """Begin to write the hash of the slice."""
         yield from ()
         return _Writer(session, shard, state)
 
@@ -43,33 +43,33 @@ class RedisArchive:
         return [read_manifest(text or None) for text in found]
 
     def read(self, session: Session, shard: int, manifest: Manifest, first: int, last: int) -> Flow[list[bytes]]:
-        """Read fields of the hash."""
+        """Read and unpack pieces: each is a field of the slice's hash."""
         pieces = manifest.content.pieces[first:last]
         wanted = [(manifest.epoch, str(first + n)) for n in range(len(pieces))]
         packed = yield from _read(session, shard, wanted)
         return [piece.unpack(data) for piece, data in zip(pieces, packed, strict=True)]
 
     def delete(self, session: Session, shard: int, state: ShardState, epoch: int) -> Flow[None]:
-        """Delete the hash."""
+        """Delete the slice's hash."""
         yield from ask(session, calls.store("delete", session.keys.shard(shard), state, epoch))
 
 
 class _Writer:
-    """Writes fields, each by a script that is fenced."""
+    """Writes the fields of a slice's hash. A fenced script writes each field."""
 
     def __init__(self, session: Session, shard: int, state: ShardState) -> None:
         self._session, self._shard, self._state = session, shard, state
         self._pieces: list[Piece] = []
 
     def write(self, pieces: Sequence[bytes]) -> Flow[None]:
-        """Write a field a piece."""
+        """Write each piece, packed, as a field."""
         packed = yield Work("pack", functools.partial(pack_all, pieces))
         first = len(self._pieces)
         yield from self._store({str(first + n): data for n, data in enumerate(packed)})
         self._pieces += map(Piece.of, pieces, packed)
 
     def finish(self) -> Flow[Content]:
-        """Read the fields."""
+        """Read the fields back, and return the content."""
         for first in range(0, len(self._pieces), PIECES_AT_ONCE):
             pieces = self._pieces[first : first + PIECES_AT_ONCE]
             wanted = [(self._state.epoch - 1, str(first + n)) for n in range(len(pieces))]
@@ -83,7 +83,7 @@ class _Writer:
         yield from self._store({_MANIFEST: documents.dump(manifest)})
 
     def abandon(self) -> Flow[None]:
-        """Leave the fields: the next attempt writes the same ones."""
+        """Leave the fields in Redis: the next attempt overwrites them."""
         yield from ()
 
     def _store(self, fields: Mapping[str, bytes]) -> Flow[None]:

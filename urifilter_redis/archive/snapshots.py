@@ -1,6 +1,7 @@
-"""The checkpoints of a shard in a home: two documents, written in turn, so that the one before is there still.
+"""The checkpoints of a shard in a home.
 
-Beside the one before, the number of the one after it is noted, so that its document is missed when it is gone.
+Each shard has two documents (places), written in turn, so that the previous checkpoint stays until the next one is
+complete. The previous document notes the number of the new checkpoint, so that a lost new document is noticed.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ __all__ = ["Place", "gone", "last_good", "newest", "places", "publish_checkpoint
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One of the two documents.
+    """One of the two documents for checkpoints of a shard.
 
     Attributes:
-        key: of the document.
-        text: what it is; None if there is none.
-        checkpoint: what it says; None if there is none or it is damaged.
-        problem: why it cannot be used, if it is there.
+        key: the document's key.
+        text: the document's text; None if there is no document.
+        checkpoint: the checkpoint that the text holds; None if there is no document or it is damaged.
+        problem: a text that says why an existing document cannot be used; otherwise empty.
     """
 
     key: Key
@@ -44,9 +45,9 @@ class Place:
 
 
 def places(home: Home, name: str, config: Config, shard: int) -> Flow[list[Place]]:
-    """Read both documents of a shard; contents are not looked at."""
+    """Read both documents of a shard, without the contents that they name."""
     found: list[Place] = []
-    for _ in range(2):  # twice, because one may have been written after the first was read
+    for _ in range(2):  # twice: a checkpoint written between the two reads makes one look lost
         found = []
         for turn in (0, 1):
             key = Key(name, "checkpoint", config.uid, shard, turn)
@@ -70,7 +71,7 @@ def _place(key: Key, text: bytes | None, config: Config) -> Place:
 
 def gone(found: Sequence[Place]) -> int:
     """Return the number of the newest checkpoint if its document is known to be gone, else 0."""
-    if any(place.problem for place in found):  # it may be the one, and that is told already
+    if any(place.problem for place in found):  # the damaged document may be the newest; it is reported already
         return 0
     noted = max((documents.note_of(place.text) for place in found), default=0)
     last = newest(found)
@@ -78,20 +79,23 @@ def gone(found: Sequence[Place]) -> int:
 
 
 def publish_checkpoint(home: Home, found: Sequence[Place], made: Checkpoint) -> Flow[bool]:
-    """Put a checkpoint in the older place and note its number in the other; False: somebody else has.
+    """Write a checkpoint in place of the older one, and note its number in the other document.
+
+    Returns:
+        False if another process has written a checkpoint since ``found`` was read; nothing is changed then.
 
     Raises:
-        ArchiveMissing: the archive does not have the filter, or not any more, nor this checkpoint.
-        ArchiveError: the archive failed; whether the checkpoint is there is not known.
+        ArchiveMissing: the archive does not have the filter, or has lost it; the checkpoint is not there.
+        ArchiveError: the archive failed; the checkpoint may or may not be there.
     """
     place = to_replace(found)
     if not (yield from publish(home, place.key, place.text, documents.dump(made))):
         return False
     for other in found:
-        if other is not place and other.checkpoint:  # if that has become another, there is nothing to be noted
+        if other is not place and other.checkpoint:  # a False of the swap needs no note: a later checkpoint is there
             try:
                 yield from home.swap(other.key, other.text, documents.dump(other.checkpoint, made.number))
-            except ArchiveMissing as error:  # only now
+            except ArchiveMissing as error:  # the checkpoint was written: ArchiveMissing would say that it was not
                 raise ArchiveError(str(error)) from error
     return True
 
@@ -102,19 +106,26 @@ def newest(found: Sequence[Place]) -> Checkpoint | None:
 
 
 def to_replace(found: Sequence[Place]) -> Place:
-    """Return the place of the next checkpoint: not that of the newest."""
+    """Return the place for the next checkpoint: the one that does not hold the newest."""
     return min(found, key=lambda place: place.checkpoint.number if place.checkpoint else 0)
 
 
 def last_good(
     home: Home, name: str, found: Sequence[Place], between: Callable[[], Flow[None]] = nothing
 ) -> Flow[tuple[Checkpoint | None, list[str]]]:
-    """Return the newest checkpoint all of whose contents are what they must be, and what was wrong with newer ones.
+    """Return the newest checkpoint whose contents are all good, and one text for each problem of newer ones.
 
-    ``between`` is run again and again meanwhile.
+    Args:
+        home: the home of the archive.
+        name: the filter's name.
+        found: both places of the shard.
+        between: a flow to run after each step of reading.
+
+    Returns:
+        The checkpoint, or None if the shard has had none; and the problems.
 
     Raises:
-        ArchiveCorrupt: there are checkpoints, and none is good.
+        ArchiveCorrupt: the shard has checkpoints, and none is good.
     """
     problems = [place.problem for place in found if place.problem]
     if lost := gone(found):
@@ -140,9 +151,10 @@ def readings(
     between: Callable[[], Flow[None]] = nothing,
     use_forgotten: Callable[[list[tuple[bytes, float]]], Flow[None]] = nothing,
 ) -> Iterator[Flow[None]]:
-    """Yield a flow for each content of a checkpoint that reads and checks it.
+    """Yield one flow for each content of a checkpoint; the flow reads and checks that content.
 
-    The flows raise what ``read_records`` does, and what ``use_forgotten`` does, which gets what was forgotten.
+    Each flow raises the errors of ``read_records``. ``use_forgotten`` gets the forgotten digests with their scores,
+    some at a time; its errors are raised as they are.
     """
     for bitmap in checkpoint.bitmaps:
         yield verify(home, name, bitmap.content, between)

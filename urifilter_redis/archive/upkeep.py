@@ -1,4 +1,4 @@
-"""Looking after an archive without Redis: what is in it, is it sound, and what nobody needs any more."""
+"""Look after an archive without Redis: list its filters, verify all it has, and remove leftovers."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ __all__ = ["Document", "Entry", "Pruned", "Verified", "entries", "names", "prune
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A slice or checkpoint in an archive; the attributes are the keys of its JSON.
+    """A closed slice or a checkpoint in an archive; the attributes are the keys of its JSON.
 
     Attributes:
         kind: ``slice`` or ``checkpoint``.
-        shard: which; epoch: of the slice, or of the shard at the checkpoint.
-        number: of the checkpoint; 0 for a slice.
+        shard: the shard's number, from 0.
+        epoch: the epoch of the slice, or the shard's epoch when the checkpoint was made.
+        number: the checkpoint's number; 0 for a slice.
         time: when the checkpoint began or the slice was closed, seconds since 1970.
-        inserted: items answered "new" that it holds.
-        size: bytes of the bitmaps and records; packed: as they are archived.
-        problem: why it cannot be used; None if nothing is known against it.
+        inserted: how many items were answered "new" and are in it.
+        size: bytes of the bitmaps and records, unpacked.
+        packed: bytes of the bitmaps and records in the archive.
+        problem: a text that says why it cannot be used; None if no problem is known.
     """
 
     kind: str
@@ -54,14 +56,18 @@ class Entry:
     """A filter in an archive; the attributes are the keys of its JSON.
 
     Attributes:
-        filter: name.
-        uid: of the filter; layout, retention, capacity, shards: as in its ``info``.
-        created: when it was registered, seconds since 1970.
-        checkpointed: shards that have a checkpoint.
-        begun: when the oldest of the shards' last checkpoints began; None if a shard has none.
-        slices: closed slices, over all shards.
-        packed: bytes of what the documents need; leftovers not counted.
-        problems: what is known to be wrong, contents not looked at.
+        filter: the filter's name.
+        uid: the filter's uid, 16 hexadecimal digits.
+        layout: ``blocked``, ``classic`` or ``counting``.
+        retention: ``forever``, ``growing``, ``ring`` or ``rolling``.
+        capacity: the number of items that the filter is made for.
+        shards: the number of shards.
+        created: when the filter was registered, seconds since 1970.
+        checkpointed: the number of shards that have a checkpoint.
+        begun: when the oldest of the shards' newest checkpoints began, seconds since 1970; None if a shard has none.
+        slices: the number of closed slices, over all shards.
+        packed: bytes of the blobs that the documents name, without leftovers.
+        problems: one text for each known problem; blobs are not read for this.
     """
 
     filter: str
@@ -80,13 +86,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a look at everything found.
+    """The result of ``verify_all``.
 
     Attributes:
-        filters: of how many there was anything.
-        documents: how many were read, with all that they need.
-        packed: bytes that were read.
-        problems: what is wrong, one text each.
+        filters: the number of filters that the archive has anything of.
+        documents: the number of documents that were read, each with its blobs.
+        packed: bytes of the blobs that were read.
+        problems: one text for each problem.
     """
 
     filters: int
@@ -97,12 +103,13 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What was removed.
+    """The result of ``prune``.
 
     Attributes:
-        blobs: leftovers of uploads; packed: their bytes.
-        documents: closed slices that have expired; filters whose removal somebody has left.
-        problems: damaged documents and registrations, because of which leftovers of their filter were kept.
+        blobs: the number of leftovers of uploads that were removed.
+        packed: bytes of these leftovers.
+        documents: the number of expired closed slices, and of filters with an interrupted drop, that were removed.
+        problems: one text for each damaged document or registration; the leftovers of its filter were kept.
     """
 
     blobs: int
@@ -112,19 +119,31 @@ class Pruned:
 
 
 def names(home: Home) -> Flow[list[str]]:
-    """Return the names of the filters that are registered, sorted."""
+    """Return the names of the registered filters, sorted.
+
+    Example:
+        >>> drive(names(open_home("file:///srv/uris")))
+        ['images', 'news']
+    """
     found = []
     for name in (yield from home.filters()):
         try:
             if (yield from home.read(Key(name))) is not None:
                 found.append(name)
-        except ArchiveCorrupt:  # who needs it will be told
+        except ArchiveCorrupt:  # a damaged registration is reported to the caller that opens the filter
             found.append(name)
     return found
 
 
 def entries(home: Home) -> Flow[list[Entry]]:
-    """Return what is in an archive; a filter that cannot be read is there with the problem alone."""
+    """Return one entry for each filter in an archive.
+
+    The entry of a filter that cannot be read has its name and the problem; its other attributes are empty or 0.
+
+    Example:
+        >>> [(entry.filter, entry.slices) for entry in drive(entries(open_home("file:///srv/uris")))]
+        [('images', 0), ('news', 0)]
+    """
     found = []
     for name in (yield from home.filters()):
         try:
@@ -146,7 +165,7 @@ def _unregistered(home: Home, name: str) -> str:
 
 
 def _missing(registration: Registration, listed: list[Listed], text: bytes | None) -> list[str]:
-    """Say what is missing, by all that is known; of a filter that is being dropped nothing is."""
+    """Return one text for each missing document; none for a filter that is being dropped."""
     if registration.dropped:
         return []
     return missing(registration.config, registration.filter, listed, complete=is_complete(text))
@@ -173,11 +192,16 @@ def _entry(registration: Registration, read: list[Listed], lost: list[str]) -> E
 
 
 def show(home: Home, name: str) -> Flow[tuple[Registration, list[Document]]]:
-    """Return the registration of a filter, and its checkpoints and slices.
+    """Return the registration of a filter, and its checkpoints and closed slices.
+
+    Example:
+        >>> registration, found = drive(show(open_home("file:///srv/uris"), "news"))
+        >>> [document.kind for document in found]
+        ['checkpoint']
 
     Raises:
-        ArchiveMissing: it is not in the archive.
-        ArchiveCorrupt: its registration is damaged.
+        ArchiveMissing: the archive does not have the filter.
+        ArchiveCorrupt: the filter's registration is damaged.
     """
     _, registration = yield from read_registration(home, name)
     if registration is None:
@@ -191,10 +215,20 @@ def _not_there(home: Home, name: str) -> ArchiveMissing:
 
 
 def verify_all(home: Home, only: str | None, report: Callable[[int, int], object]) -> Flow[Verified]:
-    """Read everything of one filter, or of all, and compare it with what it must be; ``report``: (done, total).
+    """Read all documents and blobs of one filter, or of all filters, and check them.
+
+    Args:
+        home: the home of the archive.
+        only: the name of the filter to verify; None: all filters.
+        report: called after each document of a filter with the number of documents done and the number of all.
+
+    Example:
+        >>> found = drive(verify_all(open_home("file:///srv/uris"), None, lambda done, total: None))
+        >>> found.problems
+        ()
 
     Raises:
-        ArchiveMissing: there is nothing of that one filter, or no archive.
+        ArchiveMissing: the archive has nothing of the filter ``only``, or there is no archive.
         ArchiveError: the archive failed before anything was read.
     """
     found = [only] if only else (yield from home.filters())
@@ -202,7 +236,7 @@ def verify_all(home: Home, only: str | None, report: Callable[[int, int], object
     for name in found:
         try:
             there = yield from looked.at(name)
-        except ArchiveError as error:  # of this filter nothing more can be read
+        except ArchiveError as error:  # the other filters may still be readable
             looked.problems.append(str(error))
             continue
         if only and not there:
@@ -211,7 +245,13 @@ def verify_all(home: Home, only: str | None, report: Callable[[int, int], object
 
 
 class _Look:
-    """A look at filters, which notes what is wrong and goes on."""
+    """Verifies filters: collects the problems and goes on.
+
+    Attributes:
+        documents: the number of documents that were read.
+        packed: bytes of the blobs that were read.
+        problems: one text for each problem.
+    """
 
     def __init__(self, home: Home, report: Callable[[int, int], object]) -> None:
         self._home, self._report = home, report
@@ -219,7 +259,7 @@ class _Look:
         self.problems: list[str] = []
 
     def at(self, name: str) -> Flow[bool]:
-        """Read all of a filter; return whether there was anything."""
+        """Verify one filter; return whether the archive has anything of it."""
         text, registration, damaged = None, None, False
         try:
             text, registration = yield from read_registration(self._home, name)
@@ -236,18 +276,29 @@ class _Look:
                 self.problems += [found.problem] if found.problem else []
             self._report(done, len(listed))
         if registration and (lost := _missing(registration, listed, text)):
-            again = yield from list_documents(self._home, name, config)  # some may have moved while they were listed
+            again = yield from list_documents(self._home, name, config)  # a checkpoint during the first list hides one
             still = set(_missing(registration, again, text))
             self.problems += [problem for problem in lost if problem in still]
         return damaged or bool(listed) or registration is not None
 
 
 def prune(home: Home, age: float, only: str | None = None) -> Flow[Pruned]:
-    """Remove leftovers: blobs that no document names and that are older than ``age`` seconds, and expired slices.
+    """Remove the blobs that no document names, and expired closed slices.
 
-    What is younger may be somebody's upload under way: uploads give up after half an hour.
+    Args:
+        home: the home of the archive.
+        age: seconds. Younger blobs are kept, because they may belong to an upload under way; an upload gives up
+            after half an hour.
+        only: the name of the filter to prune; None: all filters.
+
+    Example:
+        >>> drive(prune(open_home("file:///srv/uris"), age=3600.0)).blobs
+        0
+
+    Raises:
+        ArchiveError: the archive failed.
     """
-    blobs = yield from home.blobs(only)  # before the documents: what is written meanwhile is not among them
+    blobs = yield from home.blobs(only)  # before the documents, so that no blob of a later document is among them
     removed: list[Blob] = []
     expired = 0
     problems: list[str] = []
@@ -265,7 +316,7 @@ def prune(home: Home, age: float, only: str | None = None) -> Flow[Pruned]:
         config = registration.config if registration else None
         expired += yield from _expire(home, name, config)
         needed: set[str] = set()
-        for _ in range(2):  # twice, because a checkpoint may have moved between two documents that were read
+        for _ in range(2):  # twice: a checkpoint written between the reads of its two documents would be missed
             read = yield from list_documents(home, name, config)
             needed |= {content.blob for each in read for content in each.contents()}
         damaged = {each.key.uid for each in read if each.found is None}
@@ -277,7 +328,7 @@ def prune(home: Home, age: float, only: str | None = None) -> Flow[Pruned]:
 
 
 def _expire(home: Home, name: str, config: Config | None) -> Flow[int]:
-    """Remove closed slices that no checkpoint counts among the window's any more."""
+    """Remove the closed slices that are older than the oldest slice of each checkpoint; return their number."""
     read = yield from list_documents(home, name, config)
     oldest: dict[tuple[str, int], int] = {}
     for each in read:

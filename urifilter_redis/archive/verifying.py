@@ -1,4 +1,4 @@
-"""Reading a filter in an archive with all that its documents name, and comparing it with what can be."""
+"""Verify the documents of an archive: read all blobs that they name, and check their counts for plausibility."""
 
 from __future__ import annotations
 
@@ -22,18 +22,27 @@ if TYPE_CHECKING:
 
 __all__ = ["verified"]
 
-#: How often a document is read anew because it has become another while it was looked at.
+#: How often a document that was replaced while it was verified is read again.
 TRIES = 5
 
-#: Items a ms that no server inserts.
+#: More items a millisecond than any server inserts.
 FASTEST = 1000
 
-#: Items a bit that no bitmap can be told from its fill to have, when a union counts so.
+#: More items a bit than a union ever estimates from a bitmap's fill.
 DENSEST = 32
 
 
 def verified(home: Home, each: Listed, config: Config | None) -> Flow[Listed | None]:
-    """Read all that a document names; return it with all that is wrong, or None if it is not there any more."""
+    """Read and check all contents that a document names.
+
+    Args:
+        home: the home of the archive.
+        each: the document.
+        config: the filter's configuration; None if the filter is not registered.
+
+    Returns:
+        The document with its problems; None if it has been removed meanwhile.
+    """
     for _ in range(TRIES):
         if each.problem:
             return each
@@ -68,7 +77,7 @@ def _readings(home: Home, each: Listed) -> Iterator[Flow[None]]:
         def check(forgotten: list[tuple[bytes, float]]) -> Flow[None]:
             yield from ()
             if any(score >= epoch + 1 for _, score in forgotten):
-                raise ArchiveCorrupt(f"something was forgotten after epoch {epoch}, which is the last")
+                raise ArchiveCorrupt(f"a digest was forgotten in an epoch after {epoch}, the checkpoint's last one")
 
         yield from readings(home, each.key.filter, each.found, use_forgotten=check)
     elif each.found:
@@ -79,7 +88,7 @@ _TOO_MANY = "it counts more items than can have been inserted"
 
 
 def _impossible(found: Checkpoint) -> list[str]:
-    """Say which counts of a checkpoint cannot be."""
+    """Return one text for each impossible count or time of a checkpoint."""
     state, problems = found.shard_state(), []
     for bitmap in found.bitmaps:
         closed = state.closed_of(bitmap.name)
@@ -99,5 +108,12 @@ def _possible(found: Manifest) -> bool:
 
 
 def _most(size: int, opened: int, until: int) -> int:
-    """Return more than a bitmap can be counted to have: by its bits, and by time if some were forgotten often."""
+    """Return an upper bound of the items that a slice may count.
+
+    Args:
+        size: bytes of the bitmap.
+        opened: when the slice became today, server time in ms.
+        until: when the slice was closed, or when the checkpoint began, server time in ms.
+    """
+    # the bits bound the items that are in the bitmap; an item that is forgotten and inserted again counts each time
     return DENSEST * 8 * size + FASTEST * max(0, until - opened)

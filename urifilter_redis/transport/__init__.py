@@ -1,1 +1,1 @@
-"""Connections to the server, alone or shared by tasks, and the embedded server."""
+"""Connections to the server, for one caller or shared by asyncio tasks, and the embedded server."""

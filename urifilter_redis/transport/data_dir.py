@@ -1,4 +1,4 @@
-"""The folder where a user's data is: the embedded server's, and which filters have an archive."""
+"""The folder of a user's data: that of the embedded server, and the list of filters that have an archive."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 __all__ = ["DATA_DIR_VARIABLE", "default_data_dir"]
 
-#: The environment's folder for data, sockets, locks and this.
+#: The environment variable with the folder for data, sockets and locks.
 DATA_DIR_VARIABLE = "URIFILTER_DATA_DIR"
 
 
 def default_data_dir() -> Path:
-    """Return ``URIFILTER_DATA_DIR``, else the folder where this platform keeps a user's data."""
+    """Return the folder in ``URIFILTER_DATA_DIR``, or else the platform's folder for a user's data."""
     if given := os.environ.get(DATA_DIR_VARIABLE):
         return Path(given).absolute()
     if sys.platform == "darwin":

@@ -1,7 +1,8 @@
-"""The embedded server: a real Valkey on a unix socket, shared by a user's processes while any of them needs it.
+"""The embedded server: a real Valkey on a unix socket, shared by the processes of a user.
 
-Every user holds a shared lock on a file for as long as it lives; a supervisor process (``supervisor.py``) runs
-the server and ends it when nobody holds the lock any more. Data is append-only files in the user's data folder.
+Each process that uses the server holds a shared lock on a file while it lives. A supervisor process
+(``supervisor.py``) runs the server, and ends it when no process holds the lock. The server keeps its data in
+append-only files in the user's data folder.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ if TYPE_CHECKING:
 
 __all__ = ["EmbeddedServer", "acquire"]
 
-#: Seconds for the server to answer; one that is loading its data answers, and may take as long as it needs.
+#: Seconds that a starting server has to answer. A server that is loading its data answers, and may take longer.
 START_PATIENCE = 15.0
 
-#: How often it is started before its start has failed.
+#: How often the server is started before its start counts as failed.
 STARTS = 3
 
-#: Seconds between two looks.
+#: Seconds between two attempts to reach the server.
 POLL = 0.01
 
-#: Bytes of a socket's path: 107 fit into the address.
+#: The most bytes of a socket's path: 107 fit into its address.
 SOCKET_PATH_LIMIT = 107
 
 _PRIVATE = 0o700
@@ -55,10 +56,10 @@ def acquire(data_dir: Path | None = None) -> EmbeddedServer:
     """Join the embedded server, or start it; return once it answers.
 
     Args:
-        data_dir: where its data is; None: ``default_data_dir()``.
+        data_dir: the folder of the server's data; None: ``default_data_dir()``.
 
     Raises:
-        ServerUnavailable: it is not installed, its folder cannot be used, or it does not start; says what to do.
+        ServerUnavailable: the server is not installed, its folder cannot be used, or it does not start.
     """
     program, data_dir = _program(), (data_dir or default_data_dir()).absolute()
     try:
@@ -70,12 +71,12 @@ def acquire(data_dir: Path | None = None) -> EmbeddedServer:
 
 
 class EmbeddedServer:
-    """A use of the embedded server, until it is closed or this process ends; a context manager.
+    """One use of the embedded server, until it is closed or this process ends; a context manager.
 
     Attributes:
-        data_dir: the folder of its data.
-        socket_path: of its unix socket.
-        url: the same as a URL.
+        data_dir: the folder of the server's data.
+        socket_path: the path of the server's unix socket.
+        url: the socket's address as a URL, ``unix://…``.
     """
 
     def __init__(self, program: Path, data_dir: Path, run_dir: Path) -> None:
@@ -93,7 +94,7 @@ class EmbeddedServer:
             raise
 
     def revive(self) -> bool:
-        """Start the server if nobody runs it any more; do not wait for it. Return whether it was started.
+        """Start the server if it has no supervisor, without waiting for it; return whether it was started.
 
         Raises:
             OSError: the system cannot start a process.
@@ -105,10 +106,10 @@ class EmbeddedServer:
             return True
 
     def close(self) -> None:
-        """Leave the server; the last user's leaving ends it."""
+        """Stop using the server. The server ends when its last user has stopped."""
         held, self._held = self._held, None
         if held is not None:
-            os.close(held)  # no unlocking: a forked child may go on using it
+            os.close(held)  # not unlocked, because a forked child may use the server on
 
     def __enter__(self) -> Self:
         return self
@@ -120,7 +121,7 @@ class EmbeddedServer:
 
     def _join(self) -> None:
         end = time.monotonic() + START_PATIENCE
-        while not (self._held is not None and _lock(self._held, fcntl.LOCK_SH)):  # a server is just being ended
+        while not (self._held is not None and _lock(self._held, fcntl.LOCK_SH)):  # a supervisor is ending its server
             self._wait(end)
         starts = 0
         while not self._answers():
@@ -165,7 +166,7 @@ class EmbeddedServer:
 
     def _start_supervisor(self, lock: int) -> None:
         arguments = [self._program, self.socket_path, self.data_dir, self._users_lock]
-        subprocess.run(  # noqa: S603 - our own file; it goes on in the background
+        subprocess.run(  # noqa: S603 - our own file, which forks and lets this call return
             [sys.executable, "-I", "-S", _SUPERVISOR, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -200,7 +201,7 @@ def _program() -> Path:
 
 
 def _run_dir(data_dir: Path) -> Path:
-    """Return the folder of the socket and locks: the data folder, or a short private one if its path is too long."""
+    """Return the folder of the socket and the locks: the data folder, or a temporary one if its path is too long."""
     if len(os.fsencode(data_dir / "valkey.sock")) <= SOCKET_PATH_LIMIT:
         return data_dir
     short = hashlib.blake2b(os.fsencode(data_dir), digest_size=8).hexdigest()
@@ -213,7 +214,7 @@ def _run_dir(data_dir: Path) -> Path:
 
 
 def _lock(descriptor: int, kind: int) -> bool:
-    """Take a lock; False if others hold it."""
+    """Take a lock without waiting; return False if other processes hold it."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""One connector for many tasks: what they send at about the same time goes out in one pipeline."""
+"""One connector for many asyncio tasks: their commands go out together, in one pipeline."""
 
 from __future__ import annotations
 
@@ -19,16 +19,22 @@ if TYPE_CHECKING:
 
 __all__ = ["SharedConnector"]
 
-#: Pipelines under way at once: while the server works on one, the next is on its way.
+#: Pipelines in flight at once: while the server runs one, the next one travels.
 PIPELINES = 2
 
-#: Commands of a pipeline, but for what one task sends at once; each may be a call of up to 8 ms.
+#: The most commands in a pipeline of several tasks; each may take the server up to 8 ms. One task may send more.
 COMMANDS_A_PIPELINE = 32
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What one task wants to be sent, since when, and where its outcomes go."""
+    """The commands of one task that wait for a pipeline.
+
+    Attributes:
+        commands: the commands to send.
+        outcomes: the future that gets one outcome for each command.
+        since: the loop's time at which the task began to wait, seconds.
+    """
 
     commands: Sequence[Arguments]
     outcomes: asyncio.Future[list[Any]]
@@ -39,14 +45,14 @@ class _Wanted:
             self.outcomes.set_result(outcomes)
 
     def fail(self, why: str) -> None:
-        """It was never sent."""
+        """Settle all commands as ``Unsent``."""
         self.settle([Unsent(ConnectionError(why))] * len(self.commands))
 
 
 class SharedConnector:
-    """Sends pipelines, awaited; tasks share pipelines, and each has its own commands' outcomes.
+    """Sends the commands of many tasks in shared pipelines; each task gets the outcomes of its own commands.
 
-    A task that is cancelled leaves its commands with the others': they may run.
+    The commands of a cancelled task may run, if their pipeline has been sent.
     """
 
     def __init__(
@@ -55,9 +61,9 @@ class SharedConnector:
         """Share a connector.
 
         Args:
-            connector: that sends.
-            patience: seconds after which what still waits for a pipeline is ``Unsent``.
-            note: hears of every error that the server answers.
+            connector: the connector that sends the pipelines.
+            patience: seconds after which commands that still wait for a pipeline are ``Unsent``.
+            note: a function that is called with each error that the server answers.
         """
         self.shown = connector.shown
         self._note, self._patience = note, patience
@@ -67,7 +73,7 @@ class SharedConnector:
         self._pumping = 0
 
     async def send(self, commands: Sequence[Arguments]) -> list[Any]:
-        """Send commands once; return an outcome a command (see ``steps.Send``)."""
+        """Send commands once; return one outcome for each command (see ``steps.Send``)."""
         loop = asyncio.get_running_loop()
         wanted = _Wanted(commands, loop.create_future(), loop.time())
         self._waiting.append(wanted)
@@ -83,12 +89,12 @@ class SharedConnector:
             while taken := self._take():
                 await self._send(taken)
         finally:
-            self._pumping -= 1  # at once when nothing waits any more: what waits later gets another pump
+            self._pumping -= 1  # no await since the queue was empty, so that a later task starts another pump
 
     async def _send(self, taken: Sequence[_Wanted]) -> None:
         try:
             outcomes = await self._connector.send([command for wanted in taken for command in wanted.commands])
-        except Exception as error:  # noqa: BLE001 - raised in each task that asked
+        except Exception as error:  # noqa: BLE001 - raised in each task whose commands were sent
             for wanted in taken:
                 if not wanted.outcomes.done():
                     wanted.outcomes.set_exception(error)
@@ -102,20 +108,20 @@ class SharedConnector:
                 self._note(outcome)
 
     def _take(self) -> list[_Wanted]:
-        """Take what waits, as much as one pipeline holds; not what was cancelled, or has waited too long."""
+        """Take waiting commands for one pipeline; drop those of cancelled tasks, and those that waited too long."""
         taken: list[_Wanted] = []
         size, since = 0, asyncio.get_running_loop().time() - self._patience
         while self._waiting and (not taken or size + len(self._waiting[0].commands) <= COMMANDS_A_PIPELINE):
             wanted = self._waiting.popleft()
             if wanted.since < since:
-                wanted.fail("the server is too slow for all that is asked")
+                wanted.fail("the server is too slow for the number of requests")
             elif not wanted.outcomes.done():
                 taken.append(wanted)
                 size += len(wanted.commands)
         return taken
 
     async def close(self) -> None:
-        """Wait for what is under way, and close the connections."""
+        """Fail the waiting commands, wait for the pipelines in flight, and close the connections."""
         while self._waiting:
             self._waiting.popleft().fail("the connector was closed")
         await asyncio.gather(*self._pumps)

@@ -1,9 +1,11 @@
-"""The process that runs the embedded server for as long as anybody uses it.
+"""The process that runs the embedded server while processes use it.
 
-Run by path, with the standard library only, so that it is up in some 20 ms:
-``supervisor.py PROGRAM SOCKET DATA_FOLDER USERS_LOCK``. It inherits, open, the lock that makes it the only
-supervisor. It ends when the server does (whoever still uses it starts another), or ends the server when the
-last user is gone: users hold a shared lock, so the exclusive one is to be had only then, kill -9 included.
+It is run by its path, ``supervisor.py PROGRAM SOCKET DATA_FOLDER USERS_LOCK``, with the standard library only, so that
+it starts within some 20 ms. It inherits the open lock that makes it the only supervisor.
+
+Each user of the server holds a shared lock. The supervisor gets the exclusive lock only when all users are gone, also
+after a kill -9; it ends the server then. If the server ends by itself, the supervisor ends, and the next request of a
+user starts another.
 """
 
 from __future__ import annotations
@@ -19,21 +21,21 @@ import sys
 import time
 from pathlib import Path
 
-#: Seconds between two looks at the lock of the users.
+#: Seconds between two attempts to get the users' lock.
 POLL = 0.2
 
-#: Bytes of log above which it is begun anew.
+#: The size in bytes above which the server's log is emptied at the next start.
 LOG_LIMIT = 1 << 20
 
-#: Seconds for a server that a killed supervisor left (where the system does not end it) to shut down.
+#: Seconds that the server of a killed supervisor has to shut down, where the system does not end it.
 LEFT_PATIENCE = 10
 
 
 def main(program: str, socket_path: str, data: str, users_lock: str) -> None:
-    """Run the server until it ends or nobody uses it."""
+    """Run the server until it ends or has no user."""
     _end_one_that_was_left(socket_path)
     with open(users_lock, "rb") as users, _open_log(Path(data, "valkey.log")) as log:  # noqa: PTH123 - quick to load
-        server = subprocess.Popen(  # noqa: S603 - what embedded.py found
+        server = subprocess.Popen(  # noqa: S603 - the program that embedded.py found
             [program, *_options(socket_path, data)],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -77,19 +79,19 @@ def _open_log(path: Path):  # type: ignore[no-untyped-def]  # noqa: ANN202 - a b
 
 
 def _die_with_parent() -> None:
-    """End the server with SIGTERM when this process is killed (Linux; elsewhere the next supervisor ends it)."""
+    """Let Linux end the server when this process is killed; elsewhere the next supervisor ends it."""
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
 
 
 def _end_one_that_was_left(socket_path: str) -> None:
-    """Shut down a server whose supervisor was killed, so that two never write the same files."""
+    """Shut down the server of a killed supervisor, so that two servers never write the same files."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as left:
         left.settimeout(LEFT_PATIENCE)
         left.connect(socket_path)
         left.sendall(b"*1\r\n$8\r\nSHUTDOWN\r\n")
-        while left.recv(1024):  # until it has ended
+        while left.recv(1024):  # the connection closes when the server has ended
             pass
     with contextlib.suppress(FileNotFoundError):
         os.unlink(socket_path)  # noqa: PTH108 - quick to load
@@ -98,5 +100,5 @@ def _end_one_that_was_left(socket_path: str) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    if os.fork() == 0:  # go on in the background, as nobody's child
+    if os.fork() == 0:  # the child of a process that ends, so that the starter need not wait for it
         main(*sys.argv[1:])

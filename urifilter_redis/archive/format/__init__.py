@@ -1,1 +1,1 @@
-"""The bytes of an archive: documents, manifests, packed pieces and records."""
+"""The formats of an archive: documents, manifests, packed pieces and records."""

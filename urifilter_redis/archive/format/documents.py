@@ -1,7 +1,8 @@
-"""The documents of an archive: JSON with its own SHA-256, and nothing in them is believed before it is checked.
+"""Read and write the documents of an archive: JSON with its own SHA-256. ``load`` checks each value and its type.
 
-A note may stand beside a document, outside what the SHA-256 is of: a number that says something of its surroundings.
-Releases that know of none read and replace such a document like any other.
+A note, a number, may stand beside the document in the same text. The SHA-256 does not cover it. It says something
+about other documents: that all shards have a checkpoint, or the number of the next checkpoint. Releases before notes
+read and replace a document with a note like any other.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ if TYPE_CHECKING:
 
 __all__ = ["dump", "load", "note_of"]
 
-#: No number in a document is larger: what Lua and JSON know exactly.
+#: The largest number in a document: Lua and JSON hold all integers up to it exactly.
 MOST = 2**53
 
 D = TypeVar("D", bound="DataclassInstance")
 
 
 def dump(document: DataclassInstance, note: int = 0) -> bytes:
-    """Return a document as JSON with its SHA-256 and, unless it is 0, a note."""
+    """Return a document as JSON text with its SHA-256 and with the note, unless that is 0."""
     values = dataclasses.asdict(document)
     beside = {"note": note} if note else {}
     return json.dumps({"sha256": _sha256(values), "document": values} | beside).encode()
 
 
 def note_of(text: bytes | None) -> int:
-    """Return the note beside a document; 0 if there is none."""
+    """Return the note in the text of a document; 0 if it has none."""
     try:
         note = json.loads(text or b"{}")["note"]
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -44,16 +45,21 @@ def note_of(text: bytes | None) -> int:
 
 
 def load(kind: type[D], text: bytes, what: str) -> D:
-    """Read a document; ``what`` is for errors.
+    """Read a document.
+
+    Args:
+        kind: the dataclass of the document.
+        text: the JSON text that ``dump`` returned.
+        what: the name of the document in errors.
 
     Raises:
-        ArchiveCorrupt: it is damaged, or not of that kind.
+        ArchiveCorrupt: the text is damaged, or holds another kind of document.
     """
     try:
         found = json.loads(text, parse_constant=_refuse)
         values = found["document"]
         if found["sha256"] != _sha256(values):
-            raise ArchiveCorrupt(f"{what} is damaged: its SHA-256 is another")
+            raise ArchiveCorrupt(f"{what} is damaged: its SHA-256 does not match")
         return _build(kind, values)  # type: ignore[no-any-return]
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
         raise ArchiveCorrupt(f"{what} cannot be read: {error!r}"[:300]) from error
@@ -69,7 +75,7 @@ def _sha256(values: Any) -> str:
 
 
 def _build(kind: Any, value: Any) -> Any:
-    """Make what a type says of JSON; dataclasses, lists, dictionaries of strings and plain values."""
+    """Convert a JSON value to a type: a dataclass, a list, a dictionary with string keys, or a plain type."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = _hints(kind)

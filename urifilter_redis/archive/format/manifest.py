@@ -1,4 +1,4 @@
-"""What an archive says of what it keeps: manifests of bitmaps, checkpoints of shards, registrations of filters."""
+"""The documents of an archive: manifests of bitmaps, checkpoints of shards, registrations of filters."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMAT", "PIECE", "Checkpoint", "Content", "Manifest", "Piece", "Registration", "is_blob_of", "piece_spans"]
 
-#: The version of documents and packed pieces; what is newer is not read.
+#: The version of documents and packed pieces. A document of a newer version is refused.
 FORMAT = 1
 
-#: Bytes of a bitmap that are read, packed, merged or written at once (BITOP takes a server 1.2 ms for as many).
+#: Bytes of a bitmap that are read, packed, merged or written at once. A server's BITOP takes 1.2 ms for them.
 PIECE = 256 << 10
 
-#: Bytes of the records of a shard, and of what was forgotten: 11 million digests.
+#: The most bytes of a shard's records, and of its forgotten digests: 11 million digests.
 RECORDS_LIMIT = 256 << 20
 
 _BLOB = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}")
@@ -42,7 +42,7 @@ _CLOSED = f"{_NUMBER}:{_NUMBER}:{_NUMBER}:{_NUMBER}"
 _NEEDED = ("created", "epoch", "phase", "opened", "inserted", "oldest", "slices")
 _NOTHING = re.compile("(?!)")
 
-#: What each field of a state looks like.
+#: The pattern of each field of a shard's state.
 _STATE = {
     **dict.fromkeys(
         ("created", "epoch", "opened", "inserted", "oldest", "pieces", "limit", "changed"), re.compile(_NUMBER)
@@ -66,8 +66,9 @@ class Piece:
     """A part of a content, at most ``PIECE`` bytes.
 
     Attributes:
-        length: bytes; packed: bytes as it is archived.
-        sha256: of the piece, not packed, as hex.
+        length: bytes of the piece.
+        packed: bytes of the packed piece in the archive.
+        sha256: the SHA-256 of the unpacked piece, as hex.
     """
 
     length: int
@@ -76,14 +77,14 @@ class Piece:
 
     @classmethod
     def of(cls, data: bytes, packed: bytes) -> Piece:
-        """Describe a piece and what it was packed to."""
+        """Describe a piece, given unpacked and packed."""
         return cls(len(data), len(packed), hashlib.sha256(data).hexdigest())
 
     def unpack(self, packed: bytes) -> bytes:
-        """Return the piece.
+        """Unpack a piece and check its SHA-256.
 
         Raises:
-            ArchiveCorrupt: it is not what was packed.
+            ArchiveCorrupt: the packed piece is damaged or missing.
         """
         data = unpack(packed, self.length) if len(packed) == self.packed else b""
         if hashlib.sha256(data).hexdigest() != self.sha256:
@@ -96,8 +97,8 @@ class Content:
     """Bytes that are archived in pieces, one packed piece after the other.
 
     Attributes:
-        blob: where they are; empty: in Redis, beside the filter.
-        pieces: in their order.
+        blob: the name of the blob; empty: the pieces are in Redis, beside the filter.
+        pieces: the pieces, in their order.
     """
 
     blob: str
@@ -112,15 +113,15 @@ class Content:
         return spans
 
     def check(self, uid: str, lengths: Sequence[int] | None, what: str) -> None:
-        """Check it before it is used: whose it is, and that it takes no more memory than it may.
+        """Check the blob's filter and the lengths of the pieces, before memory is used for them.
 
         Args:
-            uid: of the filter.
-            lengths: of the pieces, or None for any up to ``PIECE``.
-            what: for errors.
+            uid: the filter's uid.
+            lengths: the length of each piece, bytes; None: any lengths up to ``PIECE``.
+            what: the name of the content in errors.
 
         Raises:
-            ArchiveCorrupt: with what is wrong.
+            ArchiveCorrupt: the blob belongs to another filter, or a length is wrong.
         """
         found = [piece.length for piece in self.pieces]
         if self.blob and not is_blob_of(uid, self.blob):
@@ -133,21 +134,25 @@ class Content:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What an archived bitmap is.
+    """The description of an archived bitmap. ``layout``, ``k``, ``hash`` … ``retention`` are the filter's settings.
 
     Attributes:
-        format: version.
-        filter: name; uid: of the filter; shard, shards: which of how many.
-        epoch: in which the slice was today (rolling's history: of the shard).
-        kind: ``slice`` (a closed one) or ``checkpoint``.
-        name: of the live slice: ``today``, ``history_1`` …
-        number: of the checkpoint; 0 for kind ``slice``.
-        layout, k, units: geometry; size: bytes.
-        hash, seed, normalize, retention: of the filter.
-        opened, closed: server time, ms; closed is 0 for one that is not.
-        inserted: items.
-        compression: how pieces are packed.
-        content: the bitmap.
+        format: the version of the format.
+        filter: the filter's name.
+        uid: the filter's uid.
+        shard: the shard's number, from 0.
+        shards: the number of shards.
+        epoch: the epoch in which the slice was today; of rolling's history: the shard's epoch.
+        kind: ``slice`` (a closed slice) or ``checkpoint``.
+        name: the name of the live slice: ``today``, ``history_1`` …
+        number: the checkpoint's number; 0 for kind ``slice``.
+        units: the size of the bitmap in units of its layout.
+        size: the size of the bitmap in bytes.
+        opened: when the slice became today, server time in ms.
+        closed: when the slice was closed, server time in ms; 0 if it is today.
+        inserted: the number of items that were inserted into the slice.
+        compression: how the pieces are packed; always ``by piece``.
+        content: the pieces of the bitmap.
     """
 
     format: int
@@ -174,7 +179,7 @@ class Manifest:
     content: Content
 
     @classmethod
-    def of(  # noqa: PLR0913 - what is known of a bitmap
+    def of(  # noqa: PLR0913 - each argument is a fact about the bitmap
         cls, config: Config, name: str, shard: int, state: ShardState, slice_: Slice, *, kind: str, number: int = 0,
         content: Content,
     ) -> Manifest:  # fmt: skip
@@ -200,10 +205,10 @@ class Manifest:
         )
 
     def check(self, config: Config, shard: int, slice_: Slice, *, kind: str, epoch: int) -> None:
-        """Check that it is of this filter, shard, kind, epoch and geometry.
+        """Check that the manifest is of this filter, shard, kind, epoch and geometry.
 
         Raises:
-            ArchiveCorrupt: with what differs.
+            ArchiveCorrupt: a field differs; the error names it.
         """
         same = ("uid", "shards", "layout", "k", "hash", "seed", "normalize", "retention")
         wanted = {field: getattr(config, field) for field in same}
@@ -220,16 +225,20 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A shard as it was while inserts went on: it holds at least all that was inserted before it began.
+    """A copy of a shard, made while inserts went on. It has all items that were inserted before it began.
 
     Attributes:
-        format: version.
-        filter: name; uid: of the filter; shard, shards: which of how many.
-        number: goes up with every checkpoint of the shard.
-        begun: server time, ms.
-        state: the fields of ``meta`` that change.
-        bitmaps: the live slices, oldest first.
-        replies: the records of ``replies``; forgotten: digests and their epochs; both read after the bitmaps.
+        format: the version of the format.
+        filter: the filter's name.
+        uid: the filter's uid.
+        shard: the shard's number, from 0.
+        shards: the number of shards.
+        number: the checkpoint's number; it goes up with every checkpoint of the shard.
+        begun: when the checkpoint began, server time in ms.
+        state: the fields of the shard's meta that change.
+        bitmaps: the manifests of the live slices, oldest first.
+        replies: the records of calls, which were read after the bitmaps.
+        forgotten: the forgotten digests with their scores, which were read after the bitmaps.
     """
 
     format: int
@@ -246,19 +255,19 @@ class Checkpoint:
 
     @property
     def blobs(self) -> set[str]:
-        """The blobs that it needs."""
+        """The names of all blobs that the checkpoint needs."""
         return {content.blob for content in self.contents}
 
     @property
     def contents(self) -> list[Content]:
-        """All that it keeps."""
+        """All contents: the bitmaps, then the records, then the forgotten digests."""
         return [*(bitmap.content for bitmap in self.bitmaps), self.replies, self.forgotten]
 
     def shard_state(self) -> ShardState:
-        """Return what ``meta`` said.
+        """Return the shard's state, parsed.
 
         Raises:
-            ArchiveCorrupt: it is not possible.
+            ArchiveCorrupt: the state is impossible.
         """
         try:
             return ShardState.from_meta(self.state | {"uid": self.uid}, "checkpoint")
@@ -266,10 +275,10 @@ class Checkpoint:
             raise ArchiveCorrupt(f"checkpoint {self.number}, shard {self.shard}: {error}") from error
 
     def check(self, config: Config, shard: int) -> None:
-        """Check that it is of this filter and shard, and that its slices are such as the filter can have.
+        """Check that the checkpoint is of this filter and shard, and that the filter can have its slices.
 
         Raises:
-            ArchiveCorrupt: with what differs.
+            ArchiveCorrupt: a field differs or is impossible; the error names it.
         """
         what = f"checkpoint {self.number}, shard {shard},"
         check_format(self.format, what)
@@ -289,7 +298,7 @@ class Checkpoint:
                 raise ArchiveCorrupt(f"{what} has more records than there can be")
 
     def _checked_state(self, config: Config, what: str) -> ShardState:
-        """Return the state if every field of it is such as a script writes it."""
+        """Return the state; raise ArchiveCorrupt unless the scripts can have written each field."""
         wrong = [name for name, text in self.state.items() if not _STATE.get(name, _NOTHING).fullmatch(text)]
         if wrong or not set(_NEEDED) <= set(self.state):
             raise ArchiveCorrupt(f"{what} has a state that cannot be: {', '.join(wrong) or 'fields are missing'}")
@@ -309,14 +318,14 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """What a filter is: all that is needed to make it anew on an empty server.
+    """A filter's registration: its whole configuration, so that it can be created again on an empty server.
 
     Attributes:
-        format: version.
-        filter: name.
-        created: seconds since 1970.
-        config: with uid and seed.
-        dropped: it is being removed, with all that is kept of it.
+        format: the version of the format.
+        filter: the filter's name.
+        created: when the filter was registered, seconds since 1970.
+        config: the filter's configuration, with uid and seed.
+        dropped: whether the filter is being removed from the archive.
     """
 
     format: int
@@ -326,10 +335,10 @@ class Registration:
     dropped: bool = False
 
     def check(self, name: str) -> None:
-        """Check that it is of this name and possible.
+        """Check that the registration is of this name and that its configuration is possible.
 
         Raises:
-            ArchiveCorrupt: it is not.
+            ArchiveCorrupt: the name differs, or a value is impossible.
         """
         what = f"the registration of {name!r}"
         check_format(self.format, what)
@@ -353,15 +362,15 @@ class Registration:
 
 
 def is_blob_of(uid: str, blob: str) -> bool:
-    """Whether a blob's name is one that a filter's blobs have; names become paths."""
+    """Whether a name is that of a blob of this filter. Only such a name is safe in a path."""
     return bool(_BLOB.fullmatch(blob)) and blob.startswith(uid)
 
 
 def check_format(found: int, what: str) -> None:
-    """Check a version.
+    """Check the version of a format.
 
     Raises:
-        ArchiveCorrupt: it is newer.
+        ArchiveCorrupt: the version is newer than this release.
     """
     if found > FORMAT:
         raise ArchiveCorrupt(f"{what} is of the newer format {found}: upgrade urifilter-redis")

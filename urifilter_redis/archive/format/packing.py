@@ -1,10 +1,13 @@
-"""How a piece of a bitmap, or of anything else, is packed: the first byte says which coding it is.
+"""Pack and unpack pieces of bitmaps and records. The first byte of a packed piece names its coding.
 
-Bits of a Bloom filter are as good as random, so that nothing but their share can be used: Huffman's code of the bytes
-does that within 7 % of the entropy from a fill of 4.5 % up (2 % from 8 % up), whereas the matches that zstd looks for
-cost more than they save. Sparser pieces are split into a mask of the bytes that are not zero, which is packed in turn,
-and those bytes, because Huffman's code spends a whole bit on every zero; the mask also shows where blocks are empty.
-What has repetitions is left to zstd.
+The bits of a Bloom filter look random, so only the share of set bits can be used to compress them. Huffman's code of
+the bytes comes within 7 % of the entropy from a fill of 4.5 % up, and within 2 % from 8 % up. The repetitions that zstd
+looks for are rare there and cost more than they save.
+
+Huffman's code spends at least one bit on each byte, which is too much for zero bytes. So a sparse piece is split: a
+mask says which bytes are not zero, and those bytes follow. The mask is packed in turn.
+
+A piece with repetitions is packed by zstd.
 
 Source: D. A. Huffman, "A Method for the Construction of Minimum-Redundancy Codes", 1952. ``bench/packing.py`` measures
 sizes and speeds.
@@ -22,44 +25,45 @@ __all__ = ["pack", "unpack"]
 
 _PLAIN, _ZSTD, _HUFFMAN, _SPLIT = b"\0", b"\1", b"\2", b"\3"
 
-#: zstd's level: higher ones gain little on what is archived, and are slow.
+#: zstd's level. Higher levels gain little on bitmaps and records, and are slow.
 _LEVEL = 1
 
-#: Share of bytes that are not zero up to which a piece is split: with more of them Huffman's code is as small.
+#: The highest share of bytes other than zero in a piece that is split. Above it Huffman's code is as small.
 _SPARSE = 0.45
 
-#: Such bytes up to which it is split, too: each takes 50 ns to put back, and a piece of 256 KiB at most 5 ms.
+#: The highest number of bytes other than zero in a piece that is split. Each takes 50 ns to unpack, so that a piece
+#: of 256 KiB takes at most 5 ms.
 _FEW = 80_000
 
-#: Bytes from which on a piece may be split: below, nothing is gained, and so masks of masks end.
+#: The least bytes of a piece that is split. Splitting a smaller one gains nothing; so the masks of masks end.
 _SPLIT_FROM = 64
 
-#: Bytes of the length of a packed mask.
+#: Bytes of the field that holds the length of a packed mask.
 _LENGTH = 4
 
-#: zlib's raw deflate, without header and checksum: manifests have a better one.
+#: zlib's raw deflate, without header and checksum: manifests have a SHA-256.
 _RAW = -zlib.MAX_WBITS
 
-#: zlib's highest memLevel: each of its codes serves 32 Ki bytes, and not 16 Ki as by default, which saves 0.4 %.
+#: zlib's highest memLevel: each Huffman table serves 32 Ki bytes instead of the default 16 Ki, which saves 0.4 %.
 _MEMORY = 9
 
-#: From a byte to the digit of a mask, and from a digit to a zero byte or itself.
+#: _DIGITS maps each byte to its digit in the mask; _ZEROS maps the digit 0 to a zero byte.
 _DIGITS = b"0" + 255 * b"1"
 _ZEROS = bytes.maketrans(b"0", b"\0")
 
 
 def pack(piece: bytes) -> bytes:
-    """Return a piece in the smallest of the codings that suit it; at most one byte longer than it is."""
+    """Return a piece in the smallest coding that suits it. It grows by one byte at most."""
     if len(piece) >= _SPLIT_FROM and len(piece) - piece.count(0) <= min(_SPARSE * len(piece), _FEW):
         return min(_plain(piece), _zstd(piece), _split(piece), key=len)
     return _pack_whole(piece)
 
 
 def unpack(packed: bytes, length: int) -> bytes:
-    """Return a piece of ``length`` bytes; never more is decompressed.
+    """Return the unpacked piece of ``length`` bytes. At most one byte more is decompressed.
 
     Raises:
-        ArchiveCorrupt: it is not what was packed.
+        ArchiveCorrupt: the packed piece is damaged, or its unpacked length is another.
     """
     if len(packed) > 1 + length:
         raise ArchiveCorrupt(f"a piece of {length} bytes takes {len(packed)} packed")
@@ -75,10 +79,10 @@ def _pack_whole(piece: bytes) -> bytes:
 
 
 def _unpack_whole(packed: bytes, length: int) -> bytes:
-    """Return what is not split: at most ``length`` bytes if it is compressed.
+    """Unpack a piece that is not split; a compressed one to exactly ``length`` bytes.
 
     Raises:
-        ArchiveCorrupt: it cannot be decompressed.
+        ArchiveCorrupt: the piece cannot be decompressed, or its coding is unknown.
     """
     tag, data = packed[:1], packed[1:]
     try:
@@ -102,7 +106,7 @@ def _zstd(piece: bytes) -> bytes:
 
 
 def _unzstd(data: bytes, length: int) -> bytes:
-    # as many bytes as the frame claims are allocated, whatever max_output_size says
+    # zstd allocates the size that the frame claims, even above max_output_size
     if zstandard.get_frame_parameters(data).content_size != length:
         raise ArchiveCorrupt("a piece claims another length")
     return zstandard.ZstdDecompressor().decompress(data, max_output_size=length, allow_extra_data=False)
@@ -115,25 +119,25 @@ def _huffman(piece: bytes) -> bytes:
 
 def _unhuffman(data: bytes, length: int) -> bytes:
     decoder = zlib.decompressobj(_RAW)
-    found = decoder.decompress(data, length + 1)  # 0 would be no limit, and the end is seen only with room left
+    found = decoder.decompress(data, length + 1)  # + 1: a limit of 0 means none, and zlib needs room to see the end
     if not decoder.eof or decoder.unused_data or len(found) != length:
         raise ArchiveCorrupt("a piece ends too early or too late")
     return found
 
 
 def _split(piece: bytes) -> bytes:
-    """Return length and coding of the mask, and the coding of the bytes that are not zero."""
+    """Split a piece: return the packed mask after its length, then the packed bytes that are not zero."""
     mask = int(piece.translate(_DIGITS), 2).to_bytes(_mask_bytes(len(piece)))
     packed = pack(mask)
     return b"".join((_SPLIT, len(packed).to_bytes(_LENGTH), packed, _pack_whole(piece.translate(None, b"\0"))))
 
 
 def _unsplit(data: bytes, length: int) -> bytes:
-    """Return ``length`` bytes, or raise ``ArchiveCorrupt``."""
+    """Put a split piece of ``length`` bytes together; raise ArchiveCorrupt if it is damaged."""
     end = _LENGTH + int.from_bytes(data[:_LENGTH])
     mask = int.from_bytes(unpack(data[_LENGTH:end], _mask_bytes(length)))
     if mask.bit_length() > length:
-        raise ArchiveCorrupt("the mask of a piece is longer than it")
+        raise ArchiveCorrupt("the mask of a piece is longer than the piece")
     count = mask.bit_count()
     others = _unpack_whole(data[end:], count)
     if len(others) != count:

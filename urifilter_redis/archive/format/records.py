@@ -1,4 +1,4 @@
-"""What a checkpoint keeps beside bitmaps: the records of ``replies`` and what was forgotten, as bytes."""
+"""The records of calls and the forgotten digests of a checkpoint, as bytes."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ if TYPE_CHECKING:
 
 __all__ = ["forgotten_at", "record_time", "split_forgotten", "split_replies", "write_forgotten", "write_replies"]
 
-#: Lengths of a field and its record.
+#: The length of a field of ``replies`` and the length of its record.
 _LENGTHS = struct.Struct(">HI")
 
-#: Bytes that a field and its record may have: 500 answers take some 1,500.
+#: The most bytes of a field with its record. 500 answers take some 1,500.
 LONGEST = 1 << 16
 
 _FIELD = re.compile(rb"[0-9a-fA-F]+/\d+")
 
-#: A score and a digest.
+#: The score and the digest of a forgotten item.
 _FORGOTTEN = struct.Struct(">d16s")
 
-#: What a second is behind the point of a score (``lua/_forgotten.lua``).
+#: One second in the fraction of a score, whose integer part is an epoch (see ``lua/_forgotten.lua``).
 _SECOND = 2**-33
 
-#: The first bytes of msgpack's numbers that Lua's cmsgpack makes of times in ms.
+#: The first byte of a number in msgpack, and its struct format: those that Lua's cmsgpack uses for times in ms.
 _NUMBERS = {0xCB: ">d", 0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q"}
 
 
 def write_replies(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Return fields and records, each with its length before it."""
+    """Return the fields of ``replies`` and their records as bytes, each pair after its two lengths."""
     return b"".join(_LENGTHS.pack(len(field), len(record)) + field + record for field, record in pairs)
 
 
 def split_replies(data: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
-    """Return the fields and records that are whole, and the bytes after them.
+    """Return the whole pairs of field and record at the beginning of some bytes, and the bytes after them.
 
     Raises:
-        ArchiveCorrupt: one is not such as the scripts write.
+        ArchiveCorrupt: the scripts cannot have written one of the records.
     """
     found, at = [], 0
     while at + _LENGTHS.size <= len(data):
@@ -60,30 +60,30 @@ def split_replies(data: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
 
 
 def write_forgotten(pairs: Iterable[tuple[bytes, float]]) -> bytes:
-    """Return digests of 16 bytes with their scores."""
+    """Return digests of 16 bytes and their scores as bytes."""
     return b"".join(_FORGOTTEN.pack(score, digest) for digest, score in pairs)
 
 
 def split_forgotten(data: bytes) -> tuple[list[tuple[bytes, float]], bytes]:
-    """Return the digests and scores that are whole, and the bytes after them.
+    """Return the whole pairs of digest and score at the beginning of some bytes, and the bytes after them.
 
     Raises:
-        ArchiveCorrupt: a score is none.
+        ArchiveCorrupt: a score is impossible.
     """
     whole = len(data) // _FORGOTTEN.size * _FORGOTTEN.size
     found = [(digest, score) for score, digest in _FORGOTTEN.iter_unpack(data[:whole])]
     if not all(0 <= score < MOST for _, score in found):
-        raise ArchiveCorrupt("what was forgotten has a score that cannot be")
+        raise ArchiveCorrupt("a forgotten digest has an impossible score")
     return found, data[whole:]
 
 
 def forgotten_at(score: float) -> float:
-    """Return when something was forgotten, seconds since 1970, from its score."""
+    """Return the time at which a digest was forgotten, seconds since 1970, from its score."""
     return score % 1 / _SECOND
 
 
 def record_time(record: bytes) -> float:
-    """Return when a record of ``replies`` was made, ms: the second of its msgpack numbers; 0 if it is no record."""
+    """Return the time of a call's record, ms since 1970: the second number in it; 0 if it is not a record."""
     at, value = 0, 0.0
     for _ in range(2):
         kind = record[at : at + 1]

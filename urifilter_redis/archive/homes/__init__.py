@@ -1,1 +1,1 @@
-"""Homes of archives outside Redis: a folder or MongoDB; ``engine.home`` says what a home does."""
+"""Homes of archives outside Redis: a folder or MongoDB. ``engine/home.py`` describes their methods."""

@@ -1,4 +1,4 @@
-"""Files of an archive in a folder: read as what may be damaged, and removed whatever has come in their place."""
+"""Read, write and remove the files of an archive in a folder, also where something else is in a file's place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Unreadable", "advice", "listed", "put", "read", "remove", "sync", "sync_folder"]
 
-#: What says nothing of a file: this process has no more of something, or the server that keeps the disk is away.
+#: Errors that say nothing about the file: this process lacks a resource, or the file server is away.
 _PASSING = frozenset(
     getattr(errno, name)
     for name in (
@@ -24,16 +24,22 @@ _PASSING = frozenset(
 
 
 class Unreadable(OSError):
-    """Something is there and cannot be read, for a reason of its own: it counts as damaged."""
+    """A file exists and cannot be read, and trying again will not help: it counts as damaged."""
 
 
 def read(path: Path, offset: int = 0, length: int = -1, *, cached: bool = True) -> bytes:
-    """Read a part of a file; not ``cached``: from the disk, which may be away though memory still has the file.
+    """Read a part of a file.
+
+    Args:
+        path: the file.
+        offset: the first byte to read.
+        length: the number of bytes to read; -1: all.
+        cached: False reads from the disk itself, because the page cache may outlive a disk that is away.
 
     Raises:
-        FileNotFoundError: there is none.
-        Unreadable: it is there and cannot be read.
-        OSError: nothing can be said of it at the moment.
+        FileNotFoundError: the file does not exist.
+        Unreadable: the file exists and cannot be read.
+        OSError: the file cannot be read at the moment.
     """
     try:
         with _opened(path) as file:
@@ -50,7 +56,7 @@ def read(path: Path, offset: int = 0, length: int = -1, *, cached: bool = True) 
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Open a regular file; anything else might keep the reader waiting, or never end."""
+    """Open a regular file; refuse others, because reading a pipe or a device may block or never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -59,7 +65,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def listed(folder: Path) -> list[str]:
-    """Return the names in a folder; of none there are none."""
+    """Return the names in a folder; an empty list if the folder does not exist."""
     try:
         return [path.name for path in folder.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
@@ -67,7 +73,7 @@ def listed(folder: Path) -> list[str]:
 
 
 def put(part: Path, path: Path) -> None:
-    """Give a finished file its name, in place of what has it."""
+    """Rename a finished file to its name; replace a file or folder of that name."""
     try:
         part.replace(path)
     except IsADirectoryError:
@@ -76,10 +82,10 @@ def put(part: Path, path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, if it is there; a folder in its place is not ours, and is put aside unless it is empty."""
+    """Remove a file, if it exists. An empty folder in its place is removed, any other is renamed to ``*.aside``."""
     try:
         path.unlink(missing_ok=True)
-    except NotADirectoryError:  # nor can it be there
+    except NotADirectoryError:  # a parent is a file, so this file does not exist
         return
     except (IsADirectoryError, PermissionError):
         if not path.is_dir():
@@ -91,7 +97,7 @@ def remove(path: Path) -> None:
 
 
 def sync(file: BinaryIO) -> None:
-    """Make what was written durable."""
+    """Make the written bytes durable."""
     file.flush()
     os.fsync(file.fileno())
 
@@ -106,7 +112,7 @@ def sync_folder(path: Path) -> None:
 
 
 def advice(error: OSError) -> str:
-    """Say what is wrong, and what to do about it."""
+    """Return a text that names the error and says what to do about it."""
     text = f"{error.filename or ''} {error.strerror or error}".strip()
     known = {
         errno.ENOSPC: "its disk is full: make room; nothing that was there is lost",

@@ -1,7 +1,8 @@
-"""A folder as the home of an archive: blobs and documents are files, made under a temporary name, synced, renamed.
+"""A folder as the home of an archive: blobs and documents are files.
 
-``<root>/<filter>.filter/`` has ``filter.json`` and, by uid, a folder of ``slice-<shard>-<epoch>.json``,
-``checkpoint-<shard>-<0 or 1>.json`` and the blobs that these name.
+Each file is written under a temporary name, synced, and renamed. ``<root>/<filter>.filter/`` has the registration
+``filter.json``, and a folder for each uid. The folder of a uid has the documents ``slice-<shard>-<epoch>.json`` and
+``checkpoint-<shard>-<0 or 1>.json``, and the blobs that they name.
 """
 
 from __future__ import annotations
@@ -38,47 +39,50 @@ _BLOB_NAME = re.compile(r"[0-9a-f]{16}-[0-9a-z-]{1,40}")
 
 
 class FolderHome:
-    """See ``Home``; several hosts may share it if their file system locks (NFS 4 does)."""
+    """An archive in a folder; see ``Home`` for the methods.
+
+    Several hosts may share the folder if its file system supports locks, as NFS 4 does.
+    """
 
     def __init__(self, root: str) -> None:
         self.root = Path(root)
         self.shown = self.root.as_uri()
 
     def read(self, key: Key) -> Flow[bytes | None]:
-        """Read a file; a registration from the disk, because it tells whether the archive is there."""
+        """Read a file. A registration is read from the disk itself, because it shows whether the archive is there."""
         return (yield from self._work("read", _read, self._document(key), key.kind != "filter"))
 
     def filters(self) -> Flow[list[str]]:
-        """List folders."""
+        """List the folders of filters."""
         return (yield from self._work("filters", self._filters))
 
     def keys(self, name: str | None = None) -> Flow[list[Key]]:
-        """List files."""
+        """List the files of documents."""
         return (yield from self._work("keys", lambda: sorted(self._keys(name))))
 
     def swap(self, key: Key, old: bytes | None, new: bytes | None) -> Flow[bool]:
-        """Compare and rename, under a lock of the filter's folder."""
+        """Compare the file with ``old`` and replace it, while the filter's folder is locked."""
         return (yield from self._work("swap", self._swap, key, old, new))
 
     def upload(self, name: str, blob: str) -> _Upload:
-        """Write a file."""
+        """Begin to write the blob's file."""
         return _Upload(self, name, self._blob(name, blob))
 
     def download(self, name: str, blob: str, offset: int, length: int) -> Flow[bytes]:
-        """Read a part of a file."""
+        """Read a part of the blob's file."""
         return (yield from self._work("download", read, self._blob(name, blob), offset, length))
 
     def delete(self, name: str, blobs: Sequence[str]) -> Flow[None]:
-        """Unlink files."""
+        """Remove the files of blobs, finished or not."""
         paths = [self._blob(name, blob).with_suffix(suffix) for blob in blobs for suffix in (_BLOB, _PART)]
         yield from self._work("delete", _remove_all, paths)
 
     def blobs(self, name: str | None = None) -> Flow[list[Blob]]:
-        """List files."""
+        """List the files of blobs."""
         return (yield from self._work("blobs", lambda: list(self._blobs(name))))
 
     def close(self) -> Flow[None]:
-        """There is nothing to close."""
+        """Do nothing: a folder has no connections."""
         yield from ()
 
     def _work(self, name: str, do: Callable[..., T], *arguments: Any) -> Flow[T]:
@@ -98,12 +102,12 @@ class FolderHome:
         folder = self._folder(key.filter)
         if key.kind == "filter":
             return folder / "filter.json"
-        if key.uid in {"", ".", ".."} or "/" in key.uid:  # it comes from Redis
+        if key.uid in {"", ".", ".."} or "/" in key.uid:  # the uid comes from Redis and becomes a path
             raise ArchiveCorrupt(f"archive {self.shown}: {key.uid[:40]!r} is no filter's uid")
         return folder / key.uid / f"{key.kind}-{key.shard}-{key.epoch}.json"
 
     def _blob(self, name: str, blob: str) -> Path:
-        if not _BLOB_NAME.fullmatch(blob):  # it comes from a document, and is to become a path
+        if not _BLOB_NAME.fullmatch(blob):  # the name comes from a document and becomes a path
             raise ArchiveCorrupt(f"archive {self.shown}: {blob[:40]!r} is no blob")
         return self._folder(name) / blob.split("-", maxsplit=1)[0] / f"{blob}{_BLOB}"
 
@@ -111,10 +115,10 @@ class FolderHome:
         with os.scandir(self.root) as found:
             folders = (each.name for each in found if not each.is_file(follow_symlinks=False))
             names = (name.removesuffix(_FILTER) for name in folders if name.endswith(_FILTER))
-            return sorted(filter(is_name, names))  # others are not ours
+            return sorted(filter(is_name, names))  # other folders do not belong to the archive
 
     def _files(self, name: str | None) -> Iterator[tuple[str, Path]]:
-        """Yield what is in the folders of each uid, with the filter's name."""
+        """Yield the filter's name and the path of each file in the folders of its uids."""
         for each in self._filters() if name is None else [name]:
             folder = self._folder(each)
             for uid in filter(_UID.fullmatch, listed(folder)):
@@ -138,10 +142,10 @@ class FolderHome:
                     yield Blob(each, path.stem, found.st_size, age, path.suffix == _BLOB)
 
     def make_folder(self, name: str, path: Path) -> None:
-        """Make the folder of a file, if the filter is here still.
+        """Make the folder of a file, if the filter is registered.
 
         Raises:
-            ArchiveMissing: it is not; a disk that is not mounted looks like this.
+            ArchiveMissing: the registration is missing, as it is when the archive's disk is not mounted.
         """
         registration = self._document(Key(name))
         if not os.path.lexists(registration):
@@ -175,27 +179,27 @@ class FolderHome:
 
 
 class _Upload:
-    """A file that is written; it gets its name when it is finished."""
+    """Writes a blob's file under a temporary name; ``finish`` renames it."""
 
     def __init__(self, home: FolderHome, name: str, path: Path) -> None:
         self._home, self._name, self._path = home, name, path
         self._part = path.with_suffix(_PART)
 
     def write(self, data: bytes) -> Flow[None]:
-        """Append."""
+        """Append bytes."""
         yield from self._home._work("write", self._write, data)  # noqa: SLF001 - parts of one home
 
     def finish(self) -> Flow[None]:
-        """Sync and rename."""
+        """Sync the file and rename it."""
         yield from self._home._work("finish", self._finish)  # noqa: SLF001 - likewise
 
     def abandon(self) -> Flow[None]:
-        """Unlink."""
+        """Remove the file."""
         yield from self._home._work("abandon", self._abandon)  # noqa: SLF001 - likewise
 
     def _write(self, data: bytes) -> None:
         self._home.make_folder(self._name, self._part)
-        with self._part.open("ab") as file:  # anew each time: a flow may end without a word
+        with self._part.open("ab") as file:  # opened for each write: an abandoned flow closes nothing
             file.write(data)
 
     def _finish(self) -> None:
@@ -228,9 +232,9 @@ def _remove_all(paths: Sequence[Path]) -> None:
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove the folders of uids in a filter's folder of which nothing is left."""
+    """Remove the empty folders of uids from a filter's folder."""
     for uid in filter(_UID.fullmatch, listed(folder)):
-        with contextlib.suppress(OSError):  # something is left
+        with contextlib.suppress(OSError):  # the folder is not empty
             (folder / uid).rmdir()
 
 

@@ -1,6 +1,6 @@
 """MongoDB as the home of an archive: blobs in the GridFS bucket ``urifilter``, documents in ``urifilter.pointers``.
 
-What is done is written once: with asyncio the calls return awaitables, which the shell awaits.
+The methods serve both clients: with asyncio, pymongo's calls return awaitables, which the driver awaits.
 """
 
 from __future__ import annotations
@@ -33,26 +33,34 @@ if TYPE_CHECKING:
 
 __all__ = ["MongoHome"]
 
-#: Name of the bucket, and what the collections' names begin with.
+#: The name of the bucket, and the first part of the collections' names.
 BUCKET = "urifilter"
 
-#: How long to wait, in ms, unless the URL says otherwise; pymongo's own 30 s and for ever are long for a crawler.
+#: Timeouts in ms, unless the URL sets them. pymongo's defaults (30 s, and none for sockets) are long for a crawler.
 WAITS = {"serverSelectionTimeoutMS": 5_000, "connectTimeoutMS": 5_000, "socketTimeoutMS": 30_000}
 
-#: Bytes of a GridFS chunk: its default.
+#: Bytes of a GridFS chunk: pymongo's default.
 CHUNK = 255 << 10
 
 _FIELDS = ("filter", "kind", "uid", "shard", "epoch")
 
 
 class MongoHome:
-    """See ``Home``."""
+    """An archive in a MongoDB database; see ``Home`` for the methods.
+
+    Args:
+        url: ``mongodb://…/database`` or ``mongodb+srv://…/database``.
+        asynchronous: whether the asyncio driver runs the flows.
+
+    Raises:
+        ValueError: the URL names no database, or cannot be parsed.
+    """
 
     def __init__(self, url: str, *, asynchronous: bool = False) -> None:
         self._url, self._asynchronous = url, asynchronous
         try:
             parsed = parse_uri(url) if url.startswith("mongodb://") else None
-        except (InvalidURI, ConfigurationError, ValueError):  # whose text may have a part of the password
+        except (InvalidURI, ConfigurationError, ValueError):  # not shown: its text may have a part of the password
             parsed = {"database": None}
         database = parsed["database"] if parsed else urlsplit(url).path.strip("/")
         if not database:
@@ -72,7 +80,7 @@ class MongoHome:
     def _database(self) -> Any:
         if self._asynchronous:
             return self._clients.get()[self._name]
-        if self._client is None or self._owner != os.getpid():  # a client does not survive a fork
+        if self._client is None or self._owner != os.getpid():  # a pymongo client cannot be used after a fork
             self._client, self._owner = pymongo.MongoClient(self._url, **self._waits()), os.getpid()
         return self._client[self._name]
 
@@ -98,29 +106,30 @@ class MongoHome:
         return kind(self._database, BUCKET, CHUNK)
 
     def read(self, key: Key) -> Flow[bytes | None]:
-        """Find a pointer."""
+        """Find the pointer of the document."""
         found = yield from self._work("read", lambda: self._pointers.find_one(_fields(key)))
         if found is not None and not isinstance(found.get("text"), bytes):
             raise ArchiveCorrupt(f"archive {self.shown}: the document {key} has no text")
         return None if found is None else _bytes(found["text"])
 
     def filters(self) -> Flow[list[str]]:
-        """Find the names in pointers."""
+        """Find the filters' names in the pointers."""
         found = yield from self._work("filters", lambda: self._pointers.find({}, {"filter": 1}).to_list())
         names = {each["filter"] for each in found if isinstance(each.get("filter"), str)}
-        return sorted(filter(is_name, names))  # others are not ours
+        return sorted(filter(is_name, names))  # other pointers do not belong to the archive
 
     def keys(self, name: str | None = None) -> Flow[list[Key]]:
-        """Find the fields of pointers."""
+        """Find the keys in the pointers."""
         only = {} if name is None else {"filter": check_name(name)}
         wanted = dict.fromkeys(_FIELDS, 1)
         found = yield from self._work("keys", lambda: self._pointers.find(only, wanted).to_list())
         kinds = (str, str, str, int, int)
-        whole = (tuple(each.get(field) for field in _FIELDS) for each in found)  # what is not ours is left alone
-        return sorted(Key(*each) for each in whole if all(map(isinstance, each, kinds)) and is_name(each[0]))
+        fields = (tuple(each.get(field) for field in _FIELDS) for each in found)
+        # pointers with other types or names do not belong to the archive
+        return sorted(Key(*each) for each in fields if all(map(isinstance, each, kinds)) and is_name(each[0]))
 
     def swap(self, key: Key, old: bytes | None, new: bytes | None) -> Flow[bool]:
-        """Insert, update or delete a pointer; the unique index and the text let one of many win."""
+        """Insert, update or delete the pointer. The unique index, or the old text in the query, lets one caller win."""
         if not self._indexed and new is not None:
             index = [(field, 1) for field in _FIELDS]
             yield from self._work("index", lambda: self._pointers.create_index(index, unique=True))
@@ -150,11 +159,11 @@ class MongoHome:
         return True
 
     def upload(self, name: str, blob: str) -> _Upload:
-        """Write a file of the bucket."""
+        """Begin to write a file of the bucket."""
         return _Upload(self, name, blob)
 
     def download(self, name: str, blob: str, offset: int, length: int) -> Flow[bytes]:
-        """Read a part of a file: only the chunks that have it, where GridFS's own reader asks for all that follow."""
+        """Read a part of a file: only its chunks. GridFS's own reader would ask for all later chunks, too."""
         first, last = offset // CHUNK, (offset + length - 1) // CHUNK
         wanted = {"files_id": _id(name, blob), "n": {"$gte": first, "$lte": last}}
         chunks = yield from self._work("download", lambda: self._chunks.find(wanted).sort("n", 1).to_list())
@@ -164,14 +173,14 @@ class MongoHome:
         return data[offset - first * CHUNK :][:length]
 
     def delete(self, name: str, blobs: Sequence[str]) -> Flow[None]:
-        """Delete files of the bucket, and the chunks of unfinished ones."""
+        """Delete files of the bucket with their chunks, finished or not."""
         if blobs:
             among = {"$in": [_id(name, blob) for blob in blobs]}
             yield from self._work("delete", lambda: self._files.delete_many({"_id": among}))
             yield from self._work("delete", lambda: self._chunks.delete_many({"files_id": among}))
 
     def blobs(self, name: str | None = None) -> Flow[list[Blob]]:
-        """Find the files of the bucket, and chunks that no file has."""
+        """Find the files of the bucket, and the chunks of unfinished files."""
         mine = {"$regex": "^[^/]+/" if name is None else f"^{re.escape(check_name(name))}/"}
         among, fields = {"files_id": mine}, {"files_id": 1}
         chunks = yield from self._work("blobs", lambda: self._chunks.find(among, fields).to_list())
@@ -186,14 +195,14 @@ class MongoHome:
         return [each for each in found if is_name(each.filter)]
 
     def close(self) -> Flow[None]:
-        """Close the client, with asyncio that of the running loop."""
+        """Close the client; with asyncio, the client of the running loop."""
         if self._asynchronous:
             yield Work("archive close", self._clients.close, awaited=True)
         elif self._client is not None and self._owner == os.getpid():
             yield from self._work("close", self._client.close)
 
     def _kept(self, do: Callable[[], Any]) -> Callable[[], Any]:
-        """With asyncio let the client be closed when the loop ends."""
+        """Wrap a call, so that with asyncio its client is closed when the loop ends."""
 
         async def kept() -> Any:
             await self._clients.kept()
@@ -212,22 +221,22 @@ class MongoHome:
 
 
 class _Upload:
-    """A file of the bucket on its way; nobody sees it before it is finished."""
+    """Writes a file of the bucket, which others see once it is finished."""
 
     def __init__(self, home: MongoHome, name: str, blob: str) -> None:
         self._home, self._name, self._blob = home, check_name(name), blob
         self._file: Any = None
 
     def write(self, data: bytes) -> Flow[None]:
-        """Append."""
+        """Append bytes."""
         yield from self._home._work("write", lambda: self._open().write(data))  # noqa: SLF001 - parts of one home
 
     def finish(self) -> Flow[None]:
-        """Write the file's document."""
+        """Write the rest of the file, and the document that makes it visible."""
         yield from self._home._work("finish", lambda: self._open().close())  # noqa: SLF001 - likewise
 
     def abandon(self) -> Flow[None]:
-        """Delete file and chunks."""
+        """Delete the file and its chunks."""
         yield from self._home.delete(self._name, [self._blob])
 
     def _open(self) -> Any:
@@ -251,7 +260,7 @@ def _bytes(value: Any) -> bytes:
 
 
 def _time(value: Any) -> dt.datetime:
-    """Return a time of a document; what has none is taken for new, and not removed."""
+    """Return a time from MongoDB, with its zone; now if it is none, so that ``prune`` keeps the blob."""
     if not isinstance(value, dt.datetime):
         return dt.datetime.now(dt.UTC)
     return value if value.tzinfo else value.replace(tzinfo=dt.UTC)
@@ -264,6 +273,6 @@ def _blob(id_: Any, file: dict[str, Any] | None, age: float) -> Blob:
 
 
 def _text(error: PyMongoError) -> str:
-    """Return the first line of what pymongo says; the rest is the topology."""
+    """Return the first line of pymongo's message; the other lines describe the topology."""
     lines: Iterable[str] = str(error).splitlines() or [type(error).__name__]
     return next(iter(lines)).split(", Timeout:")[0]

@@ -1,4 +1,4 @@
-"""The home that an address names."""
+"""Open the home of an archive by its address."""
 
 from __future__ import annotations
 
@@ -11,23 +11,42 @@ if TYPE_CHECKING:
 
 __all__ = ["ARCHIVE_VARIABLE", "named_home", "open_home"]
 
-#: The environment's address of the archive.
+#: The environment variable with the address of the archive.
 ARCHIVE_VARIABLE = "URIFILTER_ARCHIVE"
 
 _FORM = "an archive is file:///a/folder or mongodb://host/database"
 
 
 def named_home(archive: str | None, *, asynchronous: bool = False) -> Home | None:
-    """Return the home of the archive that was named, else of the environment's, if any."""
+    """Return the home of an archive.
+
+    Args:
+        archive: the address; None: the address in the environment variable ``URIFILTER_ARCHIVE``.
+        asynchronous: whether the asyncio driver runs the home's flows.
+
+    Returns:
+        The home; None if there is no address, or it is empty.
+
+    Example:
+        >>> named_home("file:///srv/uris").shown
+        'file:///srv/uris'
+
+    Raises:
+        ValueError: the address is neither ``file:///…`` nor ``mongodb://…/database``.
+    """
     url = os.environ.get(ARCHIVE_VARIABLE) if archive is None else archive
     return open_home(url, asynchronous=asynchronous) if url else None
 
 
 def open_home(url: str, *, asynchronous: bool = False) -> Home:
-    """Return the home that a URL names; nothing is connected or read yet.
+    """Return the home at an address, without connecting or reading.
+
+    Example:
+        >>> open_home("file:///srv/uris/").shown
+        'file:///srv/uris'
 
     Raises:
-        ValueError: it is neither ``file:///…`` nor ``mongodb://…/database``.
+        ValueError: the address is neither ``file:///…`` nor ``mongodb://…/database``.
     """
     parts = urlsplit(url)
     if parts.scheme == "file" and parts.netloc in {"", "localhost"} and len(parts.path) > 1:
