@@ -20,6 +20,7 @@ from urifilter_redis import AsyncUriFilter, Timeouts, UriFilter, drop_filter, li
 from urifilter_redis.opened import OpenedFilter
 from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPI, FilterAPIClient
 from urifilter_redis.sdk import Timeouts as SdkTimeouts
+from urifilter_redis.service import settings
 
 CLASSES = {"UriFilter": (OpenedFilter, UriFilter), "AsyncUriFilter": (OpenedFilter, AsyncUriFilter)}
 FILTERS = {
@@ -57,6 +58,16 @@ def test_example_of_a_function(redis70, monkeypatch, function):
     UriFilter.create("news", capacity=10).close()
     names = {each.__name__: each for each in (drop_filter, list_filters, Timeouts)}
     examples = doctest.DocTestParser().get_examples(inspect.getdoc(function))
+    assert examples
+    for example in examples:
+        assert asyncio.run(run(example.source, names)) == example.want
+
+
+@pytest.mark.parametrize("name", sorted({*settings.__all__} - {"is_loopback"}))
+def test_example_of_a_setting(name):
+    """Each example of the service's settings does what it says."""
+    names = {each: getattr(settings, each) for each in settings.__all__}
+    examples = doctest.DocTestParser().get_examples(inspect.getdoc(names[name]))
     assert examples
     for example in examples:
         assert asyncio.run(run(example.source, names)) == example.want
@@ -107,9 +118,9 @@ def test_example(redis70, monkeypatch, folder, name, text):
 
     async def session():
         names: dict[str, object] = {"UriFilter": UriFilter, "AsyncUriFilter": AsyncUriFilter, "time": time}
-        for each, settings in FILTERS.items():
+        for each, chosen in FILTERS.items():
             archive = {"archive": folder} if each == "archived" else {}
-            made = getattr(urifilter_redis, name).create(each, capacity=1000, **settings, **archive)
+            made = getattr(urifilter_redis, name).create(each, capacity=1000, **chosen, **archive)
             names[each] = await made if inspect.isawaitable(made) else made
         opened = list(names.values())[3:]
         for example in examples:
