@@ -72,9 +72,7 @@ class ItemsOf(BaseModel):
 
     filter_typeid: Annotated[str, Field(pattern=NAME_PATTERN, description="the filter's name")]
     URI_list: Uris
-    access_token: Annotated[str | None, Field(description="an access token; or send it as Authorization: Bearer")] = (
-        None
-    )
+    access_token: Annotated[str | None, Field(description="or send it as Authorization: Bearer")] = None
 
 
 class Answer(JSONResponse):

@@ -107,7 +107,7 @@ def refusal_of(error: UriFilterError, field: str | None = None) -> Refusal:
     Args:
         error: the error.
         field: the answer's field for the answers that arrived, with None for each item without one; None for a request
-            that inserts nothing.
+            that changes nothing.
     """
     code = next(code for kind, code in _CODES if isinstance(error, kind))
     more: dict[str, Any] = {"indices": error.indices} if isinstance(error, BadItem) else {}
@@ -115,7 +115,7 @@ def refusal_of(error: UriFilterError, field: str | None = None) -> Refusal:
         more[field] = (
             error.answers if field == "ages" else [None if each is None else each == 1 for each in error.answers]
         )
-        code = "answer_lost"  # some items were inserted, so a repeat must have the same key
+        code = "answer_lost"  # a part was done, so a repeat must have the same key
     away = isinstance(error, ServerUnavailable | ArchiveError)
     told = _LOST if isinstance(error, SliceLost) else _WORDS.sub("", str(error))
     text = told if code not in _TEXTS else _TEXTS[code] if away else f"{_TEXTS[code]} ({told})"

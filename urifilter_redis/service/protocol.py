@@ -196,10 +196,7 @@ class Protocol(HttpToolsProtocol):
         begun = self._begun
         self._got_head()
         if begun and not self.transport.is_closing():
-            self._end(
-                code,
-                f"the head of a request may have {HEAD_BYTES:,} bytes, and must arrive within {self.head_seconds:g} s",
-            )
+            self._end(code, f"a request's head may have {HEAD_BYTES:,} bytes, and {self.head_seconds:g} s to arrive")
         else:
             self.transport.close()
 

@@ -87,9 +87,7 @@ class Limits(BaseModel):
     item: Annotated[Whole, Field(ge=1, le=1 << 24, description="bytes of an item")] = 1 << 16
     seconds: Annotated[Number, Field(gt=0, le=3600, description="seconds for a head, and for a body, to arrive")] = 10.0
     requests: Annotated[Whole, Field(ge=1, le=100_000, description="requests at once, for each token and worker")] = 100
-    wait: Annotated[
-        Number, Field(ge=0, le=3600, description="seconds that a request may wait for others of its token")
-    ] = 5.0
+    wait: Annotated[Number, Field(ge=0, le=3600, description="seconds that a request may wait for its turn")] = 5.0
 
 
 class TokenSettings(BaseModel):
