@@ -158,7 +158,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
     app.openapi = functools.partial(_openapi, app, secured)  # type: ignore[method-assign]
 
 
-def _add(  # noqa: PLR0913, PLR0917 - what a route is
+def _add(  # noqa: PLR0913, PLR0917 - the parts of a route
     app: FastAPI,
     secured: list[dict[str, list[str]]],
     method: HTTPMethod,

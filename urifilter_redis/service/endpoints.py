@@ -164,7 +164,7 @@ class Service:
         }
         return Answer(content)
 
-    async def _answer(  # noqa: PLR0913, PLR0917 - what a question is
+    async def _answer(  # noqa: PLR0913, PLR0917 - the parts of a request
         self, request: Request, token: Token, name: str, command: str, items: list[Any], max_age: int | None = None
     ) -> list[int]:
         kind = COMMANDS[command]
