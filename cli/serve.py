@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 _NEEDED = ("fastapi", "httptools", "prometheus_client", "pydantic_settings", "uvicorn")
-_HOST = "Address to listen at; 127.0.0.1 by default, and anything else wants tokens."
+_HOST = "Address to listen at; 127.0.0.1 by default. Any other wants tokens."
 
 
 @click.group(invoke_without_command=True)
 @click.option("--settings", "file", type=click.Path(path_type=Path), envvar="URIFILTER_SETTINGS", show_envvar=True,
               metavar="FILE", help="A TOML file; flags and the environment (URIFILTER_PORT …) beat it.")  # fmt: skip
 @click.option("--host", help=_HOST)
-@click.option("--port", type=int, help="8000 by default; 0: any that is free, which is told on stderr.")
-@click.option("--workers", type=int, help="Processes; 1 by default.")
-@click.option("--log-format", help="text or json, a line for each event on stderr.")
-@click.option("--log-requests", is_flag=True, default=None, help="A line for each request, too.")
+@click.option("--port", type=int, help="8000 by default; 0: any free port, which stderr names.")
+@click.option("--workers", type=int, help="Number of processes; 1 by default.")
+@click.option("--log-format", help="text or json: the form of the log on stderr.")
+@click.option("--log-requests", is_flag=True, default=None, help="Log each request, too.")
 @daemon_options
 @shared
 @pass_shared
@@ -49,7 +49,7 @@ def serve(
 ) -> None:
     """Answer crawlers over HTTP: POST a list of URIs, get back those that nobody has seen.
 
-    SIGTERM ends it when the requests under way are answered. A page at / shows how the filters do.
+    SIGTERM ends it once the requests under way are answered. The page at / shows the state of the filters.
 
     \b
     Example:
@@ -70,7 +70,7 @@ def serve(
 
 
 def _said(options: Shared, flags: dict[str, Any]) -> dict[str, Any]:
-    """Return what the command line says, and nothing that it leaves open."""
+    """Return the settings that the command line gives, and no others."""
     shared_ones = {"redis": "redis_url", "prefix": "prefix", "archive": "archive"}
     said = {setting: getattr(options, name) for name, setting in shared_ones.items() if name in options.said}
     return said | {name: value for name, value in flags.items() if value is not None}
@@ -89,12 +89,12 @@ def _load(flags: dict[str, Any], file: Path | None) -> tuple[ServiceSettings, Mo
 def _is_there(package: str) -> bool:
     try:
         return importlib.util.find_spec(package) is not None
-    except ValueError:  # in sys.modules, and not a module
+    except ValueError:  # sys.modules has something else of this name
         return False
 
 
 def _try_filters(settings: ServiceSettings) -> None:
-    """Make or open all filters once, so that what is wrong is told at once; servers that are away may come."""
+    """Make or open all filters once, so that mistakes show at once; servers that are away may come back later."""
     from urifilter_redis.service.archive_watch import is_away  # noqa: PLC0415 - an extra
     from urifilter_redis.service.connecting import try_all  # noqa: PLC0415 - likewise
 
@@ -103,7 +103,7 @@ def _try_filters(settings: ServiceSettings) -> None:
     except UriFilterError as error:
         if not (isinstance(error, ServerUnavailable | Restoring) or is_away(error)):
             raise
-        say(f"urifilter: {error}; answering 503 until it is there")
+        say(f"urifilter: {error}; answering 503 until it is back")
 
 
 add_stop_and_status(serve, "service")

@@ -1,4 +1,4 @@
-"""What the HTTP service and its SDK agree on: paths, field names, error codes, and how JSON is read and written."""
+"""The agreement between the HTTP service and its SDK: paths, field names, error codes, and the form of JSON."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ __all__ = [
 
 DEFAULT_PORT = 8000
 
-#: Where the service answers which URIs are new.
+#: The path of the endpoint that inserts URIs and answers the new ones.
 DEFAULT_PATH = "/cr-clawr/uri_filter/api/uri_filter"
 
-#: Where everything else about filters is: a list, and below it each filter and its commands.
+#: The path of the list of filters. Each filter is below it, and each command is below its filter.
 FILTERS_PATH = "/v1/filters"
 
-#: What names a request, so that it may be repeated; see ``callid.CallKey``.
+#: The header that names a request, so that it may be repeated; see ``call_ids.CallKey``.
 KEY_HEADER = "Idempotency-Key"
 
-#: What names one attempt; its answer repeats it, whatever it is, so that no other is taken for it.
+#: The header that names one attempt at a request. The response repeats it, so that no attempt gets another's answer.
 ATTEMPT_HEADER = "X-Request-Id"
 
 
@@ -46,9 +46,9 @@ class Command:
     """A command as an HTTP endpoint.
 
     Attributes:
-        field: of the answer: one value an item.
-        count: of the answer: how many of the items are new (``unique``) or ``seen``.
-        writes: it wants a token that may write.
+        field: the field of the answer that has a value for each item.
+        count: the field of the answer that counts items: ``unique`` (the new ones) or ``seen``.
+        writes: whether the access token must allow writing.
     """
 
     field: str
@@ -66,50 +66,64 @@ COMMANDS: Mapping[str, Command] = {
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """An error code: the HTTP status it comes with, and when."""
+    """The meaning of an error code.
+
+    Attributes:
+        status: the HTTP status of the response.
+        when: the condition that the code reports.
+    """
 
     status: HTTPStatus
     when: str
 
 
 ERROR_CODES: Mapping[str, Meaning] = {
-    "bad_json": Meaning(HTTPStatus.BAD_REQUEST, "the body is no JSON, nested too deeply, or has NaN or absurd numbers"),
-    "bad_http": Meaning(HTTPStatus.BAD_REQUEST, "what came is no HTTP/1.1; the connection is closed"),
-    "bad_host": Meaning(
-        HTTPStatus.BAD_REQUEST, "the service has no tokens, and was asked under another machine's name"
+    "bad_json": Meaning(
+        HTTPStatus.BAD_REQUEST, "the body is not JSON, is nested too deeply, or has NaN or a number of too many digits"
     ),
-    "unauthorized": Meaning(HTTPStatus.UNAUTHORIZED, "no token, or a wrong one"),
+    "bad_http": Meaning(HTTPStatus.BAD_REQUEST, "the bytes on the connection are not HTTP/1.1; it is closed"),
+    "bad_host": Meaning(
+        HTTPStatus.BAD_REQUEST, "the service has no tokens, and the request names another host than this machine"
+    ),
+    "unauthorized": Meaning(HTTPStatus.UNAUTHORIZED, "the request has no token, or a wrong one"),
     "forbidden": Meaning(HTTPStatus.FORBIDDEN, "the token is not for this filter, or only for reading"),
-    "foreign_origin": Meaning(HTTPStatus.FORBIDDEN, "the service has no tokens, and a page of another site asks"),
+    "foreign_origin": Meaning(
+        HTTPStatus.FORBIDDEN, "the service has no tokens, and the request comes from a page of another site"
+    ),
     "behind_proxy": Meaning(
-        HTTPStatus.FORBIDDEN, "the service has no tokens, and a proxy that it does not trust passes on what others ask"
+        HTTPStatus.FORBIDDEN, "the service has no tokens, and the request comes through a proxy that it does not trust"
     ),
     "not_found": Meaning(HTTPStatus.NOT_FOUND, "there is no such path"),
     "filter_not_found": Meaning(HTTPStatus.NOT_FOUND, "there is no such filter"),
-    "method_not_allowed": Meaning(HTTPStatus.METHOD_NOT_ALLOWED, "the path is there, for another method"),
+    "method_not_allowed": Meaning(HTTPStatus.METHOD_NOT_ALLOWED, "the path does not take this method"),
     "too_slow": Meaning(HTTPStatus.REQUEST_TIMEOUT, "the head or the body did not arrive in time"),
     "config_mismatch": Meaning(HTTPStatus.CONFLICT, "the filter has other settings than the service"),
-    "refused": Meaning(HTTPStatus.CONFLICT, "the key was used for other items, or a later request of its slot has run"),
-    "body_too_large": Meaning(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "more bytes than the limit"),
+    "refused": Meaning(HTTPStatus.CONFLICT, "the key has served other items, or a later request of its slot has run"),
+    "body_too_large": Meaning(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the body has more bytes than the limit"),
     "unsupported_encoding": Meaning(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body is compressed"),
-    "head_too_large": Meaning(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "more than 64 KiB of head"),
-    "bad_request": Meaning(HTTPStatus.UNPROCESSABLE_ENTITY, "a field is missing, unknown or of the wrong type"),
-    "bad_item": Meaning(HTTPStatus.UNPROCESSABLE_ENTITY, "items that cannot be filtered, see `indices`"),
-    "item_too_long": Meaning(HTTPStatus.UNPROCESSABLE_ENTITY, "items of more bytes than the limit, see `indices`"),
-    "too_many_items": Meaning(HTTPStatus.UNPROCESSABLE_ENTITY, "more items than the limit"),
-    "not_for_this_filter": Meaning(HTTPStatus.CONFLICT, "`remove` or `max_age`, and the filter has no such"),
-    "too_many_requests": Meaning(HTTPStatus.TOO_MANY_REQUESTS, "it has waited too long for others under its token"),
-    "internal_error": Meaning(HTTPStatus.INTERNAL_SERVER_ERROR, "a bug: the log has it"),
-    "server_unavailable": Meaning(HTTPStatus.SERVICE_UNAVAILABLE, "Redis is away or refuses; nothing was inserted"),
-    "answer_lost": Meaning(
-        HTTPStatus.SERVICE_UNAVAILABLE, "it ended half-way, and some may have been inserted: repeat it under its key"
+    "head_too_large": Meaning(
+        HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head of the request has more than 64 KiB"
     ),
-    "restoring": Meaning(HTTPStatus.SERVICE_UNAVAILABLE, "the filter is being brought back from its archive"),
+    "bad_request": Meaning(HTTPStatus.UNPROCESSABLE_ENTITY, "a field is missing, unknown or of the wrong type"),
+    "bad_item": Meaning(HTTPStatus.UNPROCESSABLE_ENTITY, "`indices` names items that cannot be filtered"),
+    "item_too_long": Meaning(HTTPStatus.UNPROCESSABLE_ENTITY, "`indices` names items of more bytes than the limit"),
+    "too_many_items": Meaning(HTTPStatus.UNPROCESSABLE_ENTITY, "the request has more items than the limit"),
+    "not_for_this_filter": Meaning(HTTPStatus.CONFLICT, "the filter cannot `remove`, or has no slices for `max_age`"),
+    "too_many_requests": Meaning(
+        HTTPStatus.TOO_MANY_REQUESTS, "the request has waited too long for others of the same token"
+    ),
+    "internal_error": Meaning(HTTPStatus.INTERNAL_SERVER_ERROR, "the service has a bug: its log has the details"),
+    "server_unavailable": Meaning(HTTPStatus.SERVICE_UNAVAILABLE, "Redis is away, or refuses; nothing was inserted"),
+    "answer_lost": Meaning(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "the request ended half-way, and some items may be inserted: repeat it under its key",
+    ),
+    "restoring": Meaning(HTTPStatus.SERVICE_UNAVAILABLE, "the filter is being restored from its archive"),
     "slice_lost": Meaning(HTTPStatus.SERVICE_UNAVAILABLE, "Redis has lost a bitmap of the filter"),
     "archive_unavailable": Meaning(
-        HTTPStatus.SERVICE_UNAVAILABLE, "the filter is to be restored, and its archive fails"
+        HTTPStatus.SERVICE_UNAVAILABLE, "the filter needs its archive, which is away or damaged"
     ),
-    "not_ready": Meaning(HTTPStatus.SERVICE_UNAVAILABLE, "`/readyz`: a filter of the settings cannot be had"),
+    "not_ready": Meaning(HTTPStatus.SERVICE_UNAVAILABLE, "`/readyz`: a filter of the settings does not answer"),
     "filter_full": Meaning(HTTPStatus.INSUFFICIENT_STORAGE, "a growing filter reached its last possible slice"),
 }
 
@@ -117,20 +131,20 @@ _WRITE = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 def write_json(value: object) -> bytes:
-    r"""Return JSON in ASCII, so that whatever text there is arrives, lone surrogates too (as ``\ud800``).
+    r"""Return a value as JSON in ASCII; lone surrogates survive, too (as ``\ud800``).
 
     Raises:
-        ValueError: NaN or an infinity.
-        TypeError: no JSON value.
+        ValueError: a number is NaN or an infinity.
+        TypeError: the value has no form in JSON.
     """
     return _WRITE.encode(value).encode()
 
 
 def read_json(data: bytes) -> Any:
-    """Read JSON: UTF-8, with or without a byte order mark, with no NaN or infinity.
+    """Read JSON: UTF-8, with or without a byte order mark.
 
     Raises:
-        ValueError: it is none; the message says why.
+        ValueError: the bytes are not such JSON, or have NaN or an infinity; the message says why.
     """
     try:
         return json.loads(data.removeprefix(BOM_UTF8).decode("utf-8", "surrogatepass"), parse_constant=_refuse)
@@ -140,12 +154,12 @@ def read_json(data: bytes) -> Any:
         raise ValueError(f"byte {error.start} is not UTF-8") from None
     except (json.JSONDecodeError, _NotJson):
         raise
-    except ValueError:  # int() refuses what takes it too long
+    except ValueError:  # int() refuses very long numbers
         raise ValueError("a number has too many digits") from None
 
 
 class _NotJson(ValueError):
-    """A constant that Python's JSON has, and JSON has not."""
+    """NaN or an infinity: Python's JSON has them, and JSON does not."""
 
 
 def _refuse(constant: str) -> NoReturn:

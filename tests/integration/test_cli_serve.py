@@ -239,7 +239,7 @@ def test_redis_comes_later(make_server):
     server = make_server("redis70", requirepass="hunter2")
     server.kill()
     with Service(server.url, settings=NEWS) as service:
-        assert "answering 503 until it is there" in service.log()
+        assert "answering 503 until it is back" in service.log()
         assert ask(service, "GET", "/healthz").status == 200
         with service.raw() as one, service.raw() as other:
             one.send(request("GET", "/readyz"))

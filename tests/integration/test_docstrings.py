@@ -22,6 +22,9 @@ from urifilter_redis.archive import export, register, upkeep
 from urifilter_redis.archive.homes import opening
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.opened import OpenedFilter
+from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPI, FilterAPIClient
+from urifilter_redis.sdk import Timeouts as SdkTimeouts
+from urifilter_redis.service import settings
 from urifilter_redis.worker import Worker
 
 CLASSES = {"UriFilter": (OpenedFilter, UriFilter), "AsyncUriFilter": (OpenedFilter, AsyncUriFilter)}
@@ -35,12 +38,21 @@ WITHOUT_A_CLIENT = [
     export.export, export.import_, export.ExportedFilter, opening.named_home, opening.open_home, register.registered,
     upkeep.entries, upkeep.names, upkeep.prune, upkeep.show, upkeep.verify_all, Worker,
 ]  # fmt: skip
+SDK_CLASSES = {"FilterAPIClient": (FilterAPIClient,), "AsyncFilterAPIClient": (AsyncFilterAPIClient,)}
+SDK_NAMES = {
+    "FilterAPI": FilterAPI,
+    "FilterAPIClient": FilterAPIClient,
+    "AsyncFilterAPIClient": AsyncFilterAPIClient,
+    "Timeouts": SdkTimeouts,
+}
+SERVICE = "http://localhost:8000"  # in the examples of the SDK
+PAIRS = [(UriFilter, AsyncUriFilter), (FilterAPIClient, AsyncFilterAPIClient)]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 
 
-def documented():
-    """The public methods and properties of the clients with their docstrings."""
-    for name, owners in CLASSES.items():
+def documented(classes):
+    """The public methods and properties of clients with their docstrings."""
+    for name, owners in classes.items():
         for owner in owners:
             for each, member in vars(owner).items():
                 function = getattr(member, "fget", None) or getattr(member, "__func__", member)
@@ -50,7 +62,7 @@ def documented():
 
 @pytest.mark.parametrize("function", [drop_filter, list_filters, Timeouts], ids=lambda function: function.__name__)
 def test_example_of_a_function(redis70, monkeypatch, function):
-    """Likewise for the functions."""
+    """Each example of a function does what it says."""
     monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
     UriFilter.create("news", capacity=10).close()
     names = {each.__name__: each for each in (drop_filter, list_filters, Timeouts)}
@@ -88,6 +100,16 @@ def test_example_of_an_archive(redis70, monkeypatch, tmp_path, documented):
         assert asyncio.run(run(source, names)) == example.want.replace("file:///srv/uris", url)
 
 
+@pytest.mark.parametrize("name", sorted({*settings.__all__} - {"is_loopback"}))
+def test_example_of_a_setting(name):
+    """Each example of the service's settings does what it says."""
+    names = {each: getattr(settings, each) for each in settings.__all__}
+    examples = doctest.DocTestParser().get_examples(inspect.getdoc(names[name]))
+    assert examples
+    for example in examples:
+        assert asyncio.run(run(example.source, names)) == example.want
+
+
 def test_types_that_are_returned_are_public():
     """Each class of the library that a public method returns can be imported from its top."""
     hidden = set()
@@ -123,7 +145,7 @@ def wanted(example: doctest.Example) -> str:
     return want if example.exc_msg is None else f"Traceback (most recent call last):\n{example.exc_msg}"
 
 
-@pytest.mark.parametrize(("name", "text"), list(documented()))
+@pytest.mark.parametrize(("name", "text"), list(documented(CLASSES)))
 def test_example(redis70, monkeypatch, folder, name, text):
     """Each example does what it says."""
     monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
@@ -133,9 +155,9 @@ def test_example(redis70, monkeypatch, folder, name, text):
 
     async def session():
         names: dict[str, object] = {"UriFilter": UriFilter, "AsyncUriFilter": AsyncUriFilter, "time": time}
-        for each, settings in FILTERS.items():
+        for each, chosen in FILTERS.items():
             archive = {"archive": folder} if each == "archived" else {}
-            made = getattr(urifilter_redis, name).create(each, capacity=1000, **settings, **archive)
+            made = getattr(urifilter_redis, name).create(each, capacity=1000, **chosen, **archive)
             names[each] = await made if inspect.isawaitable(made) else made
         opened = list(names.values())[3:]
         for example in examples:
@@ -149,15 +171,61 @@ def test_example(redis70, monkeypatch, folder, name, text):
     asyncio.run(session())
 
 
-def test_both_clients_say_the_same():
-    """The methods of the awaited client are those of the blocking one, with the same arguments, answers and errors."""
-    for name in vars(UriFilter):
+@pytest.mark.parametrize("name", SDK_NAMES)
+def test_example_of_the_sdk(redis70, service, name):
+    """Each example of the SDK's functions and classes does what it says."""
+    with UriFilter.create("news", redis=redis70.url, capacity=1000):
+        check_with_the_service(service, inspect.getdoc(SDK_NAMES[name]), dict(SDK_NAMES))
+
+
+@pytest.mark.parametrize(("name", "text"), list(documented(SDK_CLASSES)))
+def test_example_of_a_client_of_the_service(redis70, service, name, text):
+    """Each example of the SDK's methods does what it says."""
+    with (
+        UriFilter.create("news", redis=redis70.url, capacity=1000),
+        UriFilter.create("queue", redis=redis70.url, capacity=1000, layout="counting"),
+    ):
+        check_with_the_service(service, text, {"api": SDK_NAMES[name](service.url)})
+
+
+def check_with_the_service(service, text, names) -> None:
+    """Run the examples of a docstring against a service, and close the client that they ask."""
+    examples = doctest.DocTestParser().get_examples(text)
+    assert examples, "there is no example"
+
+    async def session():
+        for example in examples:
+            found = await run(example.source.replace(SERVICE, service.url), names)
+            assert doctest.OutputChecker().check_output(example.want, found, FLAGS), (example.source, found)
+        closed = names["api"].close() if "api" in names else None
+        if inspect.isawaitable(closed):
+            await closed
+
+    asyncio.run(session())
+
+
+def described(function) -> str:
+    """The text of a docstring before its example."""
+    text, _, _ = (inspect.getdoc(function) or "").partition("Example:")
+    return text.replace("redis.asyncio.Redis", "redis.Redis").replace("of this event loop", "of this process")
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair[0].__name__)
+def test_both_clients_say_the_same(pair):
+    """The methods of the asyncio client are those of the blocking one, with the same arguments, answers and errors."""
+    for name, member in vars(pair[0]).items():
         if name.startswith("_") or name == "iter_unique":
             continue
-        texts = []
-        for client in (UriFilter, AsyncUriFilter):
-            text, _, _ = (inspect.getdoc(getattr(client, name)) or "").partition("Example:")
-            texts.append(text.replace("redis.asyncio.Redis", "redis.Redis"))
+        texts = [described(getattr(client, name)) for client in pair]
         assert texts[0] == texts[1], name
-        blocking, awaited = (inspect.signature(getattr(client, name)) for client in (UriFilter, AsyncUriFilter))
-        assert list(blocking.parameters) == list(awaited.parameters), name
+        if not isinstance(member, property):
+            blocking, awaited = (inspect.signature(getattr(client, name)) for client in pair)
+            assert list(blocking.parameters) == list(awaited.parameters), name
+
+
+def test_both_clients_of_the_service_are_made_alike():
+    """The SDK's classes describe the same arguments and errors."""
+    texts = [described(client).partition("Args:")[2] for client in (FilterAPIClient, AsyncFilterAPIClient)]
+    assert texts[0] == texts[1]
+    for argument in inspect.signature(FilterAPIClient).parameters:
+        assert f"{argument}: " in texts[0], argument

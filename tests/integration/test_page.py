@@ -241,7 +241,7 @@ def test_checkpoint(tab, make, archive):
     assert texts(page, "forgotten", "checkpoint", "archive", "warning") == [
         "never",
         archive,
-        "Not written back to its archive yet: does urifilter worker run?",
+        "Its archive has no checkpoint yet: does urifilter worker run?",
     ]
     kept.drop()
     forgotten.drop()
@@ -274,7 +274,8 @@ def test_numbers(tab, make):
             {
                 "room": "250 % of 10,000,000",
                 "rate": "1 in 5,000",
-                "warning": "It holds more than it was made for: make a larger one. More is wrongly seen than promised.",
+                "warning": "It holds more than it was made for: make a larger one. "
+                "More items are wrongly seen than promised.",
             },
         ),
         "late": (
@@ -283,8 +284,8 @@ def test_numbers(tab, make):
                 "kind": "ring · 3 × 1d · writes all · blocked · 1 shard · restoring …",
                 "rotation": "2 h late",
                 "rate": "2.3 %",
-                "warning": "More is wrongly seen than promised. "
-                "It is being restored, or that was left: urifilter restore. "
+                "warning": "More items are wrongly seen than promised. "
+                "It is being restored. If that has stopped: urifilter restore. "
                 "Nothing expires: does urifilter worker run?",
             },
         ),
@@ -438,7 +439,7 @@ def test_service_away(browser, redis, make):
         service.kill()
         page.clock.run_for(2000)
         expect(page.get_by_role("status")).to_have_text(
-            re.compile(r"^the service cannot be reached. What is shown is from \d\d:\d\d:\d\d.$")
+            re.compile(r"^the service cannot be reached. The figures are from \d\d:\d\d:\d\d.$")
         )
         expect(card(page, "news")).to_contain_class("stale")
         assert texts(page, "news", "items") == ["123"]
@@ -469,7 +470,7 @@ def test_not_served(tab, make):
 
     answer(tab, "", **away)
     page.clock.run_for(2000)
-    expect(page.get_by_role("status")).to_contain_text("127.0.0.1:6379: it is away. What is shown is from")
+    expect(page.get_by_role("status")).to_contain_text("127.0.0.1:6379: it is away. The figures are from")
     expect(card(page, "pages")).to_contain_class("stale")
 
     page.unroute_all()

@@ -1,7 +1,7 @@
-"""The SDK: what a crawler asks the HTTP service, blocking and awaited; it needs httpx (extra ``sdk``).
+"""The SDK: the clients with which a crawler asks the HTTP service; it needs httpx (extra ``sdk``).
 
-A request that inserts has a key, and is repeated under it until its answer is there, so that "new" is answered exactly
-once whatever happens on the way.
+A request that inserts carries a key, and is repeated under this key until its answer arrives. So "new" is answered
+exactly once, even if an answer is lost on the way.
 """
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""The asyncio client of the service: the methods of ``sdk.client.FilterAPIClient``, awaited."""
+"""The asyncio client of the HTTP service."""
 
 from __future__ import annotations
 
@@ -35,21 +35,25 @@ T = TypeVar("T")
 
 
 class _AsyncConnector:
-    """Sends requests, awaited; each event loop and process has connections of its own."""
+    """Sends requests in asyncio; each event loop and each process has connections of its own."""
 
     def __init__(self, api: API) -> None:
         self._api = api
         self._clients = PerLoop(lambda: httpx.AsyncClient(**api.options), lambda client: client.aclose())
 
     def check_loop(self) -> None:
-        """Raise FilterAPIError in a forked child that is in its parent's loop, before anything is sent."""
+        """Check that this process made the running event loop.
+
+        Raises:
+            FilterAPIError: a forked child runs in its parent's loop; nothing was sent.
+        """
         try:
             self._clients.get()
         except UriFilterError as error:
             raise told(error) from None
 
     async def send(self, commands: Sequence[Arguments]) -> list[Any]:
-        """Send requests once; return an outcome for each (see ``steps.Send``)."""
+        """Send each request once, all at the same time; return an outcome for each (see ``steps.Send``)."""
         return list(await asyncio.gather(*map(self._send, commands)))
 
     async def _send(self, command: Arguments) -> Any:
@@ -64,12 +68,38 @@ class _AsyncConnector:
         return outcome
 
     async def close(self) -> None:
-        """Close the connections of this loop."""
+        """Close the connections of this event loop."""
         await self._clients.close()
 
 
 class AsyncFilterAPIClient:
-    """Asks the service, awaited: the methods of ``FilterAPIClient``, with its arguments, answers and errors."""
+    """An asyncio client of the HTTP service.
+
+    Tasks may share it. Each event loop and each forked child gets connections of its own. As a context manager it
+    closes its connections.
+
+    A request that inserts carries a key, and the client repeats it under this key until its answer arrives. So "new" is
+    answered exactly once, even if an answer is lost on the way.
+
+    Args:
+        url: the service's address; None: ``URIFILTER_API_URL``, else ``http://127.0.0.1:8000``.
+        access_token: the token that the service's operator gave you; None: ``URIFILTER_API_TOKEN``, else no token.
+        timeouts: how long to wait, in seconds; see ``Timeouts``.
+        path: the path of the endpoint that ``filter`` asks, if the service's settings name another.
+        verify: the certificates to trust: a file or folder of CA certificates, or an ``ssl.SSLContext``; None: those of
+            ``SSL_CERT_FILE`` or ``SSL_CERT_DIR``, else those of ``certifi``.
+        proxy: the URL of a proxy to the service; None: no proxy. The environment's proxy is for crawling, and is
+            ignored.
+
+    Raises:
+        ValueError: the address, the token, the certificates or the proxy cannot be used; the message says why.
+
+    Example:
+        >>> client = AsyncFilterAPIClient("http://localhost:8000")
+        >>> await client.unique("news", ["https://example.com/", "https://example.com/"])
+        ['https://example.com/']
+        >>> await client.close()
+    """
 
     def __init__(  # noqa: PLR0913 - what a client can be told
         self,
@@ -89,20 +119,53 @@ class AsyncFilterAPIClient:
         return await drive(flow, self._connector)
 
     async def _ask(self, asked: Asked, read: Callable[[Asked], T]) -> T:
-        """Return what ``read`` makes of a call once it has all answers."""
+        """Get all answers of a call; return the result that ``read`` makes of them."""
         self._connector.check_loop()
         with self._api.session.pending.hold(asked):
             return read(await self._run(self._api.resolve(asked)))
 
     @property
     def unresolved(self) -> list[FilterAPIError]:
-        """Calls that were cancelled before all answers were there; pass one as ``retry=`` to get them."""
+        """The calls that were interrupted before all their answers had arrived, as errors.
+
+        Pass one as ``retry=`` to the same method with the same arguments, and the missing answers arrive.
+
+        Returns:
+            A ``FilterAPIError`` for each call that this process began; empty if none was interrupted.
+
+        Example:
+            >>> api.unresolved
+            []
+        """
         return self._api.unresolved()
 
     async def filter(
         self, filter_typeid: str, uris: Iterable[object], *, retry: FilterAPIError | None = None
     ) -> dict[str, Any]:
-        """Insert items; see ``FilterAPIClient.filter``."""
+        """Insert items; return the service's whole answer about the new ones.
+
+        Args:
+            filter_typeid: the filter's name.
+            uris: any number of items: URIs, or any other JSON values. Long lists go out as several requests, one after
+                the other.
+            retry: the error that this method raised for the same arguments; only items without an answer are asked
+                again. It is valid for eight minutes, in the process that got it.
+
+        Returns:
+            ``filter_typeid`` (the filter's name), ``URI_list_unique`` (the new items in their order, each once),
+            ``total`` (the number of items) and ``unique`` (the number of new ones).
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached. ``answers`` has the answers that arrived.
+                After ``error_code`` ``answer_lost`` the service may have made the change: pass the error as ``retry=``.
+            TypeError: one string was given instead of a list of items.
+            ValueError: ``retry`` is the error of another call.
+
+        Example:
+            >>> answer = await api.filter("news", ["https://example.com/", "https://example.com/"])
+            >>> answer["URI_list_unique"], answer["total"], answer["unique"]
+            (['https://example.com/'], 2, 1)
+        """
         return await self._ask(self._api.filter(filter_typeid, uris, retry), attrgetter("told"))
 
     async def insert_many(
@@ -113,7 +176,29 @@ class AsyncFilterAPIClient:
         max_age: int | None = None,
         retry: FilterAPIError | None = None,
     ) -> list[int]:
-        """Insert items; return their ages, 0 for new."""
+        """Insert items; return their ages.
+
+        Args:
+            filter_typeid: the filter's name.
+            uris: any number of items: URIs, or any other JSON values. Long lists go out as several requests, one after
+                the other.
+            max_age: ring: look only at so many of the newest slices; None: at all of them.
+            retry: the error that this method raised for the same arguments; only items without an answer are asked
+                again. It is valid for eight minutes, in the process that got it.
+
+        Returns:
+            An age for each item: 0 if it is new, n if it was seen in the n-th newest slice.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached. ``answers`` has the answers that arrived.
+                After ``error_code`` ``answer_lost`` the service may have made the change: pass the error as ``retry=``.
+            TypeError: one string was given instead of a list of items.
+            ValueError: ``retry`` is the error of another call.
+
+        Example:
+            >>> await api.insert_many("news", ["https://example.com/", "https://example.com/a", "https://example.com/"])
+            [0, 0, 1]
+        """
         return await self._ask(self._api.command(filter_typeid, "insert", uris, retry, max_age), attrgetter("whole"))
 
     async def unique(
@@ -124,37 +209,164 @@ class AsyncFilterAPIClient:
         max_age: int | None = None,
         retry: FilterAPIError | None = None,
     ) -> list[T]:
-        """Insert items; return those not seen before, in their order."""
+        """Insert items; return the new ones.
+
+        Args:
+            filter_typeid: the filter's name.
+            uris: any number of items: URIs, or any other JSON values. Long lists go out as several requests, one after
+                the other.
+            max_age: ring: look only at so many of the newest slices; None: at all of them.
+            retry: the error that this method raised for the same arguments; only items without an answer are asked
+                again. It is valid for eight minutes, in the process that got it.
+
+        Returns:
+            The items that nobody had inserted before, in their order, each once.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached. ``answers`` has the answers that arrived.
+                After ``error_code`` ``answer_lost`` the service may have made the change: pass the error as ``retry=``.
+            TypeError: one string was given instead of a list of items.
+            ValueError: ``retry`` is the error of another call.
+
+        Example:
+            >>> await api.unique("news", ["https://example.com/", "https://example.com/"])
+            ['https://example.com/']
+            >>> await api.unique("news", ["https://example.com/", "https://example.com/a"])
+            ['https://example.com/a']
+        """
         return await self._ask(self._api.command(filter_typeid, "insert", uris, retry, max_age), attrgetter("new"))
 
     async def contains_many(
         self, filter_typeid: str, uris: Iterable[object], *, max_age: int | None = None
     ) -> list[int]:
-        """Return the ages of items, 0 for not seen; nothing is inserted."""
+        """Return the ages of items; nothing is inserted.
+
+        Args:
+            filter_typeid: the filter's name.
+            uris: any number of items: URIs, or any other JSON values. Long lists go out as several requests, one after
+                the other.
+            max_age: ring: look only at so many of the newest slices; None: at all of them.
+
+        Returns:
+            An age for each item: 0 if it was not seen, n if it was seen in the n-th newest slice.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached.
+            TypeError: one string was given instead of a list of items.
+
+        Example:
+            >>> await api.unique("news", ["https://example.com/"])
+            ['https://example.com/']
+            >>> await api.contains_many("news", ["https://example.com/", "https://example.com/a"])
+            [1, 0]
+        """
         return await self._ask(self._api.command(filter_typeid, "contains", uris, None, max_age), attrgetter("whole"))
 
     async def forget(
         self, filter_typeid: str, uris: Iterable[object], *, retry: FilterAPIError | None = None
     ) -> list[bool]:
-        """Make items new again; return whether each was there."""
+        """Make items new again; return whether each was there.
+
+        Args:
+            filter_typeid: the filter's name.
+            uris: any number of items: URIs, or any other JSON values. Long lists go out as several requests, one after
+                the other.
+            retry: the error that this method raised for the same arguments; only items without an answer are asked
+                again. It is valid for eight minutes, in the process that got it.
+
+        Returns:
+            For each item: True if it was there, False if it was new already.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached. ``answers`` has the answers that arrived.
+                After ``error_code`` ``answer_lost`` the service may have made the change: pass the error as ``retry=``.
+            TypeError: one string was given instead of a list of items.
+            ValueError: ``retry`` is the error of another call.
+
+        Example:
+            >>> await api.unique("news", ["https://example.com/"])
+            ['https://example.com/']
+            >>> await api.forget("news", ["https://example.com/", "https://example.com/a"])
+            [True, False]
+            >>> await api.unique("news", ["https://example.com/"])
+            ['https://example.com/']
+        """
         return await self._ask(self._api.command(filter_typeid, "forget", uris, retry), attrgetter("truths"))
 
     async def remove(
         self, filter_typeid: str, uris: Iterable[object], *, retry: FilterAPIError | None = None
     ) -> list[bool]:
-        """Take items out again, layout counting only; return whether each was there."""
+        """Take items out of a filter of layout counting; return whether each was there.
+
+        Remove only items that certainly were inserted. Removing any other may hide items that were. ``forget`` is safe
+        for all items, in every layout.
+
+        Args:
+            filter_typeid: the filter's name.
+            uris: any number of items: URIs, or any other JSON values. Long lists go out as several requests, one after
+                the other.
+            retry: the error that this method raised for the same arguments; only items without an answer are asked
+                again. It is valid for eight minutes, in the process that got it.
+
+        Returns:
+            For each item: True if it was there and was taken out, False if it was not there.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached. ``answers`` has the answers that arrived.
+                After ``error_code`` ``answer_lost`` the service may have made the change: pass the error as ``retry=``.
+            TypeError: one string was given instead of a list of items.
+            ValueError: ``retry`` is the error of another call.
+
+        Example:
+            >>> await api.unique("queue", ["https://example.com/"])
+            ['https://example.com/']
+            >>> await api.remove("queue", ["https://example.com/", "https://example.com/a"])
+            [True, False]
+        """
         return await self._ask(self._api.command(filter_typeid, "remove", uris, retry), attrgetter("truths"))
 
     async def filters(self) -> list[str]:
-        """Return the names of the filters that the token is for."""
+        """Return the names of the filters that the access token may use.
+
+        Returns:
+            The names, sorted.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached.
+
+        Example:
+            >>> await api.filters()
+            ['news', 'queue']
+        """
         return (await self._run(self._api.get(FILTERS_PATH)))["filters"]  # type: ignore[no-any-return]
 
     async def info(self, filter_typeid: str) -> dict[str, Any]:
-        """Return how a filter does; see ``FilterAPIClient.info``."""
+        """Return a filter's state: its settings, fill, error rate, slices and times.
+
+        Args:
+            filter_typeid: the filter's name.
+
+        Returns:
+            ``filter_typeid``: the filter's name; ``now``: the time of Redis, in seconds since 1970; ``measured``: when
+            the state was read, likewise; ``answered``: how many items this service answered ``new`` and ``seen``, since
+            it started; ``info``: the fields of ``FilterInfo``; ``problem``: only if there is one, its description.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached.
+
+        Example:
+            >>> told = await api.info("news")
+            >>> told["info"]["capacity"], told["info"]["layout"]
+            (1000, 'blocked')
+        """
         return await self._run(self._api.get(self._api.path_of(filter_typeid)))
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections, those of this event loop; the next call opens new ones.
+
+        Example:
+            >>> await api.close()
+        """
         await self._connector.close()
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What both clients share: everything but the sending."""
+"""The part that the blocking and the asyncio client share: everything but the sending."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ KEEP_ALIVE = 60.0
 
 
 class API:
-    """What both clients share: everything but the sending."""
+    """The part that the blocking and the asyncio client share: everything but the sending."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - what a client can be told
         self,
@@ -91,11 +91,11 @@ class API:
 
     @staticmethod
     def path_of(filter_typeid: str) -> str:
-        """Return where a filter is."""
+        """Return the path of a filter in the service."""
         return f"{FILTERS_PATH}/{quote(filter_typeid.encode('utf-8', 'surrogatepass'), safe='')}"
 
     def request(self, command: Arguments, attempt: str) -> dict[str, Any]:
-        """Return what httpx takes to send a command (method, path, key and body) in an attempt of that name."""
+        """Return httpx's arguments for one attempt at a command (method, path, key, body); ``attempt`` names it."""
         method, path, key, body = command
         headers = {"Content-Type": "application/json"} if body else {}
         return {
@@ -106,26 +106,43 @@ class API:
         }
 
     def judged(self, attempt: str, response: httpx.Response) -> Any:
-        """Make an outcome of a response to an attempt; from the first on there is a service to be patient with."""
+        """Judge the response to an attempt; the first response shows that there is a service worth waiting for."""
         self.session.timeouts = self._timeouts
         return judged(self.session, attempt, response)
 
     def command(self, filter_typeid: str, command: str, items: Iterable[object], retry: UriFilterError | None = None,
                 max_age: int | None = None) -> Asked:  # fmt: skip
-        """Make a call of a command of a filter, or return the one that ``retry`` is about; nothing is sent."""
+        """Make a call of a command of a filter; nothing is sent.
+
+        Args:
+            filter_typeid: the filter's name.
+            command: one of ``http_api.COMMANDS``.
+            items: the items.
+            retry: an error of the same call in this process; its call is returned instead of a new one.
+            max_age: ring: look only at so many of the newest slices.
+
+        Raises:
+            FilterAPIError: JSON cannot carry some items (``bad_item``).
+            TypeError: ``items`` is one string.
+            ValueError: ``retry`` is the error of another call.
+        """
         more = {} if max_age is None else {"max_age": max_age}
         what, wanted = (filter_typeid, command, max_age), listed(items)
         path = f"{self.path_of(filter_typeid)}/{command}"
         return _or_resumed(Asked(what, COMMANDS[command], path, more, wanted, _cuts(_sizes(wanted))), retry)
 
     def filter(self, filter_typeid: str, items: Iterable[object], retry: UriFilterError | None) -> Asked:
-        """Make a call to the endpoint that answers which are new; otherwise as ``command``."""
+        """Make a call of the endpoint that answers the new items; its arguments and errors are those of ``command``."""
         more = {"filter_typeid": filter_typeid}
         what, wanted = (filter_typeid, "filter", None), listed(items)
         return _or_resumed(Asked(what, COMMANDS["insert"], self.path, more, wanted, _cuts(_sizes(wanted))), retry)
 
     def get(self, path: str) -> Flow[dict[str, Any]]:
-        """Read what may be read any number of times."""
+        """Read a path; a read changes nothing, so it may be repeated.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached.
+        """
         request = Request.of(("GET", path, "", b""))
         yield from exchange(self.session, [request])
         if request.error is not None:
@@ -133,10 +150,16 @@ class API:
         return request.reply  # type: ignore[no-any-return]
 
     def resolve(self, asked: Asked) -> Flow[Asked]:
-        """Send the parts that have no answer yet, one after the other; the call is held by ``session.pending``.
+        """Send the parts of a call that have no answer yet, one after the other.
+
+        Args:
+            asked: the call; the caller has told ``session.pending`` to hold it.
+
+        Returns:
+            The same call, with all its answers.
 
         Raises:
-            FilterAPIError: with what did arrive.
+            FilterAPIError: a part got no answer; the error has the answers that arrived.
         """
         for part in asked.parts:
             if part.reply is None:
@@ -183,10 +206,10 @@ class API:
 
 
 def _or_resumed(made: Asked, retry: UriFilterError | None) -> Asked:
-    """Return a new call, or the one that ``retry`` is about.
+    """Return a new call, or the call that ``retry`` is the error of.
 
     Raises:
-        ValueError: that is another.
+        ValueError: ``retry`` is the error of another call.
     """
     if retry is None:
         return made
@@ -198,7 +221,11 @@ def _or_resumed(made: Asked, retry: UriFilterError | None) -> Asked:
 
 
 def _sizes(items: Sequence[object]) -> list[int]:
-    """Return the bytes of each item; raise for those that JSON cannot carry, before anything is sent."""
+    """Return the length of each item in bytes.
+
+    Raises:
+        FilterAPIError: JSON cannot carry some items (``bad_item``, with their indices).
+    """
     try:
         encoded = encode_items(items)
     except BadItem as error:
@@ -217,7 +244,7 @@ def _sizes(items: Sequence[object]) -> list[int]:
 
 
 def _cuts(sizes: Sequence[int]) -> list[int]:
-    """Return where the parts of a call begin, and its end."""
+    """Return the positions at which the parts of a call begin, and the end of the last part."""
     cuts, size = [0], 0
     for at, each in enumerate(sizes):
         if at - cuts[-1] == ITEMS_A_REQUEST or (size + each > BYTES_A_REQUEST and at > cuts[-1]):

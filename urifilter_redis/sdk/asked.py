@@ -1,4 +1,4 @@
-"""The items of one call of the SDK, and how far it has come."""
+"""One call of the SDK: its items, and the answers so far."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Part:
     """Some items of a call, which go out in one request.
 
     Attributes:
-        start: position of the first in the call.
-        items: they.
-        call_id: its key and slot, kept until it is answered; None for what inserts nothing.
-        in_doubt: it may have run.
-        reply: the answer.
+        start: the position of the first item in the call.
+        items: the items of this part.
+        call_id: the key and slot of the request, kept until it is answered; None if it inserts nothing.
+        in_doubt: the request may have run, and its answer is not known.
+        reply: the service's answer; None until it has arrived.
     """
 
     start: int
@@ -39,7 +39,7 @@ class Part:
     reply: dict[str, Any] | None = None
 
     def is_answered_by(self, reply: dict[str, Any], field: str) -> bool:
-        """Whether a reply is about as many items as this has."""
+        """Whether a reply has an answer for each item of this part."""
         found = reply.get(field, reply.get("URI_list_unique"))
         enough = len(self.items) if field in reply else reply.get("unique")
         return isinstance(found, list) and len(found) == enough and reply.get("total") == len(self.items)
@@ -50,15 +50,16 @@ What: TypeAlias = tuple[str, str, int | None]
 
 
 class Asked:
-    """A call of the SDK, and how far it has come.
+    """One call of the SDK: its items, and the answers so far.
 
     Attributes:
-        what: the filter, the method, and max_age.
-        command: that the items are for.
-        path: of the endpoint; more: of the request's body, beside the items.
-        items: as the caller gave them.
-        parts: of them.
-        process: that made it.
+        what: the filter's name, the method's name, and max_age: with the items they tell one call from another.
+        command: the command that the items are for.
+        path: the path of the endpoint.
+        more: the fields of the request's body beside the items.
+        items: the items as the caller gave them.
+        parts: the parts in which the items go out.
+        process: the id of the process that made the call.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - all of it is what a call is
@@ -78,18 +79,18 @@ class Asked:
         self.process = os.getpid()
 
     def is_of(self, what: What, items: Sequence[object]) -> bool:
-        """Whether it is the same call, in the same process: a forked child's answers are not its parent's."""
+        """Whether this is a call for these items, of this process: a forked child cannot take its parent's answers."""
         same = self.what == what and self.process == os.getpid()
         return same and encode_items(self.items) == encode_items(items)
 
     @property
     def writes(self) -> bool:
-        """Whether it changes anything, so that its answers must not be lost."""
+        """Whether the call changes the filter. Then its answers must not be lost."""
         return self.command.writes
 
     @property
     def answers(self) -> list[int | None]:
-        """The ages, or 1 and 0 for was there and was not, that arrived; None for each item without one."""
+        """The answers so far: ages, or 1 (was there) and 0 (was not); None for each item without an answer."""
         found: list[int | None] = []
         for part in self.parts:
             found += [None] * len(part.items) if part.reply is None else _ages(part, self.command.field)
@@ -97,24 +98,24 @@ class Asked:
 
     @property
     def whole(self) -> list[int]:
-        """The same of a call that got them all."""
+        """The answers of a call that has them all: ages, or 1 (was there) and 0 (was not)."""
         return [answer for answer in self.answers if answer is not None]
 
     @property
     def new(self) -> list[Any]:
-        """The items that are new."""
+        """The new items, in their order."""
         return selected(self.items, self.answers)
 
     @property
     def told(self) -> dict[str, Any]:
-        """What the endpoint that answers which are new would say of the whole call."""
+        """The answer of ``filter``: the replies to all parts, put together."""
         replies = [part.reply for part in self.parts if part.reply is not None]
         new = [item for reply in replies for item in reply["URI_list_unique"]]
         return {"filter_typeid": self.what[0], "URI_list_unique": new, "total": len(self.items), "unique": len(new)}
 
     @property
     def truths(self) -> list[bool]:
-        """The same as whether each was there."""
+        """The answers of a call that has them all: whether each item was there."""
         return [answer == 1 for answer in self.whole]
 
 

@@ -1,4 +1,4 @@
-"""The blocking client of the service."""
+"""The blocking client of the HTTP service."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ T = TypeVar("T")
 
 
 class _Connector:
-    """Sends requests, blocking; thread-safe, and after a fork over connections of its own."""
+    """Sends requests and blocks; threads may share it, and each process has connections of its own."""
 
     def __init__(self, api: API) -> None:
         self._api = api
         self._clients: dict[int, httpx.Client] = {}  # by process: a child leaves its parent's connections alone
 
     def send(self, commands: Sequence[Arguments]) -> list[Any]:
-        """Send requests once, one after the other; return an outcome for each (see ``steps.Send``)."""
+        """Send each request once, one after the other; return an outcome for each (see ``steps.Send``)."""
         return [self._send(command) for command in commands]
 
     def _send(self, command: Arguments) -> Any:
@@ -69,24 +69,31 @@ class _Connector:
 
 
 class FilterAPIClient:
-    """Asks the service, blocking; it may be shared by threads and used after a fork. A context manager.
+    """A blocking client of the HTTP service.
+
+    Threads may share it, and a forked child may go on using it. As a context manager it closes its connections.
+
+    A request that inserts carries a key, and the client repeats it under this key until its answer arrives. So "new" is
+    answered exactly once, even if an answer is lost on the way.
 
     Args:
-        url: of the service; None: ``URIFILTER_API_URL``, else ``http://127.0.0.1:8000``.
-        access_token: None: ``URIFILTER_API_TOKEN``, else none.
-        timeouts: ``Timeouts`` of this package: how long to wait, in seconds; ``total`` for repeating what got no
-            answer, ``first`` in its place until there was one, ``restoring`` for a filter that is being brought back
-            from its archive.
-        path: of the endpoint that ``filter`` asks, if the service's settings have another.
-        verify: whose certificates are trusted: a file or folder of CA certificates, or an ``ssl.SSLContext``; None:
+        url: the service's address; None: ``URIFILTER_API_URL``, else ``http://127.0.0.1:8000``.
+        access_token: the token that the service's operator gave you; None: ``URIFILTER_API_TOKEN``, else no token.
+        timeouts: how long to wait, in seconds; see ``Timeouts``.
+        path: the path of the endpoint that ``filter`` asks, if the service's settings name another.
+        verify: the certificates to trust: a file or folder of CA certificates, or an ``ssl.SSLContext``; None: those of
             ``SSL_CERT_FILE`` or ``SSL_CERT_DIR``, else those of ``certifi``.
-        proxy: URL of a proxy to the service; None: none, whatever the environment says, as that is for crawling.
+        proxy: the URL of a proxy to the service; None: no proxy. The environment's proxy is for crawling, and is
+            ignored.
 
-    All methods raise:
-        FilterAPIError: the service refused or could not be reached; with ``error_code`` ``answer_lost`` it may have
-            inserted: pass the error as ``retry=`` to the same method with the same items, within eight minutes.
-        ValueError: ``retry=`` is not of this call.
-        TypeError: one string was given instead of a list.
+    Raises:
+        ValueError: the address, the token, the certificates or the proxy cannot be used; the message says why.
+
+    Example:
+        >>> client = FilterAPIClient("http://localhost:8000")
+        >>> client.unique("news", ["https://example.com/", "https://example.com/"])
+        ['https://example.com/']
+        >>> client.close()
     """
 
     def __init__(  # noqa: PLR0913 - what a client can be told
@@ -106,19 +113,52 @@ class FilterAPIClient:
         return drive(flow, self._connector)
 
     def _ask(self, asked: Asked, read: Callable[[Asked], T]) -> T:
-        """Return what ``read`` makes of a call once it has all answers."""
+        """Get all answers of a call; return the result that ``read`` makes of them."""
         with self._api.session.pending.hold(asked):
             return read(self._run(self._api.resolve(asked)))
 
     @property
     def unresolved(self) -> list[FilterAPIError]:
-        """Calls that were interrupted before all answers were there; pass one as ``retry=`` to get them."""
+        """The calls that were interrupted before all their answers had arrived, as errors.
+
+        Pass one as ``retry=`` to the same method with the same arguments, and the missing answers arrive.
+
+        Returns:
+            A ``FilterAPIError`` for each call that this process began; empty if none was interrupted.
+
+        Example:
+            >>> api.unresolved
+            []
+        """
         return self._api.unresolved()
 
     def filter(
         self, filter_typeid: str, uris: Iterable[object], *, retry: FilterAPIError | None = None
     ) -> dict[str, Any]:
-        """Insert items; return ``filter_typeid``, ``URI_list_unique`` (the new ones), ``total`` and ``unique``."""
+        """Insert items; return the service's whole answer about the new ones.
+
+        Args:
+            filter_typeid: the filter's name.
+            uris: any number of items: URIs, or any other JSON values. Long lists go out as several requests, one after
+                the other.
+            retry: the error that this method raised for the same arguments; only items without an answer are asked
+                again. It is valid for eight minutes, in the process that got it.
+
+        Returns:
+            ``filter_typeid`` (the filter's name), ``URI_list_unique`` (the new items in their order, each once),
+            ``total`` (the number of items) and ``unique`` (the number of new ones).
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached. ``answers`` has the answers that arrived.
+                After ``error_code`` ``answer_lost`` the service may have made the change: pass the error as ``retry=``.
+            TypeError: one string was given instead of a list of items.
+            ValueError: ``retry`` is the error of another call.
+
+        Example:
+            >>> answer = api.filter("news", ["https://example.com/", "https://example.com/"])
+            >>> answer["URI_list_unique"], answer["total"], answer["unique"]
+            (['https://example.com/'], 2, 1)
+        """
         return self._ask(self._api.filter(filter_typeid, uris, retry), attrgetter("told"))
 
     def insert_many(
@@ -129,7 +169,29 @@ class FilterAPIClient:
         max_age: int | None = None,
         retry: FilterAPIError | None = None,
     ) -> list[int]:
-        """Insert items; return their ages, 0 for new; see ``UriFilter.insert_many``."""
+        """Insert items; return their ages.
+
+        Args:
+            filter_typeid: the filter's name.
+            uris: any number of items: URIs, or any other JSON values. Long lists go out as several requests, one after
+                the other.
+            max_age: ring: look only at so many of the newest slices; None: at all of them.
+            retry: the error that this method raised for the same arguments; only items without an answer are asked
+                again. It is valid for eight minutes, in the process that got it.
+
+        Returns:
+            An age for each item: 0 if it is new, n if it was seen in the n-th newest slice.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached. ``answers`` has the answers that arrived.
+                After ``error_code`` ``answer_lost`` the service may have made the change: pass the error as ``retry=``.
+            TypeError: one string was given instead of a list of items.
+            ValueError: ``retry`` is the error of another call.
+
+        Example:
+            >>> api.insert_many("news", ["https://example.com/", "https://example.com/a", "https://example.com/"])
+            [0, 0, 1]
+        """
         return self._ask(self._api.command(filter_typeid, "insert", uris, retry, max_age), attrgetter("whole"))
 
     def unique(
@@ -140,31 +202,158 @@ class FilterAPIClient:
         max_age: int | None = None,
         retry: FilterAPIError | None = None,
     ) -> list[T]:
-        """Insert items; return those not seen before, in their order."""
+        """Insert items; return the new ones.
+
+        Args:
+            filter_typeid: the filter's name.
+            uris: any number of items: URIs, or any other JSON values. Long lists go out as several requests, one after
+                the other.
+            max_age: ring: look only at so many of the newest slices; None: at all of them.
+            retry: the error that this method raised for the same arguments; only items without an answer are asked
+                again. It is valid for eight minutes, in the process that got it.
+
+        Returns:
+            The items that nobody had inserted before, in their order, each once.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached. ``answers`` has the answers that arrived.
+                After ``error_code`` ``answer_lost`` the service may have made the change: pass the error as ``retry=``.
+            TypeError: one string was given instead of a list of items.
+            ValueError: ``retry`` is the error of another call.
+
+        Example:
+            >>> api.unique("news", ["https://example.com/", "https://example.com/"])
+            ['https://example.com/']
+            >>> api.unique("news", ["https://example.com/", "https://example.com/a"])
+            ['https://example.com/a']
+        """
         return self._ask(self._api.command(filter_typeid, "insert", uris, retry, max_age), attrgetter("new"))
 
     def contains_many(self, filter_typeid: str, uris: Iterable[object], *, max_age: int | None = None) -> list[int]:
-        """Return the ages of items, 0 for not seen; nothing is inserted."""
+        """Return the ages of items; nothing is inserted.
+
+        Args:
+            filter_typeid: the filter's name.
+            uris: any number of items: URIs, or any other JSON values. Long lists go out as several requests, one after
+                the other.
+            max_age: ring: look only at so many of the newest slices; None: at all of them.
+
+        Returns:
+            An age for each item: 0 if it was not seen, n if it was seen in the n-th newest slice.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached.
+            TypeError: one string was given instead of a list of items.
+
+        Example:
+            >>> api.unique("news", ["https://example.com/"])
+            ['https://example.com/']
+            >>> api.contains_many("news", ["https://example.com/", "https://example.com/a"])
+            [1, 0]
+        """
         return self._ask(self._api.command(filter_typeid, "contains", uris, None, max_age), attrgetter("whole"))
 
     def forget(self, filter_typeid: str, uris: Iterable[object], *, retry: FilterAPIError | None = None) -> list[bool]:
-        """Make items new again; return whether each was there."""
+        """Make items new again; return whether each was there.
+
+        Args:
+            filter_typeid: the filter's name.
+            uris: any number of items: URIs, or any other JSON values. Long lists go out as several requests, one after
+                the other.
+            retry: the error that this method raised for the same arguments; only items without an answer are asked
+                again. It is valid for eight minutes, in the process that got it.
+
+        Returns:
+            For each item: True if it was there, False if it was new already.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached. ``answers`` has the answers that arrived.
+                After ``error_code`` ``answer_lost`` the service may have made the change: pass the error as ``retry=``.
+            TypeError: one string was given instead of a list of items.
+            ValueError: ``retry`` is the error of another call.
+
+        Example:
+            >>> api.unique("news", ["https://example.com/"])
+            ['https://example.com/']
+            >>> api.forget("news", ["https://example.com/", "https://example.com/a"])
+            [True, False]
+            >>> api.unique("news", ["https://example.com/"])
+            ['https://example.com/']
+        """
         return self._ask(self._api.command(filter_typeid, "forget", uris, retry), attrgetter("truths"))
 
     def remove(self, filter_typeid: str, uris: Iterable[object], *, retry: FilterAPIError | None = None) -> list[bool]:
-        """Take items out again, layout counting only; return whether each was there."""
+        """Take items out of a filter of layout counting; return whether each was there.
+
+        Remove only items that certainly were inserted. Removing any other may hide items that were. ``forget`` is safe
+        for all items, in every layout.
+
+        Args:
+            filter_typeid: the filter's name.
+            uris: any number of items: URIs, or any other JSON values. Long lists go out as several requests, one after
+                the other.
+            retry: the error that this method raised for the same arguments; only items without an answer are asked
+                again. It is valid for eight minutes, in the process that got it.
+
+        Returns:
+            For each item: True if it was there and was taken out, False if it was not there.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached. ``answers`` has the answers that arrived.
+                After ``error_code`` ``answer_lost`` the service may have made the change: pass the error as ``retry=``.
+            TypeError: one string was given instead of a list of items.
+            ValueError: ``retry`` is the error of another call.
+
+        Example:
+            >>> api.unique("queue", ["https://example.com/"])
+            ['https://example.com/']
+            >>> api.remove("queue", ["https://example.com/", "https://example.com/a"])
+            [True, False]
+        """
         return self._ask(self._api.command(filter_typeid, "remove", uris, retry), attrgetter("truths"))
 
     def filters(self) -> list[str]:
-        """Return the names of the filters that the token is for."""
+        """Return the names of the filters that the access token may use.
+
+        Returns:
+            The names, sorted.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached.
+
+        Example:
+            >>> api.filters()
+            ['news', 'queue']
+        """
         return self._run(self._api.get(FILTERS_PATH))["filters"]  # type: ignore[no-any-return]
 
     def info(self, filter_typeid: str) -> dict[str, Any]:
-        """Return how a filter does: ``now``, ``measured``, ``answered`` and ``info`` (see ``FilterInfo``)."""
+        """Return a filter's state: its settings, fill, error rate, slices and times.
+
+        Args:
+            filter_typeid: the filter's name.
+
+        Returns:
+            ``filter_typeid``: the filter's name; ``now``: the time of Redis, in seconds since 1970; ``measured``: when
+            the state was read, likewise; ``answered``: how many items this service answered ``new`` and ``seen``, since
+            it started; ``info``: the fields of ``FilterInfo``; ``problem``: only if there is one, its description.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached.
+
+        Example:
+            >>> told = api.info("news")
+            >>> told["info"]["capacity"], told["info"]["layout"]
+            (1000, 'blocked')
+        """
         return self._run(self._api.get(self._api.path_of(filter_typeid)))
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections, those of this process; the next call opens new ones.
+
+        Example:
+            >>> api.close()
+        """
         self._connector.close()
 
     def __enter__(self) -> Self:
@@ -187,6 +376,36 @@ def FilterAPI(  # noqa: N802, PLR0913 - the name that crawlers know, and what th
     proxy: str | None = None,
     retry: FilterAPIError | None = None,
 ) -> dict[str, Any]:
-    """Insert items by one call, over a connection of its own; see ``FilterAPIClient``, and its ``filter``."""
+    """Insert items over a connection that is opened for this call; return the new ones.
+
+    Use a ``FilterAPIClient`` for more than one call: it keeps its connections.
+
+    Args:
+        filter_typeid: the filter's name.
+        URI_list: any number of items: URIs, or any other JSON values.
+        access_token: the token that the service's operator gave you; None: ``URIFILTER_API_TOKEN``, else no token.
+        url: the service's address; None: ``URIFILTER_API_URL``, else ``http://127.0.0.1:8000``.
+        timeouts: how long to wait, in seconds; see ``Timeouts``.
+        verify: the certificates to trust: a file or folder of CA certificates, or an ``ssl.SSLContext``; None: those of
+            ``SSL_CERT_FILE`` or ``SSL_CERT_DIR``, else those of ``certifi``.
+        proxy: the URL of a proxy to the service; None: no proxy.
+        retry: the error that this function raised for the same items; only items without an answer are asked again. It
+            is valid for eight minutes, in the process that got it.
+
+    Returns:
+        ``filter_typeid`` (the filter's name), ``URI_list_unique`` (the new items in their order, each once), ``total``
+        (the number of items) and ``unique`` (the number of new ones).
+
+    Raises:
+        FilterAPIError: the service refused, or could not be reached. ``answers`` has the answers that arrived. After
+            ``error_code`` ``answer_lost`` the service may have inserted the items: pass the error as ``retry=``.
+        TypeError: one string was given instead of a list of items.
+        ValueError: ``retry`` is the error of another call, or the address, the token, the certificates or the proxy
+            cannot be used.
+
+    Example:
+        >>> FilterAPI("news", ["https://example.com/", "https://example.com/"], url="http://localhost:8000")
+        {'filter_typeid': 'news', 'URI_list_unique': ['https://example.com/'], 'total': 2, 'unique': 1}
+    """
     with FilterAPIClient(url, access_token, timeouts=timeouts, verify=verify, proxy=proxy) as api:
         return api.filter(filter_typeid, URI_list, retry=retry)

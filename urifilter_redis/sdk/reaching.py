@@ -1,4 +1,4 @@
-"""How the SDK reaches the service: how long it waits, whose certificates it trusts, through which proxy."""
+"""The SDK's way to the service: how long to wait, which certificates to trust, and which proxy to use."""
 
 from __future__ import annotations
 
@@ -27,10 +27,14 @@ class Timeouts(steps.Timeouts):
 
     Attributes:
         connect: for a connection.
-        reply: for an answer; the service's own patience with Redis, and time for the body, are shorter.
-        total: after this long nothing is sent again, and the call fails.
-        restoring: while the filter is being restored; after that the call fails.
-        first: in place of ``total``, if that is longer, until the service has answered once: its address may be wrong.
+        reply: for an answer on one. The service gives up on Redis, and on a slow body, before that.
+        total: for a whole request. After so long the client does not repeat it, and the call fails.
+        restoring: for a filter that is being restored from its archive; after that the call fails.
+        first: for a service that has not answered yet, if ``total`` is longer: its address may be wrong.
+
+    Example:
+        >>> Timeouts(total=10).first
+        5.0
     """
 
     connect: float = 3.0
@@ -44,16 +48,16 @@ TIMEOUTS = Timeouts()
 
 
 def first_of(timeouts: steps.Timeouts) -> steps.Timeouts:
-    """Return how long to wait until the service has answered once."""
+    """Return the timeouts that hold until the service has answered once."""
     first = timeouts.first if isinstance(timeouts, Timeouts) else timeouts.total
     return replace(timeouts, total=min(first, timeouts.total))
 
 
 def trusted(verify: Verify) -> ssl.SSLContext | bool:
-    """Return what httpx takes to verify certificates.
+    """Return httpx's ``verify`` for the certificates to trust.
 
     Raises:
-        ValueError: there are no certificates.
+        ValueError: the file or folder has no certificates.
     """
     if isinstance(verify, ssl.SSLContext):
         return verify
@@ -69,10 +73,10 @@ def trusted(verify: Verify) -> ssl.SSLContext | bool:
 
 
 def checked(proxy: str) -> httpx.Proxy:
-    """Return a proxy.
+    """Return a proxy in httpx's form.
 
     Raises:
-        ValueError: it is no URL of one.
+        ValueError: the text is not the URL of a proxy.
     """
     try:
         return httpx.Proxy(proxy)

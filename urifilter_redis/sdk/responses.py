@@ -1,4 +1,4 @@
-"""What the service answers, as the exchange understands it, and what the SDK raises."""
+"""The service's responses, translated: into outcomes for the exchange, and into the errors that the SDK raises."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.Pr
 
 
 def told(error: UriFilterError) -> FilterAPIError:
-    """Make what the SDK raises of what the exchange ended with."""
+    """Turn the error that ended an exchange into the error that the SDK raises."""
     if isinstance(error, FilterAPIError):
         return error
     cause = error.__cause__
@@ -50,9 +50,10 @@ def told(error: UriFilterError) -> FilterAPIError:
 
 
 def judged(session: Session, attempt: str, response: httpx.Response) -> Any:
-    """Make an outcome of a response to an attempt: its content, or what to do about an error.
+    """Turn the response to an attempt into an outcome: its content, or a verdict about its error.
 
-    ``Unanswered`` if it is another attempt's; then the connection is out of step, and must not be used again.
+    The outcome is ``Unanswered`` if the response belongs to another attempt. The connection is out of step then, and
+    must not be used again.
     """
     content = _content(response)
     known = isinstance(content.get("error_code"), str)
@@ -79,7 +80,7 @@ def judged(session: Session, attempt: str, response: httpx.Response) -> Any:
 
 
 def _content(response: httpx.Response) -> dict[str, Any]:
-    """Return the object that a response has, empty if it is none."""
+    """Return the JSON object of a response; empty if there is none."""
     try:
         content = read_json(response.content)
     except ValueError:
@@ -88,13 +89,13 @@ def _content(response: httpx.Response) -> dict[str, Any]:
 
 
 def _seconds(response: httpx.Response) -> float:
-    """Return what Retry-After says; 1 for a date."""
+    """Return the seconds of the header Retry-After; 1 if it has a date."""
     text = response.headers.get("Retry-After", "0")
     return float(text) if text.isdecimal() else 1.0
 
 
 def failed(session: Session, error: httpx.HTTPError) -> Judged | Unsent | Unanswered:
-    """Make an outcome of an exception of httpx."""
+    """Turn an exception of httpx into an outcome."""
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if "CERTIFICATE_VERIFY_FAILED" in text:  # asking again would not help
         advice = "its certificate is not trusted; verify= or SSL_CERT_FILE names the CA that it is of"

@@ -2,5 +2,5 @@
 
 __all__ = ["FOLDER_VARIABLE"]
 
-#: Where workers count what they answer; prometheus_client looks for it when it is imported.
+#: The variable that names the folder of the workers' counts; prometheus_client reads it when it is imported.
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"

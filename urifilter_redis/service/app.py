@@ -1,4 +1,4 @@
-"""The application: which path answers what, and how errors are told."""
+"""The application: its routes, its page, and the handlers that turn errors into answers."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def _tell_wrong_path(request: Request, error: Exception) -> Response:
 
 
 async def _tell_http(request: Request, error: Exception) -> Response:
-    """Tell what Starlette finds out: a path that is not there, or not for this method."""
+    """Answer an error of Starlette: the path does not exist, or does not take this method."""
     assert isinstance(error, HTTPException)  # noqa: S101 - likewise
     codes = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
     code = codes.get(error.status_code, "bad_request")
@@ -106,11 +106,11 @@ async def _tell_http(request: Request, error: Exception) -> Response:
 
 
 async def _tell_bug(request: Request, _: Exception) -> Response:
-    return await _tell(request, Refusal("internal_error", "a bug in the service: its log has it"))
+    return await _tell(request, Refusal("internal_error", "the service has a bug: its log has the details"))
 
 
 _seldom = Seldom()
-outages.addFilter(lambda _: _seldom.passes())  # in an outage every request has the same to say
+outages.addFilter(lambda _: _seldom.passes())  # in an outage every request logs the same
 
 _TOLD = {
     Refusal: _tell,

@@ -1,4 +1,4 @@
-"""The archive as the service needs it: it may be away for a while, and is asked again until it is back."""
+"""The service's view of the archive: an archive that is away is asked again until it is back."""
 
 from __future__ import annotations
 
@@ -19,25 +19,31 @@ __all__ = ["ArchiveWatch", "is_away"]
 
 log = logging.getLogger("urifilter_redis.service")
 
-#: Seconds after which an archive that was away is asked again.
+#: Seconds between two questions to an archive that is away.
 PAUSE = 5.0
 
 
 def is_away(error: Exception) -> bool:
-    """Whether an archive failed, or was not there; one that is damaged is there."""
+    """Whether an archive failed or cannot be reached; a damaged archive is not away."""
     return isinstance(error, ArchiveError) and not isinstance(error, ArchiveCorrupt)
 
 
 class ArchiveWatch:
-    """Asks an archive which filters it has, and while it is away, or somebody misses it, whether it is back.
+    """Asks an archive for the names of its filters, and notices when the archive is away and when it is back.
 
     Attributes:
         home: the archive.
-        away: why it cannot be asked; empty if it can.
+        away: the reason why the archive cannot be asked; empty if it can.
     """
 
     def __init__(self, home: Home, connector: SharedConnector, again: Callable[[], Awaitable[bool]]) -> None:
-        """Watch; ``again`` tries what it was missed for, and says whether all of that was done."""
+        """Watch an archive.
+
+        Args:
+            home: the archive.
+            connector: sends the commands of an archive in Redis.
+            again: tries once more to open the filters that missed the archive, and returns whether all could be opened.
+        """
         self.home, self.away = home, ""
         self._connector, self._again = connector, again
         self._known: list[str] = []
@@ -45,21 +51,21 @@ class ArchiveWatch:
         self._waiting: asyncio.Task[None] | None = None
 
     async def names(self) -> list[str]:
-        """Return the filters that it has; while it is away those that it had when it was asked last."""
+        """Return the filters that the archive has; while it is away, those of its last answer."""
         if not self.away:
             self._asking = self._asking or asyncio.create_task(self._ask())
-            await asyncio.shield(self._asking)  # whoever waits may be cancelled
+            await asyncio.shield(self._asking)  # a waiting request may be cancelled
         return self._known
 
     def miss(self, error: ArchiveError) -> None:
-        """Note that it failed somebody, who wants to be told when to try again."""
+        """Note that a filter missed the archive; ``again`` is called when the archive is back."""
         if type(error) is ArchiveError:
             self._note(str(error))
         if self._waiting is None:
             self._waiting = asyncio.create_task(self._wait())
 
     async def close(self) -> None:
-        """Ask no more."""
+        """Stop asking, and close the archive."""
         for task in filter(None, (self._asking, self._waiting)):
             task.cancel()
         await drive(self.home.close(), self._connector)
@@ -72,7 +78,7 @@ class ArchiveWatch:
             self._note(str(error))
         else:
             if self.away:
-                log.warning("the archive is there again")
+                log.warning("the archive is back")
             self.away = ""
         finally:
             self._asking = None

@@ -1,4 +1,4 @@
-"""The bodies of requests: read within their limits, and checked; and the answers."""
+"""The bodies of requests, read within their limits and checked; and the JSON of answers."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ __all__ = ["NAME_PATTERN", "Answer", "Items", "ItemsOf", "check_items", "parse",
 
 M = TypeVar("M", bound=BaseModel)
 
-#: What a filter's name is; see ``keys.check_name``.
+#: The form of a filter's name; see ``keys.check_name``.
 NAME_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
 
-#: Places, from the start of a body and from its end, at which a token is looked for, and bytes that it, and the blanks
-#: before it, have at most: nobody needs more, and looking is to cost nothing.
+#: The search for a token is bounded, so that it costs next to nothing: it tries so many places from the start of a body
+#: and from its end, takes tokens of so many bytes, and skips so many blanks before one.
 TOKEN_PLACES = 16
 TOKEN_BYTES = 1024
 BLANKS = 100
@@ -48,7 +48,7 @@ Uris = Annotated[list[Any], Field(description="items: URIs, or any other JSON va
 
 
 def _whole(value: object) -> object:
-    """Return a number as JSON means it: 1.0 is 1."""
+    """Return a number in JSON's sense, in which 1.0 is 1."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -66,28 +66,28 @@ class Items(BaseModel):
 
 
 class ItemsOf(BaseModel):
-    """Items of which those are wanted that were not seen before."""
+    """A filter and items; the new items are wanted."""
 
     model_config = _STRICT
 
     filter_typeid: Annotated[str, Field(pattern=NAME_PATTERN, description="the filter's name")]
     URI_list: Uris
-    access_token: Annotated[str | None, Field(description="or as Authorization: Bearer")] = None
+    access_token: Annotated[str | None, Field(description="or send it as Authorization: Bearer")] = None
 
 
 class Answer(JSONResponse):
-    """JSON, with whatever text the items have."""
+    """JSON in ASCII, which carries any text that an item may have."""
 
     def render(self, content: Any) -> bytes:
-        """Return its bytes."""
+        """Return the bytes of the answer."""
         return write_json(content)
 
 
 async def read(request: Request, kind: type[M], limits: Limits) -> M:
-    """Read the body of a request, of somebody who is known.
+    """Wait for the body of a request, and read it; its sender has shown a token already.
 
     Raises:
-        Refusal: as ``receive`` and ``parse`` do.
+        Refusal: the errors of ``receive`` and ``parse``.
     """
     return parse(await receive(request, limits), kind)
 
@@ -96,7 +96,7 @@ async def receive(request: Request, limits: Limits) -> bytes:
     """Wait for the body of a request.
 
     Raises:
-        Refusal: it is too large, too slow, or compressed.
+        Refusal: the body is too large, too slow, cut off, or compressed.
     """
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise Refusal("unsupported_encoding", "send the body as it is, not compressed", headers=_CLOSE)
@@ -111,7 +111,10 @@ async def receive(request: Request, limits: Limits) -> bytes:
 
 
 def tokens_in(data: bytes) -> Iterator[str]:
-    """Find what may be the token in a body that nobody has parsed: that costs time, and anybody may have sent it."""
+    """Find the texts that may be the access token in a body, without parsing it.
+
+    A body that anybody may have sent is not parsed before its token is known: parsing can cost a lot of time.
+    """
     for place in _places(data):
         if found := _TOKEN.match(data, place):
             with contextlib.suppress(ValueError):
@@ -135,7 +138,7 @@ def parse(data: bytes, kind: type[M]) -> M:
     """Read a body as JSON of a kind.
 
     Raises:
-        Refusal: it is none.
+        Refusal: the body is not JSON, or not of this kind.
     """
     with _no_collecting():
         try:
@@ -154,7 +157,7 @@ def parse(data: bytes, kind: type[M]) -> M:
 
 @contextlib.contextmanager
 def _no_collecting() -> Iterator[None]:
-    """Let no cycles be looked for: JSON has none, and looking takes four fifths of the time that many lists need."""
+    """Hold back the garbage collector: JSON makes no cycles, and the search takes most of the time of many lists."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -180,7 +183,7 @@ def check_items(items: list[Any], limits: Limits) -> None:
     """Check that items can be filtered.
 
     Raises:
-        Refusal: there are too many, or some cannot, or are too long.
+        Refusal: there are too many items, or some cannot be filtered, or some are too long.
     """
     if len(items) > limits.items:
         raise Refusal(

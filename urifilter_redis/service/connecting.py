@@ -1,4 +1,4 @@
-"""From settings to open filters."""
+"""The way from the service's settings to its filters."""
 
 from __future__ import annotations
 
@@ -22,10 +22,14 @@ __all__ = ["connect", "try_all"]
 
 
 async def connect(settings: ServiceSettings, note: Callable[[RedisError], object] = lambda _: None) -> Filters:
-    """Return the filters that the settings are about, none of them opened yet; ``note`` hears of Redis's errors.
+    """Return the filters of the settings; none is opened yet.
+
+    Args:
+        settings: the service's settings.
+        note: called with each error that Redis answers.
 
     Raises:
-        ServerUnavailable: the embedded server is wanted and cannot be had.
+        ServerUnavailable: the embedded server does not start.
     """
     timeouts = Timeouts()
     address = await asyncio.to_thread(Address, settings.redis_url)
@@ -40,7 +44,7 @@ def try_all(settings: ServiceSettings) -> None:
     """Make, restore or open all filters once.
 
     Raises:
-        UriFilterError: the first that cannot be had.
+        UriFilterError: the error of the first filter of the settings that does not open.
     """
 
     async def open_all() -> None:

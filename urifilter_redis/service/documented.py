@@ -1,4 +1,4 @@
-"""The routes, with what OpenAPI says of them."""
+"""The routes, and their description in OpenAPI."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _Name = Annotated[str, Path(pattern=NAME_PATTERN, description="the filter's name
 
 
 class Error(BaseModel):
-    """What went wrong, and what to do about it."""
+    """An error, with advice on what to do."""
 
     error_code: str = Field(json_schema_extra={"enum": [*sorted(ERROR_CODES)]})
     error: str
-    indices: list[int] = Field(default=[], description="of the items that it is about")
-    ages: list[int | None] = Field(default=[], description="what did arrive, null for each item without an answer")
-    was_there: list[bool | None] = Field(default=[], description="likewise")
+    indices: list[int] = Field(default=[], description="the positions of the items that the error is about")
+    ages: list[int | None] = Field(default=[], description="the ages that arrived, null for each item without one")
+    was_there: list[bool | None] = Field(default=[], description="the answers that arrived, likewise")
 
 
 class Unique(BaseModel):
@@ -43,12 +43,12 @@ class Unique(BaseModel):
 
     filter_typeid: str
     URI_list_unique: list[Any]
-    total: int = Field(description="items asked about")
+    total: int = Field(description="items of the request")
     unique: int = Field(description="items that are new")
 
 
 class Inserted(BaseModel):
-    """How each item was found."""
+    """The age of each item before it was inserted."""
 
     filter_typeid: str
     ages: list[int] = Field(description="0: new; n: seen, in the n-th newest slice")
@@ -57,7 +57,7 @@ class Inserted(BaseModel):
 
 
 class Found(BaseModel):
-    """How each item was found; nothing was inserted."""
+    """The age of each item; nothing was inserted."""
 
     filter_typeid: str
     ages: list[int] = Field(description="0: new; n: seen, in the n-th newest slice")
@@ -75,44 +75,46 @@ class WasThere(BaseModel):
 
 
 class Filters(BaseModel):
-    """The names of the filters that the token is for."""
+    """The names of the filters that the token may use."""
 
     filters: list[str]
-    problems: dict[str, str] = Field(default={}, description="what is wrong with those that are answered, by name")
+    problems: dict[str, str] = Field(
+        default={}, description="by name, the problems of filters that are answered all the same"
+    )
 
 
 class Answered(BaseModel):
-    """Items that all workers of this service inserted or looked for since it began."""
+    """The numbers of items that all workers of this service inserted or looked up since it started."""
 
     new: int
     seen: int
 
 
 class Info(BaseModel):
-    """How a filter does."""
+    """The state of a filter."""
 
     filter_typeid: str
-    now: float = Field(description="server time, seconds since 1970")
-    measured: float = Field(description="when `info` was found out, likewise")
+    now: float = Field(description="time of Redis, in seconds since 1970")
+    measured: float = Field(description="when `info` was read, likewise")
     answered: Answered
     info: FilterInfo
-    problem: str | None = Field(default=None, description="what is wrong with it, though it is answered")
+    problem: str | None = Field(default=None, description="the problem of a filter that is answered all the same")
 
 
 class Status(BaseModel):
-    """That it runs."""
+    """The state of the process."""
 
     status: str
 
 
 _COMMANDS: Mapping[str, tuple[type[BaseModel], str]] = {
-    "insert": (Inserted, "Insert items; those that were not seen before have age 0"),
-    "contains": (Found, "Look whether items were seen; nothing is inserted"),
+    "insert": (Inserted, "Insert items; new ones have age 0"),
+    "contains": (Found, "Look items up; nothing is inserted"),
     "forget": (WasThere, "Make items new again"),
     "remove": (WasThere, "Take items out again (layout counting only)"),
 }
 
-#: Error codes that any question about items may be answered with.
+#: The error codes of requests about items.
 _OF_ITEMS = set(ERROR_CODES) - {"bad_http", "head_too_large", "not_found", "method_not_allowed", "not_ready"}
 _OF_ALL = {"bad_host", "behind_proxy", "foreign_origin", "internal_error"}
 _OF_SERVER = _OF_ALL | {"server_unavailable", "archive_unavailable"}
@@ -123,8 +125,8 @@ _KEY = {
     "name": KEY_HEADER,
     "in": "header",
     "required": False,
-    "description": "names the request, so that it may be repeated and gets the same answer: client/slot/sequence "
-    "(16 hex digits and two numbers; the sequence of a slot goes up), or any text that was not used before",
+    "description": "names the request, so that a repeat gets the same answer: client/slot/sequence "
+    "(16 hex digits and two numbers; the sequence of a slot goes up), or any text that no other request has",
     "schema": {"type": "string", "minLength": 1, "maxLength": KEY_LENGTH, "pattern": "^[!-~]([ -~]*[!-~])?$"},
 }
 
@@ -137,26 +139,26 @@ def add_routes(app: FastAPI, service: Service) -> None:
     limits = settings.limits
     unique = {**_body(ItemsOf, limits), "parameters": [_KEY], "security": [*secured, {}]}
     add(HTTPMethod.POST, settings.path, service.unique, Unique, _OF_ITEMS - {"not_for_this_filter"}, "unique",
-        "Insert items, and answer those that were not seen before", unique)  # fmt: skip
+        "Insert items, and answer the new ones", unique)  # fmt: skip
     for command, (model, summary) in _COMMANDS.items():
         more = _body(Items, limits) | ({"parameters": [_KEY]} if COMMANDS[command].writes else {})
         path = f"{FILTERS_PATH}/{{filter_typeid}}/{command}"
         add(HTTPMethod.POST, path, _command(service, command), model, _OF_ITEMS, command, summary, more)
     add(HTTPMethod.GET, FILTERS_PATH, service.list, Filters, _OF_SERVER | _OF_TOKENS, "list",
-        "List the filters that the token is for")  # fmt: skip
+        "List the filters that the token may use")  # fmt: skip
     of_info = _OF_SERVER | _OF_TOKENS | _OF_FILTER
     add(HTTPMethod.GET, FILTERS_PATH + "/{filter_typeid}", _info(service), Info, of_info, "info",
-        "Tell how a filter does: fill, error rate, slices, times")  # fmt: skip
+        "Tell the state of a filter: fill, error rate, slices, times")  # fmt: skip
     open_to_all: dict[str, Any] = {"security": []}
     add(HTTPMethod.GET, "/healthz", service.healthz, Status, _OF_ALL, "healthz",
         "Say that the process runs", open_to_all)  # fmt: skip
     add(HTTPMethod.GET, "/readyz", service.readyz, Status, _OF_ALL | {"server_unavailable", "not_ready"}, "readyz",
-        "Say whether questions are answered", open_to_all)  # fmt: skip
+        "Say whether Redis and the filters of the settings answer", open_to_all)  # fmt: skip
     add(HTTPMethod.GET, "/metrics", service.metrics, None, _OF_SERVER | _OF_TOKENS, "metrics", "Metrics for Prometheus")
     app.openapi = functools.partial(_openapi, app, secured)  # type: ignore[method-assign]
 
 
-def _add(  # noqa: PLR0913, PLR0917 - what a route is
+def _add(  # noqa: PLR0913, PLR0917 - the parts of a route
     app: FastAPI,
     secured: list[dict[str, list[str]]],
     method: HTTPMethod,
@@ -223,7 +225,7 @@ def _info(service: Service) -> Callable[..., Any]:
 
 
 def _openapi(app: FastAPI, secured: list[dict[str, list[str]]]) -> dict[str, Any]:
-    """Return the document, made once."""
+    """Return the OpenAPI document; it is made once."""
     if app.openapi_schema is None:
         made = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
         if secured:

@@ -1,4 +1,4 @@
-"""What the service answers, and to whom."""
+"""The service's answers, and the check of who may have them."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ log = logging.getLogger("urifilter_redis.service")
 #: Seconds between two attempts to open the filters, while Redis is away at the start.
 PAUSE = 2.0
 
-#: Seconds for which the counts of all workers are not added up again.
+#: Seconds for which the sum of all workers' counts is used again.
 COUNTS_AGE = 0.5
 
-#: Characters of an Idempotency-Key.
+#: Characters that an Idempotency-Key has at most.
 KEY_LENGTH = 200
 
 
 class Service:
-    """One worker's state."""
+    """The state of one worker, and its endpoints."""
 
     def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
@@ -83,13 +83,17 @@ class Service:
                     log.warning("all filters are open now")
                 return
 
-    # Who asks
+    # The token of a request
 
     def whose(self, request: Request, *given: str) -> Token:
-        """Return the token of a request: that of its header, or if it has none the first of ``given`` that is one.
+        """Return the token of a request.
+
+        Args:
+            request: the request; the token of its header counts, if it has one.
+            given: texts from the body that may be a token; the first that is one counts.
 
         Raises:
-            Refusal: there is none, or a wrong one.
+            Refusal: there is no token, or a wrong one.
         """
         if not self._tokens:
             return tokens.EVERYTHING
@@ -104,10 +108,10 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def allowed(self, token: Token, filter_name: str, *, writes: bool) -> AsyncIterator[None]:
-        """Let a token's request run, once there are few enough of them.
+        """Let a request run once fewer than ``limits.requests`` of its token are running.
 
         Raises:
-            Refusal: the token is not for it, or it waited too long for others of the token.
+            Refusal: the token may not do this, or the request has waited too long for others of the token.
         """
         if not token.may_use(filter_name):
             raise Refusal("forbidden", f"this token is not for filter {filter_name!r}")
@@ -119,22 +123,24 @@ class Service:
             async with asyncio.timeout(limits.wait):
                 await slots.acquire()
         except TimeoutError:
-            text = f"{limits.requests} requests run under this token, and this one has waited for {limits.wait:g} s"
+            text = (
+                f"{limits.requests} requests of this token are running, and this one has waited for {limits.wait:g} s"
+            )
             raise Refusal("too_many_requests", f"{text}: send less at once, or more items in one") from None
         try:
             yield
         finally:
             slots.release()
 
-    # What is asked
+    # The requests
 
     async def unique(self, request: Request) -> Response:
-        """Insert items, answer those that are new."""
+        """Insert items; answer the new ones."""
         request.scope[COMMAND] = "insert"
         token = self.whose(request) if "Authorization" in request.headers else None
         data = await receive(request, self.settings.limits)
         if token is None:
-            self.whose(request, *tokens_in(data))  # before it is parsed, which costs more than anybody may have
+            self.whose(request, *tokens_in(data))  # parsing is costly, and so only for known senders
         asked = parse(data, ItemsOf)
         token = token or self.whose(request, asked.access_token or "")
         ages = await self._answer(request, token, asked.filter_typeid, "insert", asked.URI_list)
@@ -143,7 +149,7 @@ class Service:
         return Answer(content)
 
     async def command(self, request: Request, filter_typeid: str, command: str) -> Response:
-        """Do a command, answer a value an item."""
+        """Do a command; answer a value for each item."""
         request.scope[COMMAND] = command
         token = self.whose(request)
         asked = await read(request, Items, self.settings.limits)
@@ -158,7 +164,7 @@ class Service:
         }
         return Answer(content)
 
-    async def _answer(  # noqa: PLR0913, PLR0917 - what a question is
+    async def _answer(  # noqa: PLR0913, PLR0917 - the parts of a request
         self, request: Request, token: Token, name: str, command: str, items: list[Any], max_age: int | None = None
     ) -> list[int]:
         kind = COMMANDS[command]
@@ -176,7 +182,7 @@ class Service:
         return answers
 
     async def list(self, request: Request) -> Response:
-        """Answer the names of the filters that the token is for, and what is wrong with them."""
+        """Answer the names of the filters that the token may use, and their problems."""
         request.scope[COMMAND] = "list"
         token = self.whose(request)
         names = [name for name in await self.filters.names() if token.may_use(name)]
@@ -184,7 +190,7 @@ class Service:
         return Answer({"filters": names} | ({"problems": problems} if problems else {}))
 
     async def info(self, request: Request, filter_typeid: str) -> Response:
-        """Answer how a filter does."""
+        """Answer the state of a filter."""
         request.scope[COMMAND] = "info"
         async with self.allowed(self.whose(request), filter_typeid, writes=False):
             measured = await self.filters.measured(filter_typeid)
@@ -206,14 +212,19 @@ class Service:
             self._counts = time.monotonic(), counts
         return counts
 
-    # How it does
+    # The state of the service
 
     async def healthz(self) -> Response:
         """Say that the process runs."""
         return Answer({"status": "ok"})
 
     async def readyz(self) -> Response:
-        """Say whether questions are answered: Redis is there, and so are the filters of the settings."""
+        """Say that Redis answers, and so do the filters of the settings.
+
+        Raises:
+            ServerUnavailable: Redis is away.
+            Refusal: a filter of the settings does not answer.
+        """
         try:
             await self.filters.ping()
         except ServerUnavailable:
@@ -223,17 +234,21 @@ class Service:
         return Answer({"status": "ready"})
 
     async def metrics(self, request: Request) -> Response:
-        """Answer the metrics of all workers and filters, for a token that is for all filters."""
+        """Answer the metrics of all workers and filters.
+
+        Raises:
+            Refusal: the token is not for all filters.
+        """
         if not self.whose(request).may_use_all:
             raise Refusal("forbidden", "metrics are for tokens of all filters: filters = ['*']")
         return Response(metrics.exposed(await look(self.filters)), media_type=metrics.CONTENT_TYPE)
 
 
 def _key(request: Request, token: Token) -> CallKey | None:
-    """Return the key of a request, if it has one.
+    """Return the key of a request, None if it has none.
 
     Raises:
-        Refusal: it is not printable ASCII, or too long.
+        Refusal: the key is not printable ASCII, or is too long.
     """
     text = request.headers.get(KEY_HEADER)
     if text is None:

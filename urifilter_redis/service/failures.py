@@ -1,4 +1,4 @@
-"""What goes wrong, as the service tells it."""
+"""The errors of the library, as the service answers them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from urifilter_redis.protocol.outcomes import SCRIPT_ERRORS
 
 __all__ = ["ANSWER_HEADERS", "LATER", "RETRY_AFTER", "Refusal", "refusal_of"]
 
-#: Seconds after which to ask again, as a 429 or 503 says.
+#: Seconds after which a client should ask again: the Retry-After of a 429 or 503.
 RETRY_AFTER = 1
 
-#: The first that an error is one of is its code.
+#: The first class that an error belongs to decides its code.
 _CODES: tuple[tuple[type[UriFilterError], str], ...] = (
     (AnswerLost, "answer_lost"),
     (ServerUnavailable, "server_unavailable"),
@@ -43,23 +43,23 @@ _CODES: tuple[tuple[type[UriFilterError], str], ...] = (
     (UriFilterError, "refused"),
 )
 
-#: What is told of servers whose addresses are nobody's business; the log has what they said.
+#: The texts for errors of servers, whose addresses and words are for the log alone.
 _TEXTS = {
-    "answer_lost": "it ended half-way, and some may have been inserted: repeat the request under its Idempotency-Key",
-    "archive_unavailable": "the filter's archive is away, or damaged",
+    "answer_lost": "the request ended half-way, and some items may be inserted: repeat it under its Idempotency-Key",
+    "archive_unavailable": "the filter needs its archive, which is away or damaged",
     "server_unavailable": "Redis is away, or refuses; nothing was inserted",
 }
 
-#: What is told of a bitmap, and not which key it was.
+#: The text for a lost bitmap; its key is for the log alone.
 _LOST = "Redis has lost a bitmap of the filter: restore it from its archive, or drop it and create it anew"
 
-#: Of every answer: it is for who asked, once, and it is what it says it is.
+#: Headers of every answer: no cache keeps it, and no browser guesses another type.
 ANSWER_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
-#: The scripts' words for what went wrong, which are for the library.
+#: The scripts' error words, which are for the library.
 _WORDS = re.compile(rf"\b(?:{'|'.join(SCRIPT_ERRORS)}) ")
 
-#: Statuses of HTTP that say when to ask again.
+#: HTTP statuses whose answers say when to ask again.
 LATER = {429, 503}
 
 
@@ -67,10 +67,10 @@ class Refusal(Exception):
     """A request that is answered with an error.
 
     Attributes:
-        code: one of ``http_api.ERROR_CODES``.
-        more: fields of the answer beside ``error_code`` and ``error``.
-        headers: of the answer.
-        detail: for the log alone.
+        code: the error code, one of ``http_api.ERROR_CODES``.
+        more: the fields of the answer beside ``error_code`` and ``error``.
+        headers: the headers of the answer.
+        detail: the text for the log alone; empty if there is none.
     """
 
     detail = ""
@@ -92,22 +92,22 @@ class Refusal(Exception):
 
     @property
     def status(self) -> HTTPStatus:
-        """Of HTTP."""
+        """The HTTP status of the answer."""
         return ERROR_CODES[self.code].status
 
     @property
     def content(self) -> dict[str, Any]:
-        """The answer."""
+        """The body of the answer."""
         return {"error_code": self.code, "error": str(self), **self.more}
 
 
 def refusal_of(error: UriFilterError, field: str | None = None) -> Refusal:
-    """Say what the library raised.
+    """Turn an error of the library into the service's answer.
 
     Args:
-        error: what it raised.
-        field: of the answer that tells what did arrive, None for each item without an answer; None for a question
-            that inserts nothing.
+        error: the error.
+        field: the answer's field for the answers that arrived, with None for each item without one; None for a request
+            that changes nothing.
     """
     code = next(code for kind, code in _CODES if isinstance(error, kind))
     more: dict[str, Any] = {"indices": error.indices} if isinstance(error, BadItem) else {}
@@ -115,7 +115,7 @@ def refusal_of(error: UriFilterError, field: str | None = None) -> Refusal:
         more[field] = (
             error.answers if field == "ages" else [None if each is None else each == 1 for each in error.answers]
         )
-        code = "answer_lost"  # something was done: whoever asks again must do so under the same key
+        code = "answer_lost"  # a part was done, so a repeat must have the same key
     away = isinstance(error, ServerUnavailable | ArchiveError)
     told = _LOST if isinstance(error, SliceLost) else _WORDS.sub("", str(error))
     text = told if code not in _TEXTS else _TEXTS[code] if away else f"{_TEXTS[code]} ({told})"

@@ -1,4 +1,4 @@
-"""The filters that the service has open: over one connector, made or restored when they are wanted."""
+"""The filters that the service has open, over one connector; each is made or restored on its first use."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ log = logging.getLogger("urifilter_redis.service")
 
 T = TypeVar("T")
 
-#: Share of the time that may be spent on counting bits, and seconds after which they are counted anew at least.
+#: Counting bits may take this share of the time. A count is at most so many seconds old.
 MEASURING = 0.02
 LONGEST_AGE = 30.0
 
-#: Seconds that a request waits for a filter that is being opened; longer than Redis is tried for.
+#: Seconds that a request waits for a filter that is being opened; the wait for Redis alone is shorter.
 LONGEST_OPENING = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was found out about a filter, and when.
+    """The state of a filter, and the time when it was read.
 
     Attributes:
-        info: of it.
-        at: server time in seconds since 1970.
-        taken: the same by this process's monotonic clock.
-        until: by that clock, up to when it may be shown.
+        info: the filter's state.
+        at: the time of Redis, in seconds since 1970.
+        taken: the same moment by this process's monotonic clock.
+        until: by that clock, the end of the time in which the state is shown without reading it again.
     """
 
     info: FilterInfo
@@ -72,8 +72,7 @@ class Filters:
     """Filters by name, for concurrent tasks of one event loop.
 
     Attributes:
-        wanted: those that are made when they are not there; ``large`` has the names of those that may take more than
-            half of the memory that is free.
+        wanted: the filters of the settings, which are made if they do not exist.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - all that its sessions need
@@ -85,6 +84,16 @@ class Filters:
         timeouts: Timeouts | None = None,
         large: Collection[str] = (),
     ) -> None:
+        """Hold no filter yet; nothing is sent.
+
+        Args:
+            connector: sends all commands.
+            home: the archive; None: there is none.
+            wanted: the filters of the settings, by name.
+            prefix: the beginning of all keys.
+            timeouts: how long to wait for Redis; None: the library's defaults.
+            large: the names of the filters that may take more than half of Redis's free memory.
+        """
         self.wanted = wanted or {}
         self._unrestored: dict[str, Session] = {}  # opened without their archive
         self._connector, self._prefix = connector, prefix
@@ -106,12 +115,12 @@ class Filters:
 
         Raises:
             FilterNotFound: there is no such filter.
-            UriFilterError, ValueError: as ``flows.items.answer`` does.
+            UriFilterError, ValueError: the errors of ``flows.items.answer``.
         """
         return await self._run(name, lambda session: answer(session, command, items, None, max_age, key=key))
 
     async def measured(self, name: str) -> Measured:
-        """Return what is known about a filter; bits are counted seldom enough to cost the server little."""
+        """Return the state of a filter; it is read seldom enough to cost the server little."""
         known = self._measured.get(name)
         if known is None or (known.done() and known.result().until < time.monotonic()):
             known = self._measured[name] = asyncio.create_task(self._measure(name))
@@ -121,38 +130,39 @@ class Filters:
     def problem_of(self, name: str) -> str:
         """Return the problem of a filter that is answered; empty if there is none."""
         if name in self._unrestored:
-            return "its archive is away, or does not have it: answered from Redis alone, not restored"
+            return "its archive is away, or does not have it: it is answered from Redis alone, and is not restored"
         opened = self._sessions.get(name)
         if self._archive is None or not self._archive.away or opened is None or not opened.done():
             return ""
         found = not opened.cancelled() and opened.exception() is None and _has_archive(opened.result())
-        return "its archive is away: answered from Redis, and nothing is written back" if found else ""
+        return "its archive is away: it is answered from Redis, and nothing is written back" if found else ""
 
     async def names(self) -> list[str]:
-        """List the filters that there are: in Redis, in the archive, and those that are made when they are wanted.
+        """List the filters of Redis, of the archive and of the settings.
 
-        An archive that is away has those that it had.
+        Of an archive that is away the names of its last answer count.
         """
         return sorted(await self.in_redis() | await self.in_archive())
 
     async def in_redis(self) -> set[str]:
-        """Return the names of those in Redis, and of those that are made there when they are wanted."""
+        """Return the names of the filters in Redis, and of those of the settings."""
         return {*await drive(lifecycle.names(self._server), self._connector), *self.wanted}
 
     async def in_archive(self) -> set[str]:
-        """Return the names of those in the archive."""
+        """Return the names of the filters in the archive."""
         return set() if self._archive is None else set(await self._archive.names())
 
     @property
     def archive_up(self) -> int | None:
-        """1: the archive answered last time; 0: it did not; None: there is none."""
+        """1 if the archive answered the last question, 0 if it did not, None if there is no archive."""
         return None if self._archive is None else int(not self._archive.away)
 
     async def open_all(self) -> None:
-        """Open all filters that there are; those that are wanted first.
+        """Open all filters, those of the settings first; a problem of any other filter goes into the log.
 
         Raises:
-            UriFilterError: the first of the wanted that cannot be had; what is wrong with others is logged.
+            UriFilterError: the error of the first filter of the settings that does not open.
+            ServerUnavailable: Redis is away.
         """
         for name in self.wanted:
             await self._session(name)
@@ -165,10 +175,10 @@ class Filters:
                 log.warning("not served: %s", error)
 
     async def ping(self) -> None:
-        """See whether Redis answers, and whether the filters that are wanted answer.
+        """Check that Redis answers, and so do the filters of the settings.
 
         Raises:
-            UriFilterError: not so.
+            UriFilterError: the error of the first that does not answer.
         """
         await drive(ask(self._server, ("PING",)), self._connector)
         for name in self.wanted:
@@ -183,7 +193,11 @@ class Filters:
         await self._connector.close()
 
     async def _run(self, name: str, flow: Callable[[Session], Flow[T]]) -> T:
-        """Run a flow on a filter; once more if it is another or not whole by now, and nothing was done."""
+        """Run a flow on a filter.
+
+        If the filter is not the one that was opened, or not whole, and nothing was done, it is opened again and the
+        flow runs once more.
+        """
         session = await self._session(name)
         try:
             return await drive(flow(session), self._connector)
@@ -196,7 +210,7 @@ class Filters:
         return await drive(flow(await self._session(name)), self._connector)
 
     async def _session(self, name: str) -> Session:
-        """Return the session of an open filter; tasks that want the same one wait for one that opens it."""
+        """Return the session of an open filter; tasks that ask for the same filter wait for the one that opens it."""
         opening = self._sessions.get(name)
         if opening is None:
             opening = self._sessions[name] = asyncio.create_task(self._open(name))
@@ -205,10 +219,10 @@ class Filters:
             async with asyncio.timeout(LONGEST_OPENING):
                 return await asyncio.shield(opening)
         except TimeoutError:
-            raise Restoring(f"filter {name!r}: it is being restored") from None
+            raise Restoring(f"filter {name!r} is being restored: ask again later") from None
 
     async def _open(self, name: str) -> Session:
-        """Open a filter, or make or restore it; if its archive is away, open what Redis has of it."""
+        """Open, make or restore a filter; if its archive is away, open the filter that Redis has."""
         archive = self._archive
         if archive is None:
             return await self._opened(name, None)
@@ -233,7 +247,7 @@ class Filters:
         except ServerUnavailable:
             raise
         except UriFilterError:
-            raise error from None
+            raise error from None  # Redis lacks the filter, or parts of it
         if settings is not None:
             session.config.check(settings, session.where)
         if _has_archive(session):
@@ -256,7 +270,7 @@ class Filters:
         return Session(keys, self._connector.shown, self._timeouts, home, where=where, discreet=True)
 
     async def _open_again(self) -> bool:
-        """Open again what was opened without its archive; return whether all of that was done."""
+        """Open the filters again that were opened without their archive; return whether all have opened."""
         for name in list(self._unrestored):
             opening = asyncio.create_task(self._open(name))
             try:
@@ -272,14 +286,14 @@ class Filters:
     async def _measure(self, name: str) -> Measured:
         began = time.monotonic()
         found = await self._run(name, info)
-        at = await self._run(name, server_time) / 1000  # and not what its clock was when the filter was opened
+        at = await self._run(name, server_time) / 1000  # the clock may have been set since the filter was opened
         now = time.monotonic()
         age = min((now - began) / MEASURING, LONGEST_AGE)
         return Measured(found, at, now, now + age)
 
 
 def _leave_out(tasks: dict[str, asyncio.Task[T]], name: str, task: asyncio.Task[T]) -> None:
-    """Do not keep a task that failed: the next that wants its result tries again."""
+    """Drop a task that failed, so that the next caller tries again."""
     if (task.cancelled() or task.exception() is not None) and tasks.get(name) is task:
         del tasks[name]
 

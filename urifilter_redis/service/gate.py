@@ -1,4 +1,4 @@
-"""What every request passes: is it asked from here, how long did it take, what came out."""
+"""The gate that every request passes: it refuses strangers, measures the time, and notes the outcome."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = ["CODE", "COMMAND", "COUNTS", "TOKEN", "Gate"]
 
-#: Characters of an attempt's name that are repeated.
+#: Characters of an attempt's name that the answer repeats.
 ATTEMPT_LENGTH = 200
 
-#: Headers by which a proxy says that it passes on what another asks.
+#: Headers by which a proxy says that it passes on another machine's request.
 _PASSED_ON = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP")
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -35,17 +35,18 @@ Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 log_gate = logging.getLogger("urifilter_redis.service")
 log = logging.getLogger("urifilter_redis.service.requests")
 
-#: What endpoints leave in a request's scope for its log line and metrics: the error code, the command, the token's
-#: name, and filter, items and new items as a dictionary.
+#: Keys of a request's scope. Endpoints put their notes for the log and the metrics there: the error code, the command,
+#: the token's name, and a dictionary with the filter, its items and its new items.
 CODE, COMMAND, TOKEN, COUNTS = "urifilter.code", "urifilter.command", "urifilter.token", "urifilter.counts"
 
 
 class Gate:
     """ASGI middleware.
 
-    Without tokens (``alone``) only this machine may ask, and a browser here asks for whatever site is open in it. So
-    then a request must be addressed to this machine by name, and must not come from a page of another site. A proxy
-    here passes on what others ask, so one that is not among ``proxies`` is refused.
+    A service without tokens (``alone``) is for this machine only. But a browser on this machine asks for any site that
+    is open in it, and a proxy on this machine asks for other machines. So such a service accepts a request only if it
+    names this machine as its host, comes from no other site's page, and comes through no proxy but those of
+    ``proxies``.
     """
 
     def __init__(self, app: ASGIApp, *, alone: bool, proxies: Sequence[Network] = (), log_requests: bool) -> None:
@@ -53,7 +54,7 @@ class Gate:
         self._has_warned = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it; note what came out."""
+        """Pass a request on, or refuse it; note the outcome."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -77,12 +78,12 @@ class Gate:
         return (_foreign(headers) or self._passed_on(scope, headers)) if self._alone else None
 
     def _passed_on(self, scope: Scope, headers: Headers) -> Refusal | None:
-        """Say what is wrong with a proxy that passes requests on to a service without tokens."""
+        """Refuse a request to a service without tokens that came through an unknown proxy."""
         passed = [name for name in _PASSED_ON if name in headers]
         client = (scope.get("client") or ("",))[0]
         if not passed or any(_is_in(client, proxy) for proxy in self._proxies):
             return None
-        text = "this service has no tokens, and a proxy passes on what others ask: add tokens, or trusted_proxies"
+        text = "this service has no tokens, and the request came through a proxy: add tokens, or trusted_proxies"
         if not self._has_warned:
             self._has_warned = True
             log_gate.error("%s (%s from %s): refused", text, passed[0], client)
@@ -90,11 +91,11 @@ class Gate:
 
 
 class _Passage:
-    """A request on its way in, and its answer on the way out, which gets its headers here.
+    """One request, and its answer, which gets its headers here.
 
     Attributes:
-        headers: of the request.
-        status: of the answer.
+        headers: the headers of the request.
+        status: the HTTP status of the answer; 500 until there is one.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,12 +104,12 @@ class _Passage:
         self._attempt = self.headers.get(ATTEMPT_HEADER, "")[:ATTEMPT_LENGTH]
 
     async def receive(self) -> Message:
-        """Read the body."""
+        """Read a part of the body."""
         self._is_read = True
         return await self._receive()
 
     async def send(self, message: Message) -> None:
-        """Answer."""
+        """Send a part of the answer."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             more = MutableHeaders(scope=message)
@@ -117,19 +118,19 @@ class _Passage:
             for name, value in ANSWER_HEADERS.items():
                 more.setdefault(name, value)
             if "Expect" in self.headers and not self._is_read:
-                more["Connection"] = "close"  # the body may come, or not: who knows where the next head begins
+                more["Connection"] = "close"  # the body may come or not, so the next head cannot be found
         await self._send(message)
 
 
 def _is_in(address: str, network: Network) -> bool:
     try:
         return ipaddress.ip_address(address) in network
-    except ValueError:  # not over IP
+    except ValueError:  # the connection is not over IP
         return False
 
 
 def _foreign(headers: Headers) -> Refusal | None:
-    """Say what is wrong with who asks a service without tokens."""
+    """Refuse a request to a service without tokens that names another host, or comes from another site's page."""
     host = headers.get("Host", "localhost")
     if not is_loopback(_parts(f"//{host}").hostname or ""):
         return Refusal("bad_host", "this service has no tokens, so it is asked as localhost only: add tokens")
@@ -139,7 +140,7 @@ def _foreign(headers: Headers) -> Refusal | None:
 
 
 def _parts(url: str) -> SplitResult:
-    """Return the parts of a URL; all empty if it is none."""
+    """Return the parts of a URL; all are empty if the text is not a URL."""
     try:
         return urlsplit(url)
     except ValueError:
@@ -163,6 +164,6 @@ def _log(scope: Scope, status: int, seconds: float) -> None:
 
 
 def _shown(value: object) -> str:
-    """Return a value as it may stand in a line."""
+    """Return a value in a form that fits into a line of the log."""
     text = str(value)
     return text if text.isascii() and text.isprintable() and not set(' "=') & set(text) else json.dumps(text)

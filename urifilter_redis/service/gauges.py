@@ -1,6 +1,6 @@
-"""How filters and servers are, for Prometheus; while they cannot be asked, how they were.
+"""Gauges of filters and servers, for Prometheus; during an outage they show the last known values.
 
-What was found out last is kept beside the counts of all workers, so that whichever is asked can tell it.
+The last known values are kept beside the counts of all workers, so that every worker can show them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ __all__ = ["Gauges", "look"]
 
 log = logging.getLogger("urifilter_redis.service")
 
-#: Seconds that may be spent on finding out which filters there are, and then on how they are: whoever asks for metrics
-#: gives up after some seconds, above all when something is wrong.
+#: Seconds that listing the filters may take, and seconds that reading their gauges may take: Prometheus gives up after
+#: some seconds, and needs the metrics most during an outage.
 PATIENCE = 0.4
 
 #: The gauges of a filter, by their names.
@@ -50,19 +50,23 @@ _GAUGES = (
         lambda m: m.info.error_rate_now,
     ),
     ("urifilter_filter_error_rate_promised", "The error rate that was asked for.", lambda m: m.info.error_rate),
-    ("urifilter_filter_over_capacity", "1: it holds more than it is made for.", lambda m: int(m.info.over_capacity)),
-    ("urifilter_filter_memory_bytes", "Memory of its keys.", lambda m: m.info.memory),
-    ("urifilter_filter_epoch", "How often it was rotated.", lambda m: m.info.epoch),
-    ("urifilter_filter_restoring", "1: it is being restored.", lambda m: int(m.info.phase == "restoring")),
+    (
+        "urifilter_filter_over_capacity",
+        "1: the filter holds more items than it is made for.",
+        lambda m: int(m.info.over_capacity),
+    ),
+    ("urifilter_filter_memory_bytes", "Memory of the filter's keys.", lambda m: m.info.memory),
+    ("urifilter_filter_epoch", "Rotations of the filter so far.", lambda m: m.info.epoch),
+    ("urifilter_filter_restoring", "1: the filter is being restored.", lambda m: int(m.info.phase == "restoring")),
     (
         "urifilter_filter_checkpoint_age_seconds",
-        "Since the last checkpoint began.",
+        "Seconds since the last checkpoint began.",
         lambda m: _since(m, m.info.checkpointed),
     ),
-    ("urifilter_filter_rotation_age_seconds", "Since the last rotation.", lambda m: _since(m, _rotated(m))),
+    ("urifilter_filter_rotation_age_seconds", "Seconds since the last rotation.", lambda m: _since(m, _rotated(m))),
     (
         "urifilter_filter_rotation_due_seconds",
-        "Until the next rotation; below 0: it is late.",
+        "Seconds until the next rotation; below 0: the rotation is late.",
         lambda m: _until(m, m.info.next_rotation),
     ),
 )
@@ -72,15 +76,15 @@ _seldom = Seldom()
 
 
 async def look(filters: Filters) -> Gauges:
-    """Find out how all filters and servers are, within a second whatever these do."""
+    """Read the gauges of all filters and servers; this takes less than a second, even during an outage."""
     known = _kept()
     try:
         async with asyncio.timeout(PATIENCE):
             names = await filters.in_redis()
     except (UriFilterError, TimeoutError) as error:
-        text = str(error) or "it does not answer in time"
+        text = str(error) or "Redis does not answer in time"
         if _seldom.passes(text):
-            log.warning("metrics of filters are those that were found out last: %s", text)
+            log.warning("the metrics of filters are the last known: %s", text)
         return Gauges({name: (False, known.get(name, {})) for name in (*known, *filters.wanted)}, 0, filters.archive_up)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE / 2):
@@ -93,7 +97,11 @@ async def look(filters: Filters) -> Gauges:
 async def _measured(
     filters: Filters, names: Iterable[str], known: Mapping[str, Values]
 ) -> dict[str, tuple[bool, Values]]:
-    """Return of each filter whether it is up, and its values, those that are known if it takes too long or fails."""
+    """Read the gauges of filters.
+
+    Returns:
+        For each filter whether it is up, and its gauges; the last known ones if reading them fails or takes too long.
+    """
     tasks = {name: asyncio.create_task(filters.measured(name)) for name in names}
     if tasks:
         await asyncio.wait(tasks.values(), timeout=PATIENCE)
@@ -101,10 +109,10 @@ async def _measured(
     for name, task in tasks.items():
         up, values = True, known.get(name, {})
         if not task.done():
-            task.cancel()  # what it waits for goes on
+            task.cancel()  # the reading itself goes on, for the next question
         elif isinstance(error := task.exception(), UriFilterError):
             up = False
-            log.warning("metrics of filter %s are those that were found out last: %s", name, error)
+            log.warning("the metrics of filter %s are the last known: %s", name, error)
         else:
             values = _values_of(task.result())
         found[name] = up, values
@@ -112,7 +120,13 @@ async def _measured(
 
 
 class Gauges(CollectorRegistry):
-    """What was found out: of each filter whether it is up, and its values; whether Redis and the archive are up."""
+    """The gauges of filters and servers.
+
+    Args:
+        filters: for each filter whether it is up, and its gauges.
+        redis: 1 if Redis answers, 0 if not.
+        archive: 1 if the archive answers, 0 if not, None if there is none.
+    """
 
     def __init__(self, filters: Mapping[str, tuple[bool, Values]], redis: int, archive: int | None) -> None:
         super().__init__()
@@ -122,8 +136,8 @@ class Gauges(CollectorRegistry):
         """Yield the gauges."""
         yield GaugeMetricFamily("urifilter_redis_up", "1: Redis answers.", self._redis)
         if self._archive is not None:
-            yield GaugeMetricFamily("urifilter_archive_up", "1: the archive answered last time.", self._archive)
-        up = GaugeMetricFamily("urifilter_filter_up", "1: it could be looked at.", labels=["filter"])
+            yield GaugeMetricFamily("urifilter_archive_up", "1: the archive answered the last question.", self._archive)
+        up = GaugeMetricFamily("urifilter_filter_up", "1: the filter answers.", labels=["filter"])
         for name, (is_up, _) in self._filters.items():
             up.add_metric([name], int(is_up))
         yield up
@@ -141,10 +155,10 @@ def _values_of(measured: Measured) -> dict[str, float]:
 
 
 def _keep(values: Mapping[str, Values]) -> None:
-    """Keep what was found out, for all workers."""
+    """Keep the gauges of filters, for all workers."""
     if folder := os.environ.get(FOLDER_VARIABLE):
         part = Path(folder) / f"{_FILE}.{os.getpid()}"
-        with contextlib.suppress(OSError):  # a full disk costs what others may tell, and not the answer
+        with contextlib.suppress(OSError):  # a full disk must not cost this answer
             part.write_text(json.dumps(values))
             part.replace(Path(folder) / _FILE)
 

@@ -1,4 +1,4 @@
-"""Logs: text, or a JSON object a line."""
+"""Logs: lines of text, or one JSON object a line."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = ["JsonFormatter", "Seldom", "configuration", "reopen", "reopen_on_hang
 
 log = logging.getLogger("urifilter_redis.service")
 
-#: Seconds after which the same is said again, doubled each time, up to the longest; after so long that nobody wanted to
-#: say it, it begins anew.
+#: Seconds until a message may be repeated. They double with each repeat, up to the longest pause. After a
+#: silence of the longest pause a message counts as new.
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
 
 
 class Seldom:
-    """Says whether something is to be said again: at once if it is new, and after pauses that grow if it is not.
+    """Decides whether a message is logged: a new one at once, a repeated one after pauses that grow.
 
     Attributes:
-        has_passed: something was to be said.
+        has_passed: whether any message was logged.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Seldom:
         self._text, self._pause, self._next, self._asked = "", FIRST_PAUSE, 0.0, -LONGEST_PAUSE
 
     def passes(self, text: str = "") -> bool:
-        """Whether this is to be said now."""
+        """Whether this message is to be logged now."""
         now = time.monotonic()
         is_new = text != self._text or now >= self._asked + LONGEST_PAUSE
         self._asked = now
@@ -47,7 +47,11 @@ class Seldom:
 
 
 class JsonFormatter(logging.Formatter):
-    """Makes a line of JSON of a record: time (UTC), level, logger, process, message, and what else it carries."""
+    """Formats a record as a line of JSON.
+
+    The fields are the time (UTC), level, logger, process and message. The fields that a record carries stand in place
+    of the message.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -66,9 +70,11 @@ class JsonFormatter(logging.Formatter):
 
 
 def configuration(kind: str, file: Path | None = None) -> dict[str, Any]:
-    """Return what ``logging.config.dictConfig`` takes, for ``text`` or ``json`` to a file or stderr.
+    """Return a configuration for ``logging.config.dictConfig``.
 
-    A file that was renamed or removed is made anew with the next line.
+    Args:
+        kind: ``text`` or ``json``.
+        file: the log file, which is made anew with the next line if it was renamed or removed; None: stderr.
     """
     stream: dict[str, Any] = {"class": "logging.StreamHandler", "formatter": kind}
     if file is not None:
@@ -87,18 +93,18 @@ def configuration(kind: str, file: Path | None = None) -> dict[str, Any]:
 
 
 def reopen_on_hangup(file: Path, whole: bool) -> None:  # noqa: FBT001 - as reopen
-    """Let SIGHUP do ``reopen``; in a thread, for whoever it interrupts may hold the log's lock."""
+    """Let SIGHUP call ``reopen``, in a thread: the code that it interrupts may hold the log's lock."""
     signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=reopen, args=(file, whole)).start())
 
 
 def reopen(file: Path, whole: bool) -> None:  # noqa: FBT001 - passed on as a partial
-    """Make a log file anew that was renamed, as logrotate wants it.
+    """Make a log file anew that was renamed, as logrotate expects it.
 
     Args:
-        file: that logs go to.
-        whole: stdout and stderr go there, too.
+        file: the log file.
+        whole: whether stdout and stderr go to the file, too.
     """
-    log.info("SIGHUP: the log goes on in %s", file)  # which makes it
+    log.info("SIGHUP: the log goes on in %s", file)  # this line makes the file
     if whole:
         with file.open("a") as anew:
             for stream in (1, 2):

@@ -1,7 +1,7 @@
-"""Metrics for Prometheus: what this service answered, over all its workers; ``gauges`` has how its filters are.
+"""Metrics for Prometheus: counts of the service's answers, over all its workers; ``gauges`` has the state of filters.
 
-Workers count in files of their own in ``PROMETHEUS_MULTIPROC_DIR``, which the parent sets before anything else
-imports prometheus_client; whichever worker is asked adds them all up, those of dead ones too.
+Each worker counts in files of its own in ``PROMETHEUS_MULTIPROC_DIR``. The parent sets this variable before any import
+of prometheus_client. The worker that is asked adds up the counts of all workers, dead ones too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CONTENT_TYPE", "answered", "count_items", "exposed", "note_script_error", "observe"]
 
-#: Of what ``exposed`` returns.
+#: The content type of the text that ``exposed`` returns.
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -35,24 +35,24 @@ _script_errors = Counter("urifilter_script_errors", "Errors that Redis answered,
 
 
 def observe(command: str, status: int, error_code: str, seconds: float) -> None:
-    """Note a request that was answered; ``error_code`` is empty for none."""
+    """Count a request that was answered; ``error_code`` is empty if there was no error."""
     _requests.labels(command, status, error_code).inc()
     _seconds.labels(command).observe(seconds)
 
 
 def count_items(filter_name: str, command: str, *, new: int, seen: int) -> None:
-    """Note items that were answered."""
+    """Count items that were answered."""
     _items.labels(filter_name, command, "new").inc(new)
     _items.labels(filter_name, command, "seen").inc(seen)
 
 
 def note_script_error(error: RedisError) -> None:
-    """Note an error that Redis answered."""
+    """Count an error that Redis answered."""
     _script_errors.labels(text_of(error).split(" ", 1)[0]).inc()
 
 
 def answered() -> dict[tuple[str, str], int]:
-    """Return how many items were inserted or looked for, by filter and answer, by all workers so far."""
+    """Return how many items all workers have inserted or looked up so far, by filter and answer."""
     counts: collections.Counter[tuple[str, str]] = collections.Counter()
     for metric in _registry().collect():
         for sample in metric.samples:
@@ -62,7 +62,7 @@ def answered() -> dict[tuple[str, str], int]:
 
 
 def exposed(gauges: CollectorRegistry) -> bytes:
-    """Return all metrics in Prometheus's text format, with what filters and servers are like."""
+    """Return all metrics in Prometheus's text format: the counts, and the gauges of filters and servers."""
     return b"".join((generate_latest(_registry()), generate_latest(gauges)))
 
 

@@ -1,6 +1,6 @@
-"""HTTP/1.1 as uvicorn speaks it, with limits for heads and trailers, and answers in their order.
+"""HTTP/1.1 on uvicorn's parser, with limits for heads and trailers, and answers in the order of their requests.
 
-It overrides what uvicorn keeps for itself: ``pyproject.toml`` has the newest uvicorn that it was tested with.
+This module overrides private parts of uvicorn: ``pyproject.toml`` names the newest uvicorn that it was tested with.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from urifilter_redis.service.logs import Seldom
 
 __all__ = ["HEAD_BYTES", "Protocol"]
 
-#: Bytes of the head of a request, and of the trailers behind its body, which are left out.
+#: Bytes that the head of a request may have, and the trailers behind its body, too.
 HEAD_BYTES = 1 << 16
 
-
-#: File descriptors that are left when it is told that they run out.
+#: The log warns when only so many file descriptors are free.
 FILES_LEFT = 10
 
 log = logging.getLogger("urifilter_redis.service")
@@ -33,7 +32,11 @@ _FRAMING = {b"content-length", b"transfer-encoding"}
 
 
 def _check_files(transport: asyncio.Transport) -> None:
-    """Tell when file descriptors run out: the lowest is taken, and who comes later is not even heard of."""
+    """Log when file descriptors run out.
+
+    A new connection gets the lowest free descriptor, so a high one means that few are free. Without one a connection
+    waits unseen.
+    """
     taken = transport.get_extra_info("socket").fileno()
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and taken >= most - FILES_LEFT and _seldom.passes():
@@ -43,10 +46,10 @@ def _check_files(transport: asyncio.Transport) -> None:
 
 
 class _Parser(httptools.HttpRequestParser):
-    """Reads requests; one that asks for another protocol is read as if it did not, its body too.
+    """Reads requests; a request that asks for another protocol is read as if it did not, with its body.
 
-    httptools takes what is behind such a head for the other protocol. So the parser is given the end of a head once
-    more, in which nobody asks for anything, and then goes on with the body.
+    httptools takes the bytes behind such a head for the other protocol. So the parser is given a second head, which
+    announces the same body and asks for no other protocol. Then it goes on with the body.
     """
 
     def __init__(self, protocol: Protocol) -> None:
@@ -55,7 +58,7 @@ class _Parser(httptools.HttpRequestParser):
         self.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
 
     def feed_data(self, data: bytes) -> None:  # type: ignore[override]
-        """Take bytes."""
+        """Parse bytes."""
         while data:
             try:
                 super().feed_data(data)
@@ -69,7 +72,7 @@ class Protocol(HttpToolsProtocol):
     """One connection.
 
     Attributes:
-        head_seconds: in which the head of a request must arrive, from its first byte or, on a new connection, from the
+        head_seconds: the time for the head of a request to arrive, from its first byte; on a new connection from the
             start.
     """
 
@@ -88,12 +91,12 @@ class Protocol(HttpToolsProtocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
+        """Stop waiting."""
         self._got_head()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; refuse a head that does not end, and leave nobody waiting who sends what is no request."""
+        """Parse bytes; refuse a head that does not end, and answer input that is not HTTP."""
         if self._no_http:
             return
         waiting, heads = self._head is not None, self._heads
@@ -103,18 +106,18 @@ class Protocol(HttpToolsProtocol):
             self._head_size += len(data) if only_this else 0
             if self._head_size > HEAD_BYTES:
                 self._refuse("head_too_large")
-        elif self._is_idle():  # uvicorn has ended its own wait
+        elif self._is_idle():  # uvicorn has just ended its own wait
             self._await_head()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Go on, as far as answers are due, when the client sends no more: it may still read."""
+        """Go on while answers are due: a client that has stopped sending may still read."""
         if self._is_idle() or self.cycle.more_body:
             return False
         self.cycle.keep_alive = False
         return True
 
     def head_again(self) -> bytes:
-        """Return a head for the body behind one that asked for another protocol; empty if there is none."""
+        """Return a second head, for the body of a request that asks for another protocol; empty if there is no body."""
         framing = [name + b": " + value + b"\r\n" for name, value in self.headers if name in _FRAMING]
         self._asks_upgrade, self._again = False, bool(framing)
         return b"".join([b"POST / HTTP/1.1\r\n", *framing, b"\r\n"]) if framing else b""
@@ -133,7 +136,7 @@ class Protocol(HttpToolsProtocol):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; leave out what comes behind the body."""
+        """Take a header; trailers, which come behind the body, are left out."""
         if self._again:
             return
         if self._begun:
@@ -159,13 +162,13 @@ class Protocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Go on with the next request, or with what came behind the last."""
+        """Go on with the next request, or refuse the bytes behind the last one."""
         super().on_response_complete()
         if self._no_http and self._is_idle():
             self._end("bad_http", self._no_http)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, behind the answers to what came before it."""
+        """Refuse bytes that are not HTTP, after the answers to the requests before them."""
         if self._is_idle() or self.cycle.more_body:
             self._end("bad_http", msg)
         else:
@@ -186,14 +189,14 @@ class Protocol(HttpToolsProtocol):
             self._head = None
 
     def _refuse(self, code: str) -> None:
-        """Close the connection, once no answer is under way on it; if a head was begun, with an answer."""
+        """Close the connection once no answer is under way on it; if a head was begun, answer with an error first."""
         if not self._is_idle():
             self._head = self.loop.call_later(self.head_seconds, self._refuse, code)
             return
         begun = self._begun
         self._got_head()
         if begun and not self.transport.is_closing():
-            self._end(code, f"the head of a request has at most {HEAD_BYTES:,} bytes, and {self.head_seconds:g} s")
+            self._end(code, f"a request's head may have {HEAD_BYTES:,} bytes, and {self.head_seconds:g} s to arrive")
         else:
             self.transport.close()
 

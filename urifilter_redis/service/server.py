@@ -1,4 +1,4 @@
-"""Serving: one process, or a parent with workers that share its socket and are started again when they die."""
+"""Serving: one process, or a parent with workers that share its socket and are replaced when they die."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ __all__ = ["held_signals", "listen", "serve"]
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
-#: Connections that wait to be accepted.
+#: Connections that may wait to be accepted.
 BACKLOG = 2048
 
-#: Seconds for which a connection may be idle; longer than clients and load balancers keep theirs.
+#: Seconds for which a connection may be idle; clients and load balancers close theirs earlier.
 KEEP_ALIVE = 75
 
 
@@ -43,7 +43,7 @@ def listen(host: str, port: int) -> socket.socket:
     """Bind the service's socket.
 
     Raises:
-        OSError: the address is taken, or not this machine's.
+        OSError: the address is taken, or belongs to another machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     both = host == "::" and socket.has_dualstack_ipv6()
@@ -52,7 +52,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 @contextlib.contextmanager
 def held_signals() -> Iterator[Callable[[], None]]:
-    """Hold SIGTERM and SIGINT back until what this yields is called; once the server has stopped, they do nothing."""
+    """Hold SIGTERM and SIGINT back until the function is called that this yields.
+
+    Once the server has stopped, both signals do nothing until this context ends.
+    """
     held: list[int] = []
     before = {number: signal.signal(number, lambda number, _: held.append(number)) for number in _STOPPING}
 
@@ -68,14 +71,14 @@ def held_signals() -> Iterator[Callable[[], None]]:
 
 
 class _Server(uvicorn.Server):
-    """A server that begins when its signal handlers are there."""
+    """A server that lets held signals through once its own handlers are in place."""
 
     def __init__(self, config: uvicorn.Config, release: Callable[[], None]) -> None:
         super().__init__(config)
         self._release = release
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start."""
+        """Let held signals through, and start."""
         self._release()
         await super().startup(sockets)
 
@@ -88,7 +91,7 @@ class _Parent(Multiprocess):
         self._on_hangup = on_hangup
 
     def handle_hup(self) -> None:
-        """Make the log file anew, in workers too; without one start them again, as uvicorn does."""
+        """Make the log file anew, in workers too; if there is no log file, replace the workers, as uvicorn does."""
         if self._on_hangup is None:
             super().handle_hup()
             return
@@ -106,17 +109,17 @@ def serve(
     *,
     daemon: bool = False,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; then requests under way are answered, and new connections refused.
+    """Serve until SIGTERM or SIGINT; then answer the requests under way, and refuse new connections.
 
     Args:
-        settings: of the service.
-        bound: its socket.
-        release: called once it listens to signals; see ``held_signals``.
-        log_file: for the log instead of stderr; made anew on SIGHUP.
-        daemon: stdout and stderr go to the log file, too.
+        settings: the service's settings.
+        bound: the socket to serve on.
+        release: called once the server's signal handlers are in place; see ``held_signals``.
+        log_file: the file for the log, made anew on SIGHUP; None: stderr.
+        daemon: whether stdout and stderr go to the log file, too.
 
     Raises:
-        UriFilterError: it did not start.
+        UriFilterError: the service did not start.
     """
     with tempfile.TemporaryDirectory(prefix="urifilter-metrics-") as folder:
         os.environ[FOLDER_VARIABLE] = folder
@@ -132,7 +135,7 @@ def serve(
             server.run(sockets=[bound])
             failed = not server.started
     if failed:
-        raise UriFilterError("the service did not start: the log says why")
+        raise UriFilterError("the service did not start: its log says why")
 
 
 def _config(settings: ServiceSettings, log_file: Path | None, *, daemon: bool) -> uvicorn.Config:
@@ -166,6 +169,6 @@ def _application(settings: ServiceSettings, log_file: Path | None, daemon: bool)
 
 
 def _end_with(parent: BaseProcess) -> None:
-    """Stop this worker when its parent is gone, however it ended: nobody would stop it, or start another."""
+    """Stop this worker when its parent ends, however it ends: an orphan would run for ever."""
     parent.join()
     os.kill(os.getpid(), signal.SIGTERM)

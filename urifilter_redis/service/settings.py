@@ -40,19 +40,23 @@ if TYPE_CHECKING:
 
 __all__ = ["FilterSettings", "Limits", "ServiceSettings", "TokenSettings", "is_loopback", "load"]
 
-#: What variables of the environment begin with that are settings.
+#: The beginning of the environment's variables that are settings.
 _PREFIX = "URIFILTER_"
 
-#: Those that begin with it and are the command line's, the library's or the SDK's.
+#: Variables with this beginning that the command line, the library or the SDK reads.
 _OTHERS = ("settings", "data_dir", "api_url", "api_token", "rotate")
 
 _STRICT = ConfigDict(extra="forbid", frozen=True)
 
 
 def _no_truth(value: object) -> object:
-    """Refuse what Python takes for a number."""
+    """Refuse true and false, which Python takes for numbers.
+
+    Raises:
+        ValueError: the value is true or false.
+    """
     if isinstance(value, bool):
-        raise ValueError("a number is wanted, and not true or false")  # noqa: TRY004 - pydantic tells of ValueErrors
+        raise ValueError("give a number, not true or false")  # noqa: TRY004 - pydantic tells of ValueErrors
     return value
 
 
@@ -61,24 +65,48 @@ Number = Annotated[float, BeforeValidator(_no_truth)]
 
 
 class Limits(BaseModel):
-    """What a request may have at most; more is refused."""
+    """The most that a request may have; the service refuses more.
+
+    Attributes:
+        body: bytes of a request's body.
+        items: items of a request.
+        item: bytes of an item.
+        seconds: the time for a head, and for a body, to arrive.
+        requests: requests of one token that one worker runs at once; more wait.
+        wait: seconds for which a request may wait for others of its token.
+
+    Example:
+        >>> Limits(items=500).items
+        500
+    """
 
     model_config = _STRICT
 
     body: Annotated[Whole, Field(ge=1024, le=1 << 30, description="bytes of a request's body")] = 4 << 20
     items: Annotated[Whole, Field(ge=1, le=100_000, description="items of a request")] = 10_000
     item: Annotated[Whole, Field(ge=1, le=1 << 24, description="bytes of an item")] = 1 << 16
-    seconds: Annotated[Number, Field(gt=0, le=3600, description="for a head, and for a body, to arrive")] = 10.0
-    requests: Annotated[Whole, Field(ge=1, le=100_000, description="at once, for each token and worker")] = 100
-    wait: Annotated[Number, Field(ge=0, le=3600, description="seconds that a request may wait for that")] = 5.0
+    seconds: Annotated[Number, Field(gt=0, le=3600, description="seconds for a head, and for a body, to arrive")] = 10.0
+    requests: Annotated[Whole, Field(ge=1, le=100_000, description="requests at once, for each token and worker")] = 100
+    wait: Annotated[Number, Field(ge=0, le=3600, description="seconds that a request may wait for its turn")] = 5.0
 
 
 class TokenSettings(BaseModel):
-    """A token, as ``urifilter token new`` prints it."""
+    """An access token in the settings, as ``urifilter token new`` prints it.
+
+    Attributes:
+        name: the token's name in logs and metrics.
+        digest: ``sha256:`` and 64 hex digits.
+        filters: names of filters, or patterns with ``*`` and ``?``.
+        access: ``read`` or ``write``.
+
+    Example:
+        >>> TokenSettings(name="crawlers", digest="sha256:" + "0" * 64, filters=("news*",)).access
+        'read'
+    """
 
     model_config = _STRICT
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="for logs")]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="name for logs")]
     digest: str
     filters: tuple[str, ...] = ("*",)
     access: Literal["read", "write"] = "read"
@@ -89,25 +117,33 @@ class TokenSettings(BaseModel):
         return self
 
     def token(self) -> Token:
-        """Return it as the service uses it."""
+        """Return the token in the form that the service uses."""
         return Token(self.name, self.digest, self.filters, self.access)
 
 
 def _setting(name: str, kind: Any) -> Any:
-    """Return the type of a setting of a filter as pydantic wants it, and its default."""
+    """Return pydantic's type for a setting of a filter, with its default."""
     default = next(each.default for each in fields(config.Settings) if each.name == name)
     checked = Annotated[kind, BeforeValidator(_no_truth)] if kind in {int, float, int | None} else kind
     return checked if default is MISSING else (checked, default)
 
 
-#: A field a setting, made of the library's own, so that none is forgotten here.
+#: A model with a field for each of the library's settings, made from these so that none is forgotten.
 _SETTINGS: Any = create_model(
     "_SETTINGS", **{name: _setting(name, kind) for name, kind in get_type_hints(config.Settings).items()}
 )
 
 
-class FilterSettings(_SETTINGS):  # type: ignore[misc]  # it has a base that is made at run time
-    """A filter that the service makes when there is none: the settings of ``UriFilter.create``."""
+class FilterSettings(_SETTINGS):  # type: ignore[misc]  # its base is made at run time
+    """A filter that the service makes if it does not exist: the settings of ``UriFilter.create``.
+
+    Attributes:
+        large: whether it may take more than half of the memory that Redis has free.
+
+    Example:
+        >>> FilterSettings(capacity=10_000_000, retention="ring", slices=4, period="1w").settings().slices
+        4
+    """
 
     model_config = _STRICT
 
@@ -119,12 +155,32 @@ class FilterSettings(_SETTINGS):  # type: ignore[misc]  # it has a base that is 
         return self
 
     def settings(self) -> config.Settings:
-        """Return them as the library uses them."""
+        """Return the settings in the form that the library uses."""
         return config.Settings(**{each.name: getattr(self, each.name) for each in fields(config.Settings)})
 
 
 class ServiceSettings(BaseSettings):
-    """Everything that ``urifilter serve`` can be told."""
+    """All settings of ``urifilter serve``; ``load`` makes one of flags, environment and file.
+
+    Attributes:
+        redis_url: the address of Redis; None: the embedded server.
+        prefix: the beginning of all keys.
+        archive: the address of the archive; None: there is none.
+        host: the address to listen at; any but this machine alone wants tokens.
+        port: the port to listen at; 0: any free one.
+        path: the path of the endpoint that inserts URIs and answers the new ones.
+        workers: the number of processes.
+        log_format: ``text`` or ``json``.
+        log_requests: whether each request gets a line in the log.
+        trusted_proxies: networks of the proxies that may ask a service without tokens.
+        limits: the most that a request may have.
+        tokens: the access tokens; none: this machine alone may ask.
+        filters: by name, the filters that the service makes if they do not exist.
+
+    Example:
+        >>> ServiceSettings(port=8080).host
+        '127.0.0.1'
+    """
 
     model_config = SettingsConfigDict(
         extra="forbid",
@@ -186,7 +242,7 @@ class ServiceSettings(BaseSettings):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address, or a name without a lookup, is this machine alone."""
+    """Whether an address belongs to this machine alone; of names only ``localhost`` does."""
     if host == "localhost":
         return True
     try:
@@ -196,18 +252,25 @@ def is_loopback(host: str) -> bool:
 
 
 def load(flags: Mapping[str, Any], file: Path | None = None) -> ServiceSettings:
-    """Gather the settings.
+    """Gather the settings from flags, the environment and a file.
 
     Args:
-        flags: what was said on the command line, by the settings' names.
-        file: a TOML file, or None.
+        flags: the settings of the command line, by their names.
+        file: a TOML file; None: there is none.
+
+    Returns:
+        The settings, checked.
 
     Raises:
-        ValueError: a setting is wrong; a line for each, with its name and what is allowed.
+        ValueError: some settings are wrong; the message has a line for each, with its name and the allowed values.
         OSError: the file cannot be read.
+
+    Example:
+        >>> load({"port": 8080}).port
+        8080
     """
     if file is not None:
-        file.open("rb").close()  # pydantic-settings takes a file that is not there for an empty one
+        file.open("rb").close()  # pydantic-settings takes a missing file for an empty one
 
     class Sources(ServiceSettings):
         @classmethod
@@ -236,14 +299,14 @@ def load(flags: Mapping[str, Any], file: Path | None = None) -> ServiceSettings:
 
 
 def _unknown_variables() -> list[str]:
-    """Return the environment's variables that look like settings, and are nobody's."""
+    """Return the variables of the environment that look like settings but are not, and that nothing else reads."""
     known = {*ServiceSettings.model_fields, *_OTHERS}
     ours = (name for name, value in os.environ.items() if value and name.upper().startswith(_PREFIX))
     return sorted(name for name in ours if name[len(_PREFIX) :].lower().partition("__")[0] not in known)
 
 
 def _line(place: tuple[int | str, ...], kind: str, message: str) -> str:
-    """Return what is wrong with one setting, in one line."""
+    """Return one line about one wrong setting."""
     if kind == "extra_forbidden":
         *above, name = place
         message = f"there is no setting {name}; there are {', '.join(_names(above))}"
@@ -252,7 +315,7 @@ def _line(place: tuple[int | str, ...], kind: str, message: str) -> str:
 
 
 def _names(place: Sequence[int | str]) -> list[str]:
-    """Return the names of the settings in a place."""
+    """Return the names of the settings in a table of the file."""
     parts: dict[str, type[BaseModel]] = {"limits": Limits, "tokens": TokenSettings, "filters": FilterSettings}
     model = parts[str(place[0])] if place else ServiceSettings
     return sorted(model.model_fields)

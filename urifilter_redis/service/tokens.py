@@ -1,4 +1,4 @@
-"""Access tokens: 256 random bits each; only their SHA-256 is stored, which for random tokens is enough."""
+"""Access tokens: 256 random bits each. Only their SHA-256 is stored, which is enough for random texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ACCESS", "EVERYTHING", "Token", "digest", "find", "new"]
 
-#: What a token may do with its filters; write includes read.
+#: The access that a token may have to its filters; write includes read.
 ACCESS = ("read", "write")
 
 _MARK = "sha256:"
@@ -26,16 +26,16 @@ _DIGEST = re.compile(_MARK + "[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What the service knows of a token.
+    """An access token, as the service knows it: by its digest.
 
     Attributes:
-        name: for logs and metrics.
+        name: the token's name in logs and metrics.
         digest: ``sha256:`` and 64 hex digits.
-        filters: names, or patterns with ``*`` and ``?``.
+        filters: names of filters, or patterns with ``*`` and ``?``.
         access: ``read`` or ``write``.
 
     Raises:
-        ValueError: the digest, access, or a filter's name is none.
+        ValueError: the digest, the access or a filter's name has the wrong form.
     """
 
     name: str
@@ -53,41 +53,41 @@ class Token:
             raise ValueError(f"access is {' or '.join(ACCESS)} and not {self.access!r}")
 
     def toml(self) -> str:
-        """Return the lines for the settings' file."""
+        """Return the token's lines for the settings' file."""
         fields = {"name": self.name, "digest": self.digest, "filters": list(self.filters), "access": self.access}
         return "\n".join(["[[tokens]]", *(f"{name} = {json.dumps(value)}" for name, value in fields.items())])
 
     def may_use(self, filter_name: str) -> bool:
-        """Whether it is for a filter."""
+        """Whether the token is for a filter."""
         return any(fnmatch.fnmatchcase(filter_name, pattern) for pattern in self.filters)
 
     @property
     def may_use_all(self) -> bool:
-        """Whether it is for all filters, whatever they are called."""
+        """Whether the token is for all filters."""
         return "*" in self.filters
 
     @property
     def may_write(self) -> bool:
-        """Whether it may do more than look."""
+        """Whether the token may change filters."""
         return self.access == "write"
 
 
-#: What a service without tokens takes every request for.
+#: The token of every request to a service without tokens.
 EVERYTHING = Token("", _MARK + "0" * 64, ("*",), "write")
 
 
 def new() -> str:
-    """Make a token."""
+    """Make a random access token."""
     return f"urifilter_{secrets.token_urlsafe(32)}"
 
 
 def digest(token: str) -> str:
-    """Return what is stored of a token."""
+    """Return the digest of a token, which is stored in its place."""
     return _MARK + hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def find(tokens: Sequence[Token], given: str) -> Token | None:
-    """Return the token that was given, or None; takes the same time whichever it is."""
+    """Return the token with this text, or None; each text takes the same time."""
     wanted, found = digest(given), None
     for token in tokens:
         if hmac.compare_digest(token.digest, wanted):

@@ -1,10 +1,10 @@
-// The status page: polls the filters while it is looked at, and asks about the URIs in the box.
-// Whatever comes from the service or the user is set as text, never as markup.
+// The status page: it polls the filters while it is visible, and asks about the URIs in the box.
+// Text from the service or the user is set as text, never as markup.
 
 const POLL_EVERY = 2000; // ms
 const PATIENCE = 10_000; // ms
-const LATE = 600; // s after which a rotation that is due is missed; cron and workers look more often
-const TOKEN = "urifilter-token"; // its key in sessionStorage
+const LATE = 600; // s after which a rotation that is due counts as missed; cron and workers look more often
+const TOKEN = "urifilter-token"; // the token's key in sessionStorage
 
 const part = (id) => document.getElementById(id);
 const copyOf = (template) => part(template).content.firstElementChild.cloneNode(true);
@@ -39,7 +39,7 @@ function span(seconds) {
 
 // --- The document
 
-/** Set a text; what stays the same is not touched, so that a selection stays and nothing is read out again. */
+/** Set a text, if it has changed: so a selection stays, and screen readers do not read it out again. */
 function write(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
@@ -48,7 +48,7 @@ function writeAll(root, texts) {
   for (const [field, text] of Object.entries(texts)) write(root.querySelector(`[data-field=${field}]`), text);
 }
 
-/** Let `parent` have so many children; those that stay keep their state. */
+/** Give `parent` so many children; the remaining ones keep their state. */
 function resize(parent, count, make) {
   while (parent.children.length > count) parent.lastElementChild.remove();
   while (parent.children.length < count) parent.append(make());
@@ -68,10 +68,10 @@ async function ask(path, question) {
   const { error = `the service answered ${reply.status}` } = await reply.json().catch(() => ({}));
   if (reply.status !== 401) throw new Error(error);
   if (token === sessionStorage.getItem(TOKEN)) wantToken(token !== null);
-  throw new Error(""); // the form says it
+  throw new Error(""); // the form shows the message
 }
 
-/** Something that is asked for again and again, by one request at a time. */
+/** A part of the page that is asked for again and again, by one request at a time. */
 class Polled {
   trouble = "";
 
@@ -157,7 +157,7 @@ class Card extends Polled {
     const fresh = answered.new - before.new;
     const items = fresh + answered.seen - before.seen;
     const seconds = now - before.now;
-    // Since a pause it would be an average of long ago, since a restart less than nothing.
+    // After a pause the speed would be an old average, and after a restart it would be negative.
     const known = items >= 0 && seconds < (5 * POLL_EVERY) / 1000;
     return {
       speed: known ? toTheUnit(items / seconds) : "–",
@@ -190,14 +190,14 @@ function keepsCheckpoints({ archive }) {
 function warningsOf(info, now) {
   return [
     info.over_capacity && "It holds more than it was made for: make a larger one.",
-    isErring(info) && "More is wrongly seen than promised.",
-    info.phase === "restoring" && "It is being restored, or that was left: urifilter restore.",
-    keepsCheckpoints(info) && !info.checkpointed && "Not written back to its archive yet: does urifilter worker run?",
+    isErring(info) && "More items are wrongly seen than promised.",
+    info.phase === "restoring" && "It is being restored. If that has stopped: urifilter restore.",
+    keepsCheckpoints(info) && !info.checkpointed && "Its archive has no checkpoint yet: does urifilter worker run?",
     info.next_rotation && now > info.next_rotation + LATE && "Nothing expires: does urifilter worker run?",
   ].filter(Boolean);
 }
 
-/** Return the items that there is room for: of the window, or if items count in several slices, in all of them. */
+/** Return the number of items that fit: into the window, or, if items count in several slices, into all of them. */
 function roomOf(info) {
   const together = info.retention === "growing" || (info.expire_after === "last-seen" && info.write !== "all");
   return together ? info.live_slices.reduce((sum, slice) => sum + slice.capacity, 0) : info.capacity;
@@ -208,7 +208,7 @@ function rotationOf({ next_rotation: due, period }, now) {
   return { rotation: now > due ? `${span(now - due)} late` : `in ${span(due - now)}`, period: `every ${period}` };
 }
 
-/** Show the items of each slice, oldest first and palest, along the room that there is. */
+/** Show the items of each slice along the room for all, oldest and palest first. */
 function showBar(bar, info) {
   const isNew = ({ inserted }, index, all) => inserted - (info.write === "all" && index ? all[index - 1].inserted : 0);
   const held = info.live_slices.map(isNew).reverse();
@@ -240,12 +240,12 @@ function showSlices(body, slices, now) {
   });
 }
 
-/** Say what is wrong, and grey what may be old: all if the service is away, else the filters that it is about. */
+/** Show the trouble, and grey old figures: all if the service is away, else those of the filters in trouble. */
 function showTrouble() {
   for (const { article, trouble } of filters.cards.values()) {
     article.classList.toggle("stale", Boolean(filters.trouble || trouble));
   }
-  const since = filters.heard ? ` What is shown is from ${filters.heard}.` : "";
+  const since = filters.heard ? ` The figures are from ${filters.heard}.` : "";
   const troubled = [...filters.cards.values()].find(({ trouble }) => trouble);
   write(part("banner"), filters.trouble ? `${filters.trouble}.${since}` : (troubled?.trouble ?? ""));
 }
@@ -276,7 +276,7 @@ part("forget-token").addEventListener("click", () => {
 
 const OUTCOMES = { contains: "new in", insert: "new and inserted into", forget: "forgotten in" };
 
-/** Say an answer: an age, or whether it was there. */
+/** Put an answer into words: an age, or whether the item was there. */
 function inWords(answer) {
   if (typeof answer === "boolean") return answer ? "forgotten" : "was not there";
   return answer ? `seen (age ${answer})` : "new";
