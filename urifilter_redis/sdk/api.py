@@ -13,7 +13,7 @@ from urifilter_redis.bloom.encoding import encode_items
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Timeouts
-from urifilter_redis.errors import BadItem, FilterAPIError, UriFilterError
+from urifilter_redis.errors import BadItem, FilterAPIError, UriFilterError, call_to_resume
 from urifilter_redis.flows.items import listed
 from urifilter_redis.http_api import ATTEMPT_HEADER, COMMANDS, DEFAULT_PORT, FILTERS_PATH, KEY_HEADER, write_json
 from urifilter_redis.protocol.call_ids import PROOF_LIFE
@@ -175,8 +175,8 @@ def _or_resumed(made: Asked, retry: UriFilterError | None) -> Asked:
     """
     if retry is None:
         return made
-    asked = retry.batch
-    if not isinstance(asked, Asked) or not asked.is_of(made.what, made.items):
+    asked = call_to_resume(retry, Asked, made.what[1])
+    if not asked.is_of(made.what, made.items):
         text = f"retry= takes what {made.what[1]} raised for these same items, in this process, not {retry!r}"
         raise ValueError(text)
     return asked
