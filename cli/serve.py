@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from urifilter_redis import Restoring, ServerUnavailable, UriFilterError
+from urifilter_redis.extras import how_to_get
 
 from .common import Shared, pass_shared, say, shared
 from .daemon import add_stop_and_status, background, check_background, daemon_options
@@ -79,7 +80,7 @@ def _said(options: Shared, flags: dict[str, Any]) -> dict[str, Any]:
 def _load(flags: dict[str, Any], file: Path | None) -> tuple[ServiceSettings, ModuleType]:
     missing = [name for name in _NEEDED if not _is_there(name)]
     if missing:
-        text = "serve needs more packages: pip install 'urifilter-redis[server]'"
+        text = f"serve needs more packages: {how_to_get('server')}"
         raise UriFilterError(f"{text} (missing: {', '.join(missing)})")
     from urifilter_redis.service import server, settings  # noqa: PLC0415 - an extra
 

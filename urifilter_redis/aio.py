@@ -58,6 +58,7 @@ class AsyncUriFilter(OpenedFilter):
         redis: str | redis_asyncio.Redis | None = None,
         prefix: str = DEFAULT_PREFIX,
         timeouts: Timeouts | None = None,
+        connections: int | None = None,
         **settings: Unpack[FilterSettings],
     ) -> Self:
         """Make a filter, or open it if it is there with the same settings.
@@ -82,7 +83,9 @@ class AsyncUriFilter(OpenedFilter):
                 ``URIFILTER_ARCHIVE``, else no archive (rolling: closed slices stay in Redis).
             redis: a URL or a ``redis.asyncio.Redis``; None: ``URIFILTER_REDIS_URL``, else the embedded server.
             prefix: the beginning of all keys.
-            timeouts: how long to wait for the server.
+            timeouts: how long to wait for the server, and for a free connection to it (``total``).
+            connections: the most connections to the server, in each process and event loop; callers wait for a free
+                one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first.
 
         Raises:
             ValueError: a setting is not possible.
@@ -99,10 +102,10 @@ class AsyncUriFilter(OpenedFilter):
             3
         """
         flow = functools.partial(lifecycle.create, settings=Settings(**settings), large=large)
-        return await cls._begin(flow, name, redis, prefix, timeouts, archive)
+        return await cls._begin(flow, name, redis, prefix, timeouts, archive, connections)
 
     @classmethod
-    async def open(
+    async def open(  # noqa: PLR0913 - where the filter is
         cls,
         name: str,
         *,
@@ -110,6 +113,7 @@ class AsyncUriFilter(OpenedFilter):
         redis: str | redis_asyncio.Redis | None = None,
         prefix: str = DEFAULT_PREFIX,
         timeouts: Timeouts | None = None,
+        connections: int | None = None,
     ) -> Self:
         """Open a filter that exists in Redis or its archive.
 
@@ -121,7 +125,9 @@ class AsyncUriFilter(OpenedFilter):
                 ``URIFILTER_ARCHIVE``, else no archive.
             redis: a URL or a ``redis.asyncio.Redis``; None: ``URIFILTER_REDIS_URL``, else the embedded server.
             prefix: the beginning of all keys.
-            timeouts: how long to wait for the server.
+            timeouts: how long to wait for the server, and for a free connection to it (``total``).
+            connections: the most connections to the server, in each process and event loop; callers wait for a free
+                one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first.
 
         Raises:
             FilterNotFound: there is no filter of this name.
@@ -137,7 +143,7 @@ class AsyncUriFilter(OpenedFilter):
             Traceback (most recent call last):
             urifilter_redis.errors.FilterNotFound: ...
         """
-        return await cls._begin(lifecycle.open_, name, redis, prefix, timeouts, archive)
+        return await cls._begin(lifecycle.open_, name, redis, prefix, timeouts, archive, connections)
 
     @classmethod
     async def _begin(  # noqa: PLR0913, PLR0917 - where the filter is
@@ -148,12 +154,13 @@ class AsyncUriFilter(OpenedFilter):
         prefix: str,
         timeouts: Timeouts | None,
         archive: str | None,
+        connections: int | None,
     ) -> Self:
         keys, timeouts = FilterKeys(prefix, name), timeouts or Timeouts()
         home = named_home(archive, asynchronous=True)
         # in a thread, because starting the embedded server takes a while
         given = await asyncio.to_thread(Address, redis) if redis is None or isinstance(redis, str) else redis
-        connector = AsyncConnector(given, timeouts)
+        connector = AsyncConnector(given, timeouts, connections)
         opened = cls(connector, Session(keys, connector.shown, timeouts, home, insists=archive is not None))
         try:
             await opened._run(flow(opened._session))

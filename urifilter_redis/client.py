@@ -36,18 +36,19 @@ __all__ = ["UriFilter", "drop_filter", "list_filters"]
 T = TypeVar("T")
 
 
-def connect(
+def connect(  # noqa: PLR0913, PLR0917 - where the filter is
     name: str | None,
     redis: str | redis_py.Redis | None,
     prefix: str,
     timeouts: Timeouts | None,
     archive: str | None = None,
+    connections: int | None = None,
 ) -> tuple[Connector, Session]:
     """Return a connector and a session for a filter that is not opened yet; name None: for the server alone."""
     keys, timeouts = FilterKeys(prefix, "any" if name is None else name), timeouts or Timeouts()
     home = named_home(archive)
     given = Address(redis) if redis is None or isinstance(redis, str) else redis
-    connector = Connector(given, timeouts)
+    connector = Connector(given, timeouts, connections)
     where = connector.shown if name is None else ""
     return connector, Session(keys, connector.shown, timeouts, home, insists=archive is not None, where=where)
 
@@ -79,6 +80,7 @@ class UriFilter(OpenedFilter):
         redis: str | redis_py.Redis | None = None,
         prefix: str = DEFAULT_PREFIX,
         timeouts: Timeouts | None = None,
+        connections: int | None = None,
         **settings: Unpack[FilterSettings],
     ) -> Self:
         """Make a filter, or open it if it is there with the same settings.
@@ -103,7 +105,9 @@ class UriFilter(OpenedFilter):
                 ``URIFILTER_ARCHIVE``, else no archive (rolling: closed slices stay in Redis).
             redis: a URL or a ``redis.Redis``; None: ``URIFILTER_REDIS_URL``, else the embedded server.
             prefix: the beginning of all keys.
-            timeouts: how long to wait for the server.
+            timeouts: how long to wait for the server, and for a free connection to it (``total``).
+            connections: the most connections to the server, in each process and event loop; callers wait for a free
+                one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first.
 
         Raises:
             ValueError: a setting is not possible.
@@ -120,10 +124,10 @@ class UriFilter(OpenedFilter):
             3
         """
         flow = functools.partial(lifecycle.create, settings=Settings(**settings), large=large)
-        return cls._begin(flow, name, redis, prefix, timeouts, archive)
+        return cls._begin(flow, name, redis, prefix, timeouts, archive, connections)
 
     @classmethod
-    def open(
+    def open(  # noqa: PLR0913 - where the filter is
         cls,
         name: str,
         *,
@@ -131,6 +135,7 @@ class UriFilter(OpenedFilter):
         redis: str | redis_py.Redis | None = None,
         prefix: str = DEFAULT_PREFIX,
         timeouts: Timeouts | None = None,
+        connections: int | None = None,
     ) -> Self:
         """Open a filter that exists in Redis or its archive.
 
@@ -142,7 +147,9 @@ class UriFilter(OpenedFilter):
                 ``URIFILTER_ARCHIVE``, else no archive.
             redis: a URL or a ``redis.Redis``; None: ``URIFILTER_REDIS_URL``, else the embedded server.
             prefix: the beginning of all keys.
-            timeouts: how long to wait for the server.
+            timeouts: how long to wait for the server, and for a free connection to it (``total``).
+            connections: the most connections to the server, in each process and event loop; callers wait for a free
+                one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first.
 
         Raises:
             FilterNotFound: there is no filter of this name.
@@ -158,7 +165,7 @@ class UriFilter(OpenedFilter):
             Traceback (most recent call last):
             urifilter_redis.errors.FilterNotFound: ...
         """
-        return cls._begin(lifecycle.open_, name, redis, prefix, timeouts, archive)
+        return cls._begin(lifecycle.open_, name, redis, prefix, timeouts, archive, connections)
 
     @classmethod
     def _begin(cls, flow: Callable[[Session], Flow[object]], *where: Any) -> Self:

@@ -27,10 +27,14 @@ In the examples ``UriFilter`` and ``errors`` are imported from ``urifilter_redis
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import json
+import pickle
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Self
 
 __all__ = [
     "AnswerLost",
@@ -50,6 +54,8 @@ __all__ = [
     "UriFilterError",
 ]
 
+E = TypeVar("E", bound="UriFilterError")
+
 
 class Answering(Protocol):
     """The items of one call, and the answers that have arrived so far."""
@@ -65,8 +71,19 @@ class Answering(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Past:
+    """As much of a call as goes through pickle: it cannot be gone on with, because its call ids stay where they are."""
+
+    answers: list[int | None]
+    items: list[object]
+
+
 class UriFilterError(Exception):
     """The root of the tree.
+
+    An error goes through pickle with all its attributes, but not as ``retry=``: only the object that raised it, in its
+    own process, can ask again for the same answers. A copy (``copy.copy``, ``copy.deepcopy``) is as good as the error.
 
     Attributes:
         batch: the items and answers of the call that failed, from which ``retry=error`` goes on; None if the call is
@@ -94,6 +111,38 @@ class UriFilterError(Exception):
     def items(self) -> Sequence[object] | None:
         """The items of the call, in the caller's order; None if the call has no batch."""
         return None if self.batch is None else self.batch.items
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = dict(self.__dict__)
+        if self.batch is not None:
+            state["batch"] = Past(list(self.batch.answers), list(map(_plain, self.batch.items)))
+        return _made_again, (type(self), self.args), state
+
+    def __copy__(self) -> Self:
+        made = _made_again(type(self), self.args)
+        made.__dict__.update(self.__dict__)
+        return made
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self.__copy__()  # whose call is one, and has one set of call ids
+
+
+def _made_again(kind: type[E], args: tuple[object, ...]) -> E:
+    """Make an error without its constructor, which takes more than the message."""
+    return kind.__new__(kind, *args)
+
+
+def _plain(item: object) -> object:
+    """Return an item that goes through pickle, equal to one that a caller gave: of a parser's own kind of str, say."""
+    if isinstance(item, str):
+        return str.__str__(item)
+    if isinstance(item, bytes):
+        return bytes(memoryview(item))
+    try:
+        pickle.dumps(item)
+    except Exception:  # noqa: BLE001 - whatever an object of the caller's raises; it was JSON when it was filtered
+        return json.loads(json.dumps(item))
+    return item
 
 
 class FilterNotFound(UriFilterError):

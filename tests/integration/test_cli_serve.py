@@ -21,6 +21,7 @@ from support.service import Service, ask, request
 from urifilter_redis.cli.daemon import running
 
 from urifilter_redis import UriFilter
+from urifilter_redis.extras import how_to_get
 from urifilter_redis.service import tokens
 
 OPTIONS = {"capacity": 1000, "error_rate": 1e-8, "seed": 1}
@@ -716,7 +717,7 @@ def test_packages_that_are_missing(hidden, redis70):
     """All of them, or any one of the extra: exit 2 and what to install, before anything listens."""
     code, out, err = run_without(hidden, "serve", "--redis", redis70.url, "--port", 0)
     assert (code, out) == (2, "")
-    assert err.startswith("urifilter: serve needs more packages: pip install 'urifilter-redis[server]'")
+    assert err.startswith(f"urifilter: serve needs more packages: {how_to_get('server')}")
     assert all(each in err for each in hidden if each in EXTRA)
     assert "Traceback" not in err
 
@@ -748,4 +749,4 @@ def test_the_sdk_without_httpx():
     """It says what is missing."""
     code, out, err = run_without(["httpx"], code="import urifilter_redis.sdk")
     assert (code, out) == (1, "")
-    assert "httpx" in err.splitlines()[-1]
+    assert f"the SDK needs httpx: {how_to_get('sdk')}" in err.splitlines()[-1]

@@ -502,3 +502,11 @@ def test_half_of_it_was_inserted(redis70, service):
         assert api.unique("two", uris, retry=lost.value) == uris
         assert api.unique("two", uris) == []
         api.close()
+
+
+@pytest.mark.parametrize("wrong", ["an error", KeyError("a"), FilterAPIError("of another call", error_code="x"), 7])
+def test_retry_of_something_else(api, wrong):
+    """It is refused in words before anything is sent, as in the library."""
+    with pytest.raises(ValueError, match="retry= takes what insert raised for these same items, not"):
+        api.unique("news", ["a"], retry=wrong)
+    assert api.contains_many("news", ["a"]) == [0]

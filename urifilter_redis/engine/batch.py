@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from urifilter_redis.bloom.digest import shards_of
 from urifilter_redis.bloom.encoding import encode_items
 from urifilter_redis.bloom.normalize import normalizer
-from urifilter_redis.errors import UriFilterError
+from urifilter_redis.errors import Past, UriFilterError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.call_ids import CallId, CallKey
     from urifilter_redis.protocol.config import Config
 
-__all__ = ["Batch", "Digester", "OpenCall", "check_question"]
+__all__ = ["Batch", "Digester", "OpenCall", "call_to_resume", "check_question"]
+
+
+B = TypeVar("B")
 
 
 class Digester:
@@ -153,6 +156,20 @@ def check_question(config: Config, command: str, max_age: int | None) -> None:
             raise ValueError(f"max_age is for retention ring and not {config.retention}")
         if isinstance(max_age, bool) or not isinstance(max_age, int) or not 1 <= max_age <= config.slices:
             raise ValueError(f"max_age is 1 to {config.slices}, the number of slices, and not {max_age!r}")
+
+
+def call_to_resume(retry: object, kind: type[B], command: str) -> B:
+    """Return the call that ``retry=`` is about.
+
+    Raises:
+        ValueError: it is about none of this kind, or went through pickle.
+    """
+    batch, why = getattr(retry, "batch", None), f"not {retry!r}"
+    if isinstance(batch, kind):
+        return batch
+    if isinstance(batch, Past):
+        why = "in the same process: this error went through pickle (its answers are what had arrived)"
+    raise ValueError(f"retry= takes what {command} raised for these same items, {why}")
 
 
 def _one_shard(digests: list[bytes], size: int) -> list[OpenCall]:

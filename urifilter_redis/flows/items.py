@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from urifilter_redis.engine.batch import Batch, check_question
+from urifilter_redis.engine.batch import Batch, call_to_resume, check_question
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.errors import AnswerLost, UriFilterError
 from urifilter_redis.flows.turn import grow
@@ -164,8 +164,8 @@ def _batch(session: Session, command: str, items: Sequence[object], max_age: int
 
 def _resume(session: Session, command: str, items: Sequence[object], retry: UriFilterError, max_age: int) -> Batch:
     """Return the batch that ``retry`` is about."""
-    batch = getattr(retry, "batch", None)
-    if not isinstance(batch, Batch) or not batch.is_of(command, items, session.digester, max_age):
+    batch = call_to_resume(retry, Batch, command)
+    if not batch.is_of(command, items, session.digester, max_age):
         raise ValueError(f"retry= takes what {command} raised for these same items, not {retry!r}")
     if batch.client != session.ids.client:
         raise ValueError("retry= takes what this very filter object raised, in this very process")

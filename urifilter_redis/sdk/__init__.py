@@ -7,9 +7,10 @@ exactly once, even if an answer is lost on the way.
 import importlib.util
 
 from urifilter_redis.errors import FilterAPIError
+from urifilter_redis.extras import how_to_get
 
 if importlib.util.find_spec("httpx") is None:
-    raise ModuleNotFoundError("the SDK needs httpx: pip install 'urifilter-redis[sdk]'", name="httpx")
+    raise ModuleNotFoundError(f"the SDK needs httpx: {how_to_get('sdk')}", name="httpx")
 
 from urifilter_redis.sdk.aio import AsyncFilterAPIClient
 from urifilter_redis.sdk.client import FilterAPI, FilterAPIClient

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import httpx
 
 from urifilter_redis.bloom.encoding import encode_items
+from urifilter_redis.engine.batch import call_to_resume
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.session import Session
 from urifilter_redis.errors import BadItem, FilterAPIError, UriFilterError
@@ -213,8 +214,8 @@ def _or_resumed(made: Asked, retry: UriFilterError | None) -> Asked:
     """
     if retry is None:
         return made
-    asked = retry.batch
-    if not isinstance(asked, Asked) or not asked.is_of(made.what, made.items):
+    asked = call_to_resume(retry, Asked, made.what[1])
+    if not asked.is_of(made.what, made.items):
         text = f"retry= takes what {made.what[1]} raised for these same items, in this process, not {retry!r}"
         raise ValueError(text)
     return asked

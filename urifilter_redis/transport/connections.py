@@ -24,9 +24,10 @@ from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.protocol.outcomes import Unanswered, Unsent
 from urifilter_redis.transport.loops import PerLoop, lent, stays
+from urifilter_redis.transport.places import CONNECTIONS, Turn, places_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.transport.embedded import EmbeddedServer
@@ -58,12 +59,13 @@ def without_password(url: str) -> str:
     return f"{parts.scheme}://{user}{host}:{parts.port or 6379}/{database}"
 
 
-def _from_url(kind: Any, retry: Any, url: str, timeouts: Timeouts) -> tuple[Any, str]:
-    """Make a client; return it and the address to show."""
+def _from_url(kind: Any, retry: Any, url: str, timeouts: Timeouts, connections: int = CONNECTIONS) -> Any:
+    """Make a client; nothing is connected. What the URL's query says comes first."""
     try:
-        shown = without_password(url)
-        client = kind.from_url(
+        without_password(url)  # finds what is wrong, too
+        return kind.from_url(
             url,
+            max_connections=connections,
             socket_connect_timeout=timeouts.connect,
             socket_timeout=timeouts.reply,
             retry=retry,
@@ -72,7 +74,6 @@ def _from_url(kind: Any, retry: Any, url: str, timeouts: Timeouts) -> tuple[Any,
     except (ValueError, TypeError):  # whose text may have a part of the password
         text = "the server's address is a URL such as redis://localhost:6379/0, rediss:// or unix:///path"
         raise ValueError(f"{text}; in a password / and @ are written %2F and %40") from None
-    return client, shown
 
 
 def check_url(url: str) -> None:
@@ -82,6 +83,17 @@ def check_url(url: str) -> None:
         ValueError: it cannot.
     """
     _from_url(redis.Redis, None, url, Timeouts())
+
+
+def _limit(given: object, connections: int | None) -> int:
+    """Return how many connections there may be."""
+    if connections is None:
+        return CONNECTIONS
+    if not isinstance(given, Address):
+        raise TypeError("connections is for a server's address: a client that is given has its own max_connections")
+    if isinstance(connections, bool) or not isinstance(connections, int) or connections < 1:
+        raise ValueError(f"connections is a whole number from 1 up and not {connections!r}")
+    return connections
 
 
 def _acquire() -> EmbeddedServer:
@@ -139,62 +151,74 @@ def _shown(client: Any) -> str:
 
 
 class Connector:
-    """Sends pipelines, blocking; thread-safe and fork-safe as redis-py's pool is."""
+    """Sends pipelines, blocking; thread-safe, and after a fork over connections of its own.
 
-    def __init__(self, given: Address | redis.Redis, timeouts: Timeouts) -> None:
+    Callers wait for a free connection in the order in which they come, each for at most ``timeouts.total``.
+    """
+
+    def __init__(self, given: Address | redis.Redis, timeouts: Timeouts, connections: int | None = None) -> None:
         self._address = given if isinstance(given, Address) else None
         self._reached = self._address is not None and self._address.embedded is not None
+        self._patience, limit = timeouts.total, _limit(given, connections)
         if isinstance(given, Address):
-            retry = redis.retry.Retry(NoBackoff(), 0)
-            self.client, self.shown = _from_url(redis.Redis, retry, given.url, timeouts)
+            self._make: Callable[[], redis.Redis] = functools.partial(_connect, given.url, timeouts, limit)
+            self._make()  # raises for an impossible address; nothing is connected
+            self.shown = without_password(given.url)
         elif isinstance(given, redis.Redis):
-            self.client, self.shown = given, _shown(given)
+            self._make, self.shown = lambda: given, _shown(given)
         else:
             raise TypeError(f"redis= takes a URL or a redis.Redis and not {type(given).__name__}")
+        # by process: redis-py's pool has a lock, which another thread may hold as this one forks
+        self._clients: dict[int, redis.Redis] = {}
 
     def send(self, commands: Sequence[Arguments]) -> list[Any]:
         """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
-        pool = self.client.connection_pool
+        pool = self._client().connection_pool
+        places, turn, connection = places_of(pool), Turn(), None
         try:
-            connection = pool.get_connection()
-        except (RedisError, OSError, *_IMPOSSIBLE) as error:
-            if self._address is not None:
-                self._address.revive()
-            return [_unsent(error, reached=self._reached)] * len(commands)
-        self._reached = True
-        outcomes: list[Any] = []
-        try:
-            connection.send_packed_command(connection.pack_commands(commands))
-            for _ in commands:
-                try:
-                    outcomes.append(connection.read_response(disable_decoding=True))
-                except _REFUSALS as refusal:
-                    outcomes.append(refusal)
-        except (RedisError, OSError) as error:
-            connection.disconnect()
-            outcomes += [Unanswered(error)] * (len(commands) - len(outcomes))
-        except BaseException:
-            connection.disconnect()
-            raise
+            if not places.enter(turn) and not places.wait(turn, self._patience):
+                return [places.full(self._patience)] * len(commands)
+            try:
+                connection = pool.get_connection()
+            except (RedisError, OSError, *_IMPOSSIBLE) as error:
+                if self._address is not None:
+                    self._address.revive()
+                return [_unsent(error, reached=self._reached)] * len(commands)
+            self._reached = True
+            return _send(connection, commands)
         finally:
-            pool.release(connection)
-        return outcomes
+            try:
+                if connection is not None:
+                    pool.release(connection)
+            finally:
+                places.leave(turn)
+
+    def _client(self) -> redis.Redis:
+        process = os.getpid()
+        return self._clients.get(process) or self._clients.setdefault(process, self._make())
 
     def close(self) -> None:
         """Close what was opened here; a client that the caller gave stays open."""
         if self._address is not None:
-            self.client.close()
+            if client := self._clients.pop(os.getpid(), None):
+                client.close()
             self._address.close()
 
 
 class AsyncConnector:
-    """Sends pipelines, awaited; each event loop and process has connections of its own."""
+    """Sends pipelines, awaited; each event loop and process has connections of its own.
 
-    def __init__(self, given: Address | redis.asyncio.Redis, timeouts: Timeouts) -> None:
+    Tasks wait for a free connection in the order in which they come, each for at most ``timeouts.total``.
+    """
+
+    def __init__(
+        self, given: Address | redis.asyncio.Redis, timeouts: Timeouts, connections: int | None = None
+    ) -> None:
         self._address = given if isinstance(given, Address) else None
         self._reached = self._address is not None and self._address.embedded is not None
+        self._patience, limit = timeouts.total, _limit(given, connections)
         if isinstance(given, Address):
-            make = functools.partial(_connect_async, given.url, timeouts)
+            make = functools.partial(_connect_async, given.url, timeouts, limit)
             make()  # raises for an impossible address; nothing is connected
             self.shown = without_password(given.url)
             self._clients = PerLoop(make, _close_async)
@@ -215,30 +239,24 @@ class AsyncConnector:
     async def send(self, commands: Sequence[Arguments]) -> list[Any]:
         """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
         pool = (await self._clients.kept()).connection_pool
+        places, turn, connection = places_of(pool), Turn(), None
         try:
-            connection = await pool.get_connection()
-        except (RedisError, OSError, *_IMPOSSIBLE) as error:
-            if self._address is not None:
-                await asyncio.to_thread(self._address.revive)
-            return [_unsent(error, reached=self._reached)] * len(commands)
-        self._reached = True
-        outcomes: list[Any] = []
-        try:
-            await connection.send_packed_command(connection.pack_commands(commands))
-            for _ in commands:
-                try:
-                    outcomes.append(await connection.read_response(disable_decoding=True))
-                except _REFUSALS as refusal:
-                    outcomes.append(refusal)
-        except (RedisError, OSError) as error:
-            await connection.disconnect(nowait=True)
-            outcomes += [Unanswered(error)] * (len(commands) - len(outcomes))
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            raise
+            if not places.enter(turn) and not await places.wait_async(turn, self._patience):
+                return [places.full(self._patience)] * len(commands)
+            try:
+                connection = await pool.get_connection()
+            except (RedisError, OSError, *_IMPOSSIBLE) as error:
+                if self._address is not None:
+                    await asyncio.to_thread(self._address.revive)
+                return [_unsent(error, reached=self._reached)] * len(commands)
+            self._reached = True
+            return await _send_async(connection, commands)
         finally:
-            await pool.release(connection)
-        return outcomes
+            try:
+                if connection is not None:
+                    await pool.release(connection)
+            finally:
+                places.leave(turn)
 
     async def close(self) -> None:
         """Close what was opened in this loop; a client that the caller gave stays open."""
@@ -251,6 +269,47 @@ async def _close_async(client: Any) -> None:
     await client.aclose()
 
 
-def _connect_async(url: str, timeouts: Timeouts) -> Any:
-    client, _ = _from_url(redis.asyncio.Redis, redis.asyncio.retry.Retry(NoBackoff(), 0), url, timeouts)
-    return client
+def _connect(url: str, timeouts: Timeouts, connections: int) -> Any:
+    return _from_url(redis.Redis, redis.retry.Retry(NoBackoff(), 0), url, timeouts, connections)
+
+
+def _connect_async(url: str, timeouts: Timeouts, connections: int) -> Any:
+    return _from_url(redis.asyncio.Redis, redis.asyncio.retry.Retry(NoBackoff(), 0), url, timeouts, connections)
+
+
+def _send(connection: Any, commands: Sequence[Arguments]) -> list[Any]:
+    """Send commands over a connection, which is broken off unless all are answered; return the outcomes."""
+    outcomes: list[Any] = []
+    try:
+        connection.send_packed_command(connection.pack_commands(commands))
+        for _ in commands:
+            try:
+                outcomes.append(connection.read_response(disable_decoding=True))
+            except _REFUSALS as refusal:
+                outcomes.append(refusal)
+    except (RedisError, OSError) as error:
+        connection.disconnect()
+        outcomes += [Unanswered(error)] * (len(commands) - len(outcomes))
+    except BaseException:
+        connection.disconnect()
+        raise
+    return outcomes
+
+
+async def _send_async(connection: Any, commands: Sequence[Arguments]) -> list[Any]:
+    """Send commands over a connection, which is broken off unless all are answered; return the outcomes."""
+    outcomes: list[Any] = []
+    try:
+        await connection.send_packed_command(connection.pack_commands(commands))
+        for _ in commands:
+            try:
+                outcomes.append(await connection.read_response(disable_decoding=True))
+            except _REFUSALS as refusal:
+                outcomes.append(refusal)
+    except (RedisError, OSError) as error:
+        await connection.disconnect(nowait=True)
+        outcomes += [Unanswered(error)] * (len(commands) - len(outcomes))
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
+    return outcomes

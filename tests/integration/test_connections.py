@@ -1,0 +1,254 @@
+"""More callers than connections: they wait for a free one, in their order, and nobody is refused for that."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import os
+import threading
+import time
+
+import pytest
+import redis
+import redis.asyncio
+from support.servers import wait_until
+
+from urifilter_redis import AsyncUriFilter, ServerUnavailable, Timeouts, UriFilter
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+
+def made(server, **more):
+    news = UriFilter.create("news", redis=server.url, capacity=100_000, error_rate=1e-9, shards=3, **more)
+    assert news.insert("warm") is True  # the server has the script from now on
+    return news
+
+
+def connected(server) -> int:
+    """Connections to the server, but for the one that asks."""
+    with server.client() as admin:
+        return len(admin.client_list()) - 1
+
+
+def in_threads(count, work):
+    """Run ``work(n)`` in so many threads at once; return what they returned or raised."""
+    outcomes, together = {}, threading.Barrier(count)
+
+    def run(n: int) -> None:
+        together.wait()
+        try:
+            outcomes[n] = work(n)
+        except Exception as error:  # compared by the test
+            outcomes[n] = error
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [outcomes[n] for n in range(count)]
+
+
+def test_500_tasks(server):
+    """All get their answers, each item is new once, and there are never more connections than were allowed."""
+    made(server).close()
+
+    async def ask(news, n: int) -> int:
+        return sum([await news.insert(f"{(n * 4 + i) % 1000}") for i in range(4)])
+
+    async def run():
+        before = connected(server)
+        async with await AsyncUriFilter.open("news", redis=server.url, connections=20) as news:
+            new = await asyncio.gather(*(ask(news, n) for n in range(500)))
+            return sum(new), connected(server) - before, await news.inserted()
+
+    assert asyncio.run(run()) == (1000, 20, 1001)
+
+
+def test_300_threads(server):
+    """So do threads of the blocking client."""
+    with made(server, connections=20) as news:
+        before = connected(server)
+        answers = in_threads(300, lambda n: [news.insert(f"{(n * 4 + i) % 600}") for i in range(4)])
+        assert sum(each is True for answer in answers for each in answer) == 600
+        assert connected(server) - before <= 19  # one of them was there
+        assert news.inserted() == 601
+
+
+def test_as_many_as_there_are_by_default(server):
+    """64, unless the URL says otherwise, which comes first, as for its timeouts."""
+    made(server).close()
+
+    async def most(url: str, **more) -> int:
+        before = connected(server)
+        async with await AsyncUriFilter.open("news", redis=url, **more) as news:
+            await asyncio.gather(*(news.contains("a") for _ in range(200)))
+            return connected(server) - before
+
+    assert asyncio.run(most(server.url)) == 64
+    assert asyncio.run(most(f"{server.url}?max_connections=5")) == 5
+    assert asyncio.run(most(f"{server.url}?max_connections=5", connections=9)) == 5
+
+
+@pytest.mark.parametrize("kind", [UriFilter, AsyncUriFilter])
+@pytest.mark.parametrize("connections", [0, -1, 1.5, True, "8"])
+def test_no_number_of_connections(kind, connections, redis70):
+    """Anything but a number from 1 up is refused before anything is asked."""
+    with pytest.raises(ValueError, match="connections is a whole number from 1 up and not"):
+        opened = kind.open("news", redis=redis70.url, connections=connections)
+        asyncio.run(opened)
+
+
+def test_a_client_that_is_given(redis70):
+    """Its pool's limit counts, over all filters that have it; ``connections=`` is refused."""
+    made(redis70).close()
+    with redis.Redis.from_url(redis70.url, max_connections=3) as client:
+        both = [UriFilter.open("news", redis=client) for _ in range(2)]
+        answers = in_threads(60, lambda n: both[n % 2].insert(f"{n % 30}"))
+        assert sum(each is True for each in answers) == 30
+        with pytest.raises(TypeError, match="a client that is given has its own max_connections"):
+            UriFilter.open("news", redis=client, connections=4)
+
+    async def run():
+        async with redis.asyncio.Redis.from_url(redis70.url, max_connections=3) as client:
+            both = [await AsyncUriFilter.open("news", redis=client) for _ in range(2)]
+            return sum(await asyncio.gather(*(both[n % 2].insert(f"b{n % 30}") for n in range(60))))
+
+    assert asyncio.run(run()) == 30
+
+
+def test_tasks_in_their_order(redis70):
+    """Over one connection tasks are answered in the order in which they asked."""
+    made(redis70).close()
+
+    async def run():
+        answered = []
+        async with await AsyncUriFilter.open("news", redis=redis70.url, connections=1) as news:
+
+            async def ask(n: int) -> None:
+                assert await news.insert(f"{n}") is True
+                answered.append(n)
+
+            await asyncio.gather(*(ask(n) for n in range(100)))
+        return answered
+
+    assert asyncio.run(run()) == list(range(100))
+
+
+def test_cancelled_while_they_wait(server):
+    """Others keep their places and there are as many connections as before; nothing of a cancelled task was sent."""
+    made(server).close()
+
+    async def run():
+        news = await AsyncUriFilter.open("news", redis=server.url, connections=2)
+        answered = []
+
+        async def ask(n: int) -> None:
+            if await news.insert(f"{n}"):
+                answered.append(n)
+
+        tasks = [asyncio.create_task(ask(n)) for n in range(300)]
+        await asyncio.sleep(0)  # all have asked, two have a connection
+        for task in tasks[2::2]:
+            task.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [n for n, each in enumerate(outcomes) if each is not None] == list(range(2, 300, 2))
+        assert sorted(answered) == [0, *range(1, 300, 2)]
+        assert await news.contains_many([f"{n}" for n in range(2, 300, 2)]) == [0] * 149
+        again = await asyncio.gather(*(news.insert(f"again {n}") for n in range(50)))
+        await news.close()
+        return again
+
+    assert asyncio.run(run()) == [True] * 50
+
+
+def test_cancelled_at_any_moment(server):
+    """Whenever tasks are cancelled, no connection is lost for the others."""
+    made(server).close()
+
+    async def run():
+        news = await AsyncUriFilter.open("news", redis=server.url, connections=2)
+        for round_ in range(30):
+            tasks = [asyncio.create_task(news.insert(f"{round_}/{n}")) for n in range(8)]
+            for turns in range(8):
+                for _ in range(turns * round_ % 11):
+                    await asyncio.sleep(0)
+                tasks[turns].cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        told = await asyncio.gather(*(news.insert(f"end {n}") for n in range(40)))
+        await news.close()
+        return told
+
+    assert asyncio.run(run()) == [True] * 40
+
+
+REFUSED = "no connection became free in 0.3 s, as all 1 are in use: raise connections=.*gave up after 0.3 s"
+
+
+def test_the_patience_of_threads(redis70):
+    """Who finds no connection within ``timeouts.total`` hears why, and may ask again; nothing of it was sent."""
+    made(redis70).close()
+    with UriFilter.open("news", redis=redis70.url, connections=1, timeouts=Timeouts(reply=30, total=0.3)) as news:
+        first = threading.Thread(target=news.insert, args=("a",))
+        redis70.suspend()
+        try:
+            first.start()
+            wait_until(lambda: news._session.pending._owners, "the first asks")
+            time.sleep(0.05)
+            with pytest.raises(ServerUnavailable, match=REFUSED) as caught:
+                news.insert("b")
+        finally:
+            redis70.resume()
+        first.join()
+        assert type(caught.value) is ServerUnavailable
+        assert (news.insert("a"), news.insert("b", retry=caught.value)) == (False, True)
+
+
+def test_the_patience_of_tasks(redis70):
+    """The same, awaited."""
+    made(redis70).close()
+
+    async def run():
+        timeouts = Timeouts(reply=30, total=0.3)
+        news = await AsyncUriFilter.open("news", redis=redis70.url, connections=1, timeouts=timeouts)
+        redis70.suspend()
+        try:
+            first = asyncio.create_task(news.insert("a"))
+            await asyncio.sleep(0)
+            with pytest.raises(ServerUnavailable, match=REFUSED) as caught:
+                await news.insert("b")
+        finally:
+            redis70.resume()
+        assert await first is True
+        assert type(caught.value) is ServerUnavailable
+        assert (await news.insert("a"), await news.insert("b", retry=caught.value)) == (False, True)
+        await news.close()
+
+    asyncio.run(run())
+
+
+def test_forked_while_threads_ask(server):
+    """A child of a process whose connections are all in use has connections of its own, and all of them."""
+    with made(server, connections=4) as news:
+        end = threading.Event()
+
+        def ask(n: int) -> None:
+            while not end.is_set():
+                news.insert(f"parent {n}")
+
+        threads = [threading.Thread(target=ask, args=(n,)) for n in range(16)]
+        for thread in threads:
+            thread.start()
+        children = []
+        for _ in range(10):
+            if (pid := os.fork()) == 0:
+                answers = in_threads(8, lambda n: news.insert(f"child {n % 4}"))
+                os._exit(sum(each is True for each in answers) if all(a in {True, False} for a in answers) else 99)
+            children.append(pid)
+            time.sleep(0.005)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+        end.set()
+        for thread in threads:
+            thread.join()
+        assert sum(codes) == 4
+        assert collections.Counter(news.contains_many([f"child {n}" for n in range(4)])) == {1: 4}
