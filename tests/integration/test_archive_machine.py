@@ -53,12 +53,14 @@ class Model:
         epoch: of the filter.
         sure: items that were told to be new, with the epoch; they must be seen until they expire.
         maybe: items that may be seen; all others must be new.
+        forgotten: items that may be listed as forgotten.
     """
 
     window: float
     epoch: int = 0
     sure: dict[int, int] = field(default_factory=dict)
     maybe: set[int] = field(default_factory=set)
+    forgotten: set[int] = field(default_factory=set)
 
     def must_see(self) -> set[int]:
         return {item for item, epoch in self.sure.items() if self.epoch - epoch < self.window}
@@ -99,6 +101,7 @@ class Machine(RuleBasedStateMachine):
             if age == 0:
                 self.live.sure[item] = self.live.epoch
             self.live.maybe.add(item)
+            self.live.forgotten.discard(item)
             self.ever.add(item)
 
     @rule()
@@ -112,14 +115,16 @@ class Machine(RuleBasedStateMachine):
             self.live.check(item, int(there))
             self.live.sure.pop(item, None)
             self.live.maybe.discard(item)
+            self.live.forgotten.add(item)
 
     @precondition(lambda self: "period" in self.options)
     @rule()
     def rotate(self):
         before = copy.deepcopy(self.live)
         self.live.epoch = self.news.rotate().epoch
-        if self.options["retention"] == "rolling":  # what was closed is written back, and forgetting is not
-            self.archived.sure |= before.sure
+        if self.options["retention"] == "rolling":  # the closed slice is written back, and the list of forgotten is not
+            kept = before.sure.items()
+            self.archived.sure |= {item: epoch for item, epoch in kept if item not in self.archived.forgotten}
             self.closed |= self.ever
 
     @rule(full=st.booleans())
@@ -193,6 +198,7 @@ class Machine(RuleBasedStateMachine):
         epoch = int(self.meta()["epoch"])
         ages = dict(zip(ITEMS, self.news.contains_many(ITEMS), strict=True))
         live = Model(self.live.window, epoch, maybe={item for item, age in ages.items() if age})
+        live.forgotten = {item for item, age in ages.items() if not age and item in self.ever}
         for each in known:
             each.epoch = epoch
             live.sure |= {item: each.sure[item] for item in each.must_see()}
