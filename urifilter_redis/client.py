@@ -18,7 +18,8 @@ from urifilter_redis.flows.union import union
 from urifilter_redis.opened import OpenedFilter
 from urifilter_redis.protocol.config import FilterSettings, Settings
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
-from urifilter_redis.transport.connections import Address, Connector
+from urifilter_redis.transport.addresses import Address
+from urifilter_redis.transport.connections import Connector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.batch import Batch
     from urifilter_redis.flows.checkpoint import Written
     from urifilter_redis.flows.rotation import Rotation
+    from urifilter_redis.packed import PackedFilter
 
 __all__ = ["UriFilter", "drop_filter", "list_filters"]
 
@@ -64,11 +66,18 @@ class UriFilter(OpenedFilter):
 
     Make one with ``create`` or ``open``; it may be shared by threads and used after a fork. As a context manager
     it closes itself.
+
+    Out of pickle, or as a copy, it is opened by its first call, which raises as ``open`` does, and ConfigMismatch if
+    there is another filter of the name by then. No password goes through pickle: ``URIFILTER_REDIS_URL`` and
+    ``URIFILTER_ARCHIVE`` give it. One that was opened with a client object is neither pickled nor copied (TypeError).
     """
 
-    def __init__(self, connector: Connector, session: Session) -> None:
-        super().__init__(session)
-        self._connector = connector
+    _connector: Connector
+
+    @classmethod
+    def _unpacked(cls, packed: PackedFilter) -> Self:
+        connector = Connector(Address(packed.server), packed.timeouts, packed.connections)
+        return cls(connector, packed.session(), packed)
 
     @classmethod
     def create(  # noqa: PLR0913 - the settings of a filter
@@ -180,6 +189,7 @@ class UriFilter(OpenedFilter):
         return opened
 
     def _run(self, flow: Flow[T]) -> T:
+        flow = flow if self._unopened is None else self._opened_first(flow)
         return drive(flow, self._connector, self._session.check)
 
     def _ask(

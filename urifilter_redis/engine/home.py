@@ -83,9 +83,11 @@ class Home(Protocol):
     name is somebody else's, and not listed.
 
     Attributes:
-        shown: the address without user and password.
+        url: the address.
+        shown: the same without user and password.
     """
 
+    url: str
     shown: str
 
     def read(self, key: Key) -> Flow[bytes | None]:

@@ -13,7 +13,7 @@ from urifilter_redis.engine.async_driver import drive
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.http_api import DEFAULT_PATH, FILTERS_PATH
 from urifilter_redis.protocol.outcomes import Unanswered
-from urifilter_redis.sdk.api import API, TIMEOUTS
+from urifilter_redis.sdk.api import API, TIMEOUTS, Client
 from urifilter_redis.sdk.responses import failed, judged, told
 from urifilter_redis.transport.loops import PerLoop
 
@@ -66,7 +66,7 @@ class _AsyncConnector:
         await self._clients.close()
 
 
-class AsyncFilterAPIClient:
+class AsyncFilterAPIClient(Client):
     """Asks the service, awaited: the methods of ``FilterAPIClient``, with its arguments, answers and errors."""
 
     def __init__(
@@ -77,7 +77,7 @@ class AsyncFilterAPIClient:
         timeouts: Timeouts = TIMEOUTS,
         path: str = DEFAULT_PATH,
     ) -> None:
-        self._api = API(url, access_token, timeouts, path)
+        super().__init__(url, access_token, timeouts=timeouts, path=path)
         self._connector = _AsyncConnector(self._api)
 
     async def _run(self, flow: Flow[T]) -> T:

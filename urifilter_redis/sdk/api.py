@@ -15,7 +15,15 @@ from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.errors import BadItem, FilterAPIError, UriFilterError, call_to_resume
 from urifilter_redis.flows.items import listed
-from urifilter_redis.http_api import ATTEMPT_HEADER, COMMANDS, DEFAULT_PORT, FILTERS_PATH, KEY_HEADER, write_json
+from urifilter_redis.http_api import (
+    ATTEMPT_HEADER,
+    COMMANDS,
+    DEFAULT_PATH,
+    DEFAULT_PORT,
+    FILTERS_PATH,
+    KEY_HEADER,
+    write_json,
+)
 from urifilter_redis.protocol.call_ids import PROOF_LIFE
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.sdk.asked import Asked, Part
@@ -23,11 +31,13 @@ from urifilter_redis.sdk.responses import BAD_RESPONSE, told
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import Self
 
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.calls import Arguments
 
-__all__ = ["API", "TIMEOUTS"]
+__all__ = ["API", "TIMEOUTS", "Client"]
+
 
 #: The environment's address of the service, and token.
 URL_VARIABLE = "URIFILTER_API_URL"
@@ -51,6 +61,40 @@ CONNECTIONS = 32
 KEEP_ALIVE = 60.0
 
 
+class Client:
+    """What both clients are: settings, which go through pickle, and no connection before it is needed."""
+
+    _api: API
+
+    def __init__(
+        self,
+        url: str | None = None,
+        access_token: str | None = None,
+        *,
+        timeouts: Timeouts = TIMEOUTS,
+        path: str = DEFAULT_PATH,
+    ) -> None:
+        self._api = API(url, access_token, timeouts, path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._unpacked, (*self._packed(), None, self._api.token is not None or self._api.forgot_token)
+
+    def __copy__(self) -> Self:
+        return self._unpacked(*self._packed(), self._api.token, self._api.forgot_token)
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self.__copy__()
+
+    def _packed(self) -> tuple[str, Timeouts, str]:
+        return str(self._api.url), self._api.session.timeouts, self._api.path
+
+    @classmethod
+    def _unpacked(cls, url: str, timeouts: Timeouts, path: str, token: str | None, had_token: bool) -> Self:  # noqa: FBT001 - by pickle
+        made = cls(url, token, timeouts=timeouts, path=path)
+        made._api.forgot_token = had_token and made._api.token is None
+        return made
+
+
 class API:
     """What both clients share: everything but the sending."""
 
@@ -69,7 +113,8 @@ class API:
             raise ValueError(f"the service's address is a URL such as http://127.0.0.1:{DEFAULT_PORT}, and not {url!r}")
         if token is not None and not (token.isascii() and token.isprintable()):
             raise ValueError("a token is printable ASCII")
-        self.path = path
+        self.path, self.token = path, token
+        self.forgot_token = False
         shown = str(self.url)
         self.session = Session(FilterKeys(DEFAULT_PREFIX, "any"), shown, timeouts, where=f"the service at {shown}")
         self.options: dict[str, Any] = {
@@ -78,6 +123,12 @@ class API:
             "limits": httpx.Limits(max_connections=CONNECTIONS, keepalive_expiry=KEEP_ALIVE),
             "trust_env": False,  # a proxy is for what is crawled
         }
+
+    def check_token(self) -> None:
+        """Raise FilterAPIError if there was a token, which pickle leaves out, and the environment has none."""
+        if self.forgot_token:
+            text = f"{self.session.where}: pickle leaves the token out: set {TOKEN_VARIABLE}"
+            raise FilterAPIError(text, error_code="unauthorized")
 
     @staticmethod
     def path_of(filter_typeid: str) -> str:
@@ -111,6 +162,7 @@ class API:
 
     def get(self, path: str) -> Flow[dict[str, Any]]:
         """Read what may be read any number of times."""
+        self.check_token()
         request = Request.of(("GET", path, "", b""))
         yield from exchange(self.session, [request])
         if request.error is not None:
@@ -123,6 +175,7 @@ class API:
         Raises:
             FilterAPIError: with what did arrive.
         """
+        self.check_token()
         for part in asked.parts:
             if part.reply is None:
                 try:

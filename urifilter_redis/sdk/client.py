@@ -12,7 +12,7 @@ import httpx
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.http_api import DEFAULT_PATH, FILTERS_PATH
 from urifilter_redis.protocol.outcomes import Unanswered
-from urifilter_redis.sdk.api import API, TIMEOUTS
+from urifilter_redis.sdk.api import API, TIMEOUTS, Client
 from urifilter_redis.sdk.responses import failed, judged
 
 if TYPE_CHECKING:
@@ -66,8 +66,10 @@ class _Connector:
             client.close()
 
 
-class FilterAPIClient:
+class FilterAPIClient(Client):
     """Asks the service, blocking; it may be shared by threads and used after a fork. A context manager.
+
+    It goes through pickle without its token, which ``URIFILTER_API_TOKEN`` gives there.
 
     Args:
         url: of the service; None: ``URIFILTER_API_URL``, else ``http://127.0.0.1:8000``.
@@ -91,7 +93,7 @@ class FilterAPIClient:
         timeouts: Timeouts = TIMEOUTS,
         path: str = DEFAULT_PATH,
     ) -> None:
-        self._api = API(url, access_token, timeouts, path)
+        super().__init__(url, access_token, timeouts=timeouts, path=path)
         self._connector = _Connector(self._api)
 
     def _run(self, flow: Flow[T]) -> T:

@@ -42,7 +42,7 @@ class FolderHome:
 
     def __init__(self, root: str) -> None:
         self.root = Path(root)
-        self.shown = self.root.as_uri()
+        self.url = self.shown = self.root.as_uri()
 
     def read(self, key: Key) -> Flow[bytes | None]:
         """Read a file; a registration from the disk, because it tells whether the archive is there."""
