@@ -95,8 +95,9 @@ class AsyncUriFilter(OpenedFilter):
             redis: a URL or a ``redis.asyncio.Redis``; None: ``URIFILTER_REDIS_URL``, else the embedded server.
             prefix: what all keys begin with.
             timeouts: how long to wait for the server, and for a free connection to it (``total``).
-            connections: how many there may be to the server at most, in each event loop; callers wait for a free one in
-                their order; None: 64. ``max_connections`` in the URL, or of a client that is given, comes first.
+            connections: how many there may be to the server at most, in each process and event loop; callers wait
+                for a free one in their order; None: 64. ``max_connections`` in the URL, or of a client that is given,
+                comes first.
 
         Raises:
             ValueError: a setting is not possible.
@@ -137,8 +138,9 @@ class AsyncUriFilter(OpenedFilter):
             redis: a URL or a ``redis.asyncio.Redis``; None: ``URIFILTER_REDIS_URL``, else the embedded server.
             prefix: the beginning of all keys.
             timeouts: how long to wait for the server, and for a free connection to it (``total``).
-            connections: how many there may be to the server at most, in each event loop; callers wait for a free one in
-                their order; None: 64. ``max_connections`` in the URL, or of a client that is given, comes first.
+            connections: how many there may be to the server at most, in each process and event loop; callers wait
+                for a free one in their order; None: 64. ``max_connections`` in the URL, or of a client that is given,
+                comes first.
 
         Raises:
             FilterNotFound: there is none of that name.

@@ -116,8 +116,9 @@ class UriFilter(OpenedFilter):
             redis: a URL or a ``redis.Redis``; None: ``URIFILTER_REDIS_URL``, else the embedded server.
             prefix: what all keys begin with.
             timeouts: how long to wait for the server, and for a free connection to it (``total``).
-            connections: how many there may be to the server at most, in each process; callers wait for a free one in
-                their order; None: 64. ``max_connections`` in the URL, or of a client that is given, comes first.
+            connections: how many there may be to the server at most, in each process and event loop; callers wait
+                for a free one in their order; None: 64. ``max_connections`` in the URL, or of a client that is given,
+                comes first.
 
         Raises:
             ValueError: a setting is not possible.
@@ -158,8 +159,9 @@ class UriFilter(OpenedFilter):
             redis: a URL or a ``redis.Redis``; None: ``URIFILTER_REDIS_URL``, else the embedded server.
             prefix: the beginning of all keys.
             timeouts: how long to wait for the server, and for a free connection to it (``total``).
-            connections: how many there may be to the server at most, in each process; callers wait for a free one in
-                their order; None: 64. ``max_connections`` in the URL, or of a client that is given, comes first.
+            connections: how many there may be to the server at most, in each process and event loop; callers wait
+                for a free one in their order; None: 64. ``max_connections`` in the URL, or of a client that is given,
+                comes first.
 
         Raises:
             FilterNotFound: there is none of that name.
