@@ -20,7 +20,8 @@ from urifilter_redis.flows.union import union
 from urifilter_redis.opened import OpenedFilter
 from urifilter_redis.protocol.config import FilterSettings, Settings
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
-from urifilter_redis.transport.connections import Address, AsyncConnector
+from urifilter_redis.transport.addresses import Address
+from urifilter_redis.transport.connections import AsyncConnector
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.batch import Batch
     from urifilter_redis.flows.checkpoint import Written
     from urifilter_redis.flows.rotation import Rotation
+    from urifilter_redis.packed import PackedFilter
 
 __all__ = ["AsyncUriFilter"]
 
@@ -42,11 +44,20 @@ class AsyncUriFilter(OpenedFilter):
 
     The methods are those of ``UriFilter``, with the same arguments, answers and errors. A call of a cancelled task may
     have inserted its items: ``unresolved`` has the call, and ``retry=`` gets its answers.
+
+    A filter that comes out of pickle, or is a copy, opens at its first call. That call raises as ``open`` does, and
+    ConfigMismatch if another filter has the name by then. No password goes through pickle: ``URIFILTER_REDIS_URL`` and
+    ``URIFILTER_ARCHIVE`` give it. A filter that was opened with a client object is neither pickled nor copied: it
+    raises TypeError.
     """
 
-    def __init__(self, connector: AsyncConnector, session: Session) -> None:
-        super().__init__(session)
-        self._connector = connector
+    _asynchronous = True
+    _connector: AsyncConnector
+
+    @classmethod
+    def _unpacked(cls, packed: PackedFilter) -> Self:
+        connector = AsyncConnector(Address(packed.server), packed.timeouts, packed.connections)
+        return cls(connector, packed.session(), packed)
 
     @classmethod
     async def create(  # noqa: PLR0913 - the settings of a filter
@@ -170,6 +181,9 @@ class AsyncUriFilter(OpenedFilter):
         return opened
 
     async def _run(self, flow: Flow[T]) -> T:
+        if self._unopened is not None:
+            await self._connector.find()
+            flow = self._opened_first(flow)
         self._connector.check_loop()
         return await drive(flow, self._connector)
 
@@ -182,7 +196,8 @@ class AsyncUriFilter(OpenedFilter):
         retry: UriFilterError | None = None,
     ) -> T:
         """Ask about items; call ``read`` with the batch once it has all answers, and return its result."""
-        self._connector.check_loop()
+        if self._unopened is None:
+            self._connector.check_loop()
         batch = items.batch_of(self._session, command, items.listed(uris), retry, max_age)
         with self._session.pending.hold(batch):
             return read(await self._run(items.resolve(self._session, batch)))

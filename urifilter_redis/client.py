@@ -18,7 +18,8 @@ from urifilter_redis.flows.union import union
 from urifilter_redis.opened import OpenedFilter
 from urifilter_redis.protocol.config import FilterSettings, Settings
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
-from urifilter_redis.transport.connections import Address, Connector
+from urifilter_redis.transport.addresses import Address
+from urifilter_redis.transport.connections import Connector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.batch import Batch
     from urifilter_redis.flows.checkpoint import Written
     from urifilter_redis.flows.rotation import Rotation
+    from urifilter_redis.packed import PackedFilter
 
 __all__ = ["UriFilter", "drop_filter", "list_filters"]
 
@@ -64,11 +66,19 @@ class UriFilter(OpenedFilter):
 
     Make one with ``create`` or ``open``. Threads may share it, and a forked child may use it. It is a context manager
     that closes itself.
+
+    A filter that comes out of pickle, or is a copy, opens at its first call. That call raises as ``open`` does, and
+    ConfigMismatch if another filter has the name by then. No password goes through pickle: ``URIFILTER_REDIS_URL`` and
+    ``URIFILTER_ARCHIVE`` give it. A filter that was opened with a client object is neither pickled nor copied: it
+    raises TypeError.
     """
 
-    def __init__(self, connector: Connector, session: Session) -> None:
-        super().__init__(session)
-        self._connector = connector
+    _connector: Connector
+
+    @classmethod
+    def _unpacked(cls, packed: PackedFilter) -> Self:
+        connector = Connector(Address(packed.server), packed.timeouts, packed.connections)
+        return cls(connector, packed.session(), packed)
 
     @classmethod
     def create(  # noqa: PLR0913 - the settings of a filter
@@ -179,6 +189,7 @@ class UriFilter(OpenedFilter):
         return opened
 
     def _run(self, flow: Flow[T]) -> T:
+        flow = flow if self._unopened is None else self._opened_first(flow)
         return drive(flow, self._connector, self._session.check)
 
     def _ask(

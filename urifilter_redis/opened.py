@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.flows.items import unresolved
+from urifilter_redis.flows.lifecycle import open_
+from urifilter_redis.packed import PackedFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any, Self
 
     from urifilter_redis.engine.session import Restored, Session
+    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.errors import AnswerLost
     from urifilter_redis.protocol.config import Config, FilterSettings
     from urifilter_redis.protocol.meta import View
@@ -17,11 +22,46 @@ if TYPE_CHECKING:
 __all__ = ["OpenedFilter"]
 
 
-class OpenedFilter:
-    """The attributes of ``UriFilter`` and ``AsyncUriFilter``."""
+T = TypeVar("T")
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+
+class OpenedFilter:
+    """The attributes of ``UriFilter`` and ``AsyncUriFilter``.
+
+    A filter that comes out of pickle, or is a copy, is opened anew by its first call.
+    """
+
+    _asynchronous = False
+
+    def __init__(self, connector: Any, session: Session, unopened: PackedFilter | None = None) -> None:
+        self._connector, self._session, self._unopened = connector, session, unopened
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._unpacked, (self._packed().without_secrets(),)
+
+    def __copy__(self) -> Self:
+        return self._unpacked(self._packed())
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self.__copy__()
+
+    @classmethod
+    def _unpacked(cls, packed: PackedFilter) -> Self:
+        """Make the filter, not opened yet; nothing is connected."""
+        raise NotImplementedError
+
+    def _packed(self) -> PackedFilter:
+        return self._unopened or PackedFilter.of(self._session, self._connector.packed(), self._connector.connections)
+
+    def _opened_first(self, flow: Flow[T]) -> Flow[T]:
+        """Open a filter that was unpacked, and then go on with a flow."""
+        unopened, session = self._unopened, self._session
+        if unopened is not None:
+            if unopened.archive is not None and session.home is None:
+                session.home = open_home(unopened.archive.unpacked(), asynchronous=self._asynchronous)
+            yield from open_(session, unopened.config.uid)
+            self._unopened = None
+        return (yield from flow)
 
     @property
     def name(self) -> str:

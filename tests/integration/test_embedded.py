@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -318,3 +320,16 @@ def test_log_is_bounded(data):
     (data / "valkey.log").write_bytes(b"x" * (2 << 20))
     with make():
         assert (data / "valkey.log").stat().st_size < 1 << 20
+
+
+def test_a_filter_that_goes_through_pickle(data):
+    """Its copies join the server with their first call, and hold it until they are closed."""
+    with make() as news:
+        assert news.insert("a") is True
+        packed, copied = pickle.dumps(news), copy.copy(news)
+        assert copied._connector._address.embedded is None
+    with copied:
+        assert copied.insert_many(["a", "b"]) == [1, 0]
+    with pickle.loads(packed) as again:
+        assert again.insert_many(["b", "c"]) == [1, 0]
+    assert wait_until(lambda: not processes(data), "the server ends") is True

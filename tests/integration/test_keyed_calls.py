@@ -11,7 +11,8 @@ from urifilter_redis import UriFilter, UriFilterError
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.protocol.call_ids import CallKey
 from urifilter_redis.service.filters import Filters
-from urifilter_redis.transport.connections import Address, AsyncConnector
+from urifilter_redis.transport.addresses import Address
+from urifilter_redis.transport.connections import AsyncConnector
 from urifilter_redis.transport.sharing import SharedConnector
 
 KEY = CallKey("0123456789abcdef/7/1")

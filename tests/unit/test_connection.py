@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 
 import pytest
 
 import urifilter_redis
-from urifilter_redis import ServerUnavailable, UriFilter
-from urifilter_redis.transport.connections import without_password
+from urifilter_redis import ArchiveError, ServerUnavailable, UriFilter
+from urifilter_redis.transport.addresses import Packed, without_password
 
 
 @pytest.mark.parametrize(
@@ -47,3 +48,34 @@ def test_no_address(url):
     with pytest.raises(ValueError, match="address is a URL such as") as caught:
         UriFilter.open("news", redis=url)
     assert "sec" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "packed"),
+    [
+        ("redis://localhost:6379/0", "redis://localhost:6379/0"),
+        ("rediss://me:secret@h:1/2?ssl_ca_certs=%2Fa%2Bb&max_connections=9", "rediss://h:1/2?ssl_ca_certs=%2Fa%2Bb&max_connections=9"),
+        ("redis://h?password=secret&db=2&username=secret&ssl_password=secret", "redis://h?db=2"),
+        ("redis://h?pass%77ord=secret", "redis://h"),
+        ("unix:///tmp/s?db=1&password=secret", "unix:///tmp/s?db=1"),
+        ("mongodb://me:secret@a:1,b:2/x?authSource=admin", "mongodb://a:1,b:2/x?authSource=admin"),
+        ("mongodb+srv://h/x?tlsCertificateKeyFilePassword=secret", "mongodb+srv://h/x"),
+        ("mongodb://h/x?authMechanismProperties=AWS_SESSION_TOKEN:secret", "mongodb://h/x"),
+        ("file:///tmp/a%20b", "file:///tmp/a%20b"),
+    ],
+)  # fmt: skip
+def test_nothing_secret_is_pickled(url, packed, monkeypatch):
+    """The rest of an address goes through pickle; what was left out is the environment's, of the same place."""
+    monkeypatch.delenv("VARIABLE", raising=False)
+    there = pickle.loads(pickle.dumps(Packed(url, "the address", "VARIABLE").without_secrets()))
+    assert there.url == packed
+    if url == packed:
+        assert there.unpacked() == url
+        return
+    with pytest.raises(ArchiveError, match="the address: .* set VARIABLE to the same address with both"):
+        there.unpacked()
+    monkeypatch.setenv("VARIABLE", url)
+    assert there.unpacked() == url
+    monkeypatch.setenv("VARIABLE", "redis://elsewhere/0")
+    with pytest.raises(ArchiveError, match="it names another place"):
+        there.unpacked()

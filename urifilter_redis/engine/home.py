@@ -85,9 +85,11 @@ class Home(Protocol):
     list anything under such a name, because it does not belong to a filter.
 
     Attributes:
-        shown: the home's address without user and password.
+        url: the home's address.
+        shown: the same without user and password.
     """
 
+    url: str
     shown: str
 
     def read(self, key: Key) -> Flow[bytes | None]:

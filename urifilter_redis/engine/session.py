@@ -110,10 +110,14 @@ class Session:
 
     def learn(self, meta: dict[str, str]) -> Config:
         """Note the configuration and live slices of shard 0's ``meta``; return the configuration."""
-        self._config = Config.from_meta(meta, self.where)
-        self._digester = Digester(self._config.normalize, hasher(self._config.hash, self._config.seed))
-        self._first_view = View.from_meta(meta, self.where)
-        return self._config
+        config = Config.from_meta(meta, self.where)
+        self.assume(config, View.from_meta(meta, self.where))
+        return config
+
+    def assume(self, config: Config, view: View) -> None:
+        """Note a configuration and live slices that were read before."""
+        self._config, self._first_view = config, view
+        self._digester = Digester(config.normalize, hasher(config.hash, config.seed))
 
     def view(self, shard: int) -> View:
         """Return the shard's live slices as they were last read; shard 0's if none were read of this shard."""

@@ -92,13 +92,17 @@ def create(session: Session, settings: Settings, *, large: bool = False) -> Flow
 
 
 @then_check_rights
-def open_(session: Session) -> Flow[Config]:
+def open_(session: Session, uid: str | None = None) -> Flow[Config]:
     """Open the filter; complete it if it is half made, and restore the shards that are missing, damaged or older.
+
+    Args:
+        session: of the filter.
+        uid: that it must have; None: any.
 
     Raises:
         FilterNotFound: there is no filter of this name, and this user knows of no archive of it.
         ConfigMismatch: the named archive has another filter of this name; or the caller named an archive, and the
-            filter was made without one.
+            filter was made without one; or the filter has another uid than ``uid``.
         SliceLost: ``meta`` is missing beside a slice.
         ArchiveMissing: there is no filter, but this user has opened one with an archive. It was not named now, or does
             not have the filter. Or the named archive is not the filter's.
@@ -107,6 +111,7 @@ def open_(session: Session) -> Flow[Config]:
     yield from _learn_time(session)
     meta = yield from read_first(session)
     if meta and meta.get("phase") != "dropping":
+        _check_uid(session, uid, meta.get("uid", ""))
         session.learn(meta)
         yield from _attend(session, meta)
         yield from keep_listed(session)
@@ -119,6 +124,7 @@ def open_(session: Session) -> Flow[Config]:
         if today and not reply:  # meta is made before today and removed after it, and was read after it here
             raise SliceLost(f"{session.where}: meta is missing beside {keys.slice('today')}: drop the filter")
         raise FilterNotFound(f"{session.where}: there is no such filter: create it first")
+    _check_uid(session, uid, config.uid)
     yield from _bring_back(session, config)
     return session.config
 
@@ -133,6 +139,12 @@ def names(session: Session) -> Flow[list[str]]:
     keys = [type(session.keys)(session.keys.prefix, name) for name in known]
     exist = yield from ask(session, *(("EXISTS", each.shard(0).meta) for each in keys))
     return [name for name, there in zip(known, exist, strict=True) if there]
+
+
+def _check_uid(session: Session, wanted: str | None, found: str) -> None:
+    if wanted not in {None, found}:
+        text = f"it was dropped and created anew: its uid is {found} and not {wanted}: open it anew"
+        raise ConfigMismatch(f"{session.where}: {text}", {"uid": (wanted, found)})
 
 
 def _learn_time(session: Session) -> Flow[None]:

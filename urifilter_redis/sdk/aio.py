@@ -13,7 +13,7 @@ from urifilter_redis.engine.async_driver import drive
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.http_api import DEFAULT_PATH, FILTERS_PATH
 from urifilter_redis.protocol.outcomes import Unanswered
-from urifilter_redis.sdk.api import API
+from urifilter_redis.sdk.api import API, Client
 from urifilter_redis.sdk.reaching import TIMEOUTS
 from urifilter_redis.sdk.responses import failed, told
 from urifilter_redis.transport.loops import PerLoop
@@ -72,7 +72,7 @@ class _AsyncConnector:
         await self._clients.close()
 
 
-class AsyncFilterAPIClient:
+class AsyncFilterAPIClient(Client):
     """An asyncio client of the HTTP service.
 
     Tasks may share it. Each event loop and each forked child gets connections of its own. As a context manager it
@@ -111,7 +111,7 @@ class AsyncFilterAPIClient:
         verify: Verify = None,
         proxy: str | None = None,
     ) -> None:
-        self._api = API(url, access_token, timeouts, path, verify, proxy)
+        super().__init__(url, access_token, timeouts=timeouts, path=path, verify=verify, proxy=proxy)
         self._connector = _AsyncConnector(self._api)
 
     async def _run(self, flow: Flow[T]) -> T:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
 
@@ -15,21 +16,31 @@ from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.session import Session
 from urifilter_redis.errors import BadItem, FilterAPIError, UriFilterError
 from urifilter_redis.flows.items import listed
-from urifilter_redis.http_api import ATTEMPT_HEADER, COMMANDS, DEFAULT_PORT, FILTERS_PATH, KEY_HEADER, write_json
+from urifilter_redis.http_api import (
+    ATTEMPT_HEADER,
+    COMMANDS,
+    DEFAULT_PATH,
+    DEFAULT_PORT,
+    FILTERS_PATH,
+    KEY_HEADER,
+    write_json,
+)
 from urifilter_redis.protocol.call_ids import PROOF_LIFE
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.sdk.asked import Asked, Part
-from urifilter_redis.sdk.reaching import checked, first_of, trusted
+from urifilter_redis.sdk.reaching import TIMEOUTS, checked, first_of, trusted
 from urifilter_redis.sdk.responses import BAD_RESPONSE, judged, told
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import Self
 
     from urifilter_redis.engine.steps import Flow, Timeouts
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.sdk.reaching import Verify
 
-__all__ = ["API"]
+__all__ = ["API", "Client"]
+
 
 #: The environment's address of the service, and token.
 URL_VARIABLE = "URIFILTER_API_URL"
@@ -48,6 +59,45 @@ CONNECTIONS = 32
 
 #: Seconds after which an idle connection is not used again; the service keeps them longer.
 KEEP_ALIVE = 60.0
+
+
+class Client:
+    """The part of both clients that needs no connection; it goes through pickle and can be copied."""
+
+    _api: API
+
+    def __init__(  # noqa: PLR0913 - all settings of a client
+        self,
+        url: str | None = None,
+        access_token: str | None = None,
+        *,
+        timeouts: Timeouts = TIMEOUTS,
+        path: str = DEFAULT_PATH,
+        verify: Verify = None,
+        proxy: str | None = None,
+    ) -> None:
+        self._api = API(url, access_token, timeouts, path, verify, proxy)
+        self._more: dict[str, Any] = {"timeouts": timeouts, "path": path, "verify": verify, "proxy": proxy}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if isinstance(self._more["verify"], ssl.SSLContext):
+            raise TypeError("a client with an ssl.SSLContext cannot be pickled: give verify= a file or folder")
+        if "@" in urlsplit(self._more["proxy"] or "").netloc:
+            raise TypeError("a client whose proxy has a password cannot be pickled: make a client in each process")
+        had_token = self._api.token is not None or self._api.forgot_token
+        return self._unpacked, (str(self._api.url), self._more, None, had_token)
+
+    def __copy__(self) -> Self:
+        return self._unpacked(str(self._api.url), self._more, self._api.token, self._api.forgot_token)
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self.__copy__()
+
+    @classmethod
+    def _unpacked(cls, url: str, more: dict[str, Any], token: str | None, had_token: bool) -> Self:  # noqa: FBT001 - by pickle
+        made = cls(url, token, **more)
+        made._api.forgot_token = had_token and made._api.token is None
+        return made
 
 
 class API:
@@ -76,7 +126,8 @@ class API:
             raise ValueError(f"the service's address is a URL such as http://127.0.0.1:{DEFAULT_PORT}, and not {url!r}")
         if token is not None and not (token.isascii() and token.isprintable()):
             raise ValueError("a token is printable ASCII")
-        self.path = path
+        self.path, self.token = path, token
+        self.forgot_token = False
         shown = str(self.url)
         first = first_of(timeouts)
         self.session = Session(FilterKeys(DEFAULT_PREFIX, "any"), shown, first, where=f"the service at {shown}")
@@ -89,6 +140,12 @@ class API:
             "verify": trusted(verify),
             "proxy": None if proxy is None else checked(proxy),
         }
+
+    def check_token(self) -> None:
+        """Raise FilterAPIError if there was a token, which pickle leaves out, and the environment has none."""
+        if self.forgot_token:
+            text = f"{self.session.where}: pickle leaves the token out: set {TOKEN_VARIABLE}"
+            raise FilterAPIError(text, error_code="unauthorized")
 
     @staticmethod
     def path_of(filter_typeid: str) -> str:
@@ -144,6 +201,7 @@ class API:
         Raises:
             FilterAPIError: the service refused, or could not be reached.
         """
+        self.check_token()
         request = Request.of(("GET", path, "", b""))
         yield from exchange(self.session, [request])
         if request.error is not None:
@@ -162,6 +220,7 @@ class API:
         Raises:
             FilterAPIError: a part got no answer; the error has the answers that arrived.
         """
+        self.check_token()
         for part in asked.parts:
             if part.reply is None:
                 try:

@@ -12,7 +12,7 @@ import httpx
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.http_api import DEFAULT_PATH, FILTERS_PATH
 from urifilter_redis.protocol.outcomes import Unanswered
-from urifilter_redis.sdk.api import API
+from urifilter_redis.sdk.api import API, Client
 from urifilter_redis.sdk.reaching import TIMEOUTS
 from urifilter_redis.sdk.responses import failed
 
@@ -68,13 +68,15 @@ class _Connector:
             client.close()
 
 
-class FilterAPIClient:
+class FilterAPIClient(Client):
     """A blocking client of the HTTP service.
 
     Threads may share it, and a forked child may go on using it. As a context manager it closes its connections.
 
     A request that inserts carries a key, and the client repeats it under this key until its answer arrives. So "new" is
     answered exactly once, even if an answer is lost on the way.
+
+    It goes through pickle without its token, which ``URIFILTER_API_TOKEN`` gives there.
 
     Args:
         url: the service's address; None: ``URIFILTER_API_URL``, else ``http://127.0.0.1:8000``.
@@ -106,7 +108,7 @@ class FilterAPIClient:
         verify: Verify = None,
         proxy: str | None = None,
     ) -> None:
-        self._api = API(url, access_token, timeouts, path, verify, proxy)
+        super().__init__(url, access_token, timeouts=timeouts, path=path, verify=verify, proxy=proxy)
         self._connector = _Connector(self._api)
 
     def _run(self, flow: Flow[T]) -> T:

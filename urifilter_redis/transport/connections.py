@@ -11,7 +11,6 @@ import functools
 import os
 import socket
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
 
 import redis
 import redis.asyncio
@@ -21,8 +20,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
 
 from urifilter_redis.engine.steps import Timeouts
-from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.protocol.outcomes import Unanswered, Unsent
+from urifilter_redis.transport.addresses import Address, without_password
 from urifilter_redis.transport.loops import PerLoop, lent, stays
 from urifilter_redis.transport.places import CONNECTIONS, Turn, places_of
 
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from urifilter_redis.protocol.calls import Arguments
-    from urifilter_redis.transport.embedded import EmbeddedServer
+    from urifilter_redis.transport.addresses import Packed
 
-__all__ = ["Address", "AsyncConnector", "Connector", "check_url", "without_password"]
+__all__ = ["AsyncConnector", "Connector", "check_url"]
 
 # What redis-py raises for an error reply; the last two are ConnectionErrors and close the connection.
 _REFUSALS = (ResponseError, AuthenticationError, BusyLoadingError)
@@ -42,21 +41,6 @@ _IMPOSSIBLE = (LookupError, TypeError, ValueError, AttributeError)
 
 #: What no server can be behind, as long as none ever was: a name that does not resolve, a socket that is not there.
 _NOWHERE = (socket.gaierror, FileNotFoundError)
-
-#: The environment's address of the server.
-URL_VARIABLE = "URIFILTER_REDIS_URL"
-
-
-def without_password(url: str) -> str:
-    """Return an address that may be shown: no password, no query, nothing that could be part of either."""
-    parts = urlsplit(url)
-    named = [each for each in (*parse_qs(parts.query).get("db", []), parts.path[1:]) if each.isdigit()]
-    database = named[0] if named else "0"
-    if parts.scheme == "unix":
-        return f"unix://{parts.path}{'' if database == '0' else f'?db={database}'}"
-    user = f"{parts.username or ''}:***@" if "@" in parts.netloc else ""
-    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or "localhost"
-    return f"{parts.scheme}://{user}{host}:{parts.port or 6379}/{database}"
 
 
 def _from_url(kind: Any, retry: Any, url: str, timeouts: Timeouts, connections: int = CONNECTIONS) -> Any:
@@ -85,6 +69,13 @@ def check_url(url: str) -> None:
     _from_url(redis.Redis, None, url, Timeouts())
 
 
+def _packed(address: Address | None) -> Packed:
+    if address is None:
+        text = "a filter that was opened with a client object is neither pickled nor copied"
+        raise TypeError(f"{text}: open it with the server's address (redis='redis://…'), or anew in the other process")
+    return address.packed()
+
+
 def _limit(given: object, connections: int | None) -> int:
     """Return how many connections there may be."""
     if connections is None:
@@ -94,44 +85,6 @@ def _limit(given: object, connections: int | None) -> int:
     if isinstance(connections, bool) or not isinstance(connections, int) or connections < 1:
         raise ValueError(f"connections is a whole number from 1 up and not {connections!r}")
     return connections
-
-
-def _acquire() -> EmbeddedServer:
-    try:
-        from urifilter_redis.transport import embedded  # noqa: PLC0415 - needs file locks, which not every platform has
-    except ModuleNotFoundError as error:
-        text = "no server was named, and there is no embedded one for this platform"
-        raise ServerUnavailable(f"{text}: give the address of a Redis (--redis, redis=, {URL_VARIABLE})") from error
-    return embedded.acquire()
-
-
-class Address:
-    """Where the server is: what the caller gave, else the environment's, else the embedded server.
-
-    Attributes:
-        url: of the server.
-        embedded: the embedded server, which this holds until it is closed; or None.
-
-    Raises:
-        ServerUnavailable: the embedded server is wanted and cannot be had.
-    """
-
-    def __init__(self, given: str | None = None) -> None:
-        self.embedded: EmbeddedServer | None = None
-        self.url = given or os.environ.get(URL_VARIABLE) or ""
-        if not self.url:
-            self.embedded = _acquire()
-            self.url = self.embedded.url
-
-    def revive(self) -> None:
-        """See to it that the embedded server runs, whoever killed it; the caller asks again."""
-        if self.embedded is not None:
-            self.embedded.revive()
-
-    def close(self) -> None:
-        """Leave the embedded server."""
-        if self.embedded is not None:
-            self.embedded.close()
 
 
 def _unsent(error: Exception, *, reached: bool) -> Unsent:
@@ -159,11 +112,12 @@ class Connector:
     def __init__(self, given: Address | redis.Redis, timeouts: Timeouts, connections: int | None = None) -> None:
         self._address = given if isinstance(given, Address) else None
         self._reached = self._address is not None and self._address.embedded is not None
-        self._patience, limit = timeouts.total, _limit(given, connections)
+        self.connections, self._patience, limit = connections, timeouts.total, _limit(given, connections)
         if isinstance(given, Address):
-            self._make: Callable[[], redis.Redis] = functools.partial(_connect, given.url, timeouts, limit)
-            self._make()  # raises for an impossible address; nothing is connected
-            self.shown = without_password(given.url)
+            self._make: Callable[[], redis.Redis] = functools.partial(_connect, given, timeouts, limit)
+            if given.is_found:
+                self._make()  # raises for an impossible address; nothing is connected
+            self.shown = given.shown
         elif isinstance(given, redis.Redis):
             self._make, self.shown = lambda: given, _shown(given)
         else:
@@ -173,7 +127,7 @@ class Connector:
 
     def send(self, commands: Sequence[Arguments]) -> list[Any]:
         """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
-        pool = self._client().connection_pool
+        pool = self.client.connection_pool
         places, turn, connection = places_of(pool), Turn(), None
         try:
             if not places.enter(turn) and not places.wait(turn, self._patience):
@@ -193,9 +147,19 @@ class Connector:
             finally:
                 places.leave(turn)
 
-    def _client(self) -> redis.Redis:
+    @property
+    def client(self) -> redis.Redis:
+        """redis-py's, of this process."""
         process = os.getpid()
         return self._clients.get(process) or self._clients.setdefault(process, self._make())
+
+    def packed(self) -> Packed:
+        """Return the server's address, for a filter that is opened anew; see ``Address.packed``.
+
+        Raises:
+            TypeError: a client was given.
+        """
+        return _packed(self._address)
 
     def close(self) -> None:
         """Close what was opened here; a client that the caller gave stays open."""
@@ -216,11 +180,12 @@ class AsyncConnector:
     ) -> None:
         self._address = given if isinstance(given, Address) else None
         self._reached = self._address is not None and self._address.embedded is not None
-        self._patience, limit = timeouts.total, _limit(given, connections)
+        self.connections, self._patience, limit = connections, timeouts.total, _limit(given, connections)
         if isinstance(given, Address):
-            make = functools.partial(_connect_async, given.url, timeouts, limit)
-            make()  # raises for an impossible address; nothing is connected
-            self.shown = without_password(given.url)
+            make = functools.partial(_connect_async, given, timeouts, limit)
+            if given.is_found:
+                make()  # raises for an impossible address; nothing is connected
+            self.shown = given.shown
             self._clients = PerLoop(make, _close_async)
         elif isinstance(given, redis.asyncio.Redis):
             self.shown = _shown(given)
@@ -258,6 +223,19 @@ class AsyncConnector:
             finally:
                 places.leave(turn)
 
+    async def find(self) -> None:
+        """Find the address, if that was put off: in a thread, because starting the embedded server takes a while."""
+        if self._address is not None and not self._address.is_found:
+            await asyncio.to_thread(self._address.find)
+
+    def packed(self) -> Packed:
+        """Return the server's address, for a filter that is opened anew; see ``Address.packed``.
+
+        Raises:
+            TypeError: a client was given.
+        """
+        return _packed(self._address)
+
     async def close(self) -> None:
         """Close what was opened in this loop; a client that the caller gave stays open."""
         await self._clients.close()
@@ -269,12 +247,12 @@ async def _close_async(client: Any) -> None:
     await client.aclose()
 
 
-def _connect(url: str, timeouts: Timeouts, connections: int) -> Any:
-    return _from_url(redis.Redis, redis.retry.Retry(NoBackoff(), 0), url, timeouts, connections)
+def _connect(address: Address, timeouts: Timeouts, connections: int) -> Any:
+    return _from_url(redis.Redis, redis.retry.Retry(NoBackoff(), 0), address.url, timeouts, connections)
 
 
-def _connect_async(url: str, timeouts: Timeouts, connections: int) -> Any:
-    return _from_url(redis.asyncio.Redis, redis.asyncio.retry.Retry(NoBackoff(), 0), url, timeouts, connections)
+def _connect_async(address: Address, timeouts: Timeouts, connections: int) -> Any:
+    return _from_url(redis.asyncio.Redis, redis.asyncio.retry.Retry(NoBackoff(), 0), address.url, timeouts, connections)
 
 
 def _send(connection: Any, commands: Sequence[Arguments]) -> list[Any]:

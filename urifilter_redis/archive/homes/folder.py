@@ -46,7 +46,7 @@ class FolderHome:
 
     def __init__(self, root: str) -> None:
         self.root = Path(root)
-        self.shown = self.root.as_uri()
+        self.url = self.shown = self.root.as_uri()
 
     def read(self, key: Key) -> Flow[bytes | None]:
         """Read a file. A registration is read from the disk itself, because it shows whether the archive is there."""

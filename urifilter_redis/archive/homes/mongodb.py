@@ -57,7 +57,7 @@ class MongoHome:
     """
 
     def __init__(self, url: str, *, asynchronous: bool = False) -> None:
-        self._url, self._asynchronous = url, asynchronous
+        self.url, self._asynchronous = url, asynchronous
         try:
             parsed = parse_uri(url) if url.startswith("mongodb://") else None
         except (InvalidURI, ConfigurationError, ValueError):  # not shown: its text may have a part of the password
@@ -70,7 +70,7 @@ class MongoHome:
         self.shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/{database}"
         self._name = database
         self._clients = PerLoop(
-            lambda: pymongo.AsyncMongoClient(self._url, **self._waits()), lambda client: client.close()
+            lambda: pymongo.AsyncMongoClient(self.url, **self._waits()), lambda client: client.close()
         )
         self._client: Any = None
         self._owner = 0
@@ -81,11 +81,11 @@ class MongoHome:
         if self._asynchronous:
             return self._clients.get()[self._name]
         if self._client is None or self._owner != os.getpid():  # a pymongo client cannot be used after a fork
-            self._client, self._owner = pymongo.MongoClient(self._url, **self._waits()), os.getpid()
+            self._client, self._owner = pymongo.MongoClient(self.url, **self._waits()), os.getpid()
         return self._client[self._name]
 
     def _waits(self) -> dict[str, Any]:
-        given = urlsplit(self._url).query.lower()
+        given = urlsplit(self.url).query.lower()
         return {name: value for name, value in WAITS.items() if f"{name.lower()}=" not in given}
 
     @property

@@ -1,0 +1,274 @@
+"""Clients go through pickle and can be copied: what comes out opens anew by address at its first call."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import multiprocessing
+import pickle
+import ssl
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+import redis
+import redis.asyncio
+from support.proxy import Fault, HttpProxy, Proxy, first
+
+from urifilter_redis import (
+    AnswerLost,
+    AsyncUriFilter,
+    BadItem,
+    ConfigMismatch,
+    FilterAPIError,
+    FilterNotFound,
+    ServerUnavailable,
+    Timeouts,
+    UriFilter,
+    drop_filter,
+)
+from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPIClient
+
+WAYS = {f"protocol {n}": lambda made, n=n: pickle.loads(pickle.dumps(made, n)) for n in range(2, 6)}
+WAYS |= {"copy": copy.copy, "deepcopy": copy.deepcopy}
+SETTINGS = {"capacity": 10_000, "error_rate": 1e-9, "shards": 3}
+
+
+@pytest.fixture(params=WAYS)
+def way(request):
+    return WAYS[request.param]
+
+
+def insert(news, uris):
+    """What a worker of a pool does."""
+    return news.insert_many(uris)
+
+
+def insert_awaited(news, uris):
+    return asyncio.run(_insert(news, uris))
+
+
+async def _insert(news, uris):
+    async with news:
+        return await news.insert_many(uris)
+
+
+def test_filter(way, server):
+    """It has the same settings and answers, and is a client of its own."""
+    timeouts = Timeouts(total=7)
+    news = UriFilter.create("news", redis=server.url, prefix="x", timeouts=timeouts, connections=3, **SETTINGS)
+    news.insert("a")
+    with news, way(news) as again:
+        assert (again.name, again.server, again.config) == (news.name, news.server, news.config)
+        assert again.insert_many(["a", "b"]) == [1, 0]
+        assert news.insert_many(["b"]) == [1]
+        assert (again._session.timeouts, again._session.keys.prefix, again._connector.connections) == (timeouts, "x", 3)
+        assert again._session.ids.client != news._session.ids.client
+        with way(again) as third:
+            assert third.contains("b")
+
+
+def test_awaited_filter(way, server):
+    """The same, in any event loop."""
+
+    async def run():
+        async with await AsyncUriFilter.create("news", redis=server.url, **SETTINGS) as news:
+            assert await news.insert("a") is True
+            async with way(news) as again:
+                assert again.config == news.config
+                told = await asyncio.gather(*(again.insert(each) for each in "aabb"))
+                assert sorted(told) == [False, False, False, True]
+            return way(news)
+
+    assert insert_awaited(asyncio.run(run()), ["a", "b", "c"]) == [1, 1, 0]
+
+
+def test_nothing_is_asked_before_the_first_call(redis70):
+    """So whatever is wrong is raised by a call, and not by the pool that hands the filter over."""
+    packed = pickle.dumps(UriFilter.create("news", redis=redis70.url, **SETTINGS))
+    drop_filter("news", redis=redis70.url)
+    again = pickle.loads(packed)
+    assert again.config.capacity == 10_000
+    for _ in range(2):
+        with pytest.raises(FilterNotFound):
+            again.insert("a")
+    again.close()
+
+
+@pytest.mark.parametrize("kind", [UriFilter, AsyncUriFilter])
+def test_another_filter_by_now(kind, redis70):
+    """Another of the name, though its settings are the same, is refused each time, with both uids."""
+    UriFilter.create("news", redis=redis70.url, **SETTINGS).close()
+
+    def ask(news):
+        return insert(news, ["a"]) if kind is UriFilter else insert_awaited(news, ["a"])
+
+    opened = kind.open("news", redis=redis70.url)
+    old = opened if kind is UriFilter else asyncio.run(_itself(opened))
+    packed = pickle.dumps(old)
+    drop_filter("news", redis=redis70.url)
+    with UriFilter.create("news", redis=redis70.url, **SETTINGS) as new:
+        again = pickle.loads(packed)
+        for _ in range(2):
+            with pytest.raises(ConfigMismatch, match="dropped and created anew") as caught:
+                ask(again)
+            assert caught.value.differences == {"uid": (old.config.uid, new.config.uid)}
+        assert new.contains("a") is False
+
+
+async def _itself(opening):
+    return await opening
+
+
+@pytest.mark.parametrize("start", ["spawn", "fork"])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_pool_of_processes(start, redis70):
+    """Workers get the filter as an argument: each item is new once over all; errors come back whole."""
+    news = UriFilter.create("news", redis=redis70.url, **SETTINGS)
+    awaited = asyncio.run(_itself(AsyncUriFilter.open("news", redis=redis70.url)))
+    context = multiprocessing.get_context(start)
+    with news, ProcessPoolExecutor(2, mp_context=context) as pool:
+        some = [[f"{n}" for n in range(part, part + 40)] for part in range(0, 60, 20)]
+        told = list(pool.map(insert, [news] * 3, some, timeout=100))
+        told += list(pool.map(insert_awaited, [awaited] * 3, some, timeout=100))
+        assert sum(ages.count(0) for ages in told) == 80
+        with pytest.raises(BadItem) as caught:
+            pool.submit(insert, news, ["a", float("nan")]).result(60)
+        assert caught.value.indices == [1]
+
+
+def test_multiprocessing_pool(redis70):
+    """So do those of multiprocessing, which hang on what cannot be unpickled."""
+    spawning, news = multiprocessing.get_context("spawn"), UriFilter.create("news", redis=redis70.url, **SETTINGS)
+    with news, spawning.Pool(1) as pool:
+        assert pool.apply_async(insert, (news, ["a", "b"])).get(60) == [0, 0]
+
+
+def test_with_its_archive(redis70, folder):
+    """It knows its archive, from which it is brought back; one that the environment named later is not asked."""
+    news = UriFilter.create("news", redis=redis70.url, archive=folder, **SETTINGS)
+    news.insert("a")
+    news.checkpoint()
+    packed = pickle.dumps(news)
+    with redis70.client() as admin:
+        admin.flushall()
+    with pickle.loads(packed) as again:
+        assert again.insert_many(["a", "b"]) == [1, 0]
+        assert again.restored.checkpoint == 1
+        assert again.checkpoint().number == 2
+
+
+def test_no_password_travels(make_server, monkeypatch):
+    """The environment gives it, in an address of the same place; without one the error names the variable."""
+    server = make_server(requirepass="sesame")
+    news = UriFilter.create("news", redis=server.url, **SETTINGS)
+    packed = pickle.dumps(news)
+    assert b"sesame" not in packed
+    again = pickle.loads(packed)
+    assert b"sesame" not in pickle.dumps(copy.copy(news))
+    with pytest.raises(ServerUnavailable, match=r"set URIFILTER_REDIS_URL to .* with both \(it is not set\)"):
+        again.insert("a")
+    monkeypatch.setenv("URIFILTER_REDIS_URL", "redis://:sesame@localhost:1/0")
+    with pytest.raises(ServerUnavailable, match=r"it names another place") as caught:
+        again.insert("a")
+    assert "sesame" not in str(caught.value)
+    monkeypatch.setenv("URIFILTER_REDIS_URL", server.url)
+    assert again.insert("a") is True
+    assert pickle.loads(pickle.dumps(again)).insert("a") is False
+    monkeypatch.delenv("URIFILTER_REDIS_URL")
+    assert copy.deepcopy(news).insert("a") is False  # a copy stays here, and needs no environment
+
+
+@pytest.mark.parametrize("way", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_filter_of_a_client_object(way, redis70):
+    """It is refused, and the error says what to do."""
+    UriFilter.create("news", redis=redis70.url, **SETTINGS).close()
+    with redis.Redis.from_url(redis70.url) as client:
+        news = UriFilter.open("news", redis=client)
+        with pytest.raises(TypeError, match="open it with the server's address"):
+            way(news)
+
+    async def run():
+        async with redis.asyncio.Redis.from_url(redis70.url) as client:
+            news = await AsyncUriFilter.open("news", redis=client)
+            with pytest.raises(TypeError, match="open it with the server's address"):
+                way(news)
+
+    asyncio.run(run())
+
+
+def test_retry_of_an_error_that_went_through_pickle(redis70):
+    """It has the answers, and is refused in words as ``retry=``; a copy is as good as the error itself."""
+    UriFilter.create("news", redis=redis70.url, **SETTINGS).close()
+    items, quick = [f"u{n}" for n in range(50)], Timeouts(reply=0.2, total=0.3)
+    with Proxy(redis70.port) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=quick) as news:
+        news.insert("the script is loaded now")
+        proxy.plan = first(Fault.PASS, *[Fault.CUT_AFTER] * 50)
+        with pytest.raises(AnswerLost) as caught:
+            news.insert_many(items)
+        proxy.plan = first()
+        told = pickle.loads(pickle.dumps(caught.value))
+        assert (told.answers, told.items) == (caught.value.answers, items)
+        with pytest.raises(ValueError, match="retry= takes what insert raised .* this error went through pickle"):
+            news.insert_many(items, retry=told)
+        assert news.insert_many(items, retry=copy.deepcopy(caught.value)) == [0] * 50
+
+
+def test_retry_of_an_error_of_the_sdk_that_went_through_pickle(service, redis70):
+    """The same for the SDK's."""
+    UriFilter.create("news", redis=redis70.url, **SETTINGS).close()
+    port, quick = int(service.url.rsplit(":", 1)[1]), Timeouts(connect=1, reply=1, total=0.3)
+    with HttpProxy(port, first(*[Fault.CUT_AFTER] * 99)) as proxy, FilterAPIClient(proxy.url, timeouts=quick) as api:
+        with pytest.raises(FilterAPIError) as caught:
+            api.insert_many("news", ["a", "b"])
+        proxy.plan = first()
+        told = pickle.loads(pickle.dumps(caught.value))
+        assert (told.error_code, told.answers, told.items) == ("answer_lost", [None, None], ["a", "b"])
+        with pytest.raises(ValueError, match="retry= takes what insert raised .* this error went through pickle"):
+            api.insert_many("news", ["a", "b"], retry=told)
+        assert api.insert_many("news", ["a", "b"], retry=copy.copy(caught.value)) == [0, 0]
+
+
+@pytest.fixture
+def api(service, redis70):
+    UriFilter.create("news", redis=redis70.url, **SETTINGS).close()
+    return FilterAPIClient(service.url, timeouts=Timeouts(total=9))
+
+
+def test_sdk(way, api):
+    """Its clients have the same address, path and timeouts."""
+    assert api.insert_many("news", ["a"]) == [0]
+    with api, way(api) as again:
+        assert again.insert_many("news", ["a", "b"]) == [1, 0]
+        assert again._api.session.timeouts == Timeouts(total=9)
+
+    async def run():
+        async with way(AsyncFilterAPIClient(api._api.session.server)) as awaited:
+            return await awaited.insert_many("news", ["b", "c"])
+
+    assert asyncio.run(run()) == [1, 0]
+
+
+def test_no_token_travels(api, monkeypatch):
+    """The environment gives it; without one the first call says so, and nothing is sent. A copy has it."""
+    with FilterAPIClient(api._api.session.server, "sesame") as client:
+        packed = pickle.dumps(client)
+        assert b"sesame" not in packed
+        assert copy.copy(client)._api.token == "sesame"
+        again = pickle.loads(packed)
+        for each in (again, copy.copy(again), pickle.loads(pickle.dumps(again))):
+            with pytest.raises(FilterAPIError, match="set URIFILTER_API_TOKEN") as caught:
+                each.insert_many("news", ["a"])
+            assert caught.value.error_code == "unauthorized"
+        monkeypatch.setenv("URIFILTER_API_TOKEN", "sesame")
+        with pickle.loads(packed) as again:
+            assert again.insert_many("news", ["a"]) == [0]
+
+
+def test_sdk_settings(service):
+    """The certificates and the proxy go through pickle; a context, or a proxy's password, is refused in words."""
+    proxied = FilterAPIClient(service.url, proxy="http://127.0.0.1:1", verify="/etc/ssl/certs")
+    assert pickle.loads(pickle.dumps(proxied))._more == proxied._more
+    with pytest.raises(TypeError, match="give verify= a file or folder"):
+        pickle.dumps(FilterAPIClient(service.url, verify=ssl.create_default_context()))
+    with pytest.raises(TypeError, match="proxy has a password"):
+        pickle.dumps(FilterAPIClient(service.url, proxy="http://user:secret@127.0.0.1:1"))

@@ -1,0 +1,61 @@
+"""What goes through pickle of a filter that is open: where it is, and which it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from urifilter_redis.archive.homes.opening import ARCHIVE_VARIABLE
+from urifilter_redis.engine.session import Session
+from urifilter_redis.protocol.keys import FilterKeys
+from urifilter_redis.transport.addresses import Packed
+
+if TYPE_CHECKING:
+    from urifilter_redis.engine.steps import Timeouts
+    from urifilter_redis.protocol.config import Config
+    from urifilter_redis.protocol.meta import View
+
+__all__ = ["PackedFilter"]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedFilter:
+    """A filter to be opened anew, with the same settings.
+
+    Attributes:
+        name: of the filter; prefix: of its keys.
+        server: its address; archive: its archive's, if one was named.
+        insists: the archive was named in the call.
+        timeouts: how long to wait; connections: how many there may be.
+        config: whose uid the filter must still have; view: the live slices as they were last known.
+    """
+
+    name: str
+    prefix: str
+    server: Packed
+    archive: Packed | None
+    insists: bool
+    timeouts: Timeouts
+    connections: int | None
+    config: Config
+    view: View
+
+    @classmethod
+    def of(cls, session: Session, server: Packed, connections: int | None) -> PackedFilter:
+        """Pack a filter, with all secrets."""
+        home, keys = session.home, session.keys
+        archive = None if home is None else Packed(home.url, home.shown, ARCHIVE_VARIABLE)
+        more = (session.insists, session.timeouts, connections, session.config, session.view(0))
+        return cls(keys.name, keys.prefix, server, archive, *more)
+
+    def without_secrets(self) -> PackedFilter:
+        """Return what may leave this process."""
+        archive = None if self.archive is None else self.archive.without_secrets()
+        return replace(self, server=self.server.without_secrets(), archive=archive)
+
+    def session(self) -> Session:
+        """Make the session of the filter that is to be opened."""
+        keys = FilterKeys(self.prefix, self.name)
+        session = Session(keys, self.server.shown, self.timeouts, insists=self.insists)
+        session.assume(self.config, self.view)
+        return session
