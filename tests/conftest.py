@@ -44,6 +44,12 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """Twice as many workers as cores: half of the time a test waits for a server or a process."""
+    return 2 * (os.cpu_count() or 1)
+
+
 def pytest_report_header():
     import urifilter_redis
 

@@ -894,7 +894,7 @@ def test_mongodb_killed_in_a_restore(kept_mongo, redis70, monkeypatch):
 @pytest.fixture
 def async_archive(archive):
     if archive.startswith("mongodb://mock"):
-        pytest.skip("mongomock does not await: URIFILTER_TEST_MONGODB or URIFILTER_TEST_MONGOECO")
+        pytest.skip("mongomock does not await: TEST_URIFILTER_MONGODB or TEST_URIFILTER_MONGOECO")
     return archive
 
 

@@ -129,7 +129,7 @@ def test_killed_at_each_step(retention, method, redis70, folder, tmp_path, kille
 def test_killed_at_each_step_with_mongodb(retention, method, redis70, mongodb, tmp_path, killer):
     """After the last step of each name."""
     if mongodb.startswith("mongodb://mock"):
-        pytest.skip("mongomock is of this process alone: URIFILTER_TEST_MONGODB or URIFILTER_TEST_MONGOECO")
+        pytest.skip("mongomock is of this process alone: TEST_URIFILTER_MONGODB or TEST_URIFILTER_MONGOECO")
     scene = Scene(retention, method, redis70, mongodb, tmp_path)
     last = {name: number for number, name in enumerate(steps_of(scene, killer), 1)}
     kill_at(scene, killer, [(number, "after") for number in sorted(last.values())])

@@ -132,7 +132,7 @@ def flip(path, at=-1) -> None:
 def test_there_and_back(redis70, archive, monkeypatch):
     """Created with --archive, checkpointed, flushed, restored: seen is seen; said on stdout, exit 0."""
     if archive.startswith("mongodb://mock"):
-        pytest.skip("mongomock is of this process alone: URIFILTER_TEST_MONGODB or URIFILTER_TEST_MONGOECO")
+        pytest.skip("mongomock is of this process alone: TEST_URIFILTER_MONGODB or TEST_URIFILTER_MONGOECO")
     monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
     where = ("--archive", archive)
     cli.run(*NEWS, *where)

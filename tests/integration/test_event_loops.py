@@ -83,7 +83,7 @@ def test_loops_in_turn(server):
             loop.close()
 
 
-@pytest.mark.skipif(mongo.kind() == "mongomock", reason="mongomock has no awaited client: set URIFILTER_TEST_MONGOECO")
+@pytest.mark.skipif(mongo.kind() == "mongomock", reason="mongomock has no awaited client: set TEST_URIFILTER_MONGOECO")
 def test_a_second_run_with_an_archive(redis70, mongodb):
     """The archive's connections are a loop's, too."""
     UriFilter.create("news", redis=redis70.url, capacity=1000, archive=mongodb).close()

@@ -25,8 +25,8 @@ CRAWLERS = 8
 
 @pytest.fixture(params=[5_000, pytest.param(47_900, marks=pytest.mark.slow)])
 def lines(request, tmp_path):
-    """110 lines more than that, 40 more of them different; ``URIFILTER_TEST_URLS`` names a file of real ones."""
-    if named := os.environ.get("URIFILTER_TEST_URLS"):
+    """110 lines more than that, 40 more of them different; ``TEST_URIFILTER_URLS`` names a file of real ones."""
+    if named := os.environ.get("TEST_URIFILTER_URLS"):
         return Path(named)
     dice = random.Random(1)
     different = [

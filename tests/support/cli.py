@@ -26,15 +26,9 @@ PATIENCE = 120
 
 def start(*arguments: object, **options) -> subprocess.Popen[bytes]:
     """Start ``urifilter``; without options its streams are pipes."""
-    env = _without_the_tests(options.pop("env", os.environ))
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     command = [sys.executable, "-m", "urifilter_redis.cli", *map(str, arguments)]
-    return subprocess.Popen(command, env=env, **(pipes | options))
-
-
-def _without_the_tests(environment) -> dict[str, str]:
-    """An environment without the tests' own settings, which the service would refuse."""
-    return {name: value for name, value in environment.items() if not name.startswith("URIFILTER_TEST_")}
+    return subprocess.Popen(command, **(pipes | options))
 
 
 def run(*arguments: object, given: bytes = b"", code: int = 0, **options) -> tuple[bytes, str]:
@@ -76,7 +70,7 @@ class _Prepared:
 
     def run(self, arguments: list[str], given: bytes) -> tuple[bytes, bytes, int]:
         os.umask(umask := os.umask(0))
-        inherited = {"cwd": str(Path.cwd()), "umask": umask, "environment": _without_the_tests(os.environ)}
+        inherited = {"cwd": str(Path.cwd()), "umask": umask, "environment": dict(os.environ)}
         pipes = [os.pipe() for _ in range(3)]
         theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
         with socket.socket(socket.AF_UNIX) as connection, ThreadPoolExecutor(3) as threads:

@@ -1,6 +1,6 @@
 """A server that speaks MongoDB's wire protocol: a real one, the emulator mongoeco, or in this process mongomock.
 
-``URIFILTER_TEST_MONGODB`` is the URL of a real mongod. Else mongoeco is run by ``URIFILTER_TEST_MONGOECO``, a Python
+``TEST_URIFILTER_MONGODB`` is the URL of a real mongod. Else mongoeco is run by ``TEST_URIFILTER_MONGOECO``, a Python
 3.13 that has it, or by any that is found; it is an emulator. Else there is mongomock, without a process to kill.
 """
 
@@ -22,8 +22,8 @@ import pytest
 
 from support.servers import PATIENCE, free_port
 
-REAL = "URIFILTER_TEST_MONGODB"
-PYTHON = "URIFILTER_TEST_MONGOECO"
+REAL = "TEST_URIFILTER_MONGODB"
+PYTHON = "TEST_URIFILTER_MONGOECO"
 
 _SERVE = """
 import asyncio, sys

@@ -305,7 +305,7 @@ def test_wrong(text, name, said, toml):
         ("layout = 'cuckoo'", "layout is one of blocked, classic, counting and not 'cuckoo'"),
         ("layout = 'counting'\nretention = 'growing'", "layout counting is for retention forever only"),
         ("retention = 'never'", "retention is one of forever, growing, ring, rolling and not 'never'"),
-        ("retention = 'ring'", "retention ring needs slices (how many) and period (45s, 10m, 6h, 1d, 2w)"),
+        ("retention = 'ring'", "retention ring needs slices (their number) and period (45s, 10m, 6h, 1d, 2w)"),
         ("retention = 'ring'\nslices = 1\nperiod = '1d'", "slices are 2 to 400 for ring, and not 1"),
         ("retention = 'rolling'\nslices = 2\nperiod = 'soon'", "a period is 45s, 10m, 6h, 1d or 2w"),
         ("slices = 3", "slices is not for retention forever"),
