@@ -55,7 +55,15 @@ SILENT = [
 ]
 
 
-@pytest.mark.parametrize(("command", "given", "code"), PRINTING + SILENT)
+def rest(cases, quick=0):
+    """The cases, those after the first few as slow ones."""
+    return [*cases[:quick], *(pytest.param(*each, marks=pytest.mark.slow) for each in cases[quick:])]
+
+
+QUICK = rest(PRINTING, 4)
+
+
+@pytest.mark.parametrize(("command", "given", "code"), [*QUICK, *rest(SILENT)])
 def test_stderr_is_closed(command, given, code):
     """Every command does what it does, and exits with what it means by that; what it would say is lost."""
     out, err = run(*command, given=given, code=code, closed=[2])
@@ -63,7 +71,7 @@ def test_stderr_is_closed(command, given, code):
     assert bool(out) == ((command, given, code) in PRINTING)
 
 
-@pytest.mark.parametrize(("command", "given", "code"), PRINTING)
+@pytest.mark.parametrize(("command", "given", "code"), QUICK)
 def test_stdout_is_closed_and_there_is_something_to_print(command, given, code):
     """That is an error, and said."""
     _, err = run(*command, given=given, code=2, closed=[1])
@@ -72,7 +80,7 @@ def test_stdout_is_closed_and_there_is_something_to_print(command, given, code):
     assert text == "stdout is closed: there is nowhere to print to"
 
 
-@pytest.mark.parametrize(("command", "given", "code"), SILENT)
+@pytest.mark.parametrize(("command", "given", "code"), rest(SILENT, 2))
 def test_stdout_is_closed_and_there_is_nothing_to_print(command, given, code):
     """It is not missed, nor is stderr."""
     run(*command, given=given, code=code, closed=[1, 2])

@@ -67,13 +67,10 @@ def load(make_server, archive, tmp_path, request):
 
 @pytest.mark.parametrize(
     ("load", "archive"),
-    [
-        pytest.param(name, home, marks=() if (name, home) == ("rolling", "folder") else pytest.mark.slow)
-        for name in SETTINGS
-        for home in ("folder", "mongodb")
-    ],
+    [pytest.param(name, home) for name in SETTINGS for home in ("folder", "mongodb")],
     indirect=True,
 )
+@pytest.mark.slow
 def test_killed_under_load(load):
     """What was told before the last finished checkpoint began is seen; nobody gets an empty filter of the same name."""
     server, archive, settings, feeders = load

@@ -114,6 +114,7 @@ def news(redis70):
 # counters
 
 
+@pytest.mark.slow
 def test_counts_over_workers(redis70, news):
     """New and seen are exact over both workers and all connections, whichever is asked, and after a kill -9."""
     with Service(redis70.url, *TWO) as service:
@@ -412,6 +413,7 @@ def test_metrics_in_an_outage(make_server):
                 wait_until(lambda: Metrics(service)("urifilter_filter_up", filter="news") == 1, "not up again")
 
 
+@pytest.mark.slow
 def test_metrics_without_redis_from_the_start(make_server):
     """The filters of the settings are down, and so is Redis."""
     server = make_server("redis70")

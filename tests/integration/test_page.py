@@ -230,6 +230,7 @@ def test_filters(tab, make):
     ]
 
 
+@pytest.mark.slow
 def test_checkpoint(tab, make, archive):
     """It is shown where a filter was written back to and when, or that it was not."""
     kept, forgotten = make("kept", archive=archive), make("forgotten", archive=archive)
@@ -247,6 +248,7 @@ def test_checkpoint(tab, make, archive):
     forgotten.drop()
 
 
+@pytest.mark.slow
 def test_numbers(tab, make):
     """Figures are rounded to what a human reads, and warnings say what to do."""
     now = 1_763_730_000.5
@@ -452,6 +454,7 @@ def test_service_away(browser, redis, make):
             assert page.get_by_label("URIs, one a line").input_value() == "https://example.com/half"
 
 
+@pytest.mark.slow
 def test_not_served(tab, make):
     """What the service refuses for a while, of one filter or of all, is said in its words, until it answers again."""
     make("news")
@@ -479,6 +482,7 @@ def test_not_served(tab, make):
     expect(page.locator("article.stale")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_markup(tab, make):
     """Markup and broken text, from the service or the user, are shown as what they are."""
     news = make()
@@ -507,6 +511,7 @@ def test_markup(tab, make):
     assert page.evaluate("[document.images.length, window.hit]") == [0, None]
 
 
+@pytest.mark.slow
 def test_hidden(tab, make):
     """The page polls every two seconds, not at all while it is hidden, and at once when it is seen again."""
     items = count_polls(tab, "news", make().info().to_dict())
@@ -525,6 +530,7 @@ def test_hidden(tab, make):
     expect(items).to_have_text("4")
 
 
+@pytest.mark.slow
 def test_one_poll_at_a_time(tab, make):
     """A filter whose answer takes long is not asked again meanwhile, and holds up no other."""
     items = count_polls(tab, "quick", make("slow").info().to_dict())
@@ -545,6 +551,7 @@ def test_one_poll_at_a_time(tab, make):
     assert texts(page, "slow", "items") == ["0"]
 
 
+@pytest.mark.slow
 def test_looks(tab, make, tmp_path):
     """Long names, many slices and long URIs fit phones and desktops, light and dark, and can be read."""
     make("n" * 64)

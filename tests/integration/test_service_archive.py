@@ -69,7 +69,7 @@ def listed(service) -> dict:
     return answer.json()
 
 
-@pytest.mark.parametrize("settings", ["", WANTED], ids=["found", "wanted"])
+@pytest.mark.parametrize("settings", ["", pytest.param(WANTED, marks=pytest.mark.slow)], ids=["found", "wanted"])
 def test_an_archive_that_nobody_serves(redis70, nowhere, settings):
     """It starts, lists and answers the filters that Redis has, and names those whose archive is away; of others 503."""
     make(redis70.url, "news", ["a"])
@@ -99,7 +99,7 @@ def test_a_filter_that_is_not_there_yet(redis70, nowhere):
         assert ask(service, "GET", "/healthz").status == 200
 
 
-@pytest.mark.parametrize("point", [True, False], ids=["empty", "gone"])
+@pytest.mark.parametrize("point", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["empty", "gone"])
 def test_an_archive_that_comes_back(redis70, disk, point):
     """Filters are opened with it again by themselves; what only it has, is listed and restored."""
     make(redis70.url, "news", ["a"], archive=disk.url)

@@ -33,7 +33,7 @@ TOKEN = tokens.new()
 AUTHORIZATION = {"Authorization": f"Bearer {TOKEN}"}
 
 #: Cases to draw for each operation, besides those that are enumerated: each border of each rule, each wrong type.
-EXAMPLES = [5, pytest.param(50, marks=pytest.mark.slow)]
+EXAMPLES = [3, pytest.param(50, marks=pytest.mark.slow)]
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +109,7 @@ def test_schemathesis_finds_nothing_without_tokens(alone, examples):
     assert set(tried) == {f"{m.upper()} {p}" for p, ms in document(alone)["paths"].items() for m in ms}, tried
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("examples", EXAMPLES)
 def test_schemathesis_finds_nothing_with_tokens(guarded, examples):
     """The same with a token; without one, or with another, nothing is answered that wants one."""
