@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import json
+import random
 import threading
 
 import pytest
+from support.interleaved import Actor
 from support.killer import Killer
 from support.pipelines import pipelines
 
@@ -24,7 +27,7 @@ from urifilter_redis.archive.format import documents, manifest
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.engine import driver
 from urifilter_redis.engine.steps import Send
-from urifilter_redis.flows import rotation
+from urifilter_redis.flows import lifecycle, rotation
 from urifilter_redis.flows.turn import read_states
 from urifilter_redis.protocol.outcomes import Unanswered
 
@@ -226,6 +229,35 @@ def test_expected_epoch_rotates_once(news, server):
     for wrong in (0, 2, 7):
         with pytest.raises(RotationConflict, match=f"in epoch 1 and not in {wrong}"):
             news.rotate(expected_epoch=wrong)
+
+
+def opened_and_rotated(session, expected=None):
+    yield from lifecycle.open_(session)
+    return (yield from rotation.rotate(session, expected))
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["level", "one behind"])
+def test_expected_epoch_in_any_order(redis70, behind):
+    """Whatever the order in which several processes go on: no shard turns twice in one rotation."""
+    random_ = random.Random(7)
+    for number in range(25):
+        name = f"news{number}"
+        with UriFilter.create(name, redis=redis70.url, **(ROLLING | {"shards": 3})) as made:
+            epochs, expected = [0, 0, 0], 0
+            if behind:  # a rotator died after two shards, and another rotation came
+                dying = Actor(redis70, opened_and_rotated, name=name)
+                while [state.epoch for state in made._run(read_states(made._session))] != [1, 1, 0]:
+                    dying.step()
+                dying.die()
+                made.rotate()
+                states = made._run(read_states(made._session))
+                epochs, expected = [state.epoch for state in states], max(state.epoch for state in states)
+            begin = functools.partial(opened_and_rotated, expected=expected)
+            actors = [Actor(redis70, begin, name=name) for _ in range(4)]
+            while alive := [actor for actor in actors if not actor.ended]:
+                random_.choice(alive).run(random_.randint(1, 12))
+            assert [state.epoch for state in made._run(read_states(made._session))] == [each + 1 for each in epochs]
+            assert made.info().phase == "idle"
 
 
 KILLED = {

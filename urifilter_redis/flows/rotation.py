@@ -80,14 +80,17 @@ def rotate(session: Session, expected_epoch: int | None = None, *, dry_run: bool
     """
     _check_timed(session)
     states = yield from read_states(session)
-    top = max(state.epoch for state in states)
-    token = secrets.token_hex(8)
-    planned: dict[int, int | None] = dict.fromkeys(range(len(states)))
     if expected_epoch is not None:
         token, planned = _of_this_rotation(session, states, expected_epoch)
     if dry_run:
+        top = max(state.epoch for state in states)
         return Rotation(1 + (top if expected_epoch is None else expected_epoch))
-    done = yield from _turn_all(session, planned, token)
+    if expected_epoch is None:
+        done = yield from _turn_all(session, dict.fromkeys(range(len(states))), secrets.token_hex(8))
+    elif _begun(states, expected_epoch):
+        done = yield from _turn_all(session, planned, token)
+    else:
+        done = yield from _turn_and_follow(session, expected_epoch, planned, token)
     if not done.shards:
         raise RotationConflict(f"{session.where}: another process has just rotated it to epoch {done.epoch}")
     return done
@@ -193,8 +196,7 @@ def _of_this_rotation(
     The shards with the highest epoch turn first. From then on their token marks each shard that has turned in this
     rotation.
     """
-    top = max(state.epoch for state in states)
-    begun = top == expected + 1
+    top, begun = max(state.epoch for state in states), _begun(states, expected)
     token = next(state.token for state in states if state.epoch == top) if begun else secrets.token_hex(8)
     left = [n for n, state in enumerate(states) if state.token != token or left_of(state) is not Left.NONE]
     left = [n for n in left if states[n].epoch <= expected or left_of(states[n]) is not Left.NONE]
@@ -203,12 +205,32 @@ def _of_this_rotation(
         why = "another process has rotated it" if top > expected else "it was not rotated so often yet"
         raise RotationConflict(f"{session.where}: {text}: {why}")
     left.sort(key=lambda n: -states[n].epoch)
-    return token, {n: _left_epoch(states[n], token) for n in left}
+    return token, {n: min(_left_epoch(states[n], token), expected) for n in left}
+
+
+def _begun(states: Sequence[ShardState], expected: int) -> bool:
+    """Whether a shard has turned in the rotation from epoch ``expected`` already."""
+    return max(state.epoch for state in states) == expected + 1
 
 
 def _left_epoch(state: ShardState, token: str) -> int:
     """Return the epoch that a shard leaves in this rotation; a shard with the rotation's token has left it already."""
     return state.epoch - 1 if state.token == token else state.epoch
+
+
+def _turn_and_follow(session: Session, expected: int, planned: Mapping[int, int | None], token: str) -> Flow[Rotation]:
+    """Begin the rotation from epoch ``expected``: turn its first shard, then the others under the token of the first.
+
+    Of several processes one turns the first shard. The others follow it, so that a rotation has one token.
+    """
+    first, last = next(iter(planned.items()))
+    begun = yield from _turn_all(session, {first: last}, token)
+    try:
+        token, planned = _of_this_rotation(session, (yield from read_states(session)), expected)
+    except RotationConflict:  # no shard is left
+        return begun
+    done = yield from _turn_all(session, planned, token)
+    return Rotation(max(begun.epoch, done.epoch), begun.shards + done.shards, (*begun.problems, *done.problems))
 
 
 def _turn_all(session: Session, planned: Mapping[int, int | None], token: str) -> Flow[Rotation]:
