@@ -49,6 +49,11 @@ class AsyncUriFilter(OpenedFilter):
     ConfigMismatch if another filter has the name by then. No password goes through pickle: ``URIFILTER_REDIS_URL`` and
     ``URIFILTER_ARCHIVE`` give it. A filter that was opened with a client object is neither pickled nor copied: it
     raises TypeError.
+
+    Example:
+        >>> news = await AsyncUriFilter.create("news", capacity=1000)
+        >>> await news.unique(["https://example.com/a", "https://example.com/a"])
+        ['https://example.com/a']
     """
 
     _asynchronous = True

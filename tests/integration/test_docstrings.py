@@ -60,6 +60,15 @@ def documented(classes):
                     yield pytest.param(name, inspect.getdoc(function) or "", id=f"{name}.{each}")
 
 
+def documented_classes():
+    """The public classes of the library with their docstrings; the asyncio client has its own filters."""
+    for name in urifilter_redis.__all__:
+        found = getattr(urifilter_redis, name)
+        if inspect.isclass(found) and not issubclass(found, Exception):
+            client = "AsyncUriFilter" if name == "AsyncUriFilter" else "UriFilter"
+            yield pytest.param(client, inspect.getdoc(found) or "", id=name)
+
+
 @pytest.mark.parametrize("function", [drop_filter, list_filters, Timeouts], ids=lambda function: function.__name__)
 def test_example_of_a_function(redis70, monkeypatch, function):
     """Each example of a function does what it says."""
@@ -145,7 +154,7 @@ def wanted(example: doctest.Example) -> str:
     return want if example.exc_msg is None else f"Traceback (most recent call last):\n{example.exc_msg}"
 
 
-@pytest.mark.parametrize(("name", "text"), list(documented(CLASSES)))
+@pytest.mark.parametrize(("name", "text"), [*documented(CLASSES), *documented_classes()])
 def test_example(redis70, monkeypatch, folder, name, text):
     """Each example does what it says."""
     monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
@@ -154,12 +163,14 @@ def test_example(redis70, monkeypatch, folder, name, text):
     assert examples, "there is no example"
 
     async def session():
-        names: dict[str, object] = {"UriFilter": UriFilter, "AsyncUriFilter": AsyncUriFilter, "time": time}
+        names: dict[str, object] = {each: getattr(urifilter_redis, each) for each in urifilter_redis.__all__}
+        names["time"] = time
+        given = len(names)
         for each, chosen in FILTERS.items():
             archive = {"archive": folder} if each == "archived" else {}
             made = getattr(urifilter_redis, name).create(each, capacity=1000, **chosen, **archive)
             names[each] = await made if inspect.isawaitable(made) else made
-        opened = list(names.values())[3:]
+        opened = list(names.values())[given:]
         for example in examples:
             found = await run(example.source, names)
             assert doctest.OutputChecker().check_output(wanted(example), found, FLAGS), (example.source, found)

@@ -34,6 +34,10 @@ class Restored:
         begun: the time at which the oldest of these checkpoints began, seconds since 1970; None if the archive had
             none. Items that were inserted after it, and that Redis does not have, count as new once more.
         problems: the damaged parts of the archive; the restore used older ones in their place.
+
+    Example:
+        >>> news.restored is None
+        True
     """
 
     shards: int

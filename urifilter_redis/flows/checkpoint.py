@@ -58,6 +58,10 @@ class Written:
         begun: the server time at which it began, seconds since 1970.
         shards: how many shards were written; the others had not changed since their last checkpoint.
         size: the bytes of the contents of these shards in the archive, old and new.
+
+    Example:
+        >>> archived.checkpoint().shards
+        1
     """
 
     number: int

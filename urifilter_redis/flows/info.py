@@ -52,6 +52,10 @@ class SliceInfo:
         error_rate_now: the probability that an unseen item is answered "seen" by this slice, computed from the fill.
         over_capacity: whether the slice holds more items than it is made for.
         size: the bytes of the bitmaps.
+
+    Example:
+        >>> news.info().live_slices[0].name
+        'today'
     """
 
     name: str
@@ -100,6 +104,10 @@ class FilterInfo(Shape):
         memory: the bytes that the server has allocated for all keys of the filter.
         archived: the part of ``memory`` that is for compressed closed slices (archive ``redis``).
         live_slices: the live slices, from newest to oldest.
+
+    Example:
+        >>> news.info().to_dict()["layout"]
+        'blocked'
     """
 
     name: str

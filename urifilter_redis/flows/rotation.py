@@ -54,6 +54,10 @@ class Rotation:
         epoch: the number of rotations of the filter so far; shards may be behind.
         shards: the number of shards that this process has turned, or whose unfinished turn it has finished.
         problems: the slices of the archive that are missing or corrupt. Their items expire late, never early.
+
+    Example:
+        >>> daily.rotate().epoch
+        1
     """
 
     epoch: int

@@ -29,7 +29,12 @@ FORMAT = 1
 
 
 class FilterSettings(TypedDict, total=False):
-    """The settings of a filter as keyword arguments; ``Settings`` describes them."""
+    """The settings of a filter as keyword arguments; ``Settings`` describes them.
+
+    Example:
+        >>> FilterSettings(capacity=1000, error_rate=1e-6)
+        {'capacity': 1000, 'error_rate': 1e-06}
+    """
 
     capacity: Required[int]
     error_rate: float
@@ -132,6 +137,10 @@ class Config(Shape):
         seed: the seed as text: decimal for mmh3, empty for md5, 32 hex digits for blake2b.
         archive: the place of checkpoints and of rolling's closed slices: an address without user and password, or
             ``redis`` (closed slices only, beside the filter); None: there is none.
+
+    Example:
+        >>> news.config.k
+        12
     """
 
     shards: int

@@ -12,7 +12,12 @@ __all__ = ["Closed", "ShardState", "View"]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The live slices of a shard, from oldest to newest, as a client knows them."""
+    """The live slices of a shard, from oldest to newest, as a client knows them.
+
+    Example:
+        >>> [each.name for each in news.view(0).slices]
+        ['today']
+    """
 
     slices: tuple[Slice, ...]
 
