@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -431,6 +432,14 @@ def test_metrics_without_the_archive(redis70, news):
         found = Metrics(service)
         assert (found("urifilter_redis_up"), found("urifilter_archive_up")) == (1, 0)
         assert found("urifilter_filter_up", filter="news") == 1
+
+
+def test_metrics_before_the_archive_has_answered(redis70):
+    """Its first question is still under way: the archive is not up."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        archive = f"mongodb://127.0.0.1:{silent.getsockname()[1]}/urifilter"
+        with Service(redis70.url, "--archive", archive) as service:
+            assert Metrics(service)("urifilter_archive_up") == 0
 
 
 def test_ready_when_the_filters_of_the_settings_are(redis70):

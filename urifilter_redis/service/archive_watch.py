@@ -34,6 +34,7 @@ class ArchiveWatch:
     Attributes:
         home: the archive.
         away: the reason why the archive cannot be asked; empty if it can.
+        answered: whether the archive answered the last question; False before its first answer.
     """
 
     def __init__(self, home: Home, connector: SharedConnector, again: Callable[[], Awaitable[bool]]) -> None:
@@ -44,7 +45,7 @@ class ArchiveWatch:
             connector: sends the commands of an archive in Redis.
             again: tries once more to open the filters that missed the archive, and returns whether all could be opened.
         """
-        self.home, self.away = home, ""
+        self.home, self.away, self.answered = home, "", False
         self._connector, self._again = connector, again
         self._known: list[str] = []
         self._asking: asyncio.Task[None] | None = None
@@ -79,14 +80,14 @@ class ArchiveWatch:
         else:
             if self.away:
                 log.warning("the archive is back")
-            self.away = ""
+            self.away, self.answered = "", True
         finally:
             self._asking = None
 
     def _note(self, away: str) -> None:
         if not self.away:
             log.warning("the archive cannot be asked, so filters are answered from Redis alone: %s", away)
-        self.away = away
+        self.away, self.answered = away, False
 
     async def _wait(self) -> None:
         done = False

@@ -155,7 +155,7 @@ class Filters:
     @property
     def archive_up(self) -> int | None:
         """1 if the archive answered the last question, 0 if it did not, None if there is no archive."""
-        return None if self._archive is None else int(not self._archive.away)
+        return None if self._archive is None else int(self._archive.answered)
 
     async def open_all(self) -> None:
         """Open all filters, those of the settings first; a problem of any other filter goes into the log.
