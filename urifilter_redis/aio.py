@@ -24,7 +24,6 @@ from urifilter_redis.transport.addresses import Address
 from urifilter_redis.transport.connections import AsyncConnector
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self, Unpack
 
     import redis.asyncio as redis_asyncio
@@ -618,9 +617,7 @@ class AsyncUriFilter(OpenedFilter):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 

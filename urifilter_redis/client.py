@@ -23,7 +23,6 @@ from urifilter_redis.transport.connections import Connector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-    from types import TracebackType
     from typing import Self, Unpack
 
     import redis as redis_py
@@ -619,9 +618,7 @@ class UriFilter(OpenedFilter):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

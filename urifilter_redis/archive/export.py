@@ -30,7 +30,6 @@ from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing,
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
-    from types import TracebackType
     from typing import Self
 
     from urifilter_redis.archive.format.manifest import Content, Manifest
@@ -377,7 +376,5 @@ class ExportedFilter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

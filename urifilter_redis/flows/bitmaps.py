@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from urifilter_redis.archive.contents import nothing
+from urifilter_redis.archive.contents import PIECES_AT_ONCE, nothing
 from urifilter_redis.archive.format.manifest import piece_spans
-from urifilter_redis.engine.queries import ask
+from urifilter_redis.engine.queries import ask, chunked
 from urifilter_redis.errors import SliceLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from urifilter_redis.archive.format.manifest import Content
     from urifilter_redis.bloom.sizing import Slice
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
 
-__all__ = ["fill_of", "pieces_of"]
+__all__ = ["archived", "fill_of", "pieces_of"]
 
 #: Most pieces that are counted in one pipeline.
 PIECES_A_PIPELINE = 64
 
 #: For each byte, how many of its two counters are over 0.
 _COUNTERS = bytes((byte >> 4 > 0) + (byte & 15 > 0) for byte in range(256))
+
+
+class _Writer(Protocol):
+    """A content on its way into an archive."""
+
+    def write(self, pieces: Sequence[bytes]) -> Flow[None]: ...
+
+    def finish(self) -> Flow[Content]: ...
 
 
 def pieces_of(
@@ -46,14 +55,22 @@ def pieces_of(
     return pieces
 
 
+def archived(
+    session: Session, key: str, size: int, writer: _Writer, otherwise: Callable[[], Flow[None]]
+) -> Flow[Content]:
+    """Write a live slice's bitmap of ``size`` bytes into an archive; return its content. Raises as ``pieces_of``."""
+    for spans in chunked(list(piece_spans(size)), PIECES_AT_ONCE):
+        yield from writer.write((yield from pieces_of(session, key, spans, otherwise)))
+    return (yield from writer.finish())
+
+
 def fill_of(session: Session, key: str, slice_: Slice) -> Flow[float]:
     """Return the share of a bitmap's bits that are set (counting: of its counters that are over 0)."""
     if session.config.layout == "counting":
         return (yield from _counters_over_0(session, key, slice_))
     spans = list(piece_spans(slice_.size))
     bits = 0
-    for start in range(0, len(spans), PIECES_A_PIPELINE):
-        some = spans[start : start + PIECES_A_PIPELINE]
+    for some in chunked(spans, PIECES_A_PIPELINE):
         bits += sum((yield from ask(session, *(("BITCOUNT", key, at, at + length - 1) for at, length in some))))
     return bits / (slice_.units if session.config.layout == "classic" else 8 * slice_.size)
 

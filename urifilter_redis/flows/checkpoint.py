@@ -13,14 +13,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.archive.contents import PIECES_AT_ONCE, Writer, cut, verify
-from urifilter_redis.archive.format.manifest import FORMAT, PIECE, Checkpoint, Content, Manifest, piece_spans
+from urifilter_redis.archive.contents import Writer, cut, verify
+from urifilter_redis.archive.format.manifest import FORMAT, PIECE, Checkpoint, Content, Manifest
 from urifilter_redis.archive.format.records import write_forgotten, write_replies
 from urifilter_redis.archive.register import check_registered, note_complete, require_archive
 from urifilter_redis.archive.snapshots import Place, gone, newest, places, publish_checkpoint, to_replace
 from urifilter_redis.engine.queries import ask, scan, server_run, server_time
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, Restoring, RotationConflict
-from urifilter_redis.flows.bitmaps import pieces_of
+from urifilter_redis.flows.bitmaps import archived
 from urifilter_redis.flows.restore import restore
 from urifilter_redis.flows.turn import read_states
 from urifilter_redis.protocol import calls
@@ -237,13 +237,8 @@ class _Attempt:
         return content
 
     def _bitmap(self, state: ShardState, slice_: Slice) -> Flow[Content]:
-        writer, key = self._writer(), self._keys.slice(slice_.name)
-        spans = list(piece_spans(slice_.size))
-        for start in range(0, len(spans), PIECES_AT_ONCE):
-            some = spans[start : start + PIECES_AT_ONCE]
-            moved = functools.partial(self._check_still, state)
-            yield from writer.write((yield from pieces_of(self._session, key, some, moved)))
-        return (yield from writer.finish())
+        key, moved = self._keys.slice(slice_.name), functools.partial(self._check_still, state)
+        return (yield from archived(self._session, key, slice_.size, self._writer(), moved))
 
     def _scanned(
         self, command: str, key: str, encode: Callable[[list[tuple[bytes, Any]]], bytes], writer: Writer

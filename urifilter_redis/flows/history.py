@@ -17,15 +17,14 @@ from urifilter_redis.archive.slices import archive_of
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.engine.queries import ask
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, RotationConflict
-from urifilter_redis.flows.bitmaps import pieces_of
+from urifilter_redis.flows.bitmaps import archived
 from urifilter_redis.flows.turn import piece_count, read_states
 from urifilter_redis.protocol import calls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from urifilter_redis.archive.format.manifest import Content
-    from urifilter_redis.archive.slices import Archive, SliceWriter
+    from urifilter_redis.archive.slices import Archive
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.meta import ShardState
@@ -37,7 +36,11 @@ def archive_closed(session: Session, shard: int, state: ShardState) -> Flow[None
     """Write the closed slice to the archive, read it back, and only then note in ``meta`` that it is there."""
     writer = yield from archive_of(session).writer(session, shard, state)
     try:
-        content = yield from _write_slice(session, writer, shard, state)
+        key, moved = (
+            session.keys.shard(shard).slice("history_1"),
+            functools.partial(_raise_if_moved, session, shard, state),
+        )
+        content = yield from archived(session, key, session.config.bytes, writer, moved)
         yield from _raise_if_moved(session, shard, state)
         closed = Slice("history_1", session.config.units, session.config.bytes)
         known = (session.config, session.keys.name, shard, state, closed)
@@ -54,16 +57,6 @@ def archive_closed(session: Session, shard: int, state: ShardState) -> Flow[None
     nothing_to_build = piece_count(state) if not _others(session, state) else 0
     call = calls.build("archived", session.keys.shard(shard), state, number=nothing_to_build)
     yield from ask(session, call)
-
-
-def _write_slice(session: Session, writer: SliceWriter, shard: int, state: ShardState) -> Flow[Content]:
-    """Write the pieces of history_1."""
-    key, spans = session.keys.shard(shard).slice("history_1"), list(piece_spans(session.config.bytes))
-    for start in range(0, len(spans), PIECES_AT_ONCE):
-        some = spans[start : start + PIECES_AT_ONCE]
-        moved = functools.partial(_raise_if_moved, session, shard, state)
-        yield from writer.write((yield from pieces_of(session, key, some, moved)))
-    return (yield from writer.finish())
 
 
 def _raise_if_moved(session: Session, shard: int, state: ShardState) -> Flow[None]:

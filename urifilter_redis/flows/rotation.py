@@ -84,17 +84,17 @@ def rotate(session: Session, expected_epoch: int | None = None, *, dry_run: bool
     """
     _check_timed(session)
     states = yield from read_states(session)
+    token = secrets.token_hex(8)
+    planned: dict[int, int | None] = dict.fromkeys(range(len(states)))
     if expected_epoch is not None:
         token, planned = _of_this_rotation(session, states, expected_epoch)
     if dry_run:
         top = max(state.epoch for state in states)
         return Rotation(1 + (top if expected_epoch is None else expected_epoch))
-    if expected_epoch is None:
-        done = yield from _turn_all(session, dict.fromkeys(range(len(states))), secrets.token_hex(8))
-    elif _begun(states, expected_epoch):
+    if expected_epoch is None or _begun(states, expected_epoch):
         done = yield from _turn_all(session, planned, token)
     else:
-        done = yield from _turn_and_follow(session, expected_epoch, planned, token)
+        done = yield from _begin(session, expected_epoch, planned, token)
     if not done.shards:
         raise RotationConflict(f"{session.where}: another process has just rotated it to epoch {done.epoch}")
     return done
@@ -222,10 +222,11 @@ def _left_epoch(state: ShardState, token: str) -> int:
     return state.epoch - 1 if state.token == token else state.epoch
 
 
-def _turn_and_follow(session: Session, expected: int, planned: Mapping[int, int | None], token: str) -> Flow[Rotation]:
+def _begin(session: Session, expected: int, planned: Mapping[int, int | None], token: str) -> Flow[Rotation]:
     """Begin the rotation from epoch ``expected``: turn its first shard, then the others under the token of the first.
 
-    Of several processes one turns the first shard. The others follow it, so that a rotation has one token.
+    If several processes begin, one of them turns the first shard. All go on under its token, so that a rotation has
+    one token, and no process takes a shard that another has turned for one that has not.
     """
     first, last = next(iter(planned.items()))
     begun = yield from _turn_all(session, {first: last}, token)

@@ -11,23 +11,20 @@ import httpx
 
 from urifilter_redis.engine.async_driver import drive
 from urifilter_redis.errors import UriFilterError
-from urifilter_redis.http_api import DEFAULT_PATH, FILTERS_PATH
+from urifilter_redis.http_api import FILTERS_PATH
 from urifilter_redis.protocol.outcomes import Unanswered
 from urifilter_redis.sdk.api import API, Client
-from urifilter_redis.sdk.reaching import TIMEOUTS
 from urifilter_redis.sdk.responses import failed, told
 from urifilter_redis.transport.loops import PerLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from types import TracebackType
     from typing import Self
 
-    from urifilter_redis.engine.steps import Flow, Timeouts
+    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.errors import FilterAPIError
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.sdk.asked import Asked
-    from urifilter_redis.sdk.reaching import Verify
 
 __all__ = ["AsyncFilterAPIClient"]
 
@@ -101,18 +98,8 @@ class AsyncFilterAPIClient(Client):
         >>> await client.close()
     """
 
-    def __init__(  # noqa: PLR0913 - what a client can be told
-        self,
-        url: str | None = None,
-        access_token: str | None = None,
-        *,
-        timeouts: Timeouts = TIMEOUTS,
-        path: str = DEFAULT_PATH,
-        verify: Verify = None,
-        proxy: str | None = None,
-    ) -> None:
-        super().__init__(url, access_token, timeouts=timeouts, path=path, verify=verify, proxy=proxy)
-        self._connector = _AsyncConnector(self._api)
+    _connector: _AsyncConnector
+    _connector_of = _AsyncConnector
 
     async def _run(self, flow: Flow[T]) -> T:
         self._connector.check_loop()
@@ -372,7 +359,5 @@ class AsyncFilterAPIClient(Client):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -64,7 +64,7 @@ KEEP_ALIVE = 60.0
 class Client:
     """The part of both clients that needs no connection; it goes through pickle and can be copied."""
 
-    _api: API
+    _connector_of: ClassVar[type[Any]]
 
     def __init__(  # noqa: PLR0913 - all settings of a client
         self,
@@ -77,6 +77,7 @@ class Client:
         proxy: str | None = None,
     ) -> None:
         self._api = API(url, access_token, timeouts, path, verify, proxy)
+        self._connector = self._connector_of(self._api)
         self._more: dict[str, Any] = {"timeouts": timeouts, "path": path, "verify": verify, "proxy": proxy}
 
     def __reduce__(self) -> tuple[Any, ...]:

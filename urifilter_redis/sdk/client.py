@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import httpx
 
 from urifilter_redis.engine.driver import drive
-from urifilter_redis.http_api import DEFAULT_PATH, FILTERS_PATH
+from urifilter_redis.http_api import FILTERS_PATH
 from urifilter_redis.protocol.outcomes import Unanswered
 from urifilter_redis.sdk.api import API, Client
 from urifilter_redis.sdk.reaching import TIMEOUTS
@@ -18,7 +18,6 @@ from urifilter_redis.sdk.responses import failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from types import TracebackType
     from typing import Self
 
     from urifilter_redis.engine.steps import Flow, Timeouts
@@ -98,18 +97,8 @@ class FilterAPIClient(Client):
         >>> client.close()
     """
 
-    def __init__(  # noqa: PLR0913 - what a client can be told
-        self,
-        url: str | None = None,
-        access_token: str | None = None,
-        *,
-        timeouts: Timeouts = TIMEOUTS,
-        path: str = DEFAULT_PATH,
-        verify: Verify = None,
-        proxy: str | None = None,
-    ) -> None:
-        super().__init__(url, access_token, timeouts=timeouts, path=path, verify=verify, proxy=proxy)
-        self._connector = _Connector(self._api)
+    _connector: _Connector
+    _connector_of = _Connector
 
     def _run(self, flow: Flow[T]) -> T:
         return drive(flow, self._connector)
@@ -361,9 +350,7 @@ class FilterAPIClient(Client):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -30,7 +30,6 @@ from urifilter_redis.transport.data_dir import DATA_DIR_VARIABLE, default_data_d
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
     from typing import Self
 
 __all__ = ["EmbeddedServer", "acquire"]
@@ -114,9 +113,7 @@ class EmbeddedServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _join(self) -> None:
