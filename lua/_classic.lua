@@ -1,12 +1,10 @@
 -- Layout classic: k offsets anywhere in m bits, by enhanced double hashing (Dillinger and Manolios 2004).
 -- All sums stay under 2^53, so a double holds them exactly. Products would not, so there are none.
 
-local call = redis.call
-
 -- Calls BITFIELD or BITFIELD_RO with "GET u1 x" or "SET u1 x 1" for each of the k offsets x.
-local function bitfield(command, slice, operation, x, y, value)
-  local m, arguments, n = slice.units, { command, slice.key }, 2
-  for i = 1, slice.k do
+local function bitfield(command, key, m, operation, x, y, value)
+  local arguments, n = { command, key }, 2
+  for i = 1, K do
     arguments[n + 1], arguments[n + 2], arguments[n + 3], arguments[n + 4] = operation, 'u1', x, value
     n = n + (value and 4 or 3)
     x = (x + y) % m
@@ -15,16 +13,15 @@ local function bitfield(command, slice, operation, x, y, value)
   return call(unpack(arguments))
 end
 
-local function start(slice, d0, d1, d2, d3)
-  local m = slice.units
+local function start(m, d0, d1, d2, d3)
   return (d0 + 4294967296 * (d1 % 1048576)) % m, (d2 + 4294967296 * (d3 % 1048576)) % m
 end
 
-local function all_set(slice, x, y)
-  if call('GETBIT', slice.key, x) == 0 then -- most new items end here
+local function all_set(key, m, x, y)
+  if call('GETBIT', key, x) == 0 then -- most new items end here
     return false
   end
-  for _, bit in ipairs(bitfield('BITFIELD_RO', slice, 'GET', x, y)) do
+  for _, bit in ipairs(bitfield('BITFIELD_RO', key, m, 'GET', x, y)) do
     if bit == 0 then return false end
   end
   return true

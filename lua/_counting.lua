@@ -2,19 +2,16 @@
 -- All sums stay under 2^53, so a double holds them exactly. Products would not, so there are none.
 
 local STUCK = 15
-local call = redis.call
-
 -- Returns the distinct offsets of an item and their counters. If a counter is 0, it returns nil, unless every is true.
-local function counters(slice, every, d0, d1, d2, d3)
-  local m = slice.units
+local function counters(key, m, every, d0, d1, d2, d3)
   local x, y = (d0 + 4294967296 * (d1 % 1048576)) % m, (d2 + 4294967296 * (d3 % 1048576)) % m
-  if not every and call('BITFIELD_RO', slice.key, 'GET', 'u4', 4 * x)[1] == 0 then -- most new items end here
+  if not every and call('BITFIELD_RO', key, 'GET', 'u4', 4 * x)[1] == 0 then -- most new items end here
     return nil
   end
-  local offsets, listed, arguments, n = {}, {}, { 'BITFIELD_RO', slice.key }, 2
-  for i = 1, slice.k do
-    if not listed[x] then
-      listed[x] = true
+  local offsets, taken, arguments, n = {}, {}, { 'BITFIELD_RO', key }, 2
+  for i = 1, K do
+    if not taken[x] then
+      taken[x] = true
       offsets[#offsets + 1] = x
       arguments[n + 1], arguments[n + 2], arguments[n + 3] = 'GET', 'u4', 4 * x
       n = n + 3
@@ -22,19 +19,19 @@ local function counters(slice, every, d0, d1, d2, d3)
     x = (x + y) % m
     y = (y + i) % m
   end
-  local values = call(unpack(arguments))
-  for i = 1, every and 0 or #values do
-    if values[i] == 0 then return nil end
+  local counts = call(unpack(arguments))
+  for i = 1, every and 0 or #counts do
+    if counts[i] == 0 then return nil end
   end
-  return offsets, values
+  return offsets, counts
 end
 
-local function set_counters(slice, offsets, values, change)
-  local arguments = { 'BITFIELD', slice.key }
+local function set_counters(key, offsets, counts, change)
+  local arguments = { 'BITFIELD', key }
   for i, offset in ipairs(offsets) do
-    if values[i] ~= STUCK then
+    if counts[i] ~= STUCK then
       local n = #arguments
-      arguments[n + 1], arguments[n + 2], arguments[n + 3], arguments[n + 4] = 'SET', 'u4', 4 * offset, values[i] + change
+      arguments[n + 1], arguments[n + 2], arguments[n + 3], arguments[n + 4] = 'SET', 'u4', 4 * offset, counts[i] + change
     end
   end
   if #arguments > 2 then

@@ -2,15 +2,16 @@
 
 -- Returns a refusal, or nil and the values of meta that the steps need.
 local function fence(uid, epoch, phase, token)
-  local values = redis.call('HMGET', KEYS[1], 'uid', 'epoch', 'phase', 'token', 'pieces', 'slices')
+  local values = redis.call('HMGET', KEYS[1], 'uid', 'epoch', 'phase', 'token', 'pieces', 'slices', 'format')
   local meta = {
     uid = values[1], epoch = values[2], phase = values[3], token = values[4], pieces = tonumber(values[5] or nil),
     slices = values[6],
   }
-  if not meta.uid or meta.phase == 'dropping' then
+  local refusal = check_identity(meta.uid, values[7], uid)
+  if refusal then
+    return refusal
+  elseif meta.phase == 'dropping' then
     return redis.error_reply('NOFILTER there is no filter here')
-  elseif meta.uid ~= uid then
-    return redis.error_reply('MISMATCH the filter was dropped and created anew')
   elseif meta.phase == 'restoring' then
     return redis.error_reply('RESTORING the filter is being restored from its archive')
   elseif meta.epoch ~= epoch or meta.phase ~= phase or (token and meta.token ~= token) then

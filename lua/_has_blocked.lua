@@ -1,12 +1,13 @@
 -- Returns whether a slice has an item; it stops at the first bit that is not set.
-local function has(slice, d0, d1, d2, d3)
-  local start = d0 % slice.units * BLOCK
-  local $words = unpack_words('<$I4s', call('GETRANGE', slice.key, start, start + BLOCK - 1))
-  local bit
+local function has(key, size, d0, d1, d2, d3)
+  local start = d0 % size * BLOCK
+  local $words = unpack_words('<$I4s', call('GETRANGE', key, start, start + BLOCK - 1))
+  local group, bit
   -- @unroll
-  bit = POWER[d$d % 32]
+  group = d$d % 32
+  bit = POWER and POWER[group] or 2 ^ group
   if w$i % (bit + bit) < bit then return false end
-  d$d = (d$d - d$d % 32) / 32
+  d$d = (d$d - group) / 32
   -- @end
   return true
 end

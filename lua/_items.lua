@@ -1,41 +1,29 @@
--- The items of a call: digests of 16 bytes, packed one after the other.
+-- Checks the first keys, and reads the items of a call: digests of 16 bytes, packed one after the other. Encoding bin: ARGV[5] has all of them,
+-- packed; hex: each argument from ARGV[5] on has one, as 32 hex digits.
+-- Needs: base, FIRST_SLICE. Gives: packed, count, max_age.
 
 local MAX_ITEMS = 500 -- keeps one call under 15 ms on a slow server
 
--- Returns the digests of a call, packed; or nil and a refusal. With encoding 'bin' ARGV[first] has all of them, packed;
--- with 'hex' each argument from ARGV[first] on has one, as 32 hex digits.
-local function read_digests(encoding, first)
-  local packed
-  if encoding == 'bin' and #ARGV == first then
-    packed = ARGV[first]
-  elseif encoding == 'hex' then
-    for i = first, #ARGV do
-      if #ARGV[i] ~= 32 or string.find(ARGV[i], '%X') then
-        return nil, redis.error_reply('BADARG item ' .. i - first + 1 .. ' is not 32 hex digits')
-      end
-    end
-    packed = string.gsub(table.concat(ARGV, '', first), '%x%x', function(pair)
-      return string.char(tonumber(pair, 16))
-    end)
-  else
-    return nil, redis.error_reply('BADARG encoding is bin with one argument of items, or hex with one an item')
-  end
-  if #packed == 0 or #packed % 16 ~= 0 or #packed > 16 * MAX_ITEMS then
-    return nil, redis.error_reply('BADARG items are 1 to ' .. MAX_ITEMS .. ' digests of 16 bytes')
-  end
-  return packed
+if KEYS[1] ~= base .. 'meta' or KEYS[FIRST_SLICE - 1] ~= base .. 'forgotten'
+  or (FIRST_SLICE == 4 and KEYS[2] ~= base .. 'replies') then
+  return redis.error_reply('BADARG the first keys are those of the header, and all are of one shard')
 end
-
--- Returns a refusal if an item is of another shard: the top 12 bits of its digest's last word decide.
-local function check_shard(meta, packed)
-  if meta.shards == 1 then
-    return nil
-  end
-  local byte, shards, shard = string.byte, meta.shards, meta.shard
-  for last = 16, #packed, 16 do
-    local low, high = byte(packed, last - 1, last)
-    if (high * 16 + (low - low % 16) / 16) % shards ~= shard then
-      return redis.error_reply('BADARG item ' .. last / 16 .. ' does not belong to shard ' .. shard)
+local packed, max_age = ARGV[5], tonumber(ARGV[3])
+if ARGV[4] == 'hex' then
+  for i = 5, #ARGV do
+    if #ARGV[i] ~= 32 or string.find(ARGV[i], '%X') then
+      return redis.error_reply('BADARG item ' .. i - 4 .. ' is not 32 hex digits')
     end
   end
+  packed = string.gsub(table.concat(ARGV, '', 5), '%x%x', function(pair)
+    return string.char(tonumber(pair, 16))
+  end)
+elseif ARGV[4] ~= 'bin' or #ARGV ~= 5 then
+  return redis.error_reply('BADARG encoding is bin with one argument of items, or hex with one an item')
+end
+local count = #packed / 16
+if count < 1 or count % 1 ~= 0 or count > MAX_ITEMS then
+  return redis.error_reply('BADARG items are 1 to ' .. MAX_ITEMS .. ' digests of 16 bytes')
+elseif not max_age or max_age < 0 or max_age % 1 ~= 0 then
+  return redis.error_reply('BADARG max_age is a whole number, 0 for any age')
 end

@@ -2,11 +2,10 @@
 
 -- Returns a refusal, or nil.
 local function fence_restorer(uid, token)
-  local values = redis.call('HMGET', KEYS[1], 'uid', 'phase', 'restorer')
-  if not values[1] then
-    return redis.error_reply('NOFILTER there is no filter here')
-  elseif values[1] ~= uid then
-    return redis.error_reply('MISMATCH the filter was dropped and created anew')
+  local values = redis.call('HMGET', KEYS[1], 'uid', 'phase', 'restorer', 'format')
+  local refusal = check_identity(values[1], values[4], uid)
+  if refusal then
+    return refusal
   elseif values[2] ~= 'restoring' or values[3] ~= token then
     return redis.error_reply('BADPHASE another process has taken over')
   end

@@ -19,9 +19,10 @@
 -- ARGV[9] late: piece: 1 if it has the whole old history in it, because a closed slice is missing; else 0
 --
 -- Reply: 1.
--- Errors: NOFILTER, MISMATCH, LOST, RESTORING, BADPHASE, BADARG
+-- Errors: NOFILTER, MISMATCH, FORMAT, LOST, RESTORING, BADPHASE, BADARG
 
 -- @include "_keys.lua"
+-- @include "_identity.lua"
 -- @include "_fence.lua"
 -- @include "_check_slices.lua"
 -- @include "_set_oldest.lua"

@@ -12,20 +12,22 @@
 -- does not count.
 --
 -- Reply: meta as it is now, an array of field and value in turn.
--- Errors: NOFILTER, MISMATCH, RESTORING, BADARG
+-- Errors: NOFILTER, MISMATCH, FORMAT, RESTORING, BADARG
 
 -- @include "_keys.lua"
+-- @include "_identity.lua"
 -- @include "_now.lua"
 
 local meta_key = KEYS[1]
 local step, uid, number, begun = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local refusal = check_keys({})
 if refusal then return refusal end
-local meta = redis.call('HMGET', meta_key, 'uid', 'phase', 'checkpoint', 'checkpointed')
-if not meta[1] or meta[2] == 'dropping' then
+local meta = redis.call('HMGET', meta_key, 'uid', 'phase', 'checkpoint', 'checkpointed', 'format')
+refusal = check_identity(meta[1], meta[5], uid)
+if refusal then
+  return refusal
+elseif meta[2] == 'dropping' then
   return redis.error_reply('NOFILTER there is no filter here')
-elseif meta[1] ~= uid then
-  return redis.error_reply('MISMATCH the filter was dropped and created anew')
 elseif meta[2] == 'restoring' then
   return redis.error_reply('RESTORING the filter is being restored from its archive')
 end

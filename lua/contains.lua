@@ -12,25 +12,29 @@
 --
 -- Reply: an array with the age of each item: 0 = not seen; n = seen, in the n-th newest slice (rolling: 2 = in any
 -- older slice; ring with write=all: 1 = seen).
--- Errors: NOFILTER, MISMATCH, LOST, STALE, RESTORING, BADARG
+-- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, RESTORING, BADARG
 
--- @include "_filter.lua"
+local call = redis.call
+local uid, base, FIRST_SLICE = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 3
+
 -- @include "_items.lua"
--- @include "_begin.lua"
+-- @include "_meta.lua"
+-- @include "_max_age.lua"
+-- @include "_slices.lua"
+-- @include "_belongs.lua"
 -- @include "_$layout.lua"
 -- @include "_has_$layout.lua"
+
+local age_in, oldest_age
+
 -- @include "_age.lua"
 
-local FIRST_SLICE = 3
-
-local job, reply = begin(FIRST_SLICE)
-if not job then return reply end
-local packed, tested = job.packed, job.tested
-local any_forgotten = redis.call('EXISTS', KEYS[2]) == 1
+if ARGV[2] ~= '-' then return redis.error_reply('BADARG the call id is - here') end
+local any_forgotten, unpack_digest = changed and call('EXISTS', KEYS[2]) == 1, struct.unpack
 local ages = {}
-for i = 1, job.count do
-  ages[i] = age_in(tested, struct.unpack('<I4I4I4I4', packed, i * 16 - 15))
-  if any_forgotten and ages[i] > 0 and redis.call('ZSCORE', KEYS[2], string.sub(packed, i * 16 - 15, i * 16)) then
+for i = 1, count do
+  ages[i] = age_in(unpack_digest('<I4I4I4I4', packed, i * 16 - 15))
+  if any_forgotten and ages[i] > 0 and call('ZSCORE', KEYS[2], string.sub(packed, i * 16 - 15, i * 16)) then
     ages[i] = 0
   end
 end

@@ -14,9 +14,10 @@
 -- ARGV[4…] fields: make: fields of meta, field and value in turn
 --
 -- Reply: the present meta, an array of field and value in turn.
--- Errors: NOFILTER, MISMATCH, LOST, BADARG
+-- Errors: NOFILTER, MISMATCH, FORMAT, LOST, BADARG
 
 -- @include "_keys.lua"
+-- @include "_identity.lua"
 -- @include "_now.lua"
 
 local meta_key, today_key = KEYS[1], KEYS[4]
@@ -26,9 +27,9 @@ if refusal then return refusal end
 local existing = redis.call('HGET', meta_key, 'uid')
 
 if step == 'finish' then
-  if not existing then return redis.error_reply('NOFILTER the filter was dropped while it was made') end
-  if existing ~= uid then return redis.error_reply('MISMATCH the filter was dropped and created anew') end
-  local phase = redis.call('HGET', meta_key, 'phase')
+  local phase, format = unpack(redis.call('HMGET', meta_key, 'phase', 'format'))
+  refusal = check_identity(existing, format, uid)
+  if refusal then return refusal end
   if phase == 'dropping' then return redis.error_reply('NOFILTER the filter was dropped while it was made') end
   if phase == 'creating' then redis.call('HSET', meta_key, 'phase', 'idle') end
 elseif step == 'make' and bytes and bytes > 0 and #ARGV >= 5 and #ARGV % 2 == 1 then

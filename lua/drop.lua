@@ -13,7 +13,7 @@
 -- Reply: begin, abandon: the present meta, an array of field and value in turn; empty if the identity is another, or
 --   (abandon) the filter is made. delete: how many keys were removed; -1 if the identity is another. Without meta the
 --   keys are leftovers and are removed.
--- Errors: BADARG
+-- Errors: FORMAT, BADARG
 
 -- @include "_keys.lua"
 
@@ -21,8 +21,12 @@ local meta_key = KEYS[1]
 local step, identity, archive = ARGV[1], ARGV[2], ARGV[3]
 local refusal = check_keys({}, '')
 if refusal then return refusal end
-local found = redis.call('HMGET', meta_key, 'uid', 'timeline', 'restorer', 'phase')
+local found = redis.call('HMGET', meta_key, 'uid', 'timeline', 'restorer', 'phase', 'format')
 local now = found[1] and table.concat({ found[1], found[2] or '', found[3] or '' }, '/') or ''
+
+if (tonumber(found[5] or nil) or 0) > 2 then -- a shard whose format is damaged can be dropped
+  return redis.error_reply('FORMAT the shard is of format ' .. found[5] .. ': use a newer urifilter-redis')
+end
 
 if (step == 'begin' or step == 'abandon') and #KEYS > 1 then
   if now == '' or now ~= identity or (step == 'abandon' and found[4] ~= 'creating') then return {} end

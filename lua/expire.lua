@@ -8,16 +8,17 @@
 -- ARGV[2] limit: the most digests to remove
 --
 -- Reply: how many digests were removed.
--- Errors: NOFILTER, MISMATCH, BADARG
+-- Errors: NOFILTER, MISMATCH, FORMAT, BADARG
 
 -- @include "_keys.lua"
+-- @include "_identity.lua"
 
 local uid, limit = ARGV[1], tonumber(ARGV[2])
 local refusal = check_keys({ 'forgotten' })
 if refusal then return refusal end
-local meta = redis.call('HMGET', KEYS[1], 'uid', 'oldest')
-if not meta[1] then return redis.error_reply('NOFILTER there is no filter here') end
-if meta[1] ~= uid then return redis.error_reply('MISMATCH the filter was dropped and created anew') end
+local meta = redis.call('HMGET', KEYS[1], 'uid', 'oldest', 'format')
+refusal = check_identity(meta[1], meta[3], uid)
+if refusal then return refusal end
 if not limit or limit < 1 or limit > 5000 then return redis.error_reply('BADARG limit is 1 to 5000') end
 
 local expired = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', '(' .. (meta[2] or 0), 'LIMIT', 0, limit)

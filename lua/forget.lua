@@ -12,43 +12,47 @@
 -- ARGV[5…] items: at most 500 digests, all of this shard
 --
 -- Reply: an array of one integer an item: 1 = it was seen and is new once more, 0 = it was not seen.
--- Errors: NOFILTER, MISMATCH, LOST, STALE, RESTORING, OLDCALL, LATECALL, BADARG
+-- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, RESTORING, OLDCALL, LATECALL, BADARG
 
--- @include "_filter.lua"
+local call = redis.call
+local uid, base, FIRST_SLICE = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 4
+
 -- @include "_items.lua"
+-- @include "_meta.lua"
+-- @include "_max_age.lua"
 -- @include "_call.lua"
--- @include "_begin.lua"
+-- @include "_slices.lua"
+-- @include "_belongs.lua"
 -- @include "_$layout.lua"
 -- @include "_has_$layout.lua"
+
+local age_in, oldest_age
+
 -- @include "_age.lua"
 -- @include "_now.lua"
 -- @include "_changed.lua"
 -- @include "_forgotten.lua"
 
-local FIRST_SLICE = 4
+-- @include "_old_records.lua"
 
-local job, reply = begin(FIRST_SLICE, open_call)
-if not job then return reply end
-local packed, tested = job.packed, job.tested
-local was_there, changed = {}, false
+local was_there, noted = {}, false
+local epoch = call('HGET', KEYS[1], 'epoch')
 
-for i = 1, job.count do
+for i = 1, count do
   was_there[i] = 0
   local digest = string.sub(packed, i * 16 - 15, i * 16)
-  if not job.call.changed_nothing and age_in(tested, struct.unpack('<I4I4I4I4', digest)) > 0
-    and not redis.call('ZSCORE', KEYS[3], digest) then
-    if not changed then -- before the first digest, because a user may lack the right to these commands
+  if not changed_nothing and age_in(struct.unpack('<I4I4I4I4', digest)) > 0
+    and not call('ZSCORE', KEYS[3], digest) then
+    if not noted then -- before the first digest, because a user may lack the right to HSET
       note_change()
-      remove_old_records(job.call)
-      changed = true
+      noted = true
     end
-    was_there[i] = redis.call('ZADD', KEYS[3], forgotten_score(job.meta.epoch), digest)
+    was_there[i] = call('ZADD', KEYS[3], forgotten_score(epoch), digest)
   end
 end
 
-if changed then
-  record_call(job.call, was_there)
-elseif not job.call.changed_nothing then
-  record_call(job.call)
-end
+local answers = noted and was_there or nil
+
+-- @include "_record.lua"
+
 return was_there

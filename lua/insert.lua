@@ -34,86 +34,86 @@
 --
 -- Reply: an array with the age of each item: 0 = new, and now inserted; n = seen, in the n-th newest slice (rolling:
 -- 2 = in any older slice; ring with write=all: 1 = seen).
--- Errors: NOFILTER, MISMATCH, LOST, STALE, FULL, RESTORING, OLDCALL, LATECALL, BADARG
+-- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, FULL, RESTORING, OLDCALL, LATECALL, BADARG
 
--- @include "_filter.lua"
+local call, unpack_digest = redis.call, struct.unpack
+local KEYS, ARGV = KEYS, ARGV -- a local is faster than a global
+local uid, base, FIRST_SLICE = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 4
+
 -- @include "_items.lua"
+-- @include "_meta.lua"
+-- @include "_max_age.lua"
 -- @include "_call.lua"
--- @include "_begin.lua"
+-- @include "_slices.lua"
+-- @include "_belongs.lua"
 -- @include "_$layout.lua"
+
+local one_slice, any_forgotten = #KEYS == FIRST_SLICE, changed and call('EXISTS', KEYS[3]) == 1
+local ages, age_in, oldest_age = {}
+if not one_slice or changed_nothing or retention == 'growing' then -- a function takes time to make, too
+
 -- @include "_has_$layout.lua"
 -- @include "_age.lua"
 
-local before_writing
+end
 
--- @include "_insert_$layout.lua"
--- @include "_room.lua"
-
-local FIRST_SLICE = 4
-
-local job, reply = begin(FIRST_SLICE, open_call)
-if not job then return reply end
-local packed, today, tested = job.packed, job.today, job.tested
-local written = job.meta.write == 'all' and job.slices or { today }
-local one_slice, last_seen = #job.slices == 1, job.meta.expire_after == 'last-seen'
-local any_forgotten = redis.call('EXISTS', KEYS[3]) == 1
-local unpack_digest, ages = struct.unpack, {}
-
--- This repeats a call that changed nothing, so all its items were seen. Items that have expired since count as seen.
-if job.call.changed_nothing then
-  for i = 1, job.count do
-    local age = age_in(tested, unpack_digest('<I4I4I4I4', packed, i * 16 - 15))
-    ages[i] = age > 0 and age or tested[#tested].age
+-- All items of a call that changed nothing were seen. Items that have expired since count as seen.
+if changed_nothing then
+  for i = 1, count do
+    local age = age_in(unpack_digest('<I4I4I4I4', packed, i * 16 - 15))
+    ages[i] = age > 0 and age or oldest_age
   end
   return ages
 end
 
-if not has_room(job, any_forgotten) then
-  return redis.error_reply('FULL today is for ' .. job.meta.limit .. ' items: the next slice must be made')
-end
+-- @include "_room.lua"
+-- @include "_old_records.lua"
 
--- A user may lack the right to a command. A script that stopped after its first bit would have inserted items without
--- answering "new". So all commands that the call may still need are tried before the first bit.
-local tried = false
-before_writing = function()
-  if tried then return end
-  tried = true
-  try_writing(today)
-  if any_forgotten then redis.call('ZREM', KEYS[3], '') end
-  remove_old_records(job.call)
-  redis.call('HSET', KEYS[1], 'inserted', job.meta.inserted + 1)
-end
-
-local inserted = 0
-for i = 1, job.count do
+local tried, added, last_seen = false, 0, expire_after == 'last-seen'
+local first_written = write == 'all' and FIRST_SLICE or #KEYS
+for i = 1, count do
   local d0, d1, d2, d3 = unpack_digest('<I4I4I4I4', packed, i * 16 - 15)
-  local again = any_forgotten and redis.call('ZSCORE', KEYS[3], string.sub(packed, i * 16 - 15, i * 16))
-  local wrote, age = false
-  if one_slice then -- test and insert in one step
-    wrote = insert(today, d0, d1, d2, d3)
-    age = (wrote or again) and 0 or 1
-  else
-    age = again and 0 or age_in(tested, d0, d1, d2, d3)
-    if age == 0 or last_seen then
-      for n = 1, #written do
-        wrote = insert(written[n], d0, d1, d2, d3)
+  local again = any_forgotten and call('ZSCORE', KEYS[3], string.sub(packed, i * 16 - 15, i * 16))
+  local wrote, age = false, 0
+  if not one_slice and not again then age = age_in(d0, d1, d2, d3) end
+  for n = first_written, (age == 0 or last_seen) and #KEYS or 0 do
+    local key, size, d1, d2, d3 = KEYS[n], units[n], d1, d2, d3
+
+-- @include "_test_$layout.lua"
+
+    -- A user may lack the right to a command. A script that stopped after its first bit would have inserted items
+    -- without answering "new". So all commands that the call still needs are tried before the first bit. (A single
+    -- item of a slot that has a record needs none after it that was not tried.)
+    if (wrote or again) and not tried then
+      tried = true
+      if any_forgotten then call('ZREM', KEYS[3], '') end
+      if count > 1 or adds or not field then
+
+-- @include "_try_$layout.lua"
+
       end
+      call('HSET', KEYS[1], 'inserted', inserted + 1)
+    end
+    if wrote then
+
+-- @include "_write_$layout.lua"
+
     end
   end
   if again then
-    before_writing()
-    redis.call('ZREM', KEYS[3], string.sub(packed, i * 16 - 15, i * 16))
+    call('ZREM', KEYS[3], string.sub(packed, i * 16 - 15, i * 16))
+  elseif one_slice and not wrote then
+    age = 1 -- tested as it was written
   end
   if age == 0 or wrote then
-    inserted = inserted + 1
+    added = added + 1
   end
   ages[i] = age
 end
 
-if inserted > 0 then
-  if inserted > 1 then redis.call('HSET', KEYS[1], 'inserted', job.meta.inserted + inserted) end
-  record_call(job.call, ages)
-else
-  record_call(job.call)
-end
+if added > 1 then call('HSET', KEYS[1], 'inserted', inserted + added) end
+local answers = added > 0 and ages or nil
+
+-- @include "_record.lua"
+
 return ages

@@ -10,18 +10,19 @@
 -- Another worker's lease that ends more than this time from now (this server's clock was ahead) counts as taken now.
 --
 -- Reply: take: 1 if this worker has the lease now; release: 1 if the lease is free now; else 0.
--- Errors: NOFILTER, MISMATCH, BADARG
+-- Errors: NOFILTER, MISMATCH, FORMAT, BADARG
 
 -- @include "_keys.lua"
+-- @include "_identity.lua"
 -- @include "_now.lua"
 
 local meta_key = KEYS[1]
 local step, uid, token, time = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local refusal = check_keys({})
 if refusal then return refusal end
-local meta = redis.call('HMGET', meta_key, 'uid', 'worker', 'leased')
-if not meta[1] then return redis.error_reply('NOFILTER there is no filter here') end
-if meta[1] ~= uid then return redis.error_reply('MISMATCH the filter was dropped and created anew') end
+local meta = redis.call('HMGET', meta_key, 'uid', 'worker', 'leased', 'format')
+refusal = check_identity(meta[1], meta[4], uid)
+if refusal then return refusal end
 
 local now = tonumber(now_ms())
 local function lease(worker)

@@ -16,66 +16,70 @@
 -- ARGV[6] epoch: the shard's epoch for the caller; in another epoch, or during a rotation, the slices are others
 --
 -- Reply: piece: how many bits were set that were not before; forget: how many digests were added; count: 1.
--- Errors: NOFILTER, MISMATCH, LOST, STALE, RESTORING, BADPHASE, BADARG
+-- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, RESTORING, BADPHASE, BADARG
 
 -- @include "_keys.lua"
--- @include "_filter.lua"
+
+local call = redis.call
+local uid, base, FIRST_SLICE = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 5
+local step, which, number, data, max_age = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], 0
+local packed = data
+local refusal = check_keys({ 'forgotten', 'merging_1', 'merging_2' })
+if refusal then return refusal end
+
+-- @include "_meta.lua"
+
+local shard_epoch = call('HGET', KEYS[1], 'epoch')
+if shard_epoch ~= ARGV[6] or phase == 'rotating' then
+  return redis.error_reply('BADPHASE the shard is in epoch ' .. shard_epoch .. ', ' .. phase)
+end
+
+-- @include "_slices.lua"
 -- @include "_$layout.lua"
 -- @include "_has_$layout.lua"
+
+local age_in, oldest_age
+
 -- @include "_age.lua"
 -- @include "_now.lua"
 -- @include "_changed.lua"
 -- @include "_forgotten.lua"
 
-local FIRST_SLICE = 5
-
 local forgotten_key, merging_1, merging_2 = KEYS[2], KEYS[3], KEYS[4]
-local uid, step, which, number, data = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local meta
-local refusal = check_keys({ 'forgotten', 'merging_1', 'merging_2' })
-if refusal then return refusal end
-meta, refusal = read_meta(uid, FIRST_SLICE)
-if not meta then return refusal end
-if meta.epoch ~= ARGV[6] or meta.phase == 'rotating' then
-  return redis.error_reply('BADPHASE the shard is in epoch ' .. meta.epoch .. ', ' .. meta.phase)
-end
-local slices
-slices, refusal = live_slices(meta, FIRST_SLICE)
-if not slices then return refusal end
-local slice = slices[which]
+local slice = which > 0 and KEYS[FIRST_SLICE - 1 + which] or nil
 
 if step == 'forget' then
-  local tested, added = tested_slices(meta, slices, 0), 0
-  for at = 1, #data - 15, 16 do
-    local digest = string.sub(data, at, at + 15)
-    if age_in(tested, struct.unpack('<I4I4I4I4', digest)) == 0 or redis.call('ZSCORE', forgotten_key, digest) then
-      added = added + redis.call('ZADD', forgotten_key, forgotten_score(meta.epoch), digest)
+  local added = 0
+  for first = 1, #data - 15, 16 do
+    local digest = string.sub(data, first, first + 15)
+    if age_in(struct.unpack('<I4I4I4I4', digest)) == 0 or call('ZSCORE', forgotten_key, digest) then
+      added = added + call('ZADD', forgotten_key, forgotten_score(shard_epoch), digest)
     end
   end
   if added > 0 then note_change() end
   return added
-elseif step == 'piece' and slice and number + #data <= slice.bytes then
-  redis.call('SET', merging_1, redis.call('GETRANGE', slice.key, number, number + #data - 1))
-  redis.call('SET', merging_2, data)
-  local before = redis.call('BITCOUNT', merging_1)
-  redis.call('BITOP', 'OR', merging_1, merging_1, merging_2)
-  local added = redis.call('BITCOUNT', merging_1) - before
+elseif step == 'piece' and slice and number + #data <= call('STRLEN', slice) then
+  call('SET', merging_1, call('GETRANGE', slice, number, number + #data - 1))
+  call('SET', merging_2, data)
+  local before = call('BITCOUNT', merging_1)
+  call('BITOP', 'OR', merging_1, merging_1, merging_2)
+  local added = call('BITCOUNT', merging_1) - before
   if added > 0 then
     note_change()
-    redis.call('SETRANGE', slice.key, number, redis.call('GET', merging_1))
+    call('SETRANGE', slice, number, call('GET', merging_1))
   end
-  redis.call('DEL', merging_1, merging_2)
+  call('DEL', merging_1, merging_2)
   return added
-elseif step == 'count' and slice == slices[#slices] then
-  redis.call('HSET', KEYS[1], 'inserted', math.max(meta.inserted, number))
+elseif step == 'count' and slice == KEYS[#KEYS] then
+  call('HSET', KEYS[1], 'inserted', math.max(inserted, number))
   return 1
 elseif step == 'count' and slice then
-  local at = 0
-  local closed = string.gsub(redis.call('HGET', KEYS[1], 'closed') or '', '(%S+:)(%d+)', function(head, count)
-    at = at + 1
-    return at == which and head .. math.max(count, number) or nil
+  local entry = 0
+  local closed = string.gsub(call('HGET', KEYS[1], 'closed') or '', '(%S+:)(%d+)', function(head, count)
+    entry = entry + 1
+    return entry == which and head .. math.max(count, number) or nil
   end)
-  redis.call('HSET', KEYS[1], 'closed', closed)
+  call('HSET', KEYS[1], 'closed', closed)
   return 1
 end
 return redis.error_reply('BADARG merge takes forget, piece within a slice, and count')

@@ -16,10 +16,11 @@
 --   unforget: digests
 --
 -- Reply: 1; allocate: 1 if the slice was there in full length, else 0.
--- Errors: NOFILTER, MISMATCH, BADPHASE, BADARG
+-- Errors: NOFILTER, MISMATCH, FORMAT, BADPHASE, BADARG
 
 -- @include "_keys.lua"
 -- @include "_now.lua"
+-- @include "_identity.lua"
 -- @include "_restorer.lua"
 
 local replies_key, forgotten_key, merging_1, merging_2, slice_key = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]

@@ -13,46 +13,45 @@
 -- ARGV[5…] items: at most 500 digests, all of this shard
 --
 -- Reply: an array of one integer an item: 1 = it was seen and is removed, 0 = it was not seen.
--- Errors: NOFILTER, MISMATCH, LOST, STALE, RESTORING, OLDCALL, LATECALL, BADARG
+-- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, RESTORING, OLDCALL, LATECALL, BADARG
 
--- @include "_filter.lua"
+local call = redis.call
+local uid, base, FIRST_SLICE = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 4
+
 -- @include "_items.lua"
+-- @include "_meta.lua"
+-- @include "_max_age.lua"
 -- @include "_call.lua"
--- @include "_begin.lua"
+-- @include "_slices.lua"
+-- @include "_belongs.lua"
 -- @include "_counting.lua"
 -- @include "_now.lua"
 -- @include "_changed.lua"
 -- @include "_when_full.lua"
 
-local FIRST_SLICE = 4
-
-local job, reply = begin(FIRST_SLICE, open_call)
-if not job then return reply end
-local packed, any_forgotten = job.packed, redis.call('EXISTS', KEYS[3]) == 1
+local today, any_forgotten = KEYS[FIRST_SLICE], call('EXISTS', KEYS[3]) == 1
 local was_there, removed = {}, 0
 write_when_full(KEYS[1])
 
-for i = 1, job.count do
+-- @include "_old_records.lua"
+
+for i = 1, count do
   was_there[i] = 0
-  local forgotten = any_forgotten and redis.call('ZSCORE', KEYS[3], string.sub(packed, i * 16 - 15, i * 16))
-  if not job.call.changed_nothing and not forgotten then
-    local offsets, values = counters(job.today, false, struct.unpack('<I4I4I4I4', packed, i * 16 - 15))
+  local forgotten = any_forgotten and call('ZSCORE', KEYS[3], string.sub(packed, i * 16 - 15, i * 16))
+  if not changed_nothing and not forgotten then
+    local offsets, counts = counters(today, units[FIRST_SLICE], false, struct.unpack('<I4I4I4I4', packed, i * 16 - 15))
     if offsets then
-      if removed == 0 then -- before the first counter, because a user may lack the right to these commands
-        note_change()
-        remove_old_records(job.call)
-      end
-      set_counters(job.today, offsets, values, -1)
+      if removed == 0 then note_change() end -- before the first counter: a user may lack the right to HSET
+      set_counters(today, offsets, counts, -1)
       was_there[i] = 1
       removed = removed + 1
     end
   end
 end
 
-if removed > 0 then
-  redis.call('HSET', KEYS[1], 'inserted', job.meta.inserted - removed)
-  record_call(job.call, was_there)
-elseif not job.call.changed_nothing then
-  record_call(job.call)
-end
+if removed > 0 then call('HSET', KEYS[1], 'inserted', inserted - removed) end
+local answers = removed > 0 and was_there or nil
+
+-- @include "_record.lua"
+
 return was_there

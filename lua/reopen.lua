@@ -7,9 +7,10 @@
 -- ARGV[1] uid: the filter's uid
 --
 -- Reply: 1 if the time was in the future, else 0.
--- Errors: NOFILTER, MISMATCH, BADARG
+-- Errors: NOFILTER, MISMATCH, FORMAT, BADARG
 
 -- @include "_keys.lua"
+-- @include "_identity.lua"
 -- @include "_now.lua"
 
 local MOST = 300 -- bytes of ahead: room for some twenty times, should the clock be set back often within a period
@@ -17,9 +18,9 @@ local MOST = 300 -- bytes of ahead: room for some twenty times, should the clock
 local meta_key, uid = KEYS[1], ARGV[1]
 local refusal = check_keys({})
 if refusal then return refusal end
-local meta = redis.call('HMGET', meta_key, 'uid', 'opened', 'ahead')
-if not meta[1] then return redis.error_reply('NOFILTER there is no filter here') end
-if meta[1] ~= uid then return redis.error_reply('MISMATCH the filter was dropped and created anew') end
+local meta = redis.call('HMGET', meta_key, 'uid', 'opened', 'ahead', 'format')
+refusal = check_identity(meta[1], meta[4], uid)
+if refusal then return refusal end
 
 local now, opened, ahead = now_ms(), meta[2] or '0', meta[3] or ''
 if tonumber(opened) <= tonumber(now) then return 0 end

@@ -15,10 +15,11 @@
 --   with its phase as "before"; finish: the new phase, and the numbers that are known by then
 --
 -- Reply: begin: meta as it was, an array of field and value in turn, empty if it was missing; else 1.
--- Errors: NOFILTER, MISMATCH, LOST, RESTORING, BADPHASE, BADARG
+-- Errors: NOFILTER, MISMATCH, FORMAT, LOST, RESTORING, BADPHASE, BADARG
 
 -- @include "_keys.lua"
 -- @include "_now.lua"
+-- @include "_identity.lua"
 -- @include "_restorer.lua"
 -- @include "_lives.lua"
 -- @include "_check_slices.lua"
@@ -30,14 +31,16 @@ local refusal = check_keys({}, '^[th]%a*_?%w*$')
 if refusal then return refusal end
 
 if step == 'begin' then
-  local values = redis.call('HMGET', meta_key, 'uid', 'phase', 'restorer', 'restored', 'timeline')
-  local found, phase, restorer, beaten, last_timeline = unpack(values)
+  local values = redis.call('HMGET', meta_key, 'uid', 'phase', 'restorer', 'restored', 'timeline', 'format')
+  local found, phase, restorer, beaten, last_timeline, format = unpack(values)
   local present = 'missing'
   if found then present = last_timeline or '' end
   if found and found ~= uid then
     return redis.error_reply('MISMATCH there is another filter of this name')
   elseif phase == 'dropping' then
     return redis.error_reply('NOFILTER the filter is being dropped')
+  elseif found and check_identity(found, format, uid) then
+    return check_identity(found, format, uid)
   elseif phase == 'restoring' and restorer ~= token and lives(restorer, beaten, given_up) then
     return redis.error_reply('RESTORING another process is restoring the filter')
   elseif phase ~= 'restoring' and present ~= timeline then

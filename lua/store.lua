@@ -12,9 +12,10 @@
 -- ARGV[6] data: write: its bytes; else empty
 --
 -- Reply: 1.
--- Errors: NOFILTER, MISMATCH, RESTORING, BADPHASE, BADARG
+-- Errors: NOFILTER, MISMATCH, FORMAT, RESTORING, BADPHASE, BADARG
 
 -- @include "_keys.lua"
+-- @include "_identity.lua"
 -- @include "_fence.lua"
 
 local archived_key = KEYS[2]

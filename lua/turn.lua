@@ -15,9 +15,10 @@
 -- ARGV[7] limit: growing: the items that the next bitmap is for; else 0
 --
 -- Reply: 1.
--- Errors: NOFILTER, MISMATCH, LOST, RESTORING, BADPHASE, BADARG
+-- Errors: NOFILTER, MISMATCH, FORMAT, LOST, RESTORING, BADPHASE, BADARG
 
 -- @include "_keys.lua"
+-- @include "_identity.lua"
 -- @include "_fence.lua"
 -- @include "_check_slices.lua"
 -- @include "_set_oldest.lua"

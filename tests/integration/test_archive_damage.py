@@ -284,7 +284,7 @@ LIES = {
     "bitmap's epoch": more(*_BITMAP, "epoch"),
     "bitmap's kind": put("slice", *_BITMAP, "kind"),
     "bitmap's name": put("today_1", *_BITMAP, "name"),
-    "bitmap's format": put(2, *_BITMAP, "format"),
+    "bitmap's format": put(3, *_BITMAP, "format"),
     "bitmap's inserted": put(-1, *_BITMAP, "inserted"),
     "bitmap's normalize": put("whatwg", *_BITMAP, "normalize"),
     "bitmap's retention": put("growing", *_BITMAP, "retention"),
@@ -305,7 +305,7 @@ LIES = {
     "shard": put(7, "shard"),
     "shards": more("shards"),
     "uid": put("0" * 16, "uid"),
-    "format": put(2, "format"),
+    "format": put(3, "format"),
     "number 0": put(0, "number"),
     "number below 0": put(-1, "number"),
     "number too large": put(2**53 + 1, "number"),
@@ -406,7 +406,7 @@ def test_records_that_are_none(name, data, copied, redis70):
 
 REGISTRATIONS = {
     "name": put("other", "filter"),
-    "format": put(2, "format"),
+    "format": put(3, "format"),
     "created": put(-1.0, "created"),
     "created never": put(float("1e999"), "created"),
     "dropped": put(True, "dropped"),  # noqa: FBT003 - it is what is told
@@ -472,7 +472,7 @@ SLICES = {
     "retention": put("ring", "retention"),
     "normalize": put("whatwg", "normalize"),
     "closed": put(-1, "closed"),
-    "format": put(2, "format"),
+    "format": put(3, "format"),
     "piece's length": more("content", "pieces", 0, "length"),
     "piece's SHA-256": put("0" * 64, "content", "pieces", 0, "sha256"),
     "no pieces": put([], "content", "pieces"),

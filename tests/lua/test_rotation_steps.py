@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 from redis.exceptions import ResponseError
 from support.shard import KEYS, Shard, geometry, md5
+from support.states import dumped
 
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.flows.turn import names_after
@@ -43,10 +44,10 @@ def build(shard, step, state=None, **more):
 
 
 def refused(shard, call, word="BADPHASE"):
-    before = {key: shard.client.dump(key) for key in shard.client.keys()}
+    before = dumped(shard.client)
     with pytest.raises(ResponseError, match=f"^{word} "):
         shard.call(call)
-    assert before == {key: shard.client.dump(key) for key in shard.client.keys()}
+    assert before == dumped(shard.client)
 
 
 def turned(shard):

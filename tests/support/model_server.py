@@ -25,7 +25,7 @@ class _Shard:
         self.stored: dict[str, dict[str, bytes]] = {}
         self.replies: dict[tuple[str, str], tuple] = {}
         self.model = ModelShard(
-            meta["layout"],
+            meta["fixed"].split()[1],
             int(meta["k"]),
             int(meta["units"]),
             meta["retention"],

@@ -131,7 +131,7 @@ def test_load_the_script(hand):
     hand.drive(exchange(session, requests), [NOSCRIPT, NOSCRIPT], ["sha"], [[0], [0]])
     (loading,) = hand.sent[1]
     assert loading[:2] == ("SCRIPT", "LOAD")
-    assert "local function insert" in loading[2]
+    assert loading[2].startswith("-- insert: ")
     assert ([each.reply for each in requests], hand.pauses) == ([[0], [0]], [])
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from urifilter_redis.archive.contents import PIECES_AT_ONCE, Writer
 from urifilter_redis.archive.format import documents
-from urifilter_redis.archive.format.manifest import FORMAT, PIECE, Checkpoint, Registration
+from urifilter_redis.archive.format.manifest import PIECE, Checkpoint, Registration
 from urifilter_redis.archive.format.records import split_forgotten
 from urifilter_redis.archive.register import note_complete, register, registered
 from urifilter_redis.archive.snapshots import last_good, places, publish_checkpoint
@@ -121,7 +121,7 @@ def export(home: Home, name: str, path: Path, report: Callable[[int, int], objec
             raise ArchiveMissing(f"archive {home.shown}: {text}")
         checkpoints.append(found)
     sizes = {c.blob: sum(p.packed for p in c.pieces) for each in checkpoints for c in each.contents if c.blob}
-    registration = Registration(format=FORMAT, filter=name, created=time.time(), config=config)
+    registration = Registration(format=config.format, filter=name, created=time.time(), config=config)
     header = documents.dump(
         _Header(
             registration=registration,

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.format import documents
-from urifilter_redis.archive.format.manifest import FORMAT, Registration
+from urifilter_redis.archive.format.manifest import Registration
 from urifilter_redis.engine.home import Key, read_to_replace
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 
@@ -73,7 +73,7 @@ def register(home: Home, name: str, config: Config) -> Flow[tuple[Config, bool]]
     Raises:
         ArchiveCorrupt: the registration is damaged, or is missing although the filter has checkpoints.
     """
-    document = Registration(format=FORMAT, filter=name, created=time.time(), config=config)
+    document = Registration(format=config.format, filter=name, created=time.time(), config=config)
     while True:
         _, there = yield from read_registration(home, name)
         if there is not None and not there.dropped:

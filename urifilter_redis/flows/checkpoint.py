@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.archive.contents import Writer, cut, verify
-from urifilter_redis.archive.format.manifest import FORMAT, PIECE, Checkpoint, Content, Manifest
+from urifilter_redis.archive.format.manifest import PIECE, Checkpoint, Content, Manifest
 from urifilter_redis.archive.format.records import write_forgotten, write_replies
 from urifilter_redis.archive.register import check_registered, note_complete, require_archive
 from urifilter_redis.archive.snapshots import Place, gone, newest, places, publish_checkpoint, to_replace
@@ -207,7 +207,7 @@ class _Attempt:
         yield from self._scanned("HSCAN", self._keys.replies, write_replies, replies)
         yield from self._scanned("ZSCAN", self._keys.forgotten, _forgotten, forgotten)
         return Checkpoint(
-            format=FORMAT,
+            format=self._session.config.format,
             filter=self._session.keys.name,
             uid=self._config.uid,
             shard=self._shard,

@@ -80,6 +80,7 @@ class FilterInfo(Shape):
     Attributes:
         name: the filter's name.
         uid: the filter's 16 random hex digits.
+        format: the format of the filter in Redis and in archives.
         shards: the number of shards.
         period: ring and rolling: the time between rotations, as text.
         k: the number of offsets of an item.
@@ -112,6 +113,7 @@ class FilterInfo(Shape):
 
     name: str
     uid: str
+    format: int
     shards: int
     period: str | None = None
     k: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import Field, asdict, dataclass, fields
+from dataclasses import Field, asdict, dataclass, field, fields
 from typing import Any, Required, TypedDict, cast
 
 from urifilter_redis.bloom.digest import HASHES, new_seed
@@ -24,8 +24,11 @@ from urifilter_redis.errors import ConfigMismatch, SliceLost, UriFilterError
 
 __all__ = ["FORMAT", "Config", "FilterSettings", "Settings"]
 
-#: The version of ``meta`` and of the layouts; a filter of a newer version is refused.
-FORMAT = 1
+#: The format of new filters, in Redis and in archives. A filter of a newer format is refused.
+FORMAT = 2
+
+#: The words that formats from 2 on have in the field ``layout``: the scripts of format 1 print them as they refuse.
+_REFUSAL = "one of format {format}, for which this urifilter-redis is too old: upgrade it"
 
 
 class FilterSettings(TypedDict, total=False):
@@ -130,6 +133,7 @@ class Config(Shape):
     described in ``Shape`` and ``Settings``.
 
     Attributes:
+        format: the format of the filter's ``meta`` and of its documents in archives.
         uid: the filter's 16 hex digits.
         k: the number of offsets of an item.
         units: the blocks (blocked), bits (classic) or counters (counting) of a shard's first slice.
@@ -143,6 +147,7 @@ class Config(Shape):
         12
     """
 
+    format: int = field(default=FORMAT, metadata={"in_documents": False})
     shards: int
     period: str | None = None
     uid: str
@@ -184,6 +189,8 @@ class Config(Shape):
         try:
             if int(meta["format"]) > FORMAT:
                 raise UriFilterError(f"{name}: made by a newer version of urifilter-redis: upgrade this one")
+            if meta["format"] != "1":
+                meta = meta | {"layout": meta["fixed"].split()[1]}
             values = {
                 f.name: _read(str(f.type), meta[_IN_META.get(f.name, f.name)]) for f in fields(cls) if _has(meta, f)
             }
@@ -204,13 +211,24 @@ class Config(Shape):
 
     def to_meta(self, shard: int, phase: str) -> list[str]:
         """Return the fields of a new shard's ``meta``, field and value in turn."""
-        values: dict[str, Any] = {"format": FORMAT}
+        values: dict[str, Any] = {"phase": phase, "epoch": 0, "oldest": 0, "slices": self.today, "inserted": 0}
         values |= {_IN_META.get(name, name): value for name, value in asdict(self).items() if value is not None}
+        values |= {"shard": shard} | self.packed(shard)
         del values["uid"]
-        values |= {"shard": shard, "phase": phase, "epoch": 0, "oldest": 0, "slices": self.today, "inserted": 0}
         if self.retention == "growing":
             values["limit"] = size_first(self).shard_capacity
         return [text for name, value in values.items() for text in (name, _write(value))]
+
+    def packed(self, shard: int) -> dict[str, Any]:
+        """Return the fields that formats from 2 on have and format 1 has not.
+
+        The scripts about items read one field, ``fixed``, for all values that never change.
+        """
+        if self.format == 1:
+            return {}
+        fixed = (self.uid, self.layout, self.k, shard, self.shards, self.retention)
+        text = " ".join(map(str, (*fixed, self.write or "-", self.expire_after or "-")))
+        return {"fixed": text, "layout": _REFUSAL.format(format=self.format)}
 
     def check(self, settings: Settings, name: str) -> None:
         """Check that this configuration has the wanted settings; ``name`` is the filter's, for errors.
@@ -236,9 +254,9 @@ _IN_META = {"slices": "window"}
 _READ = {"str": str, "int": int, "float": float}
 
 
-def _has(meta: dict[str, str], field: Field[Any]) -> bool:
+def _has(meta: dict[str, str], each: Field[Any]) -> bool:
     """Whether to read a field. ``meta`` has no field for a None, nor for a setting that is newer than the filter."""
-    return "None" not in str(field.type) or _IN_META.get(field.name, field.name) in meta
+    return "None" not in str(each.type) or _IN_META.get(each.name, each.name) in meta
 
 
 def _read(type_: str, text: str) -> Any:

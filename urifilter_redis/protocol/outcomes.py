@@ -106,6 +106,7 @@ class Judged:
 SCRIPT_ERRORS: Mapping[str, type[UriFilterError]] = {
     "BADARG": UriFilterError,
     "BADPHASE": RotationConflict,
+    "FORMAT": UriFilterError,
     "LOST": SliceLost,
     "MISMATCH": ConfigMismatch,
     "NOFILTER": FilterNotFound,

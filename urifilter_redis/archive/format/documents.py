@@ -30,7 +30,7 @@ D = TypeVar("D", bound="DataclassInstance")
 
 def dump(document: DataclassInstance, note: int = 0) -> bytes:
     """Return a document as JSON text with its SHA-256 and with the note, unless that is 0."""
-    values = dataclasses.asdict(document)
+    values = _values(document)
     beside = {"note": note} if note else {}
     return json.dumps({"sha256": _sha256(values), "document": values} | beside).encode()
 
@@ -63,6 +63,14 @@ def load(kind: type[D], text: bytes, what: str) -> D:
         return _build(kind, values)  # type: ignore[no-any-return]
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
         raise ArchiveCorrupt(f"{what} cannot be read: {error!r}"[:300]) from error
+
+
+def _values(document: Any) -> Any:
+    """Return the values of a document, without the fields that are not for documents."""
+    if dataclasses.is_dataclass(document):
+        written = (each for each in dataclasses.fields(document) if each.metadata.get("in_documents", True))
+        return {each.name: _values(getattr(document, each.name)) for each in written}
+    return [_values(each) for each in document] if isinstance(document, list) else document
 
 
 def _refuse(constant: str) -> None:

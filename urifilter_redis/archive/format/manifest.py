@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.format import documents
@@ -12,7 +12,7 @@ from urifilter_redis.archive.format.packing import unpack
 from urifilter_redis.bloom.digest import new_seed
 from urifilter_redis.bloom.retention import size_first, slices_at
 from urifilter_redis.errors import ArchiveCorrupt, UriFilterError
-from urifilter_redis.protocol.config import Config, Settings
+from urifilter_redis.protocol.config import FORMAT, Config, Settings
 from urifilter_redis.protocol.keys import check_name
 from urifilter_redis.protocol.meta import ShardState
 
@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.bloom.sizing import Slice
 
-__all__ = ["FORMAT", "PIECE", "Checkpoint", "Content", "Manifest", "Piece", "Registration", "is_blob_of", "piece_spans"]
-
-#: The version of documents and packed pieces. A document of a newer version is refused.
-FORMAT = 1
+__all__ = ["PIECE", "Checkpoint", "Content", "Manifest", "Piece", "Registration", "is_blob_of", "piece_spans"]
 
 #: Bytes of a bitmap that are read, packed, merged or written at once. A server's BITOP takes 1.2 ms for them.
 PIECE = 256 << 10
@@ -137,7 +134,7 @@ class Manifest:
     """The description of an archived bitmap. ``layout``, ``k``, ``hash`` … ``retention`` are the filter's settings.
 
     Attributes:
-        format: the version of the format.
+        format: the filter's format.
         filter: the filter's name.
         uid: the filter's uid.
         shard: the shard's number, from 0.
@@ -188,7 +185,6 @@ class Manifest:
         same = {field.name for field in fields(cls)} & {field.name for field in fields(config)} - {"units"}
         return cls(
             **{field: getattr(config, field) for field in same},
-            format=FORMAT,
             filter=name,
             shard=shard,
             epoch=state.epoch_of(slice_.name),
@@ -228,7 +224,7 @@ class Checkpoint:
     """A copy of a shard, made while inserts went on. It has all items that were inserted before it began.
 
     Attributes:
-        format: the version of the format.
+        format: the filter's format.
         filter: the filter's name.
         uid: the filter's uid.
         shard: the shard's number, from 0.
@@ -321,7 +317,7 @@ class Registration:
     """A filter's registration: its whole configuration, so that it can be created again on an empty server.
 
     Attributes:
-        format: the version of the format.
+        format: the filter's format.
         filter: the filter's name.
         created: when the filter was registered, seconds since 1970.
         config: the filter's configuration, with uid and seed.
@@ -333,6 +329,9 @@ class Registration:
     created: float
     config: Config
     dropped: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "config", replace(self.config, format=self.format))
 
     def check(self, name: str) -> None:
         """Check that the registration is of this name and that its configuration is possible.

@@ -1,0 +1,36 @@
+-- Reads and checks meta, for the scripts about slices. It is no function: a call of one item would take longer.
+-- Needs: uid, FIRST_SLICE (the number of the first key of a slice).
+-- Gives: fixed, phase, listed (the live slices), inserted, changed, K, shard, shards, retention, write, expire_after.
+
+local values = call('HMGET', KEYS[1], 'format', 'fixed', 'phase', 'slices', 'inserted', 'changed')
+local fixed, phase, listed, inserted, changed = values[2], values[3], values[4], values[5], values[6]
+local owner, K, shard, shards, retention, write, expire_after
+if values[1] == '2' then
+  owner, K, shard, shards, retention, write, expire_after =
+    string.match(fixed, '^(%x+) $layout (%d+) (%d+) (%d+) (%a+) (%S+) (%S+)$')
+end
+if owner ~= uid or ('$k' ~= '' and K ~= '$k') then
+  -- Meta of format 1, or a refusal. (Format 1 has a field for each value of fixed.)
+  local found = call('HMGET', KEYS[1], 'uid', 'format', 'layout', 'k', 'shard', 'shards', 'retention', 'write',
+    'expire_after')
+  if not found[1] then
+    for i = FIRST_SLICE, #KEYS do
+      if call('EXISTS', KEYS[i]) == 1 then
+        return redis.error_reply('LOST meta is missing beside ' .. KEYS[i])
+      end
+    end
+    return redis.error_reply('NOFILTER there is no filter here')
+  elseif found[1] ~= uid then
+    return redis.error_reply('MISMATCH the filter was dropped and created anew')
+  elseif found[2] ~= '1' and found[2] ~= '2' then
+    return redis.error_reply('FORMAT the shard is of format ' .. (found[2] or 'none') .. ': use a newer urifilter-redis')
+  elseif found[2] == '2' or found[3] ~= '$layout' or ('$k' ~= '' and found[4] ~= '$k') then
+    local made = fixed and string.match(fixed, '^%x+ (%a+ %d+)') or found[3] .. ' ' .. found[4]
+    return redis.error_reply('BADARG this script is for another layout than ' .. made)
+  end
+  K, shard, shards, retention, write, expire_after = found[4], found[5], found[6], found[7], found[8], found[9]
+  changed = true -- unknown: a restore of format 1 did not note it
+end
+if phase == 'dropping' then
+  return redis.error_reply('NOFILTER the filter is being dropped')
+end

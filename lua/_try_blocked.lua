@@ -1,0 +1,1 @@
+call('SETRANGE', key, 0, '')

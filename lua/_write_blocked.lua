@@ -1,0 +1,1 @@
+call('SETRANGE', key, start, struct.pack('<$I4s', $words))

@@ -1,0 +1,1 @@
+bitfield('BITFIELD', key, size, 'SET', x, y, 1)

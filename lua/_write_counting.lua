@@ -1,0 +1,1 @@
+set_counters(key, offsets, counts, 1)
