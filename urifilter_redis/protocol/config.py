@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import Field, asdict, dataclass, fields
+from dataclasses import Field, asdict, dataclass, field, fields
 from typing import Any, Required, TypedDict, cast
 
 from urifilter_redis.bloom.digest import HASHES, new_seed
@@ -21,11 +21,15 @@ from urifilter_redis.bloom.retention import (
 )
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.errors import ConfigMismatch, SliceLost, UriFilterError
+from urifilter_redis.protocol.keys import PLAIN, SPREAD, TAGS
 
-__all__ = ["FORMAT", "Config", "FilterSettings", "Settings"]
+__all__ = ["FORMAT", "Config", "FilterSettings", "Settings", "is_left_out"]
 
 #: The version of ``meta`` and of the layouts; a filter of a newer version is refused.
 FORMAT = 1
+
+#: Marks a field that releases of ``FORMAT`` 1 did not have. Its default stands for a filter that they made.
+_LATER = {"later": True}
 
 
 class FilterSettings(TypedDict, total=False):
@@ -137,6 +141,7 @@ class Config(Shape):
         seed: the seed as text: decimal for mmh3, empty for md5, 32 hex digits for blake2b.
         archive: the place of checkpoints and of rolling's closed slices: an address without user and password, or
             ``redis`` (closed slices only, beside the filter); None: there is none.
+        tags: the kind of the keys' tags, ``plain`` or ``spread`` (see ``protocol/keys.py``).
 
     Example:
         >>> news.config.k
@@ -153,6 +158,10 @@ class Config(Shape):
     hash: str
     seed: str
     archive: str | None = None
+    tags: str = field(default=PLAIN, metadata=_LATER)
+
+    def __post_init__(self) -> None:
+        _among("tags", self.tags, TAGS)
 
     @classmethod
     def new(cls, settings: Settings, archive: str | None = None) -> Config:
@@ -170,6 +179,7 @@ class Config(Shape):
             units=sizing.units,
             bytes=sizing.slice_bytes,
             archive=archive or ("redis" if settings.retention == "rolling" else None),
+            tags=SPREAD,
             **asked,
         )
 
@@ -205,7 +215,8 @@ class Config(Shape):
     def to_meta(self, shard: int, phase: str) -> list[str]:
         """Return the fields of a new shard's ``meta``, field and value in turn."""
         values: dict[str, Any] = {"format": FORMAT}
-        values |= {_IN_META.get(name, name): value for name, value in asdict(self).items() if value is not None}
+        known = {each.name: getattr(self, each.name) for each in fields(self) if not is_left_out(each, self)}
+        values |= {_IN_META.get(name, name): value for name, value in known.items() if value is not None}
         del values["uid"]
         values |= {"shard": shard, "phase": phase, "epoch": 0, "oldest": 0, "slices": self.today, "inserted": 0}
         if self.retention == "growing":
@@ -236,9 +247,15 @@ _IN_META = {"slices": "window"}
 _READ = {"str": str, "int": int, "float": float}
 
 
-def _has(meta: dict[str, str], field: Field[Any]) -> bool:
+def is_left_out(each: Field[Any], owner: object) -> bool:
+    """Whether to write a field of a dataclass neither to ``meta`` nor to an archive, so that older releases read it."""
+    return each.metadata == _LATER and getattr(owner, each.name) == each.default
+
+
+def _has(meta: dict[str, str], each: Field[Any]) -> bool:
     """Whether to read a field. ``meta`` has no field for a None, nor for a setting that is newer than the filter."""
-    return "None" not in str(field.type) or _IN_META.get(field.name, field.name) in meta
+    optional = "None" in str(each.type) or each.metadata == _LATER
+    return not optional or _IN_META.get(each.name, each.name) in meta
 
 
 def _read(type_: str, text: str) -> Any:

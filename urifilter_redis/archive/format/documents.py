@@ -16,6 +16,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.errors import ArchiveCorrupt
+from urifilter_redis.protocol.config import is_left_out
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -30,7 +31,7 @@ D = TypeVar("D", bound="DataclassInstance")
 
 def dump(document: DataclassInstance, note: int = 0) -> bytes:
     """Return a document as JSON text with its SHA-256 and with the note, unless that is 0."""
-    values = dataclasses.asdict(document)
+    values = _values(document)
     beside = {"note": note} if note else {}
     return json.dumps({"sha256": _sha256(values), "document": values} | beside).encode()
 
@@ -63,6 +64,14 @@ def load(kind: type[D], text: bytes, what: str) -> D:
         return _build(kind, values)  # type: ignore[no-any-return]
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
         raise ArchiveCorrupt(f"{what} cannot be read: {error!r}"[:300]) from error
+
+
+def _values(value: Any) -> Any:
+    """Convert a document, or a part of it, to JSON values, without the fields that older releases would refuse."""
+    if dataclasses.is_dataclass(value):
+        kept = [each.name for each in dataclasses.fields(value) if not is_left_out(each, value)]
+        return {name: _values(getattr(value, name)) for name in kept}
+    return [_values(each) for each in value] if isinstance(value, list) else value
 
 
 def _refuse(constant: str) -> None:
