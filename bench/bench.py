@@ -85,7 +85,7 @@ def ours(client: redis.Redis, layout: str) -> tuple[Way, int]:
     url = f"unix://{client.connection_pool.connection_kwargs['path']}"
     news = UriFilter.create(layout, capacity=CAPACITY, error_rate=ERROR_RATE, layout=layout, redis=url)
     news.insert("load the script")
-    ids, keys = CallIds(), FilterKeys("urifilter", layout)
+    ids, keys = CallIds(), FilterKeys("urifilter", layout, news.config.shards, news.config.tags)
 
     def send(shard: int, packed: bytes) -> object:
         call_id = ids.draw()

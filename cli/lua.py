@@ -117,7 +117,7 @@ def _line(opened: UriFilter, prefix: str, command: str, item: str) -> str:
     config = opened.config
     (digest,) = Digester(config.normalize, hasher(config.hash, config.seed))([item.encode("utf-8", "surrogateescape")])
     shard = shard_of(digest, config.shards)
-    keys = FilterKeys(prefix, opened.name).shard(shard)
+    keys = FilterKeys(prefix, opened.name, config.shards, config.tags).shard(shard)
     call = calls.items(command, config, keys, opened.view(shard), calls.NO_CALL_ID, [digest])
     return shlex.join(["redis-cli", *_address(opened.server), *(str(word) for word in call.command())])
 

@@ -1,6 +1,7 @@
 -- insert: test items and insert those that have not been seen, in one atomic step.
 --
--- The keys of a filter with the name news and the prefix urifilter; the keys of a shard have one {hash tag}:
+-- The keys of a filter with the name news and the prefix urifilter; the keys of a shard have one {hash tag}
+-- (of another shard than 0 it may end in a salt, {news:1-53}; urifilter_redis/protocol/keys.py says which):
 --   urifilter:filters             set: the names of the filters (written outside the scripts)
 --   urifilter:{news:0}:meta       hash: uid, configuration, epoch, phase, slices (the live slices, oldest first, as
 --                                 "name:units:bytes …"), inserted (number of items in today), opened (time of today,

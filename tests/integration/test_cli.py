@@ -16,6 +16,7 @@ import threading
 import click
 import pytest
 from support import cli
+from support.shard_keys import shard_key
 from urifilter_redis.cli import main
 
 from urifilter_redis import FilterInfo, UriFilter, list_filters
@@ -351,7 +352,7 @@ def test_deleted_bitmap(there, damage, told):
     settings = {"retention": "ring", "slices": 3, "period": "1d"}
     with UriFilter.create("news", capacity=1000, shards=5, **settings) as news:
         news.rotate()
-    key = "urifilter:{news:3}:history_1"
+    key = shard_key("news", 3, 5, "history_1")
     with there.client() as client:
         client.delete(key) if damage == "delete" else client.append(key, b"x")
     for command, code in ((["info", "news"], 2), (["list"], 2)):

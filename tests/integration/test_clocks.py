@@ -10,6 +10,7 @@ import pytest
 from support import cli
 from support.clock import Clock
 from support.servers import Saved
+from support.shard_keys import shard_key
 
 from urifilter_redis import UriFilter
 from urifilter_redis.archive.homes.opening import open_home
@@ -33,7 +34,7 @@ def put(server, shard=None, **fields) -> None:
     """Put fields into ``meta``, of all shards or of one; numbers are times, seconds from now."""
     later = {name: round(1000 * (now(server) + time)) for name, time in fields.items() if not isinstance(time, str)}
     with server.client() as admin:
-        for key in admin.scan_iter("*:meta" if shard is None else f"*:{shard}}}:meta"):
+        for key in admin.scan_iter("*:meta" if shard is None else f"*:{shard}[-}}]*meta"):
             admin.hset(key, mapping=fields | later)
 
 
@@ -85,7 +86,7 @@ def test_rotations_are_not_due_in_a_year(redis70, archived_filter, settings, sha
         assert before + DAY <= due + 0.001 <= now(redis70) + DAY + 0.002
     assert untouched == Saved(redis70)._dumped
     with redis70.client() as admin:
-        assert int(admin.hget("urifilter:{news:1}:meta", "opened")) > 1000 * (now(redis70) + YEAR - DAY)
+        assert int(admin.hget(shard_key("news", 1, 2, "meta"), "opened")) > 1000 * (now(redis70) + YEAR - DAY)
     assert news.rotate_due() is None
     due = news.next_rotation()
     assert due <= now(redis70) + DAY

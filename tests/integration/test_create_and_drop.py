@@ -10,6 +10,7 @@ import random
 
 import pytest
 from support.interleaved import Actor
+from support.shard_keys import shard_key
 
 from urifilter_redis import UriFilter, drop_filter, list_filters
 from urifilter_redis.errors import ConfigMismatch
@@ -80,14 +81,14 @@ class Scene:
                 assert self.admin.keys() == []
 
     def uids(self) -> list[str]:
-        found = (self.admin.hget(f"urifilter:{{news:{n}}}:meta", "uid") for n in range(SHARDS))
+        found = (self.admin.hget(shard_key("news", n, SHARDS, "meta"), "uid") for n in range(SHARDS))
         return [uid.decode() for uid in found if uid]
 
     def check_whole(self, uid) -> None:
         """There is this filter with all its keys, no other, and it is listed."""
         assert self.uids() == [uid] * SHARDS
         assert list_filters(redis=self.server.url) == ["news"]
-        names = [f"urifilter:{{news:{n}}}:{name}" for n in range(SHARDS) for name in ("meta", "today")]
+        names = [shard_key("news", n, SHARDS, name) for n in range(SHARDS) for name in ("meta", "today")]
         assert {key.decode() for key in self.admin.keys()} == {"urifilter:filters", *names}
         assert {self.admin.hget(name, "phase") for name in names[::2]} == {b"idle"}
 

@@ -8,6 +8,7 @@ import gc
 import pytest
 from support.archives import leftovers
 from support.interleaved import Actor
+from support.shard_keys import shard_key
 
 from urifilter_redis import ArchiveError, ArchiveMissing, ConfigMismatch, UriFilter, drop_filter
 from urifilter_redis.archive.homes.opening import open_home
@@ -56,7 +57,7 @@ class Scene:
         with UriFilter.open("news", **self.where) as news:
             assert {age > 0 for age in news.contains_many(OLD)} == {seen}
             assert news.insert_many(NEW).count(0) in ({0, 100} if seen else {100})
-            uids = {self.admin.hget(f"urifilter:{{news:{n}}}:meta", "uid").decode() for n in range(3)}
+            uids = {self.admin.hget(shard_key("news", n, 3, "meta"), "uid").decode() for n in range(3)}
             assert uids == {news.config.uid}
 
 

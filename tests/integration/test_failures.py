@@ -8,6 +8,7 @@ import time
 import fakeredis
 import pytest
 from support import cli, servers
+from support.shard_keys import shard_key
 
 from urifilter_redis import (
     AnswerLost,
@@ -47,10 +48,10 @@ def cli_says(server, code=2, command=("check", "--filter", "news")) -> str:
 def test_deleted_slice(news, server):
     """LOST, never "new": and what other shards answered is not lost with it."""
     with server.client() as admin:
-        admin.delete("urifilter:{news:1}:today")
+        admin.delete(shard_key("news", 1, 3, "today"))
     error = error_of(news.insert_many, range(100, 200))
     assert isinstance(error, SliceLost)
-    assert "urifilter:{news:1}:today has 0 bytes" in str(error)
+    assert f"{shard_key('news', 1, 3, 'today')} has 0 bytes" in str(error)
     told = {item for item, answer in zip(error.items, error.answers, strict=True) if answer == 0}
     assert 20 < len(told) < 100
     assert all(answer is None or item in told for item, answer in zip(error.items, error.answers, strict=True))
@@ -64,7 +65,7 @@ def test_deleted_meta(news, server):
     """A slice without meta is LOST for open, create and every call, not an empty filter."""
     with server.client() as admin:
         admin.delete("urifilter:{news:0}:meta")
-        admin.delete("urifilter:{news:1}:meta")
+        admin.delete(shard_key("news", 1, 3, "meta"))
     assert isinstance(error_of(news.insert_many, range(100, 200)), SliceLost)
     assert isinstance(error_of(UriFilter.open, "news", redis=server.url), SliceLost)
     create = {"redis": server.url, "capacity": 10_000, "error_rate": 1e-8, "shards": 3}
@@ -75,8 +76,8 @@ def test_deleted_meta(news, server):
 def test_evicted_key_of_another_type(news, server):
     """A key that somebody overwrote is LOST too."""
     with server.client() as admin:
-        admin.delete("urifilter:{news:1}:today")
-        admin.lpush("urifilter:{news:1}:today", "x")
+        admin.delete(shard_key("news", 1, 3, "today"))
+        admin.lpush(shard_key("news", 1, 3, "today"), "x")
     assert isinstance(error_of(news.insert_many, range(100, 200)), SliceLost)
 
 

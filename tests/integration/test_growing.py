@@ -11,6 +11,7 @@ import pytest
 from support import crawler
 from support.pipelines import pipelines
 from support.proxy import Proxy, at_random
+from support.shard_keys import shard_key
 
 from urifilter_redis import FilterFull, UriFilter
 from urifilter_redis.bloom import retention
@@ -51,7 +52,7 @@ def test_each_shard_grows_at_its_own_pace(server):
             news.insert_many(range(count - 10, count))
         epochs = [len(news.view(shard).slices) for shard in range(4)]
         with server.client() as admin:
-            meta = [admin.hgetall(f"urifilter:{{news:{shard}}}:meta") for shard in range(4)]
+            meta = [admin.hgetall(shard_key("news", shard, 4, "meta")) for shard in range(4)]
         assert {int(each[b"epoch"]) for each in meta} == {0, 1}
         assert epochs == [int(each[b"epoch"]) + 1 for each in meta]
         assert 0 not in UriFilter.open("news", redis=server.url).contains_many(range(count))

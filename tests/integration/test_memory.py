@@ -11,6 +11,7 @@ import pytest
 import redis
 from support import cli
 from support.interleaved import Actor
+from support.shard_keys import shard_key
 
 from urifilter_redis import AsyncUriFilter, ServerUnavailable, TooLarge, UriFilter, drop_filter
 from urifilter_redis.bloom.sizing import SLICE_LIMIT, allocated
@@ -165,7 +166,7 @@ def test_with_an_archive_it_is_completed(redis70, folder):
     with redis70.client() as admin:
         for end in ("create", "drop"):
             creator = Actor(redis70, functools.partial(lifecycle.create, settings=Settings(**settings)), archive=folder)
-            while not creator.ended and admin.exists("urifilter:{news:1}:meta") == 0:
+            while not creator.ended and admin.exists(shard_key("news", 1, 3, "meta")) == 0:
                 creator.step()
             fill(admin)
             creator.run()

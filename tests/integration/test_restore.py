@@ -9,6 +9,7 @@ from redis.exceptions import ConnectionError as ConnectionBroken
 from support import cli
 from support.killer import name_of
 from support.servers import Saved
+from support.shard_keys import shard_key
 
 from urifilter_redis import ArchiveCorrupt, AsyncUriFilter, Restoring, UriFilter
 from urifilter_redis.engine import async_driver, driver
@@ -153,7 +154,7 @@ def test_given_up_while_it_is_written(redis70, folder, beats, monkeypatch):
     with redis70.client() as admin:
 
         def phases():
-            return {admin.hget(f"urifilter:{{news:{shard}}}:meta", "phase") for shard in range(2)}
+            return {admin.hget(shard_key("news", shard, 3, "meta"), "phase") for shard in range(2)}
 
         assert phases() == {b"restoring"}
         scene.open_elsewhere()

@@ -13,6 +13,7 @@ import pytest
 from support.interleaved import Actor
 from support.killer import Killer
 from support.pipelines import pipelines
+from support.shard_keys import shard_key
 
 from urifilter_redis import (
     AsyncUriFilter,
@@ -105,7 +106,7 @@ def test_never_early_though_shards_turned_at_different_times(server):
     with UriFilter.create("news", redis=server.url, shards=3, retention="ring", slices=2, **PRECISE) as news:
         age_by(server, 86_401)
         with server.client() as admin:
-            admin.hincrby("urifilter:{news:2}:meta", "opened", 3_600_000)
+            admin.hincrby(shard_key("news", 2, 3, "meta"), "opened", 3_600_000)
         assert news.due() is None
         age_by(server, 3_600)
         assert news.rotate_due().epoch == 1
@@ -147,7 +148,7 @@ def test_no_shard_turns_twice_in_one_rotation(variant, server):
         news.insert_many(range(300))
         assert news.rotate().epoch == 2
         assert 0 not in news.contains_many(range(300))
-        epochs = [admin.hget(f"urifilter:{{news:{shard}}}:meta", "epoch") for shard in range(3)]
+        epochs = [admin.hget(shard_key("news", shard, 3, "meta"), "epoch") for shard in range(3)]
         assert epochs == [b"2", b"1", b"1"]
         assert news.due() is None
         age_by(server, 86_401)
@@ -162,7 +163,7 @@ def test_who_resumes_a_rotation_resumes_it_once(variant, server):
     with UriFilter.create("news", redis=server.url, shards=3, **settings) as news, server.client() as admin:
 
         def epochs():
-            return [int(admin.hget(f"urifilter:{{news:{shard}}}:meta", "epoch")) for shard in range(3)]
+            return [int(admin.hget(shard_key("news", shard, 3, "meta"), "epoch")) for shard in range(3)]
 
         for _ in pipelines_of(news):
             if epochs()[0] == 1:

@@ -15,6 +15,7 @@ import threading
 import pytest
 from support.proxy import Fault, HttpProxy, at_random, first
 from support.servers import wait_until
+from support.shard_keys import shard_key
 
 from urifilter_redis import Timeouts, UriFilter
 from urifilter_redis.errors import FilterAPIError
@@ -492,13 +493,14 @@ def test_half_of_it_was_inserted(redis70, service):
         uris = [f"https://example.com/{i}" for i in range(20)]
         api = FilterAPIClient(service.url, timeouts=QUICK)
         api.contains_many("two", uris)
-        kept = admin.dump("urifilter:{two:1}:today")
-        admin.delete("urifilter:{two:1}:today")
+        key = shard_key("two", 1, 2, "today")
+        kept = admin.dump(key)
+        admin.delete(key)
         with pytest.raises(FilterAPIError, match="has lost a bitmap") as lost:
             api.unique("two", uris)
         assert lost.value.error_code == "answer_lost"
         assert 0 < two.inserted() < 20
-        admin.restore("urifilter:{two:1}:today", 0, kept)
+        admin.restore(key, 0, kept)
         assert api.unique("two", uris, retry=lost.value) == uris
         assert api.unique("two", uris) == []
         api.close()

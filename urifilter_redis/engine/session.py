@@ -51,7 +51,7 @@ class Session:
     """The state that flows share. Each value is replaced as a whole, so threads need no lock.
 
     Attributes:
-        keys: the filter's keys.
+        keys: the filter's keys; until the filter is opened or made, those of shard 0 only.
         server: the server's address without its password.
         timeouts: the times to wait for the server.
         home: the home of the archive that was named; None: none was.
@@ -121,6 +121,7 @@ class Session:
     def assume(self, config: Config, view: View) -> None:
         """Note a configuration and live slices that were read before."""
         self._config, self._first_view = config, view
+        self.keys = self.keys.of(config.shards, config.tags)
         self._digester = Digester(config.normalize, hasher(config.hash, config.seed))
 
     def view(self, shard: int) -> View:
@@ -134,4 +135,4 @@ class Session:
 
     def read_meta(self, shard: int) -> Arguments:
         """Return the command that reads a shard's ``meta``."""
-        return ("HGETALL", self.keys.shard(shard).meta)
+        return self.keys.shard(shard).read_meta

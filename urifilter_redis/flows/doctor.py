@@ -144,10 +144,11 @@ def examine_clock(session: Session) -> Flow[Finding | None]:
     The session need not have opened the filter.
     """
     (first,) = yield from ask(session, session.read_meta(0))
-    shards = range(int(to_mapping(first).get("shards", 0)))
+    keys = session.keys.of_meta(to_mapping(first))
+    shards = [keys.shard(shard) for shard in range(keys.shards)] if keys else []
     told: list[str] = []
-    for some in chunked(shards):
-        metas = yield from ask(session, *map(session.read_meta, some))
+    for some in chunked(range(len(shards))):
+        metas = yield from ask(session, *(shards[shard].read_meta for shard in some))
         now = yield from server_time(session)
         for shard, meta in zip(some, metas, strict=True):
             ahead = _ahead(to_mapping(meta), now / 1000)

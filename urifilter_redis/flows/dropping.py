@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.register import read_registration, unregister
 from urifilter_redis.engine.queries import ask, chunked
 from urifilter_redis.engine.steps import Work
-from urifilter_redis.errors import ArchiveError, ArchiveMissing, ConfigMismatch, ServerUnavailable
+from urifilter_redis.errors import ArchiveError, ArchiveMissing, ConfigMismatch, ServerUnavailable, SliceLost
 from urifilter_redis.flows import known_archives
 from urifilter_redis.protocol import calls
+from urifilter_redis.protocol.keys import PLAIN
 from urifilter_redis.protocol.outcomes import to_mapping
 
 if TYPE_CHECKING:
@@ -26,12 +26,15 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.protocol.config import Config
     from urifilter_redis.protocol.keys import ShardKeys
 
 __all__ = [
     "SHARDS_AT_ONCE",
     "abandon",
+    "check_no_leftovers",
     "drop",
+    "earlier",
     "end_drop",
     "keep_listed",
     "list_or_not",
@@ -83,10 +86,10 @@ def abandon(session: Session) -> Flow[bool]:
     return bool(begun) and (yield from end_drop(session, begun))
 
 
-def remove(session: Session, found: Mapping[int, Mapping[str, str]]) -> Flow[None]:
+def remove(session: Session, found: Mapping[ShardKeys, Mapping[str, str]]) -> Flow[None]:
     """Remove shards, each only if its identity is still that of its ``meta`` in ``found``."""
-    for some in chunked(sorted(found), SHARDS_AT_ONCE):
-        yield from _remove(session, {shard: found[shard] for shard in some}, {}, {})
+    for some in chunked(list(found), SHARDS_AT_ONCE):
+        yield from _remove(session, {keys: found[keys] for keys in some}, {}, {})
 
 
 def still(session: Session, first: Mapping[str, str]) -> Flow[bool]:
@@ -111,6 +114,34 @@ def keep_listed(session: Session) -> Flow[None]:
         (listed,) = yield from ask(session, ("SISMEMBER", session.keys.filters, session.keys.name))
         if not listed:
             yield from list_or_not(session)
+
+
+def check_no_leftovers(session: Session, config: Config) -> Flow[None]:
+    """Check that there are no slices of an earlier filter in the shards of the filter to be made.
+
+    An older release made its shards under plain tags, which the scripts for the new shards do not see.
+
+    Raises:
+        SliceLost: there are some, or shards with ``meta`` under other tags.
+    """
+    new, plain = session.keys.of(config.shards, config.tags), session.keys.of(config.shards, PLAIN)
+    for some in chunked(range(config.shards), SHARDS_AT_ONCE):
+        bases = [new.shard(shard) for shard in some]
+        older = [plain.shard(shard) for shard in some if plain.shard(shard) not in bases]
+        slices = [(keys, keys.slice(name)) for keys in bases + older for name in ("today", "history", "history_1")]
+        there = yield from ask(session, *(("EXISTS", key) for _, key in slices))
+        metas = yield from ask(session, *(("EXISTS", keys.meta) for keys, _ in slices))
+        for (keys, key), slice_, meta in zip(slices, there, metas, strict=True):
+            if slice_ and not meta:  # meta is made before slices, and was looked for after them here
+                text = "drop the filter first, to remove the slices of an earlier filter"
+                raise SliceLost(f"{session.where}: meta is missing beside {key}: {text}")
+            if meta and keys in older:
+                raise earlier(session, keys.meta)
+
+
+def earlier(session: Session, what: str) -> SliceLost:
+    """Return the error to raise when ``what`` is in the way of a new filter."""
+    return SliceLost(f"{session.where}: {what} belongs to an earlier filter of this name: drop it, then create it anew")
 
 
 def list_or_not(session: Session) -> Flow[None]:
@@ -193,46 +224,52 @@ def _remove_all(session: Session, uid: str, first: Mapping[str, str]) -> Flow[in
 
     It ends early if shard 0 no longer has the identity of ``first``, because another process has finished this drop.
     """
-    left = {} if "shards" in first else (yield from _left(session))
-    shards = range(1, int(first["shards"])) if "shards" in first else sorted(left.keys() - {0})
+    made, shard_0 = session.keys.of_meta(first), session.keys.shard(0)
+    left = {} if made else (yield from _left(session))
+    every = [made.shard(number) for number in range(made.shards)] if made else list(left)
+    shards = [keys for keys in reversed(every) if keys != shard_0]
     removed = 0
-    for some in chunked(shards[::-1], SHARDS_AT_ONCE):
+    for some in chunked(shards, SHARDS_AT_ONCE):
         waiting = list(some)
         while waiting:
-            replies = yield from ask(session, *(session.read_meta(shard) for shard in waiting))
-            found = {shard: to_mapping(reply) for shard, reply in zip(waiting, replies, strict=True)}
+            replies = yield from ask(session, *(keys.read_meta for keys in waiting))
+            found = {keys: to_mapping(reply) for keys, reply in zip(waiting, replies, strict=True)}
             if not (yield from still(session, first)):
                 return removed
             if not first and uid:  # of a filter without shard 0, only its own shards are removed
-                found = {shard: meta for shard, meta in found.items() if meta.get("uid", uid) == uid}
+                found = {keys: meta for keys, meta in found.items() if meta.get("uid", uid) == uid}
             waiting, went = yield from _remove(session, found, first, left)
             removed += went
-    refused, went = yield from _delete(session, {0: first}, first, left)
+    refused, went = yield from _delete(session, {shard_0: first}, first, left)
     if not refused:
         yield from list_or_not(session)
     return removed + went
 
 
 def _remove(
-    session: Session, found: Mapping[int, Mapping[str, str]], first: Mapping[str, str], left: Mapping[int, list[str]]
-) -> Flow[tuple[list[int], int]]:
+    session: Session,
+    found: Mapping[ShardKeys, Mapping[str, str]],
+    first: Mapping[str, str],
+    left: Mapping[ShardKeys, list[str]],
+) -> Flow[tuple[list[ShardKeys], int]]:
     """Remove shards as they were found; return those with another identity by then, and the number of removed keys."""
-    there = [shard for shard, meta in found.items() if "uid" in meta]
-    replies = yield from ask(
-        session, *(calls.drop("begin", found[shard], session.keys.shard(shard)) for shard in there)
-    )
-    begun = {shard: to_mapping(reply) for shard, reply in zip(there, replies, strict=True)}
-    metas = {shard: begun.get(shard, meta) for shard, meta in found.items()}
-    overtaken = [shard for shard in there if not metas[shard]]
+    there = [keys for keys, meta in found.items() if "uid" in meta]
+    replies = yield from ask(session, *(calls.drop("begin", found[keys], keys) for keys in there))
+    begun = {keys: to_mapping(reply) for keys, reply in zip(there, replies, strict=True)}
+    metas = {keys: begun.get(keys, meta) for keys, meta in found.items()}
+    overtaken = [keys for keys in there if not metas[keys]]
     refused, removed = yield from _delete(
-        session, {shard: meta for shard, meta in metas.items() if shard not in overtaken}, first, left
+        session, {keys: meta for keys, meta in metas.items() if keys not in overtaken}, first, left
     )
     return overtaken + refused, removed
 
 
 def _delete(
-    session: Session, metas: Mapping[int, Mapping[str, str]], first: Mapping[str, str], left: Mapping[int, list[str]]
-) -> Flow[tuple[list[int], int]]:
+    session: Session,
+    metas: Mapping[ShardKeys, Mapping[str, str]],
+    first: Mapping[str, str],
+    left: Mapping[ShardKeys, list[str]],
+) -> Flow[tuple[list[ShardKeys], int]]:
     """Delete the keys of shards; return those that had another identity by then, and the number of removed keys.
 
     Args:
@@ -242,15 +279,14 @@ def _delete(
         left: the keys that were found by ``_left``; for a shard without an entry ``meta`` tells the keys.
     """
     made = []
-    for shard, meta in metas.items():
-        keys = session.keys.shard(shard)
+    for keys, meta in metas.items():
         last = [keys.replies, keys.forgotten, keys.meta]
-        doomed = left.get(shard) or _keys_of(keys, meta or first)
+        doomed = left.get(keys) or _keys_of(keys, meta or first)
         in_order = [key for key in doomed if key not in last] + last
-        made += [(shard, calls.drop("delete", meta, keys, each)) for each in chunked(in_order, KEYS_A_CALL)]
+        made += [(keys, calls.drop("delete", meta, keys, each)) for each in chunked(in_order, KEYS_A_CALL)]
     replies = yield from ask(session, *(call for _, call in made))
-    refused = {shard for (shard, _), reply in zip(made, replies, strict=True) if reply < 0}
-    return sorted(refused), sum(reply for reply in replies if reply > 0)
+    refused = dict.fromkeys(keys for (keys, _), reply in zip(made, replies, strict=True) if reply < 0)
+    return list(refused), sum(reply for reply in replies if reply > 0)
 
 
 def _keys_of(keys: ShardKeys, meta: Mapping[str, str]) -> list[str]:
@@ -262,17 +298,20 @@ def _keys_of(keys: ShardKeys, meta: Mapping[str, str]) -> list[str]:
     return [keys.next, *keys.merging, *map(keys.slice, names), *map(keys.archived, archived)]
 
 
-def _left(session: Session) -> Flow[dict[int, list[str]]]:
-    """Return the keys of each shard of a filter whose ``meta`` is gone, by a SCAN of the whole database."""
-    before, after = session.keys.shard(0).base.split("0}:")[0], "}:"
-    form = re.compile(re.escape(before) + r"(\d+)" + re.escape(after) + ".*", re.DOTALL)
-    found: dict[int, list[str]] = {}
+def _left(session: Session) -> Flow[dict[ShardKeys, list[str]]]:
+    """Return the keys of each shard of filters whose ``meta`` is gone, by a SCAN of the whole database.
+
+    They tell their tags themselves: filters with other numbers of shards, or with the tags of older releases, may have
+    left shards of the same number.
+    """
+    pattern = session.keys.beginning + "*"
+    found: dict[ShardKeys, list[str]] = {}
     cursor: bytes | str | int = 0
     while True:
-        ((cursor, keys),) = yield from ask(session, ("SCAN", cursor, "MATCH", f"{before}*", "COUNT", 1000))
+        ((cursor, keys),) = yield from ask(session, ("SCAN", cursor, "MATCH", pattern, "COUNT", 1000))
         for text in _texts(keys):
-            if match := form.fullmatch(text):
-                found.setdefault(int(match[1]), []).append(text)
+            if shard := session.keys.shard_of(text):
+                found.setdefault(shard, []).append(text)
         if int(cursor) == 0:
             return found
 

@@ -90,6 +90,7 @@ class FilterInfo(Shape):
         seed: the seed of the hash, as text.
         archive: the archive's address without user and password; ``redis``: closed slices beside the filter; None:
             there is none.
+        tags: how the shards lie over a Redis Cluster: ``spread`` evenly, or ``plain`` (in filters of older releases).
         created: the time at which the filter was made.
         phase: ``idle`` if nothing is under way, else ``creating``, ``rotating`` or ``restoring``.
         checkpointed: the time at which the oldest of the shards' last checkpoints began; None if a shard has none.
@@ -122,6 +123,7 @@ class FilterInfo(Shape):
     hash: str
     seed: str
     archive: str | None
+    tags: str
     created: float
     phase: str
     checkpointed: float | None

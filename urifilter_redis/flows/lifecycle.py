@@ -20,6 +20,8 @@ from urifilter_redis.flows import known_archives
 from urifilter_redis.flows.dropping import (
     SHARDS_AT_ONCE,
     abandon,
+    check_no_leftovers,
+    earlier,
     end_drop,
     keep_listed,
     list_or_not,
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.home import Home
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.protocol.keys import ShardKeys
 
 __all__ = ["create", "names", "open_"]
 
@@ -165,17 +168,17 @@ def _join(session: Session, meta: dict[str, str], settings: Settings) -> Flow[No
 
 def _begin(session: Session, settings: Settings, *, large: bool) -> Flow[None]:
     """Make a filter of which Redis has nothing; if the archive has its registration, make it from that."""
-    if session.home is None:
-        yield Work("note", functools.partial(known_archives.check_unknown, session))
-        yield from check_room(session, settings, large=large)
-        yield from _make(session, settings)
-        return
-    config, new = (yield from registered(session.home, session.keys.name)), False
+    home, name = session.home, session.keys.name
+    config, new = (yield from registered(home, name)) if home else None, False
     if config is None:
+        wanted = Config.new(settings, home.shown if home else None)
         yield Work("note", functools.partial(known_archives.check_unknown, session))
-        yield from _check_no_leftovers(session, settings)
+        yield from check_no_leftovers(session, wanted)
         yield from check_room(session, settings, large=large)
-        config, new = yield from register(session.home, session.keys.name, Config.new(settings, session.home.shown))
+        if home is None:
+            yield from _make(session, wanted, settings)
+            return
+        config, new = yield from register(home, name, wanted)
     config.check(settings, session.where)
     try:
         yield from _bring_back(session, config)
@@ -186,9 +189,8 @@ def _begin(session: Session, settings: Settings, *, large: bool) -> Flow[None]:
     session.restored = None if new else session.restored
 
 
-def _make(session: Session, settings: Settings) -> Flow[None]:
-    """Make the filter without an archive."""
-    wanted = Config.new(settings)
+def _make(session: Session, wanted: Config, settings: Settings) -> Flow[None]:
+    """Make the filter without an archive, unless another process was faster with these settings."""
     phase = "idle" if wanted.shards == 1 else "creating"
     yield from ask(session, ("SADD", session.keys.filters, session.keys.name))  # first, so that every filter is listed
     try:
@@ -246,24 +248,6 @@ def _attend(session: Session, meta: dict[str, str]) -> Flow[None]:
         yield from ensure(session)
 
 
-def _check_no_leftovers(session: Session, settings: Settings) -> Flow[None]:
-    """Check that there are no slices of an earlier filter in the shards of the filter to be made.
-
-    Raises:
-        SliceLost: there are some.
-    """
-    shards = Config.new(settings).shards
-    for some in chunked(range(shards), SHARDS_AT_ONCE):
-        bases = [session.keys.shard(shard) for shard in some]
-        slices = [(keys, keys.slice(name)) for keys in bases for name in ("today", "history", "history_1")]
-        there = yield from ask(session, *(("EXISTS", key) for _, key in slices))
-        metas = yield from ask(session, *(("EXISTS", keys.meta) for keys, _ in slices))
-        for (_, key), slice_, meta in zip(slices, there, metas, strict=True):
-            if slice_ and not meta:  # meta is made before slices, and was looked for after them here
-                text = "drop the filter first, to remove the slices of an earlier filter"
-                raise SliceLost(f"{session.where}: meta is missing beside {key}: {text}")
-
-
 def _bring_back(session: Session, config: Config) -> Flow[None]:
     """Make the filter from its registration, and restore its shards.
 
@@ -299,7 +283,7 @@ def _complete(session: Session, meta: Mapping[str, str]) -> Flow[None]:
     """
     if meta["phase"] != "creating":
         return
-    made: dict[int, dict[str, str]] = {}
+    made: dict[ShardKeys, dict[str, str]] = {}
     try:
         for some in chunked(range(1, session.config.shards), SHARDS_AT_ONCE):
             yield from _make_shards(session, meta, some, made)
@@ -324,7 +308,7 @@ def _half_made(error: ServerUnavailable) -> ServerUnavailable:
 
 
 def _make_shards(
-    session: Session, first: Mapping[str, str], some: Sequence[int], made: dict[int, dict[str, str]]
+    session: Session, first: Mapping[str, str], some: Sequence[int], made: dict[ShardKeys, dict[str, str]]
 ) -> Flow[None]:
     """Make shards of the filter; add the ``meta`` of each to ``made``.
 
@@ -338,19 +322,19 @@ def _make_shards(
         some: the numbers of the shards to make.
         made: gets the ``meta`` of each shard that was made.
     """
-    config, waiting = session.config, list(some)
+    config, keys, waiting = session.config, session.keys, list(some)
     while waiting:
-        calls_ = (calls.create("make", config, session.keys.shard(n), config.to_meta(n, "idle")) for n in waiting)
+        calls_ = (calls.create("make", config, keys.shard(n), config.to_meta(n, "idle")) for n in waiting)
         replies = yield from ask(session, *calls_)
         found = {shard: to_mapping(reply) for shard, reply in zip(waiting, replies, strict=True)}
-        made |= {shard: meta for shard, meta in found.items() if meta["uid"] == config.uid}
-        others = {shard: meta for shard, meta in found.items() if shard not in made}
-        dropping = any(meta["phase"] == "dropping" for shard, meta in found.items() if shard in made)
+        ours = {shard: meta for shard, meta in found.items() if meta["uid"] == config.uid}
+        made |= {keys.shard(shard): meta for shard, meta in ours.items()}
+        others = {shard: meta for shard, meta in found.items() if shard not in ours}
+        dropping = any(meta["phase"] == "dropping" for meta in ours.values())
         if dropping or (others and not (yield from still(session, first))):
             raise _dropped(session)
         for shard, meta in others.items():
             if (meta.get("epoch"), meta.get("inserted")) != ("0", "0") and meta["phase"] != "dropping":
-                text = "belongs to an earlier filter of this name: drop it, then create it anew"
-                raise SliceLost(f"{session.where}: shard {shard} {text}")
-        yield from remove(session, others)
+                raise earlier(session, f"shard {shard}")
+        yield from remove(session, {keys.shard(shard): meta for shard, meta in others.items()})
         waiting = list(others)

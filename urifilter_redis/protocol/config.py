@@ -21,14 +21,21 @@ from urifilter_redis.bloom.retention import (
 )
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.errors import ConfigMismatch, SliceLost, UriFilterError
+from urifilter_redis.protocol.keys import PLAIN, SPREAD, TAGS
 
-__all__ = ["FORMAT", "Config", "FilterSettings", "Settings"]
+__all__ = ["FORMAT", "Config", "FilterSettings", "Settings", "is_left_out"]
 
 #: The format of new filters, in Redis and in archives. A filter of a newer format is refused.
 FORMAT = 2
 
 #: The words that formats from 2 on have in the field ``layout``: the scripts of format 1 print them as they refuse.
 _REFUSAL = "one of format {format}, for which this urifilter-redis is too old: upgrade it"
+
+#: Marks a field that each document has beside the configuration.
+_BESIDE = {"beside": True}
+
+#: Marks a field that releases of format 1 did not have. Its default stands for a filter that they made.
+_LATER = {"later": True}
 
 
 class FilterSettings(TypedDict, total=False):
@@ -141,13 +148,14 @@ class Config(Shape):
         seed: the seed as text: decimal for mmh3, empty for md5, 32 hex digits for blake2b.
         archive: the place of checkpoints and of rolling's closed slices: an address without user and password, or
             ``redis`` (closed slices only, beside the filter); None: there is none.
+        tags: the kind of the keys' tags, ``plain`` or ``spread`` (see ``protocol/keys.py``).
 
     Example:
         >>> news.config.k
         12
     """
 
-    format: int = field(default=FORMAT, metadata={"in_documents": False})
+    format: int = field(default=FORMAT, metadata=_BESIDE)
     shards: int
     period: str | None = None
     uid: str
@@ -158,6 +166,10 @@ class Config(Shape):
     hash: str
     seed: str
     archive: str | None = None
+    tags: str = field(default=PLAIN, metadata=_LATER)
+
+    def __post_init__(self) -> None:
+        _among("tags", self.tags, TAGS)
 
     @classmethod
     def new(cls, settings: Settings, archive: str | None = None) -> Config:
@@ -175,6 +187,7 @@ class Config(Shape):
             units=sizing.units,
             bytes=sizing.slice_bytes,
             archive=archive or ("redis" if settings.retention == "rolling" else None),
+            tags=SPREAD,
             **asked,
         )
 
@@ -212,7 +225,8 @@ class Config(Shape):
     def to_meta(self, shard: int, phase: str) -> list[str]:
         """Return the fields of a new shard's ``meta``, field and value in turn."""
         values: dict[str, Any] = {"phase": phase, "epoch": 0, "oldest": 0, "slices": self.today, "inserted": 0}
-        values |= {_IN_META.get(name, name): value for name, value in asdict(self).items() if value is not None}
+        known = {each.name: getattr(self, each.name) for each in fields(self) if not is_left_out(each, self)}
+        values |= {_IN_META.get(name, name): value for name, value in known.items() if value is not None}
         values |= {"shard": shard} | self.packed(shard)
         del values["uid"]
         if self.retention == "growing":
@@ -254,9 +268,20 @@ _IN_META = {"slices": "window"}
 _READ = {"str": str, "int": int, "float": float}
 
 
+def is_left_out(each: Field[Any], owner: object, *, in_document: bool = False) -> bool:
+    """Whether not to write a field of a dataclass to ``meta``, or to a document of an archive.
+
+    Older releases do not read a document with a field that they do not know.
+    """
+    if in_document and each.metadata == _BESIDE:
+        return True
+    return each.metadata == _LATER and getattr(owner, each.name) == each.default
+
+
 def _has(meta: dict[str, str], each: Field[Any]) -> bool:
     """Whether to read a field. ``meta`` has no field for a None, nor for a setting that is newer than the filter."""
-    return "None" not in str(each.type) or _IN_META.get(each.name, each.name) in meta
+    optional = "None" in str(each.type) or each.metadata == _LATER
+    return not optional or _IN_META.get(each.name, each.name) in meta
 
 
 def _read(type_: str, text: str) -> Any:

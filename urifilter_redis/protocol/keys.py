@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+import binascii
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-__all__ = ["DEFAULT_PREFIX", "FilterKeys", "ShardKeys", "check_name", "check_prefix", "is_name"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "DEFAULT_PREFIX",
+    "PLAIN",
+    "SPREAD",
+    "TAGS",
+    "FilterKeys",
+    "ShardKeys",
+    "check_name",
+    "check_prefix",
+    "is_name",
+]
 
 #: The beginning of every key, unless the caller gives another prefix.
 DEFAULT_PREFIX = "urifilter"
+
+#: The kinds of tags. Plain: ``{news:3}``. Spread: ``{news:3}``, or ``{news:3-8}`` with the first salt (8) that brings
+#: the shard into its group of slots, so that the shards lie evenly over the masters of a Redis Cluster.
+PLAIN, SPREAD = TAGS = ("plain", "spread")
+
+#: The slots of a Redis Cluster.
+SLOTS = 16384
+
+#: The most groups into which the slots are divided. The search for a salt takes as many tries, 0.3 us each.
+GROUPS = 64
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PREFIX = re.compile(r"[A-Za-z0-9._:-]{1,64}")
@@ -58,6 +83,11 @@ class ShardKeys:
         return self.base + "meta"
 
     @property
+    def read_meta(self) -> tuple[str, str]:
+        """The command that reads ``meta``."""
+        return "HGETALL", self.meta
+
+    @property
     def replies(self) -> str:
         """The key of a hash: client and slot -> the record of the slot's last writing call."""
         return self.base + "replies"
@@ -88,20 +118,94 @@ class ShardKeys:
 
 @dataclass(frozen=True, slots=True)
 class FilterKeys:
-    """The keys of one filter: ``prefix:{name:shard}:…``."""
+    """The keys of one filter: ``prefix:{name:shard}:…`` or ``prefix:{name:shard-salt}:…``.
+
+    The keys of shard 0 follow from the name. Those of the others depend on the number of shards and the kind of tags,
+    which shard 0's ``meta`` or the archive tells: until then only shard 0 has keys here.
+
+    Attributes:
+        prefix: the beginning of all keys.
+        name: the filter's name.
+        shards: the number of shards.
+        tags: the kind of tags, of ``TAGS``.
+
+    Example:
+        >>> FilterKeys("urifilter", "news", 18, "spread").shard(1).meta
+        'urifilter:{news:1-53}:meta'
+
+    Raises:
+        ValueError: the prefix, the name or the kind of tags is impossible.
+    """
 
     prefix: str
     name: str
+    shards: int = 1
+    tags: str = PLAIN
+    _made: dict[int, ShardKeys] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_prefix(self.prefix)
         check_name(self.name)
+        if self.tags not in TAGS:
+            raise ValueError(f"tags are {' or '.join(TAGS)} and not {self.tags!r}")
 
     @property
     def filters(self) -> str:
         """The key of a set: the names of all filters under this prefix."""
         return f"{self.prefix}:filters"
 
+    @property
+    def beginning(self) -> str:
+        """The beginning of all keys of all shards, whatever their number and tags; it may begin a pattern of SCAN."""
+        return f"{self.prefix}:{{{self.name}:"
+
+    def of(self, shards: int, tags: str) -> FilterKeys:
+        """Return the keys of the filter of this name with so many shards and this kind of tags."""
+        if (shards, tags) == (self.shards, self.tags):
+            return self
+        return replace(self, shards=shards, tags=tags, _made={})
+
+    def of_meta(self, meta: Mapping[str, str]) -> FilterKeys | None:
+        """Return the keys of the filter whose ``meta`` this is; None if it does not tell the shards or their tags."""
+        try:
+            return self.of(int(meta["shards"]), meta.get("tags", PLAIN))
+        except (KeyError, ValueError):
+            return None
+
     def shard(self, number: int) -> ShardKeys:
-        """Return the keys of shard ``number`` (from 0)."""
-        return ShardKeys(f"{self.prefix}:{{{self.name}:{number}}}:")
+        """Return the keys of shard ``number`` (from 0).
+
+        Raises:
+            IndexError: the filter has no such shard, or the number of its shards was not told.
+        """
+        if number not in self._made:
+            if not 0 <= number < self.shards:
+                raise IndexError(f"shard {number} of {self.name!r}, which has {self.shards}")
+            tag = f"{self.name}:{number}" if self.tags == PLAIN else _spread(self.name, number, self.shards)
+            self._made[number] = ShardKeys(f"{self.prefix}:{{{tag}}}:")
+        return self._made[number]
+
+    def shard_of(self, key: str) -> ShardKeys | None:
+        """Return the keys of the shard to which ``key`` belongs, whatever its tags; None if it is not this filter's."""
+        found = re.match(re.escape(self.beginning) + r"\d+(-\d+)?}:", key, re.ASCII)
+        return ShardKeys(found[0]) if found else None
+
+
+def _spread(name: str, number: int, shards: int) -> str:
+    """Return the first of ``name:number``, ``name:number-1``, ``name:number-2`` … whose slot is in the shard's group.
+
+    Shard 0 stands in the group of its own slot, and each shard in the group after that of the shard before.
+    """
+    groups = min(shards, GROUPS)
+    wanted = (_group(binascii.crc_hqx(f"{name}:0".encode(), 0), groups) + number) % groups
+    tag, salt = f"{name}:{number}", 0
+    plain = crc = binascii.crc_hqx(tag.encode(), 0)
+    while _group(crc, groups) != wanted:
+        salt += 1
+        crc = binascii.crc_hqx(b"-%d" % salt, plain)
+    return f"{tag}-{salt}" if salt else tag
+
+
+def _group(crc: int, groups: int) -> int:
+    """Return the group of the slot of a tag with this CRC: group g has the slots from SLOTS * g / groups on."""
+    return crc % SLOTS * groups // SLOTS

@@ -16,6 +16,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.errors import ArchiveCorrupt
+from urifilter_redis.protocol.config import is_left_out
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -65,12 +66,12 @@ def load(kind: type[D], text: bytes, what: str) -> D:
         raise ArchiveCorrupt(f"{what} cannot be read: {error!r}"[:300]) from error
 
 
-def _values(document: Any) -> Any:
-    """Return the values of a document, without the fields that are not for documents."""
-    if dataclasses.is_dataclass(document):
-        written = (each for each in dataclasses.fields(document) if each.metadata.get("in_documents", True))
-        return {each.name: _values(getattr(document, each.name)) for each in written}
-    return [_values(each) for each in document] if isinstance(document, list) else document
+def _values(value: Any) -> Any:
+    """Convert a document, or a part of it, to JSON values, without the fields that older releases would refuse."""
+    if dataclasses.is_dataclass(value):
+        kept = [each.name for each in dataclasses.fields(value) if not is_left_out(each, value, in_document=True)]
+        return {name: _values(getattr(value, name)) for name in kept}
+    return [_values(each) for each in value] if isinstance(value, list) else value
 
 
 def _refuse(constant: str) -> None:
