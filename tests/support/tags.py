@@ -19,15 +19,14 @@ def slot_of(tag: str) -> int:
 
 def group_of(slot: int, groups: int) -> int:
     """The group whose equal share of all slots has this one."""
-    return next(g for g in range(groups) if Fraction(16384 * g, groups) <= slot < Fraction(16384 * (g + 1), groups))
+    return floor(Fraction(slot * groups, 16384))
 
 
 def spread_tag(name: str, shard: int, shards: int) -> str:
     """The first text, plain or with the lowest salt, whose slot is in the shard's group."""
-    groups = min(shards, 64)
-    wanted = (group_of(slot_of(f"{name}:0"), groups) + shard) % groups
+    wanted = (group_of(slot_of(f"{name}:0"), shards) + shard) % shards
     tags = (f"{name}:{shard}" + (f"-{salt}" if salt else "") for salt in count())
-    return next(tag for tag in tags if group_of(slot_of(tag), groups) == wanted)
+    return next(tag for tag in tags if group_of(slot_of(tag), shards) == wanted)
 
 
 def first_slots(masters: int) -> list[int]:
