@@ -1,8 +1,9 @@
 -- Checks that each item is of this shard: the top 12 bits of its digest's last word decide.
--- Needs: packed, shard, shards.
+-- Needs: packed, place.
 
-if shards ~= '1' then
-  local byte, all, this = string.byte, tonumber(shards), tonumber(shard)
+if place ~= '0/1' then
+  local byte, shard, shards = string.byte, string.match(place, '^(%d+)/(%d+)$')
+  local this, all = tonumber(shard), tonumber(shards)
   for last = 16, #packed, 16 do
     local low, high = byte(packed, last - 1, last)
     if (high * 16 + (low - low % 16) / 16) % all ~= this then

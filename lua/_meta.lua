@@ -1,13 +1,13 @@
 -- Reads and checks meta, for the scripts about slices. It is no function: a call of one item would take longer.
 -- Needs: uid, FIRST_SLICE (the number of the first key of a slice).
--- Gives: fixed, phase, listed (the live slices), inserted, changed, K, shard, shards, retention, write, expire_after.
+-- Gives: fixed, phase, listed (the live slices), inserted, changed, K, habits (retention/write/expire_after), place
+-- (shard/shards).
 
 local values = call('HMGET', KEYS[1], 'format', 'fixed', 'phase', 'slices', 'inserted', 'changed')
 local fixed, phase, listed, inserted, changed = values[2], values[3], values[4], values[5], values[6]
-local owner, K, shard, shards, retention, write, expire_after
+local owner, K, habits, place
 if values[1] == '2' then
-  owner, K, shard, shards, retention, write, expire_after =
-    string.match(fixed, '^(%x+) $layout (%d+) (%d+) (%d+) (%a+) (%S+) (%S+)$')
+  owner, K, habits, place = string.match(fixed, '^(%x+) $layout (%d+) (%S+) (%S+)$')
 end
 if owner ~= uid or ('$k' ~= '' and K ~= '$k') then
   -- Meta of format 1, or a refusal. (Format 1 has a field for each value of fixed.)
@@ -28,7 +28,8 @@ if owner ~= uid or ('$k' ~= '' and K ~= '$k') then
     local made = fixed and string.match(fixed, '^%x+ (%a+ %d+)') or found[3] .. ' ' .. found[4]
     return redis.error_reply('BADARG this script is for another layout than ' .. made)
   end
-  K, shard, shards, retention, write, expire_after = found[4], found[5], found[6], found[7], found[8], found[9]
+  K, place = found[4], found[5] .. '/' .. found[6]
+  habits = table.concat({ found[7], found[8] or '-', found[9] or '-' }, '/')
   changed = true -- unknown: a restore of format 1 did not note it
 end
 if phase == 'dropping' then

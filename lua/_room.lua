@@ -1,8 +1,8 @@
 -- Checks that today of a growing filter has room for the new items of a call. They are counted only if there may be too
 -- little room.
--- Needs: packed, count, retention, inserted, any_forgotten, age_in.
+-- Needs: packed, count, habits, inserted, any_forgotten, age_in.
 
-if retention == 'growing' then
+if habits == 'growing/-/-' then
   local limit = call('HGET', KEYS[1], 'limit')
   local room, counted = limit - inserted, {}
   for i = 1, room < count and count or 0 do

@@ -51,7 +51,7 @@ local uid, base, FIRST_SLICE = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 4
 
 local one_slice, any_forgotten = #KEYS == FIRST_SLICE, changed and call('EXISTS', KEYS[3]) == 1
 local ages, age_in, oldest_age = {}
-if not one_slice or changed_nothing or retention == 'growing' then -- a function takes time to make, too
+if not one_slice or changed_nothing or habits == 'growing/-/-' then -- a function takes time to make, too
 
 -- @include "_has_$layout.lua"
 -- @include "_age.lua"
@@ -70,8 +70,9 @@ end
 -- @include "_room.lua"
 -- @include "_old_records.lua"
 
-local tried, added, last_seen = false, 0, expire_after == 'last-seen'
-local first_written = write == 'all' and FIRST_SLICE or #KEYS
+local tried, added = false, 0
+local last_seen = not one_slice and string.find(habits, '/last-seen', 1, true)
+local first_written = not one_slice and string.find(habits, '/all/', 1, true) and FIRST_SLICE or #KEYS
 for i = 1, count do
   local d0, d1, d2, d3 = unpack_digest('<I4I4I4I4', packed, i * 16 - 15)
   local again = any_forgotten and call('ZSCORE', KEYS[3], string.sub(packed, i * 16 - 15, i * 16))

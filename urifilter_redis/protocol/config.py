@@ -240,9 +240,9 @@ class Config(Shape):
         """
         if self.format == 1:
             return {}
-        fixed = (self.uid, self.layout, self.k, shard, self.shards, self.retention)
-        text = " ".join(map(str, (*fixed, self.write or "-", self.expire_after or "-")))
-        return {"fixed": text, "layout": _REFUSAL.format(format=self.format)}
+        habits = f"{self.retention}/{self.write or '-'}/{self.expire_after or '-'}"
+        fixed = f"{self.uid} {self.layout} {self.k} {habits} {shard}/{self.shards}"
+        return {"fixed": fixed, "layout": _REFUSAL.format(format=self.format)}
 
     def check(self, settings: Settings, name: str) -> None:
         """Check that this configuration has the wanted settings; ``name`` is the filter's, for errors.
