@@ -2,8 +2,8 @@
 
 Processes insert batches of 200 without pause into a rolling filter for 50 million items, first alone, then while
 rotations run one after another. It prints the time of a batch (p50, p99, p99.9, longest), the longest script or command
-in SLOWLOG, the ratio of both p99.9, and the size of the closed slices as a ratio to the entropy of their bits. Then it prints the server time an
-item of every retention, for a filter with a full window. Machines are noisy: read ratios.
+in SLOWLOG, the ratio of both p99.9, and the size of the closed slices as a ratio to the entropy of their bits. Then it
+prints the server time an item of every retention, for a filter with a full window. Machines are noisy: read ratios.
 """
 
 from __future__ import annotations
