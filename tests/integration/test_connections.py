@@ -14,6 +14,7 @@ import redis.asyncio
 from support.servers import wait_until
 
 from urifilter_redis import AsyncUriFilter, ServerUnavailable, Timeouts, UriFilter
+from urifilter_redis.engine import async_driver, driver
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
@@ -115,6 +116,50 @@ def test_a_client_that_is_given(redis70):
             return sum(await asyncio.gather(*(both[n % 2].insert(f"b{n % 30}") for n in range(60))))
 
     assert asyncio.run(run()) == 30
+
+
+def test_a_client_that_is_given_has_its_connections_back(redis70):
+    """Between the filter's calls its owner has all connections of its pool."""
+    made(redis70).close()
+    only = {"max_connections": 1, "protocol": 2}
+    with redis.Redis.from_url(redis70.url, **only) as client, UriFilter.open("news", redis=client) as news:
+        for n in range(3):
+            assert (news.insert(f"a{n}"), client.ping()) == (True, True)
+
+    async def run():
+        async with redis.asyncio.Redis.from_url(redis70.url, **only) as client:
+            news = await AsyncUriFilter.open("news", redis=client)
+            return [(await news.insert(f"b{n}"), await client.ping()) for n in range(3)]
+
+    assert asyncio.run(run()) == [(True, True)] * 3
+
+
+def test_a_connection_that_the_server_has_closed(server, monkeypatch):
+    """It is replaced before anything is sent over it, so no answer is lost for that; and no connection is left over."""
+    sent, perform, awaited = [], driver.perform_step, async_driver.perform_step
+    monkeypatch.setattr(driver, "perform_step", lambda step, sender: sent.append(step) or perform(step, sender))
+    monkeypatch.setattr(async_driver, "perform_step", lambda step, sender: sent.append(step) or awaited(step, sender))
+    made(server).close()
+
+    def hang_up() -> None:
+        with server.client() as admin:
+            admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        wait_until(lambda: connected(server) == 0, "connections are still there")
+        sent.clear()
+
+    with UriFilter.open("news", redis=server.url, connections=2) as news:
+        for n in range(3):
+            hang_up()
+            assert (news.insert(f"a{n}"), len(sent), connected(server)) == (True, 1, 1)
+
+    async def run():
+        async with await AsyncUriFilter.open("news", redis=server.url, connections=2) as news:
+            for n in range(3):
+                hang_up()
+                await asyncio.sleep(0.01)  # the loop hears of it
+                assert (await news.insert(f"b{n}"), len(sent), connected(server)) == (True, 1, 1)
+
+    asyncio.run(run())
 
 
 def test_tasks_in_their_order(redis70):

@@ -17,6 +17,7 @@ from support import servers
 from support.servers import wait_until
 
 from urifilter_redis import ServerUnavailable, UriFilter
+from urifilter_redis.protocol.outcomes import to_fields
 from urifilter_redis.transport import embedded
 
 pytestmark = pytest.mark.usefixtures("installed")
@@ -55,7 +56,8 @@ def process_of(folder, word: bytes) -> int:
 
 
 def server_pid(filter_) -> int:
-    return filter_._connector.client.info("server")["process_id"]
+    (reply,) = filter_._connector.send([("INFO", "server")])
+    return int(to_fields(reply)["process_id"])
 
 
 def make(name="x", **more) -> UriFilter:
@@ -76,8 +78,10 @@ def run(code: str, *, wait=True):
 
 USER = """
     from urifilter_redis import UriFilter
+    from urifilter_redis.protocol.outcomes import to_fields
     f = UriFilter.create("x", capacity=1000, error_rate=1e-8)
-    print(f.insert("a"), f._connector.client.info("server")["process_id"], flush=True)
+    (reply,) = f._connector.send([("INFO", "server")])
+    print(f.insert("a"), to_fields(reply)["process_id"], flush=True)
     input()
 """
 

@@ -45,6 +45,26 @@ def news(request, layout, server):
         yield made
 
 
+@pytest.mark.parametrize("method", ["insert", "contains"])
+def test_few_functions_are_called(news, method):
+    """The library calls few functions for one item, as each costs a call more than the server takes for the item."""
+    called = []
+
+    def note(frame, event, _):
+        if event == "call" and "/urifilter_redis/" in frame.f_code.co_filename:
+            called.append(frame.f_code.co_qualname)
+
+    ask = getattr(news, method)
+    ask("a")  # opens a connection, loads the script, and learns what is the same in each call
+    ask("a")
+    sys.setprofile(note)
+    try:
+        ask("b" if news.config.shards == 1 else "a")
+    finally:
+        sys.setprofile(None)
+    assert len(called) < 60, called
+
+
 def test_insert(news):
     """New once, then seen."""
     assert news.insert("a") is True

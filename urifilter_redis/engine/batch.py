@@ -76,9 +76,10 @@ class Batch:
         open: the calls of scripts without answers.
         client: the client that the call ids in ``open`` belong to.
         max_age: ring: how many of the newest slices are tested; 0: all.
+        writes: whether its calls write. The answers of such calls must not be lost.
     """
 
-    __slots__ = ("_packed", "answers", "client", "command", "items", "max_age", "open")
+    __slots__ = ("_packed", "answers", "client", "command", "items", "max_age", "open", "writes")
 
     def __init__(  # noqa: PLR0913 - all of it is what a batch is
         self,
@@ -107,14 +108,15 @@ class Batch:
         self.items = items
         self.client = client
         self.max_age = max_age
+        self.writes = command != "contains"
         self.answers: list[int | None] = [None] * len(items)
-        self.open = _one_shard(digests, cut(0)) if shards == 1 else _many_shards(digests, shards, cut)
+        if len(digests) == 1:
+            self.open = [OpenCall(shards_of(digests, shards)[0], range(1), digests[0])]
+        elif shards == 1:
+            self.open = _one_shard(digests, cut(0))
+        else:
+            self.open = _many_shards(digests, shards, cut)
         self._packed = b"".join(digests)
-
-    @property
-    def writes(self) -> bool:
-        """Whether its calls write. The answers of such calls must not be lost."""
-        return self.command != "contains"
 
     def name_calls(self, key: CallKey, now: int) -> None:
         """Give all calls the ids that ``key`` makes; ``now`` is the server's time, ms."""

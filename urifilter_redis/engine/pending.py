@@ -80,10 +80,8 @@ class _Hold(Generic[B]):
 
 def _owner() -> Owner:
     """Return the task that runs, or else the thread."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # no event loop
-        task = None
+    loop = asyncio._get_running_loop()  # noqa: SLF001 - as get_running_loop, which raises in every blocking call
+    task = None if loop is None else asyncio.current_task(loop)
     return task or threading.current_thread()
 
 

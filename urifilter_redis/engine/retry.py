@@ -92,6 +92,14 @@ class Request:
         if self.numbered is not None:
             self.numbered.in_doubt = doubt
 
+    def begin(self) -> bool:
+        """Count the request as in doubt, until its outcome is settled; return whether it was in doubt before."""
+        numbered = self.numbered
+        if numbered is None:
+            return False
+        before, numbered.in_doubt = numbered.in_doubt, True
+        return before
+
     @property
     def settled(self) -> bool:
         """Whether the exchange has finished with the request."""
@@ -113,34 +121,52 @@ def exchange(session: Session, requests: Sequence[Request]) -> Flow[None]:
 
     Afterwards each request is ``answered``, or ``full``, or has an ``error``; one that is ``in_doubt`` may still run.
     """
-    began = time.monotonic()
-    restored = began
-    pauses = _pauses()
-    waiting, repeated = list(requests), False
+    waiting, began, again = requests, time.monotonic(), None
     while waiting:
-        commands, doubts = [request.command() for request in waiting], [request.in_doubt for request in waiting]
+        commands, doubts = [], []
         for request in waiting:
-            request.in_doubt = True  # from now until its outcome is settled
+            commands.append(request.command())
+            doubts.append(request.begin())
         outcomes = yield Send(commands)
-        verdicts = [_settle(session, *each) for each in zip(waiting, outcomes, doubts, strict=True)]
-        now = time.monotonic()
-        if Verdict.RESTORING in verdicts and now < began + session.timeouts.restoring:
-            restored = now  # the time for all other failures counts from the end of the restore
+        missed = []
+        for request, outcome, in_doubt in zip(waiting, outcomes, doubts, strict=True):
+            verdict = _settle(session, request, outcome, in_doubt=in_doubt)
+            if verdict is not Verdict.ANSWERED:
+                missed.append((request, outcome, verdict))
+        if not missed:
+            return
+        again = again or _Again(session, began)
+        waiting = yield from again.prepare(missed)
+
+
+class _Again:
+    """The time and the pauses of an exchange in which requests are sent again."""
+
+    def __init__(self, session: Session, began: float) -> None:
+        self._session, self._began, self._restored = session, began, began
+        self._pauses, self._repeated = _pauses(), False
+
+    def prepare(self, missed: Sequence[tuple[Request, Any, Verdict]]) -> Flow[list[Request]]:
+        """Do what comes before requests are sent again, and return those; give up what took too long."""
+        now, timeouts = time.monotonic(), self._session.timeouts
+        if now < self._began + timeouts.restoring and any(verdict is Verdict.RESTORING for *_, verdict in missed):
+            self._restored = now  # the time for all other failures counts from the end of the restore
         else:
-            every = now >= restored + session.timeouts.total
-            for request, outcome, verdict in zip(waiting, outcomes, verdicts, strict=True):
+            every = now >= self._restored + timeouts.total
+            for request, outcome, verdict in missed:
                 if not request.settled and (every or verdict is Verdict.RESTORING):
-                    _give_up(session, request, outcome)
-        unsettled = [pair for pair in zip(waiting, verdicts, strict=True) if not pair[0].settled]
-        yield from _prepare(session, unsettled)
+                    _give_up(self._session, request, outcome)
+        unsettled = [(request, verdict) for request, _, verdict in missed if not request.settled]
+        yield from _prepare(self._session, unsettled)
         waiting = [request for request, _ in unsettled if not request.settled]
-        if waiting and (repeated or any(verdict in _WAITING for _, verdict in unsettled)):
-            wanted = [outcome.pause for outcome in outcomes if isinstance(outcome, Judged)]
-            yield Pause(max([next(pauses), *wanted]))
-        repeated = True
+        if waiting and (self._repeated or any(verdict in _WAITING for _, verdict in unsettled)):
+            wanted = [outcome.pause for _, outcome, _ in missed if isinstance(outcome, Judged)]
+            yield Pause(max([next(self._pauses), *wanted]))
+        self._repeated = True
+        return waiting
 
 
-def _settle(session: Session, request: Request, outcome: Any, in_doubt: bool) -> Verdict:  # noqa: FBT001 - passed by zip
+def _settle(session: Session, request: Request, outcome: Any, *, in_doubt: bool) -> Verdict:
     """Note an outcome of a request and return its verdict; ``in_doubt``: whether an earlier attempt may have run.
 
     ``request.in_doubt`` is set last, so that the request is in doubt until all else is noted.
@@ -205,7 +231,7 @@ def _prepare(session: Session, unsettled: Sequence[tuple[Request, Verdict]]) -> 
         refusal = next((each for each in outcomes if judge(each) is Verdict.REFUSED), None)
         if refusal is not None:
             for request in missing:
-                _settle(session, request, refusal, request.in_doubt)
+                _settle(session, request, refusal, in_doubt=request.in_doubt)
     if stale:
         outcomes = yield Send([session.read_meta(shard) for shard in sorted(stale)])
         for shard, outcome in zip(sorted(stale), outcomes, strict=True):

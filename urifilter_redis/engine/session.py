@@ -11,6 +11,7 @@ from urifilter_redis.engine.pending import Pending
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.errors import FilterNotFound
 from urifilter_redis.protocol.call_ids import CallIds
+from urifilter_redis.protocol.calls import Asking
 from urifilter_redis.protocol.config import Config
 from urifilter_redis.protocol.meta import View
 
@@ -83,6 +84,7 @@ class Session:
     _digester: Digester | None = None
     _first_view: View = field(default_factory=lambda: View(()))
     _views: dict[int, View] = field(default_factory=dict)
+    _askings: dict[tuple[str, int], Asking] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.where = self.where or f"filter {self.keys.name!r} on {self.server}"
@@ -120,13 +122,21 @@ class Session:
 
     def assume(self, config: Config, view: View) -> None:
         """Note a configuration and live slices that were read before."""
-        self._config, self._first_view = config, view
+        self._config, self._first_view, self._askings = config, view, {}
         self.keys = self.keys.of(config.shards, config.tags)
         self._digester = Digester(config.normalize, hasher(config.hash, config.seed))
 
     def view(self, shard: int) -> View:
         """Return the shard's live slices as they were last read; shard 0's if none were read of this shard."""
         return self._views.get(shard, self._first_view)
+
+    def asking(self, command: str, shard: int) -> Asking:
+        """Return what all calls of a command to a shard share, for the live slices as they were last read."""
+        askings, view = self._askings, self.view(shard)
+        made = askings.get((command, shard))
+        if made is None or made.view is not view:
+            made = askings[command, shard] = Asking(command, self.config, self.keys.shard(shard), view)
+        return made
 
     def learn_view(self, shard: int, meta: dict[str, str]) -> None:
         """Note the live slices of a shard's ``meta``, if it is this filter's."""

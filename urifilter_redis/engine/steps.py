@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncSender", "Flow", "Pause", "Send", "Sender", "Step", "Timeouts", "Work"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Send:
     """Send commands once, in one pipeline over one connection. A list of one outcome a command comes back.
 

@@ -20,7 +20,19 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.call_ids import CallKey
     from urifilter_redis.protocol.calls import Call
 
-__all__ = ["WINDOW", "answer", "batch_of", "check_many", "listed", "resolve", "selected", "truths", "unresolved"]
+__all__ = [
+    "WINDOW",
+    "answer",
+    "batch_of",
+    "check_many",
+    "is_new",
+    "is_seen",
+    "listed",
+    "resolve",
+    "selected",
+    "truths",
+    "unresolved",
+]
 
 T = TypeVar("T")
 
@@ -71,6 +83,16 @@ def ages(batch: Batch) -> list[int]:
 def new_items(batch: Batch) -> list[Any]:
     """Return the items of a batch that are new."""
     return selected(batch.items, batch.answers)
+
+
+def is_new(batch: Batch) -> bool:
+    """Whether the only item of a batch is new."""
+    return batch.answers[0] == 0
+
+
+def is_seen(batch: Batch) -> bool:
+    """Whether the only item of a batch was seen."""
+    return batch.answers[0] != 0
 
 
 def truths(batch: Batch) -> list[bool]:
@@ -143,7 +165,14 @@ def resolve(session: Session, batch: Batch) -> Flow[Batch]:
         UriFilterError: some calls failed; the error has the answers that arrived.
     """
     while batch.open:
-        yield from _window(session, batch, batch.open[:CALLS_IN_FLIGHT])
+        window = batch.open[:CALLS_IN_FLIGHT]
+        requests = [_request(session, batch, call) for call in window]
+        try:
+            yield from exchange(session, requests)
+        finally:
+            missed = _take_over(session, batch, window, requests)
+        if missed:
+            yield from _mend(session, batch, missed)
     return batch
 
 
@@ -172,18 +201,13 @@ def _resume(session: Session, command: str, items: Sequence[object], retry: UriF
     return batch
 
 
-def _window(session: Session, batch: Batch, window: Sequence[OpenCall]) -> Flow[None]:
-    """Send a window of calls and note their answers; raise the error of a call that failed.
+def _mend(session: Session, batch: Batch, missed: Sequence[tuple[OpenCall, Request]]) -> Flow[None]:
+    """Raise the error of a call that failed.
 
     If a growing shard has no room for a call, the call stays open and the shard's next slice is made.
     """
-    requests = [_request(session, batch, call) for call in window]
-    try:
-        yield from exchange(session, requests)
-    finally:
-        _take_over(session, batch, window, requests)
-    errors = [request.error for request in requests if request.error is not None]
-    full = {call.shard: call for call, request in zip(window, requests, strict=True) if request.full}
+    errors = [request.error for _, request in missed if request.error is not None]
+    full = {call.shard: call for call, request in missed if request.full}
     try:
         for shard, call in full.items():
             yield from grow(session, shard, len(call.positions))
@@ -205,16 +229,21 @@ def _request(session: Session, batch: Batch, call: OpenCall) -> Request:
     return Request(build, call.shard, call)
 
 
-def _call(session: Session, batch: Batch, call: OpenCall, request: Request) -> Call:
-    call_id = calls.NO_CALL_ID if request.call_id is None else str(request.call_id)
-    keys, view = session.keys.shard(call.shard), session.view(call.shard)
-    return calls.items(batch.command, session.config, keys, view, call_id, call.packed, batch.max_age)
+def _call(session: Session, batch: Batch, call: OpenCall, _: Request) -> Call:
+    call_id = calls.NO_CALL_ID if call.call_id is None else str(call.call_id)
+    return session.asking(batch.command, call.shard).call(call_id, call.packed, batch.max_age)
 
 
-def _take_over(session: Session, batch: Batch, window: Sequence[OpenCall], requests: Sequence[Request]) -> None:
-    """Note the answers of a window, and give back the slots of its answered calls; other calls keep theirs."""
+def _take_over(
+    session: Session, batch: Batch, window: Sequence[OpenCall], requests: Sequence[Request]
+) -> list[tuple[OpenCall, Request]]:
+    """Note the answers of a window, and give back the slots of its answered calls; return the other calls."""
+    missed = []
     for call, request in zip(window, requests, strict=True):
         if request.answered:
             batch.close(call, request.reply)
             if call.call_id is not None:
                 session.ids.release(call.call_id)
+        else:
+            missed.append((call, request))
+    return missed

@@ -13,9 +13,9 @@ import secrets
 import time
 import weakref
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,8 +54,7 @@ class ServerClock:
         return int(time.monotonic() * 1000 + self._ahead)
 
 
-@dataclass(frozen=True, slots=True)
-class CallId:
+class CallId(NamedTuple):
     """The id of one call; ``str`` makes the text that the scripts take.
 
     Attributes:
@@ -153,7 +152,7 @@ class CallIds:
         An id made from a key keeps its sequence; only its deadline is new.
         """
         if call_id.keyed:
-            return replace(call_id, started=self.clock.now())
+            return call_id._replace(started=self.clock.now())
         return CallId(call_id.client, call_id.slot, call_id.sequence + 1, self.clock.now())
 
     def release(self, call_id: CallId) -> None:

@@ -22,6 +22,7 @@ __all__ = [
     "LEASE",
     "NO_CALL_ID",
     "Arguments",
+    "Asking",
     "Call",
     "build",
     "checkpoint",
@@ -67,7 +68,7 @@ LEASE = 60.0
 NO_CALL_ID = "-"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """One call of a script."""
 
@@ -78,6 +79,27 @@ class Call:
     def command(self) -> Arguments:
         """Return EVALSHA and its arguments."""
         return ("EVALSHA", self.script.sha1, len(self.keys), *self.keys, *self.args)
+
+
+class Asking:
+    """The part of ``insert``, ``contains``, ``forget`` or ``remove`` that is the same in each call to a shard.
+
+    Attributes:
+        view: the live slices that the calls name.
+    """
+
+    __slots__ = ("_keys", "_script", "_uid", "view")
+
+    def __init__(self, command: str, config: Config, keys: ShardKeys, view: View) -> None:
+        self.view = view
+        self._script, self._uid = scripts.load(command, config.layout, config.k), config.uid
+        replies = () if command == "contains" else (keys.replies,)
+        self._keys = (keys.meta, *replies, keys.forgotten, *_live(keys, view))
+
+    def call(self, call_id: str, digests: Sequence[bytes] | bytes, max_age: int = 0) -> Call:
+        """Build the call; see ``items``."""
+        encoded = ("bin", digests) if isinstance(digests, bytes) else ("hex", *(d.hex() for d in digests))
+        return Call(self._script, self._keys, (self._uid, call_id, max_age, *encoded))
 
 
 def items(  # noqa: PLR0913, PLR0917 - the header of the scripts has as many
@@ -100,11 +122,7 @@ def items(  # noqa: PLR0913, PLR0917 - the header of the scripts has as many
         digests: 16 bytes an item: packed in one bytes object (sent as it is) or as a sequence (sent as hex).
         max_age: ring: test only this many of the newest slices; 0: test all.
     """
-    script = scripts.load(command, config.layout, config.k)
-    replies = () if command == "contains" else (keys.replies,)
-    encoded = ("bin", digests) if isinstance(digests, bytes) else ("hex", *(d.hex() for d in digests))
-    all_keys = (keys.meta, *replies, keys.forgotten, *_live(keys, view))
-    return Call(script, all_keys, (config.uid, call_id, max_age, *encoded))
+    return Asking(command, config, keys, view).call(call_id, digests, max_age)
 
 
 def items_a_call(config: Config, live: int) -> int:

@@ -102,6 +102,8 @@ class Judged:
     pause: float = 0.0
 
 
+_NO_REPLIES = (Judged, RedisError, Unanswered, Unsent)
+
 #: The error words of the scripts that end a call, and the exception of each.
 SCRIPT_ERRORS: Mapping[str, type[UriFilterError]] = {
     "BADARG": UriFilterError,
@@ -173,6 +175,8 @@ _LATE = re.compile(r"LATECALL (\d+)")
 
 def judge(outcome: Any) -> Verdict:
     """Return the decision about the outcome of a command (see ``steps.Send``)."""
+    if not isinstance(outcome, _NO_REPLIES):
+        return Verdict.ANSWERED
     if isinstance(outcome, Judged):
         return outcome.verdict
     if isinstance(outcome, Unanswered):
@@ -181,8 +185,6 @@ def judge(outcome: Any) -> Verdict:
         if isinstance(outcome.error, ResponseError):  # redis-py's own first command failed: there is no such database
             return _judge_refusal(outcome.error)
         return Verdict.REFUSED if outcome.hopeless or isinstance(outcome.error, AuthenticationError) else Verdict.WAIT
-    if not isinstance(outcome, RedisError):
-        return Verdict.ANSWERED
     return _judge_refusal(outcome)
 
 

@@ -16,14 +16,16 @@ import redis
 import redis.asyncio
 import redis.asyncio.retry
 import redis.retry
+from hiredis import pack_command
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
 
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.protocol.outcomes import Unanswered, Unsent
 from urifilter_redis.transport.addresses import Address, without_password
+from urifilter_redis.transport.lanes import Lane
 from urifilter_redis.transport.loops import PerLoop, lent, stays
-from urifilter_redis.transport.places import CONNECTIONS, Turn, places_of
+from urifilter_redis.transport.places import CONNECTIONS, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncConnector", "Connector", "check_url"]
 
-# What redis-py raises for an error reply; the last two are ConnectionErrors and close the connection.
-_REFUSALS = (ResponseError, AuthenticationError, BusyLoadingError)
+# What redis-py raises for an error reply, and then closes the connection.
+_CLOSING = (AuthenticationError, BusyLoadingError)
 
 #: What redis-py raises for options of a connection that cannot be: an encoding, a name of a host.
 _IMPOSSIBLE = (LookupError, TypeError, ValueError, AttributeError)
@@ -44,7 +46,7 @@ _NOWHERE = (socket.gaierror, FileNotFoundError)
 
 
 def _from_url(kind: Any, retry: Any, url: str, timeouts: Timeouts, connections: int = CONNECTIONS) -> Any:
-    """Make a client; nothing is connected. What the URL's query says comes first."""
+    """Make a pool of connections; nothing is connected. What the URL's query says comes first."""
     try:
         without_password(url)  # finds what is wrong, too
         return kind.from_url(
@@ -66,7 +68,7 @@ def check_url(url: str) -> None:
     Raises:
         ValueError: it cannot.
     """
-    _from_url(redis.Redis, None, url, Timeouts())
+    _from_url(redis.ConnectionPool, None, url, Timeouts())
 
 
 def _packed(address: Address | None) -> Packed:
@@ -114,44 +116,46 @@ class Connector:
         self._reached = self._address is not None and self._address.embedded is not None
         self.connections, self._patience, limit = connections, timeouts.total, _limit(given, connections)
         if isinstance(given, Address):
-            self._make: Callable[[], redis.Redis] = functools.partial(_connect, given, timeouts, limit)
+            self._make: Callable[[], Lane] = functools.partial(_lane, given, timeouts, limit)
             if given.is_found:
                 self._make()  # raises for an impossible address; nothing is connected
             self.shown = given.shown
         elif isinstance(given, redis.Redis):
-            self._make, self.shown = lambda: given, _shown(given)
+            self._make, self.shown = functools.partial(Lane, given.connection_pool), _shown(given)
         else:
             raise TypeError(f"redis= takes a URL or a redis.Redis and not {type(given).__name__}")
         # by process: redis-py's pool has a lock, which another thread may hold as this one forks
-        self._clients: dict[int, redis.Redis] = {}
+        self._lanes: dict[int, Lane] = {}
 
     def send(self, commands: Sequence[Arguments]) -> list[Any]:
         """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
-        pool = self.client.connection_pool
-        places, turn, connection = places_of(pool), Turn(), None
+        lane, turn, connection, whole = self.lane, Turn(), None, False
         try:
-            if not places.enter(turn) and not places.wait(turn, self._patience):
-                return [places.full(self._patience)] * len(commands)
+            if not lane.places.enter(turn) and not lane.places.wait(turn, self._patience):
+                return [lane.places.full(self._patience)] * len(commands)
             try:
-                connection = pool.get_connection()
+                connection = lane.take()
             except (RedisError, OSError, *_IMPOSSIBLE) as error:
                 if self._address is not None:
                     self._address.revive()
                 return [_unsent(error, reached=self._reached)] * len(commands)
             self._reached = True
-            return _send(connection, commands)
+            outcomes, whole = _send(connection, commands)
+            return outcomes
         finally:
             try:
-                if connection is not None:
-                    pool.release(connection)
+                if whole and lane.keeps:
+                    lane.idle.append(connection)
+                elif connection is not None:
+                    lane.pool.release(connection)
             finally:
-                places.leave(turn)
+                lane.places.leave(turn)
 
     @property
-    def client(self) -> redis.Redis:
-        """redis-py's, of this process."""
+    def lane(self) -> Lane:
+        """The connections of this process."""
         process = os.getpid()
-        return self._clients.get(process) or self._clients.setdefault(process, self._make())
+        return self._lanes.get(process) or self._lanes.setdefault(process, self._make())
 
     def packed(self) -> Packed:
         """Return the server's address, for a filter that is opened anew; see ``Address.packed``.
@@ -164,8 +168,8 @@ class Connector:
     def close(self) -> None:
         """Close what was opened here; a client that the caller gave stays open."""
         if self._address is not None:
-            if client := self._clients.pop(os.getpid(), None):
-                client.close()
+            if lane := self._lanes.pop(os.getpid(), None):
+                lane.pool.disconnect()
             self._address.close()
 
 
@@ -182,14 +186,15 @@ class AsyncConnector:
         self._reached = self._address is not None and self._address.embedded is not None
         self.connections, self._patience, limit = connections, timeouts.total, _limit(given, connections)
         if isinstance(given, Address):
-            make = functools.partial(_connect_async, given, timeouts, limit)
+            make = functools.partial(_lane_async, given, timeouts, limit)
             if given.is_found:
                 make()  # raises for an impossible address; nothing is connected
             self.shown = given.shown
-            self._clients = PerLoop(make, _close_async)
+            self._lanes = PerLoop(make, _close_async)
         elif isinstance(given, redis.asyncio.Redis):
             self.shown = _shown(given)
-            self._clients = PerLoop(lent(given, "the redis.asyncio.Redis that was given"), stays)
+            lane = Lane(given.connection_pool)
+            self._lanes = PerLoop(lent(lane, "the redis.asyncio.Redis that was given"), stays)
         else:
             raise TypeError(f"redis= takes a URL or a redis.asyncio.Redis and not {type(given).__name__}")
 
@@ -199,29 +204,31 @@ class AsyncConnector:
         Raises:
             UriFilterError: a forked child is in its parent's loop; or a client that was given belongs to another loop.
         """
-        self._clients.get()
+        self._lanes.get()
 
     async def send(self, commands: Sequence[Arguments]) -> list[Any]:
         """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
-        pool = (await self._clients.kept()).connection_pool
-        places, turn, connection = places_of(pool), Turn(), None
+        lane, turn, connection, whole = await self._lanes.kept(), Turn(), None, False
         try:
-            if not places.enter(turn) and not await places.wait_async(turn, self._patience):
-                return [places.full(self._patience)] * len(commands)
+            if not lane.places.enter(turn) and not await lane.places.wait_async(turn, self._patience):
+                return [lane.places.full(self._patience)] * len(commands)
             try:
-                connection = await pool.get_connection()
+                connection = await lane.take_async()
             except (RedisError, OSError, *_IMPOSSIBLE) as error:
                 if self._address is not None:
                     await asyncio.to_thread(self._address.revive)
                 return [_unsent(error, reached=self._reached)] * len(commands)
             self._reached = True
-            return await _send_async(connection, commands)
+            outcomes, whole = await _send_async(connection, commands)
+            return outcomes
         finally:
             try:
-                if connection is not None:
-                    await pool.release(connection)
+                if whole and lane.keeps:
+                    lane.idle.append(connection)
+                elif connection is not None:
+                    await lane.pool.release(connection)
             finally:
-                places.leave(turn)
+                lane.places.leave(turn)
 
     async def find(self) -> None:
         """Find the address, if that was put off: in a thread, because starting the embedded server takes a while."""
@@ -238,56 +245,76 @@ class AsyncConnector:
 
     async def close(self) -> None:
         """Close what was opened in this loop; a client that the caller gave stays open."""
-        await self._clients.close()
+        await self._lanes.close()
         if self._address is not None:
             self._address.close()
 
 
-async def _close_async(client: Any) -> None:
-    await client.aclose()
+async def _close_async(lane: Lane) -> None:
+    await lane.pool.disconnect()
 
 
-def _connect(address: Address, timeouts: Timeouts, connections: int) -> Any:
-    return _from_url(redis.Redis, redis.retry.Retry(NoBackoff(), 0), address.url, timeouts, connections)
+def _lane(address: Address, timeouts: Timeouts, connections: int) -> Lane:
+    retry = redis.retry.Retry(NoBackoff(), 0)
+    return Lane(_from_url(redis.ConnectionPool, retry, address.url, timeouts, connections), ours=True)
 
 
-def _connect_async(address: Address, timeouts: Timeouts, connections: int) -> Any:
-    return _from_url(redis.asyncio.Redis, redis.asyncio.retry.Retry(NoBackoff(), 0), address.url, timeouts, connections)
+def _lane_async(address: Address, timeouts: Timeouts, connections: int) -> Lane:
+    retry = redis.asyncio.retry.Retry(NoBackoff(), 0)
+    return Lane(_from_url(redis.asyncio.ConnectionPool, retry, address.url, timeouts, connections), ours=True)
 
 
-def _send(connection: Any, commands: Sequence[Arguments]) -> list[Any]:
-    """Send commands over a connection, which is broken off unless all are answered; return the outcomes."""
+def _pack(commands: Sequence[Arguments]) -> list[bytes]:
+    # not by the connection, which looks at every argument before it calls the same function
+    return [b"".join(map(pack_command, commands))]  # type: ignore[arg-type]  # its stub knows tuples of one element
+
+
+def _send(connection: Any, commands: Sequence[Arguments]) -> tuple[list[Any], bool]:
+    """Send commands over a connection, which is broken off unless all are answered.
+
+    Return the outcomes, and whether the connection is as good as before.
+    """
     outcomes: list[Any] = []
+    whole = True
     try:
-        connection.send_packed_command(connection.pack_commands(commands))
+        connection.send_packed_command(_pack(commands))
         for _ in commands:
             try:
                 outcomes.append(connection.read_response(disable_decoding=True))
-            except _REFUSALS as refusal:
+            except ResponseError as refusal:
                 outcomes.append(refusal)
+            except _CLOSING as refusal:
+                outcomes.append(refusal)
+                whole = False
     except (RedisError, OSError) as error:
         connection.disconnect()
         outcomes += [Unanswered(error)] * (len(commands) - len(outcomes))
+        whole = False
     except BaseException:
         connection.disconnect()
         raise
-    return outcomes
+    return outcomes, whole
 
 
-async def _send_async(connection: Any, commands: Sequence[Arguments]) -> list[Any]:
-    """Send commands over a connection, which is broken off unless all are answered; return the outcomes."""
+async def _send_async(connection: Any, commands: Sequence[Arguments]) -> tuple[list[Any], bool]:
+    """Do as ``_send``, awaited."""
     outcomes: list[Any] = []
+    whole = True
     try:
-        await connection.send_packed_command(connection.pack_commands(commands))
+        await connection.send_packed_command(_pack(commands))
         for _ in commands:
             try:
                 outcomes.append(await connection.read_response(disable_decoding=True))
-            except _REFUSALS as refusal:
+            except ResponseError as refusal:
                 outcomes.append(refusal)
+            except _CLOSING as refusal:
+                outcomes.append(refusal)
+                whole = False
     except (RedisError, OSError) as error:
         await connection.disconnect(nowait=True)
         outcomes += [Unanswered(error)] * (len(commands) - len(outcomes))
+        whole = False
     except BaseException:
         await connection.disconnect(nowait=True)
         raise
-    return outcomes
+    return outcomes, whole

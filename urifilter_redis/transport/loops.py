@@ -43,10 +43,11 @@ class PerLoop(Generic[T]):
         except RuntimeError:
             text = "no event loop runs here; a forked child must start one of its own (asyncio.run)"
             raise UriFilterError(text) from None
-        self._leave_others()
-        if loop not in self._made:
-            self._made[loop] = self._make()
-        return self._made[loop]
+        made = self._made.get(loop) if self._process == os.getpid() else None
+        if made is None:
+            self._leave_others()
+            made = self._made[loop] = self._make()
+        return made
 
     async def kept(self) -> T:
         """Return the running loop's, which is closed when the loop ends; raises as ``get``."""

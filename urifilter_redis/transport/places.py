@@ -30,10 +30,7 @@ CONNECTIONS = 64
 class Turn:
     """One caller's; ``wake`` is called when it may be its turn, once it waits."""
 
-    __slots__ = ("wake",)
-
-    def __init__(self) -> None:
-        self.wake: Callable[[], object] | None = None
+    wake: Callable[[], object] | None = None
 
 
 class Places:

@@ -1,0 +1,67 @@
+"""A lane: the connections of one process, or of one event loop, to a server, and the places of those who use them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from urifilter_redis.transport.places import places_of
+
+__all__ = ["Lane"]
+
+#: The version of the protocol in which a server sends nothing that was not asked for. In the next one it may tell a
+#: connection to go elsewhere, and redis-py's pool sees to that.
+QUIET = 2
+
+
+class Lane:
+    """A pool of redis-py, and the idle connections that were taken out of it for good.
+
+    Taking a connection out of redis-py's pool and putting it back costs as much as a small command: locks, events,
+    counters. So idle connections of a pool that nobody else uses stay out of it. Without a lock, which Ctrl-C or a fork
+    could leave locked: the single steps of a list are atomic.
+
+    Attributes:
+        pool: redis-py's pool of connections, blocking or asyncio's.
+        places: the places of those who use its connections.
+        idle: the connections that are kept.
+        keeps: whether connections that work are kept, and not released to the pool.
+    """
+
+    def __init__(self, pool: Any, *, ours: bool = False) -> None:
+        """Make a lane; ``ours``: nobody else uses the pool."""
+        self.pool, self.places = pool, places_of(pool)
+        self.idle: list[Any] = []
+        self.keeps = ours and pool.connection_kwargs.get("protocol") == QUIET
+
+    def take(self) -> Any:
+        """Take a connection that works; raises as redis-py does."""
+        try:
+            connection = self.idle.pop()
+        except IndexError:
+            connection = None
+        if connection is None:  # not within the block above, whose error would count as a cause of what this raises
+            return self.pool.get_connection()
+        whole = False
+        try:
+            whole = not connection.can_read()  # it can if the server has closed it
+        except (RedisError, OSError):
+            pass
+        finally:
+            if not whole:
+                self.pool.release(connection)
+        return connection if whole else self.pool.get_connection()  # which mends it
+
+    async def take_async(self) -> Any:
+        """Do as ``take``, awaited."""
+        if not self.idle:
+            return await self.pool.get_connection()
+        connection, whole = self.idle.pop(), False
+        try:
+            await self.pool.ensure_connection(connection)
+            whole = True
+        finally:
+            if not whole:
+                await self.pool.release(connection)
+        return connection
