@@ -32,7 +32,7 @@ from urifilter_redis.archive import slices_in_redis
 from urifilter_redis.archive.format import manifest
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Send, Work
-from urifilter_redis.flows import bitmaps, history, lifecycle, rotation
+from urifilter_redis.flows import lifecycle, rotation
 from urifilter_redis.flows.items import answer
 from urifilter_redis.protocol.config import Settings
 from urifilter_redis.protocol.keys import FilterKeys
@@ -236,8 +236,7 @@ def run(connect, options, examples, steps):
 def _small_pieces(monkeypatch):
     """Bitmaps of some pieces, though they are small."""
     monkeypatch.setattr(manifest, "PIECE", 120)
-    for module in (bitmaps, history, slices_in_redis):
-        monkeypatch.setattr(module, "PIECES_AT_ONCE", 2)
+    monkeypatch.setattr(slices_in_redis.RedisArchive, "at_once", 2)
 
 
 @pytest.mark.parametrize("examples", [10, pytest.param(150, marks=pytest.mark.slow)])

@@ -149,7 +149,7 @@ class ModelServer:
         if [key.rsplit(":", 1)[1] for key in keys] != shard.names():
             raise Refused("STALE")
 
-    def _turn(self, keys, step, uid, epoch, token, units, size, limit):
+    def _turn(self, keys, step, uid, epoch, token, units, size, limit, period):
         shard = self._of(keys[0])
         if step == "allocate":
             shard.model.allocate(epoch)

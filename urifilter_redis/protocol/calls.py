@@ -126,7 +126,15 @@ def create(step: str, config: Config, keys: ShardKeys, fields: Sequence[str] = (
 
 
 def turn(  # noqa: PLR0913 - likewise
-    step: str, keys: ShardKeys, state: ShardState, token: str, new: Slice, *, limit: int = 0, names: Sequence[str] = ()
+    step: str,
+    keys: ShardKeys,
+    state: ShardState,
+    token: str,
+    new: Slice,
+    *,
+    limit: int = 0,
+    period: int = 0,
+    names: Sequence[str] = (),
 ) -> Call:
     """Build ``turn``: step ``allocate`` or ``turn``.
 
@@ -137,10 +145,12 @@ def turn(  # noqa: PLR0913 - likewise
         token: the token of this rotation.
         new: the geometry of the next today.
         limit: growing: the items that the next today is for; else 0.
+        period: ms: refuse to turn before so much time has passed since the last turn; 0: turn in any case.
         names: the names of the live slices after the turn, oldest first.
     """
     all_keys = (keys.meta, keys.next, *map(keys.slice, names))
-    return Call(scripts.load("turn"), all_keys, (step, state.uid, state.epoch, token, new.units, new.size, limit))
+    arguments = (step, state.uid, state.epoch, token, new.units, new.size, limit, period)
+    return Call(scripts.load("turn"), all_keys, arguments)
 
 
 def build(  # noqa: PLR0913 - likewise
