@@ -28,6 +28,12 @@ local function read_meta(uid, first_slice)
   return meta
 end
 
+-- Returns the refusal of an old list of slices. Its text has all that the caller needs, so that it reads nothing.
+local function stale(meta)
+  local opened = redis.call('HGET', KEYS[1], 'opened') or 0
+  return redis.error_reply('STALE epoch ' .. meta.epoch .. ', opened ' .. opened .. ', live slices ' .. meta.slices)
+end
+
 -- Returns the live slices from oldest to newest, each {key, units, bytes, k}; or nil and a refusal.
 local function live_slices(meta, first_slice)
   if meta.phase == 'restoring' then
@@ -39,11 +45,11 @@ local function live_slices(meta, first_slice)
     slices[#slices + 1] = { key = base .. name, units = tonumber(units), bytes = tonumber(bytes), k = tonumber(meta.k) }
   end
   if #slices ~= #KEYS - first_slice + 1 then
-    return nil, redis.error_reply('STALE the live slices are ' .. meta.slices)
+    return nil, stale(meta)
   end
   for i, slice in ipairs(slices) do
     if slice.key ~= KEYS[first_slice + i - 1] then
-      return nil, redis.error_reply('STALE the live slices are ' .. meta.slices)
+      return nil, stale(meta)
     end
   end
   for _, slice in ipairs(slices) do

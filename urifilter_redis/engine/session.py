@@ -132,6 +132,10 @@ class Session:
         if meta.get("uid") == self.config.uid:
             self._views[shard] = View.from_meta(meta, self.where)
 
+    def learn_turn(self, shard: int, fields: dict[str, str]) -> None:
+        """Note the live slices of a shard of this filter that has turned; ``fields`` are some of its ``meta``."""
+        self._views[shard] = View.from_meta(fields, self.where)
+
     def read_meta(self, shard: int) -> Arguments:
         """Return the command that reads a shard's ``meta``."""
         return ("HGETALL", self.keys.shard(shard).meta)

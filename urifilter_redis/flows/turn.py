@@ -150,7 +150,7 @@ def read_states(session: Session, shards: Sequence[int] | None = None) -> Flow[l
         FilterNotFound: the filter, or one of these shards, is gone.
     """
     numbers = range(session.config.shards) if shards is None else shards
-    states = []
+    states: list[ShardState] = []
     for some in chunked(numbers):
         if states:
             yield REST
