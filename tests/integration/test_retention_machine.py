@@ -32,6 +32,7 @@ from urifilter_redis.archive import slices_in_redis
 from urifilter_redis.archive.format import manifest
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Send, Work
+from urifilter_redis.engine.timekeeper import Timekeeper
 from urifilter_redis.flows import lifecycle, rotation
 from urifilter_redis.flows.items import answer
 from urifilter_redis.protocol.config import Settings
@@ -78,7 +79,8 @@ class Machine(RuleBasedStateMachine):
         self.look()
 
     def new_session(self):
-        return Session(FilterKeys("urifilter", "machine"), "nowhere", Timeouts(total=60))
+        keys, by_hand = FilterKeys("urifilter", "machine"), Timekeeper("never")
+        return Session(keys, "nowhere", Timeouts(total=60), timekeeper=by_hand)
 
     def drive(self, flow, faults=()):
         """Run a flow; of its first pipelines some are lost before or after they ran."""

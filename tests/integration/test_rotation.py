@@ -47,6 +47,12 @@ def ids(variant) -> str:
     return f"{variant['retention']}-{variant.get('write', '')}".rstrip("-")
 
 
+@pytest.fixture(autouse=True)
+def _by_hand(monkeypatch):
+    """Nobody rotates but those whom a test lets rotate."""
+    monkeypatch.setenv("URIFILTER_ROTATE", "never")
+
+
 @pytest.fixture(params=VARIANTS, ids=ids)
 def variant(request):
     return request.param

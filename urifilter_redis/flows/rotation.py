@@ -19,11 +19,12 @@ from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.steps import REST
 from urifilter_redis.errors import RotationConflict, UriFilterError
 from urifilter_redis.flows.history import archive_closed, build_next, finish_next
+from urifilter_redis.flows.schedule import next_due, shard_0_last, shards_due
 from urifilter_redis.flows.turn import Left, Turn, left_of, read_states
 from urifilter_redis.protocol import calls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
@@ -34,11 +35,9 @@ __all__ = [
     "due",
     "epoch",
     "finish_rotation",
-    "next_due",
     "next_rotation",
     "rotate",
     "rotate_due",
-    "shards_due",
 ]
 
 log = logging.getLogger("urifilter_redis")
@@ -86,7 +85,7 @@ def rotate(session: Session, expected_epoch: int | None = None, *, dry_run: bool
     _check_timed(session)
     states = yield from read_states(session)
     token = secrets.token_hex(8)
-    planned: dict[int, int | None] = dict.fromkeys(_first_last(range(len(states))))
+    planned: dict[int, int | None] = dict.fromkeys(shard_0_last(range(len(states))))
     if expected_epoch is not None:
         token, planned = _of_this_rotation(session, states, expected_epoch)
     if dry_run:
@@ -146,46 +145,11 @@ def next_rotation(session: Session) -> Flow[float]:
     return next_due(session.config.period or "", states, now)
 
 
-def next_due(period: str, states: Sequence[ShardState], now: int) -> float:
-    """Return the server time at which the next rotation is due, seconds since 1970.
-
-    It is a period after the last shard has turned, so that nothing expires early, however late some shards turned. A
-    shard that is behind the others is due a period after its own last turn. If a shard's turn lies in the future,
-    because the server's clock was ahead, it counts as ``now`` (server time, ms): its items expire late, never early.
-    """
-    top = max(state.epoch for state in states)
-    behind = [state.opened_by(now) for state in states if state.epoch < top]
-    opened = min(behind) if behind else max(state.opened_by(now) for state in states)
-    return opened / 1000 + seconds_of(period)
-
-
-def shards_due(period: str, states: Sequence[ShardState], now: int) -> dict[int, int]:
-    """Return the shards whose turn is due or unfinished, shard 0 last, each with the epoch that it leaves by that turn.
-
-    Args:
-        period: between rotations, as ``period_of`` returns it.
-        states: of all shards.
-        now: server time, ms.
-    """
-    top = max(state.epoch for state in states)
-    unfinished = {shard: state.epoch - 1 for shard, state in enumerate(states) if left_of(state) is not Left.NONE}
-    behind = {shard: state for shard, state in enumerate(states) if state.epoch < top and shard not in unfinished}
-    overdue = {shard: state.epoch for shard, state in behind.items() if _is_due(period, [state], now)}
-    if not unfinished and not behind and _is_due(period, states, now):
-        overdue = dict.fromkeys(range(len(states)), top)
-    planned = unfinished | overdue
-    return {shard: planned[shard] for shard in _first_last(planned)}
-
-
 def _read(session: Session) -> Flow[tuple[list[ShardState], int]]:
     """Return the states of the shards, and the server's time after that, ms."""
     _check_timed(session)
     states = yield from read_states(session)
     return states, (yield from server_time(session))
-
-
-def _is_due(period: str, states: Sequence[ShardState], now: int) -> bool:
-    return now / 1000 >= next_due(period, states, now)
 
 
 def _check_timed(session: Session) -> None:
@@ -213,15 +177,10 @@ def _of_this_rotation(
         text = f"it is in epoch {top} and not in {expected}"
         why = "another process has rotated it" if top > expected else "it was not rotated so often yet"
         raise RotationConflict(f"{session.where}: {text}: {why}")
-    left = _first_last(sorted(left, key=lambda n: -states[n].epoch))
+    left = shard_0_last(sorted(left, key=lambda n: -states[n].epoch))
     if not begun and states[left[0]].epoch < top:
         left.insert(0, left.pop())
     return token, {n: min(_left_epoch(states[n], token), expected) for n in left}
-
-
-def _first_last(shards: Iterable[int]) -> list[int]:
-    """Return shards with shard 0 at the end: once it has turned, and finished its turn, all shards have."""
-    return sorted(shards, key=lambda shard: shard == 0)
 
 
 def _begun(states: Sequence[ShardState], expected: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from urifilter_redis.bloom.retention import seconds_of
 from urifilter_redis.bloom.sizing import shard_capacity
 from urifilter_redis.protocol import scripts
 
@@ -32,6 +33,7 @@ __all__ = [
     "items",
     "items_a_call",
     "lease",
+    "lease_of",
     "merge",
     "probe",
     "refill",
@@ -59,8 +61,8 @@ AN_OFFSET = {"classic": 0.7, "counting": 2.0}
 #: Most forgotten digests that one call removes (a few ms).
 EXPIRED_A_CALL = 5000
 
-#: Seconds for which a worker leases a filter. It renews the lease while it works; if it dies, another worker takes
-#: over after this time.
+#: Seconds for which one process leases the rotations of a filter (see ``lease_of``). It renews the lease while it
+#: works; if it dies, another takes over after this time.
 LEASE = 60.0
 
 #: The call id of a call that is not recorded.
@@ -263,6 +265,11 @@ def refill(  # noqa: PLR0913 - the header of the script has as many
 def lease(step: str, uid: str, keys: ShardKeys, token: str, time: int = 0) -> Call:
     """Build ``lease``: step ``take`` for ``time`` ms, or ``release``."""
     return Call(scripts.load("lease"), (keys.meta,), (step, uid, token, time))
+
+
+def lease_of(config: Config) -> float:
+    """Return the seconds of a lease of the filter: at most a period, if clients that insert rotate it."""
+    return min(LEASE, seconds_of(config.period or "")) if config.turned_by_inserts else LEASE
 
 
 def probe(keys: ShardKeys) -> Call:
