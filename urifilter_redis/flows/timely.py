@@ -35,15 +35,15 @@ A_CALL = 0.02
 AT_CLOSE = 1.0
 
 
-def attend(session: Session, seconds: float = A_CALL) -> Flow[None]:
-    """Look whether the period is over, if it is time to look, and go on with the rotation for some seconds.
+def attend(session: Session, seconds: float | None = None) -> Flow[None]:
+    """Look whether the period is over, if it is time to look, and go on with the rotation for ``A_CALL`` or so long.
 
     No failure of it is raised, because the caller has its answers; it is logged. Ctrl-C and cancellation are raised.
     """
     taken = session.timekeeper.take()
     if not taken:
         return
-    end, flow, pause = monotonic() + seconds, taken[0], 0.0
+    end, flow, pause = monotonic() + (A_CALL if seconds is None else seconds), taken[0], 0.0
     try:
         if not session.timekeeper.lease_is_old or (yield from _renew(session)):
             flow, pause = yield from _go_on(session, flow or _round(session), end)
