@@ -236,7 +236,7 @@ def session(clocks, monkeypatch):
 
 
 def attend_with(session, server, flow, monkeypatch, calls_=1):
-    monkeypatch.setattr(timely, "_round", lambda _: flow)
+    monkeypatch.setattr(timely, "look_and_rotate", lambda _: flow)
     for _ in range(calls_):
         drive(timely.attend(session), perform=server.perform)
 
@@ -261,7 +261,7 @@ def test_twenty_milliseconds_a_call(count, steps):
         session.timekeeper.take()
         session.timekeeper.learn(RING, 0, 10**10)
         flow = parts(count, steps)
-        patch.setattr(timely, "_round", lambda _: flow)
+        patch.setattr(timely, "look_and_rotate", lambda _: flow)
         while flow.gi_frame is not None:
             before, sent = clocks.monotonic, len(server.sent)
             drive(timely.attend(session), perform=server.perform)
@@ -305,7 +305,7 @@ def test_failures(session, clocks, monkeypatch, caplog, error, level, stops):
         raise error
 
     server, keeper = Server(clocks), session.timekeeper
-    monkeypatch.setattr(timely, "_round", failing)
+    monkeypatch.setattr(timely, "look_and_rotate", failing)
     keeper.took_lease(clocks.monotonic)
     drive(timely.attend(session), perform=server.perform)
     assert [record.levelname for record in caplog.records] == [level]
@@ -327,7 +327,7 @@ def test_an_interruption_is_raised(session, clocks, monkeypatch):
         flows.append(parts(3))
         return flows[-1]
 
-    monkeypatch.setattr(timely, "_round", round_)
+    monkeypatch.setattr(timely, "look_and_rotate", round_)
     for error in (KeyboardInterrupt(), UriFilterError("by check")):
         flow = timely.attend(session)
         assert isinstance(next(flow), Send)
@@ -358,11 +358,11 @@ def test_work_that_fails(session, clocks, monkeypatch):
 def test_an_old_lease(session, clocks, monkeypatch, worked, lease, sent):
     """It is renewed if it was earned, and otherwise given back; without it nothing goes on."""
     server, keeper = Server(clocks, lease), session.timekeeper
-    monkeypatch.setattr(timely, "_round", lambda _: parts(2, 1))
+    monkeypatch.setattr(timely, "look_and_rotate", lambda _: parts(2, 1))
     monkeypatch.setattr(timely, "A_CALL", 0.0)
     keeper.took_lease(clocks.monotonic)
     drive(timely.attend(session), perform=server.perform)
-    keeper._worked = worked
+    keeper.worked = worked
     clocks.sleep(41)
     server.sent.clear()
     drive(timely.attend(session), perform=server.perform)
@@ -373,7 +373,7 @@ def test_an_old_lease(session, clocks, monkeypatch, worked, lease, sent):
 def test_leaving(session, clocks, monkeypatch):
     """A client that is closed goes on for a second, and gives its lease back once; one that only read does nothing."""
     server, keeper = Server(clocks), session.timekeeper
-    monkeypatch.setattr(timely, "_round", lambda _: parts(1000))
+    monkeypatch.setattr(timely, "look_and_rotate", lambda _: parts(1000))
     keeper.took_lease(clocks.monotonic)
     began = clocks.monotonic
     drive(timely.leave(session), perform=server.perform)

@@ -57,6 +57,7 @@ class Timekeeper:
         lease: seconds of a lease.
         token: the name of this client in its lease.
         leased: the time by ``monotonic`` at which it took the lease; None: it has none.
+        worked: seconds that it has worked under its lease.
 
     Raises:
         ValueError: ``rotate``, or the environment's, is not one of ``ROTATE``.
@@ -78,7 +79,7 @@ class Timekeeper:
 
     def _begin(self) -> None:
         self._process = os.getpid()
-        self.token, self.leased, self._worked = secrets.token_hex(8), None, 0.0
+        self.token, self.leased, self.worked = secrets.token_hex(8), None, 0.0
         # a rotation that was left, or None, and when to go on; empty: another thread or task has it
         self._hand: list[tuple[Flow[None] | None, float]] = [(None, 0.0)]
         self._taken = -math.inf
@@ -131,7 +132,7 @@ class Timekeeper:
     def put(self, flow: Flow[None] | None = None, pause: float = 0.0) -> None:
         """Put back what was taken: a rotation to go on with after some seconds, or None."""
         now = monotonic()
-        self._worked += now - self._taken
+        self.worked += now - self._taken
         self._hand[:] = [(flow, now + pause if flow else 0.0)]
         self._plan()
 
@@ -143,7 +144,7 @@ class Timekeeper:
 
     def took_lease(self, at: float) -> None:
         """Note that this client has the lease since ``at``, by ``monotonic``."""
-        self.leased, self._worked = at, 0.0
+        self.leased, self.worked = at, 0.0
 
     @property
     def lease_is_old(self) -> bool:
@@ -153,7 +154,7 @@ class Timekeeper:
     @property
     def lease_is_earned(self) -> bool:
         """Whether this client worked enough under its lease to renew it. If not, another may be faster."""
-        return self._worked >= WORKED * self.lease
+        return self.worked >= WORKED * self.lease
 
     def may_tell(self, text: str) -> bool:
         """Whether to tell a problem: it is another one than the last, or that was long ago."""

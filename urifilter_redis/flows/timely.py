@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow, Step
 
-__all__ = ["attend", "lease", "leave", "tell_who_rotates"]
+__all__ = ["attend", "lease", "leave", "look_and_rotate", "tell_who_rotates"]
 
 log = logging.getLogger("urifilter_redis")
 
@@ -46,7 +46,7 @@ def attend(session: Session, seconds: float | None = None) -> Flow[None]:
     end, flow, pause = monotonic() + (A_CALL if seconds is None else seconds), taken[0], 0.0
     try:
         if not session.timekeeper.lease_is_old or (yield from _renew(session)):
-            flow, pause = yield from _go_on(session, flow or _round(session), end)
+            flow, pause = yield from _go_on(session, flow or look_and_rotate(session), end)
         else:
             flow = None
     except BaseException:
@@ -119,7 +119,7 @@ def _next(session: Session, go_on: Callable[[Any], Step], value: object) -> Step
         return None
 
 
-def _round(session: Session) -> Flow[None]:
+def look_and_rotate(session: Session) -> Flow[None]:
     """Look; if the period is over, or a rotation is unfinished, take the lease and rotate."""
     timekeeper = session.timekeeper
     timekeeper.wait(timekeeper.lease)  # unless something better is learned below
