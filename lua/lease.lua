@@ -1,15 +1,16 @@
--- lease: let one worker at a time look after a filter. Two at a time do no harm, but do the work twice.
+-- lease: let one process at a time rotate a filter: a worker, or a client that inserts. Two at a time do no harm, but
+-- do the work twice.
 --
 -- KEYS[1] meta
 --
 -- ARGV[1] step: take (or prolong) or release
 -- ARGV[2] uid: the filter's uid
--- ARGV[3] token: the token of this worker
+-- ARGV[3] token: the token of this process
 -- ARGV[4] time: take: the ms for which the lease holds; release: 0
 --
--- Another worker's lease that ends more than this time from now (this server's clock was ahead) counts as taken now.
+-- Another process's lease that ends more than this time from now (this server's clock was ahead) counts as taken now.
 --
--- Reply: take: 1 if this worker has the lease now; release: 1 if the lease is free now; else 0.
+-- Reply: take: 1 if this process has the lease now; release: 1 if the lease is free now; else 0.
 -- Errors: NOFILTER, MISMATCH, FORMAT, BADARG
 
 -- @include "_keys.lua"

@@ -13,6 +13,7 @@
 -- ARGV[5] units: the units of the next bitmap
 -- ARGV[6] bytes: the bytes of the next bitmap
 -- ARGV[7] limit: growing: the items that the next bitmap is for; else 0
+-- ARGV[8] period: ms that must have passed, by this server's clock, since the last turn; 0: turn in any case
 --
 -- Reply: 1.
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, RESTORING, BADPHASE, BADARG
@@ -23,14 +24,17 @@
 -- @include "_check_slices.lua"
 -- @include "_set_oldest.lua"
 -- @include "_now.lua"
+-- @include "_due.lua"
+-- @include "_older.lua"
 -- @include "_try_renaming.lua"
 
 local meta_key, next_key = KEYS[1], KEYS[2]
-local step, uid, epoch, token, units, bytes, limit = unpack(ARGV)
+local step, uid, epoch, token, units, bytes, limit, period = unpack(ARGV)
 local refusal = check_keys({ 'today_next' })
 if refusal then return refusal end
 local meta
 refusal, meta = fence(uid, epoch, 'idle')
+refusal = refusal or check_due(period)
 if refusal then return refusal end
 local allocated = redis.call('STRLEN', next_key) == tonumber(bytes)
 
@@ -48,21 +52,11 @@ end
 refusal = check_slices(meta.slices)
 if refusal then return refusal end
 
--- Each slice becomes one older. A ring with a full window loses its oldest slice: the next slice takes its name.
 local base = string.sub(meta_key, 1, -1 - #'meta')
 local more = redis.call('HMGET', meta_key, 'retention', 'window', 'inserted', 'opened', 'closed', 'oldest')
 local retention, window, inserted, opened, closed, oldest = unpack(more)
-local moves, entries = {}, {}
-for name, geometry in string.gmatch(meta.slices, '(%S+)(:%d+:%d+)') do
-  local number = string.match(name, '^history_(%d+)$')
-  local to = name
-  if name == 'today' then
-    to = 'history_1'
-  elseif number then
-    to = 'history_' .. number + 1
-  end
-  moves[#moves + 1], entries[#entries + 1] = { base .. name, base .. to }, to .. geometry
-end
+local moves, entries = one_older(base, meta.slices)
+-- A ring with a full window loses its oldest slice: the next slice takes its name.
 if retention == 'ring' and #moves == tonumber(window) then
   table.remove(moves, 1)
   table.remove(entries, 1)

@@ -64,6 +64,7 @@ def _nothing_of_the_users(tmp_path, monkeypatch):
     monkeypatch.delenv("URIFILTER_REDIS_URL", raising=False)
     monkeypatch.delenv("URIFILTER_PREFIX", raising=False)
     monkeypatch.delenv("URIFILTER_ARCHIVE", raising=False)
+    monkeypatch.delenv("URIFILTER_ROTATE", raising=False)
     monkeypatch.setenv("URIFILTER_DATA_DIR", str(tmp_path / "data"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -12,10 +13,12 @@ from urifilter_redis.archive.homes.opening import named_home
 from urifilter_redis.engine.async_driver import drive
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow, Timeouts
+from urifilter_redis.engine.timekeeper import Timekeeper
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import dropping, items, lifecycle, rotation
 from urifilter_redis.flows.checkpoint import checkpoint, checkpoint_age
 from urifilter_redis.flows.info import FilterInfo, info, inserted
+from urifilter_redis.flows.timely import leave
 from urifilter_redis.flows.union import union
 from urifilter_redis.opened import OpenedFilter
 from urifilter_redis.protocol.config import FilterSettings, Settings
@@ -74,6 +77,7 @@ class AsyncUriFilter(OpenedFilter):
         prefix: str = DEFAULT_PREFIX,
         timeouts: Timeouts | None = None,
         connections: int | None = None,
+        rotate: str | None = None,
         **settings: Unpack[FilterSettings],
     ) -> Self:
         """Make a filter, or open it if it is there with the same settings.
@@ -101,6 +105,8 @@ class AsyncUriFilter(OpenedFilter):
             timeouts: how long to wait for the server, and for a free connection to it (``total``).
             connections: the most connections to the server, in each process and event loop; callers wait for a free
                 one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first.
+            rotate: ``auto``: inserting turns a ring, and rolling with closed slices in Redis, when a period is over;
+                ``never``: only worker, cron and ``rotate`` do; None: ``URIFILTER_ROTATE``, else auto.
 
         Raises:
             ValueError: a setting is not possible.
@@ -117,7 +123,7 @@ class AsyncUriFilter(OpenedFilter):
             3
         """
         flow = functools.partial(lifecycle.create, settings=Settings(**settings), large=large)
-        return await cls._begin(flow, name, redis, prefix, timeouts, archive, connections)
+        return await cls._begin(flow, name, redis, prefix, timeouts, archive, connections, rotate)
 
     @classmethod
     async def open(  # noqa: PLR0913 - where the filter is
@@ -129,6 +135,7 @@ class AsyncUriFilter(OpenedFilter):
         prefix: str = DEFAULT_PREFIX,
         timeouts: Timeouts | None = None,
         connections: int | None = None,
+        rotate: str | None = None,
     ) -> Self:
         """Open a filter that exists in Redis or its archive.
 
@@ -143,6 +150,8 @@ class AsyncUriFilter(OpenedFilter):
             timeouts: how long to wait for the server, and for a free connection to it (``total``).
             connections: the most connections to the server, in each process and event loop; callers wait for a free
                 one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first.
+            rotate: ``auto``: inserting turns a ring, and rolling with closed slices in Redis, when a period is over;
+                ``never``: only worker, cron and ``rotate`` do; None: ``URIFILTER_ROTATE``, else auto.
 
         Raises:
             FilterNotFound: there is no filter of this name.
@@ -158,7 +167,7 @@ class AsyncUriFilter(OpenedFilter):
             Traceback (most recent call last):
             urifilter_redis.errors.FilterNotFound: ...
         """
-        return await cls._begin(lifecycle.open_, name, redis, prefix, timeouts, archive, connections)
+        return await cls._begin(lifecycle.open_, name, redis, prefix, timeouts, archive, connections, rotate)
 
     @classmethod
     async def _begin(  # noqa: PLR0913, PLR0917 - where the filter is
@@ -170,13 +179,15 @@ class AsyncUriFilter(OpenedFilter):
         timeouts: Timeouts | None,
         archive: str | None,
         connections: int | None,
+        rotate: str | None,
     ) -> Self:
-        keys, timeouts = FilterKeys(prefix, name), timeouts or Timeouts()
+        keys, timeouts, timekeeper = FilterKeys(prefix, name), timeouts or Timeouts(), Timekeeper(rotate)
         home = named_home(archive, asynchronous=True)
         # in a thread, because starting the embedded server takes a while
         given = await asyncio.to_thread(Address, redis) if redis is None or isinstance(redis, str) else redis
         connector = AsyncConnector(given, timeouts, connections)
-        opened = cls(connector, Session(keys, connector.shown, timeouts, home, insists=archive is not None))
+        insists = archive is not None
+        opened = cls(connector, Session(keys, connector.shown, timeouts, home, insists, timekeeper=timekeeper))
         try:
             await opened._run(flow(opened._session))
         except BaseException:
@@ -607,12 +618,18 @@ class AsyncUriFilter(OpenedFilter):
     async def close(self) -> None:
         """Close the connections; the filter stays on the server.
 
+        If this client has inserted and a period is over, it goes on with the rotation before, for a second at most.
+
         Example:
             >>> await news.close()
         """
-        if self._session.home is not None:
-            await self._run(self._session.home.close())
-        await self._connector.close()
+        try:
+            with contextlib.suppress(UriFilterError):  # nothing can be sent from another loop than the connections'
+                await drive(leave(self._session), self._connector)
+            if self._session.home is not None:
+                await self._run(self._session.home.close())
+        finally:
+            await self._connector.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -10,10 +10,12 @@ from urifilter_redis.archive.homes.opening import named_home
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow, Timeouts
+from urifilter_redis.engine.timekeeper import Timekeeper
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import dropping, items, lifecycle, rotation
 from urifilter_redis.flows.checkpoint import checkpoint, checkpoint_age
 from urifilter_redis.flows.info import FilterInfo, info, inserted
+from urifilter_redis.flows.timely import leave
 from urifilter_redis.flows.union import union
 from urifilter_redis.opened import OpenedFilter
 from urifilter_redis.protocol.config import FilterSettings, Settings
@@ -44,14 +46,16 @@ def connect(  # noqa: PLR0913, PLR0917 - where the filter is
     timeouts: Timeouts | None,
     archive: str | None = None,
     connections: int | None = None,
+    rotate: str | None = None,
 ) -> tuple[Connector, Session]:
     """Return a connector and a session for a filter that is not opened yet; name None: for the server alone."""
     keys, timeouts = FilterKeys(prefix, "any" if name is None else name), timeouts or Timeouts()
     home = named_home(archive)
     given = Address(redis) if redis is None or isinstance(redis, str) else redis
     connector = Connector(given, timeouts, connections)
-    where = connector.shown if name is None else ""
-    return connector, Session(keys, connector.shown, timeouts, home, insists=archive is not None, where=where)
+    where, timekeeper = connector.shown if name is None else "", Timekeeper(rotate)
+    insists = archive is not None
+    return connector, Session(keys, connector.shown, timeouts, home, insists, where=where, timekeeper=timekeeper)
 
 
 def _close(session: Session, connector: Connector) -> None:
@@ -95,6 +99,7 @@ class UriFilter(OpenedFilter):
         prefix: str = DEFAULT_PREFIX,
         timeouts: Timeouts | None = None,
         connections: int | None = None,
+        rotate: str | None = None,
         **settings: Unpack[FilterSettings],
     ) -> Self:
         """Make a filter, or open it if it is there with the same settings.
@@ -122,6 +127,8 @@ class UriFilter(OpenedFilter):
             timeouts: how long to wait for the server, and for a free connection to it (``total``).
             connections: the most connections to the server, in each process and event loop; callers wait for a free
                 one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first.
+            rotate: ``auto``: inserting turns a ring, and rolling with closed slices in Redis, when a period is over;
+                ``never``: only worker, cron and ``rotate`` do; None: ``URIFILTER_ROTATE``, else auto.
 
         Raises:
             ValueError: a setting is not possible.
@@ -138,7 +145,7 @@ class UriFilter(OpenedFilter):
             3
         """
         flow = functools.partial(lifecycle.create, settings=Settings(**settings), large=large)
-        return cls._begin(flow, name, redis, prefix, timeouts, archive, connections)
+        return cls._begin(flow, name, redis, prefix, timeouts, archive, connections, rotate)
 
     @classmethod
     def open(  # noqa: PLR0913 - where the filter is
@@ -150,6 +157,7 @@ class UriFilter(OpenedFilter):
         prefix: str = DEFAULT_PREFIX,
         timeouts: Timeouts | None = None,
         connections: int | None = None,
+        rotate: str | None = None,
     ) -> Self:
         """Open a filter that exists in Redis or its archive.
 
@@ -164,6 +172,8 @@ class UriFilter(OpenedFilter):
             timeouts: how long to wait for the server, and for a free connection to it (``total``).
             connections: the most connections to the server, in each process and event loop; callers wait for a free
                 one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first.
+            rotate: ``auto``: inserting turns a ring, and rolling with closed slices in Redis, when a period is over;
+                ``never``: only worker, cron and ``rotate`` do; None: ``URIFILTER_ROTATE``, else auto.
 
         Raises:
             FilterNotFound: there is no filter of this name.
@@ -179,7 +189,7 @@ class UriFilter(OpenedFilter):
             Traceback (most recent call last):
             urifilter_redis.errors.FilterNotFound: ...
         """
-        return cls._begin(lifecycle.open_, name, redis, prefix, timeouts, archive, connections)
+        return cls._begin(lifecycle.open_, name, redis, prefix, timeouts, archive, connections, rotate)
 
     @classmethod
     def _begin(cls, flow: Callable[[Session], Flow[object]], *where: Any) -> Self:
@@ -610,10 +620,15 @@ class UriFilter(OpenedFilter):
     def close(self) -> None:
         """Close the connections; the filter stays on the server.
 
+        If this client has inserted and a period is over, it goes on with the rotation before, for a second at most.
+
         Example:
             >>> news.close()
         """
-        _close(self._session, self._connector)
+        try:
+            drive(leave(self._session), self._connector)
+        finally:
+            _close(self._session, self._connector)
 
     def __enter__(self) -> Self:
         return self

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.homes.opening import ARCHIVE_VARIABLE
 from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.timekeeper import Timekeeper
 from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.transport.addresses import Packed
 
@@ -28,6 +29,7 @@ class PackedFilter:
         insists: the archive was named in the call.
         timeouts: how long to wait; connections: how many there may be.
         config: whose uid the filter must still have; view: the live slices as they were last known.
+        rotate: whether it turns the filter; see ``UriFilter.create``.
     """
 
     name: str
@@ -39,13 +41,21 @@ class PackedFilter:
     connections: int | None
     config: Config
     view: View
+    rotate: str | None
 
     @classmethod
     def of(cls, session: Session, server: Packed, connections: int | None) -> PackedFilter:
         """Pack a filter, with all secrets."""
         home, keys = session.home, session.keys
         archive = None if home is None else Packed(home.url, home.shown, ARCHIVE_VARIABLE)
-        more = (session.insists, session.timeouts, connections, session.config, session.view(0))
+        more = (
+            session.insists,
+            session.timeouts,
+            connections,
+            session.config,
+            session.view(0),
+            session.timekeeper.rotate,
+        )
         return cls(keys.name, keys.prefix, server, archive, *more)
 
     def without_secrets(self) -> PackedFilter:
@@ -56,6 +66,7 @@ class PackedFilter:
     def session(self) -> Session:
         """Make the session of the filter that is to be opened."""
         keys = FilterKeys(self.prefix, self.name)
-        session = Session(keys, self.server.shown, self.timeouts, insists=self.insists)
+        timekeeper = Timekeeper(self.rotate)
+        session = Session(keys, self.server.shown, self.timeouts, insists=self.insists, timekeeper=timekeeper)
         session.assume(self.config, self.view)
         return session

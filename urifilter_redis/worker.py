@@ -16,9 +16,9 @@ from urifilter_redis.archive.upkeep import names as registered_names
 from urifilter_redis.bloom.retention import TIMED
 from urifilter_redis.client import UriFilter, connect, list_filters
 from urifilter_redis.engine.driver import drive
-from urifilter_redis.engine.queries import ask
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows.lifecycle import open_
+from urifilter_redis.flows.timely import lease
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.keys import check_name
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.home import Home
     from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.transport.connections import Connector
 
 __all__ = ["Attended", "Worker"]
@@ -133,7 +132,7 @@ class Worker:
 
     def _attend(self, name: str, *, force: bool) -> Attended:
         try:
-            connector, session = connect(name, self.redis, self.prefix, None, self.archive or "")
+            connector, session = connect(name, self.redis, self.prefix, None, self.archive or "", rotate="never")
             session.check = self.check
             session.insists = False  # filters without an archive are opened, too
             with UriFilter(connector, session) as opened:
@@ -193,15 +192,9 @@ class _Attention:
 
     def _step(self) -> None:
         self._worker.check()
-        if time.monotonic() - self._leased > calls.LEASE / 3 and not self._lease("take"):
+        if time.monotonic() - self._leased > calls.lease_of(self._session.config) / 3 and not self._lease("take"):
             raise UriFilterError(f"{self._opened.name}: another worker has taken over")
 
     def _lease(self, step: str) -> bool:
         self._leased = time.monotonic()
-        return drive(_lease(self._session, step, self._worker.token), self._connector)
-
-
-def _lease(session: Session, step: str, token: str) -> Flow[bool]:
-    call = calls.lease(step, session.config.uid, session.keys.shard(0), token, round(1000 * calls.LEASE))
-    (reply,) = yield from ask(session, call)
-    return bool(reply)
+        return drive(lease(self._session, step, self._worker.token), self._connector)

@@ -23,9 +23,9 @@ from support.archives import leftovers, sound
 from support.pipelines import pipelines
 
 from urifilter_redis import UriFilter
-from urifilter_redis.archive import contents
+from urifilter_redis.archive import contents, slices_in_home
 from urifilter_redis.archive.format import manifest
-from urifilter_redis.flows import bitmaps, checkpoint, restore, restore_attempt
+from urifilter_redis.flows import checkpoint, restore, restore_attempt
 from urifilter_redis.protocol.outcomes import to_mapping
 
 if TYPE_CHECKING:
@@ -237,8 +237,9 @@ def _small_pieces(request, monkeypatch):
     blocked = "layout" not in RETENTIONS[request.node.callspec.params["name"]]
     for module in (manifest, contents, checkpoint):
         monkeypatch.setattr(module, "PIECE", 120 if blocked else 100_000)
-    for module in (contents, bitmaps, restore_attempt):
+    for module in (contents, checkpoint, restore_attempt):
         monkeypatch.setattr(module, "PIECES_AT_ONCE", 2)
+    monkeypatch.setattr(slices_in_home.HomeArchive, "at_once", 2)
 
 
 @pytest.mark.parametrize("examples", [8, pytest.param(25, marks=pytest.mark.slow)])

@@ -133,6 +133,27 @@ def test_doctor_on_rotations(there):
     assert "a rotation is under way, or was left" in next(f["text"] for f in findings if f["subject"] == "filter ring")
 
 
+@pytest.mark.parametrize("kind", ["ring", "rolling"])
+def test_doctor_on_slow_rotations(there, kind):
+    """It says when the last rotation took over half a period, or one has been under way for so long."""
+
+    def told() -> str:
+        findings = json.loads(cli.run("doctor", "--json", code=1)[0])
+        return next(found["text"] for found in findings if found["subject"] == "filter news")
+
+    slices = ("--retention", kind, "--slices", "3", "--period", "1d", "--shards", "2")
+    cli.run("create", "news", "--capacity", "10k", *slices)
+    cli.run("rotate", "news")
+    assert "rotation" not in told()
+    with there.client() as admin:
+        admin.hincrby("urifilter:{news:1}:meta", "opened", -43_000_000)
+        assert "rotation" not in told()
+        admin.hincrby("urifilter:{news:1}:meta", "opened", -4_400_000)
+        assert "the last rotation took over half a period (55%): take fewer shards" in told()
+        admin.hset("urifilter:{news:0}:meta", "phase", "rotating")
+        assert "was left unfinished, for over half a period (55%)" in told()
+
+
 def test_max_age(there):
     """Lines seen only longer ago count as new: check, dedupe, add."""
     cli.run("create", "ring", *RING)

@@ -32,7 +32,8 @@ from urifilter_redis.archive import slices_in_redis
 from urifilter_redis.archive.format import manifest
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Send, Work
-from urifilter_redis.flows import bitmaps, history, lifecycle, rotation
+from urifilter_redis.engine.timekeeper import Timekeeper
+from urifilter_redis.flows import lifecycle, rotation
 from urifilter_redis.flows.items import answer
 from urifilter_redis.protocol.config import Settings
 from urifilter_redis.protocol.keys import FilterKeys
@@ -78,7 +79,8 @@ class Machine(RuleBasedStateMachine):
         self.look()
 
     def new_session(self):
-        return Session(FilterKeys("urifilter", "machine"), "nowhere", Timeouts(total=60))
+        keys, by_hand = FilterKeys("urifilter", "machine"), Timekeeper("never")
+        return Session(keys, "nowhere", Timeouts(total=60), timekeeper=by_hand)
 
     def drive(self, flow, faults=()):
         """Run a flow; of its first pipelines some are lost before or after they ran."""
@@ -236,8 +238,7 @@ def run(connect, options, examples, steps):
 def _small_pieces(monkeypatch):
     """Bitmaps of some pieces, though they are small."""
     monkeypatch.setattr(manifest, "PIECE", 120)
-    for module in (bitmaps, history, slices_in_redis):
-        monkeypatch.setattr(module, "PIECES_AT_ONCE", 2)
+    monkeypatch.setattr(slices_in_redis.RedisArchive, "at_once", 2)
 
 
 @pytest.mark.parametrize("examples", [10, pytest.param(150, marks=pytest.mark.slow)])

@@ -27,9 +27,11 @@ from urifilter_redis import (
 from urifilter_redis.archive.format import documents, manifest
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.engine import driver
-from urifilter_redis.engine.steps import Send
+from urifilter_redis.engine.queries import ask
+from urifilter_redis.engine.steps import Send, Work
 from urifilter_redis.flows import lifecycle, rotation
-from urifilter_redis.flows.turn import read_states
+from urifilter_redis.flows.turn import Left, left_of, read_states
+from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.outcomes import Unanswered
 
 PRECISE = {"capacity": 20_000, "error_rate": 1e-8, "period": "1d"}
@@ -44,6 +46,12 @@ VARIANTS = [
 
 def ids(variant) -> str:
     return f"{variant['retention']}-{variant.get('write', '')}".rstrip("-")
+
+
+@pytest.fixture(autouse=True)
+def _by_hand(monkeypatch):
+    """Nobody rotates but those whom a test lets rotate."""
+    monkeypatch.setenv("URIFILTER_ROTATE", "never")
 
 
 @pytest.fixture(params=VARIANTS, ids=ids)
@@ -138,18 +146,97 @@ def test_shards_an_epoch_apart(variant, server):
         assert 0 not in news.contains_many(range(350))
 
 
+ROTATORS = {
+    "rotate": rotation.rotate,
+    "expected": functools.partial(rotation.rotate, expected_epoch=0),
+    "due": rotation.rotate_due,
+}
+
+
+@pytest.mark.parametrize("rotator", ROTATORS.values(), ids=ROTATORS)
+def test_shard_0_is_the_last(variant, redis70, rotator):
+    """At every moment of a rotation: once shard 0 has turned all have, and once it has finished all have."""
+    with UriFilter.create("news", redis=redis70.url, shards=3, **variant, **PRECISE) as news:
+        age_by(redis70, 86_401)
+        orders = []
+        for _ in pipelines(rotator(news._session), news._connector):
+            states = news._run(read_states(news._session))
+            done = [(state.epoch, left_of(state) is Left.NONE) for state in states]
+            assert done[0][0] <= min(epoch for epoch, _ in done)
+            assert done[0][0] == 0 or all(finished for _, finished in done[1:])
+            orders.append(done)
+        assert orders[-1] == [(1, True)] * 3
+
+
+def test_where_shard_0_alone_leads(variant, redis70):
+    """Left so by an older release: it turns first, so that processes that name one epoch turn each shard once."""
+    with UriFilter.create("news", redis=redis70.url, shards=3, **variant, **PRECISE) as news:
+        news.rotate()
+        with redis70.client() as admin:
+            for shard in (1, 2):
+                keys = [shard_key("news", shard, 3, name) for name in ("meta", "today")]
+                admin.delete(*admin.keys(shard_key("news", shard, 3, "*")))
+                made = calls.create(
+                    "make", news.config, news._session.keys.shard(shard), news.config.to_meta(shard, "idle")
+                )
+                news._run(ask(news._session, made))
+                assert admin.exists(*keys) == 2
+        news.insert_many(range(100))
+        dying = pipelines(rotation.rotate(news._session, 1), news._connector)
+        while [state.epoch for state in news._run(read_states(news._session))] == [1, 0, 0]:
+            next(dying)
+        assert [state.epoch for state in news._run(read_states(news._session))] == [2, 0, 0]
+        dying.close()
+        news.rotate(1)
+        assert [state.epoch for state in news._run(read_states(news._session))] == [2, 1, 1]
+        assert 0 not in news.contains_many(range(100))
+
+
+def test_what_was_archived_is_not_written_again(redis70):
+    """A rotator that died while it archived the closed slice: the next writes the pieces that are missing or wrong."""
+    with UriFilter.create("news", redis=redis70.url, **ROLLING) as news, redis70.client() as admin:
+        news.insert_many(range(100))
+        key = "urifilter:{news:0}:slice:0"
+        for _ in pipelines_of(news):
+            if admin.hlen(key) == 2:
+                break
+        count, before = -(-news.config.bytes // manifest.PIECE), admin.hgetall(key)
+        assert count > 2
+        admin.hset(key, "1", b"spoilt")
+        written = []
+        for step in steps_of(rotation.rotate(news._session, 0), news._connector):
+            if isinstance(step, Send):
+                written += [str(each[-2]) for each in step.commands if "write" in each]
+        assert written == ["1", *map(str, range(2, count)), "manifest"]
+        assert before == {field: admin.hget(key, field) for field in before}
+        assert news.rotate().problems == ()
+        assert 0 not in news.contains_many(range(100))
+
+
+def steps_of(flow, connector):
+    """Run a flow; yield each step before it is done."""
+    try:
+        step = next(flow)
+        while True:
+            yield step
+            outcome = connector.send(step.commands) if isinstance(step, Send) else None
+            step = flow.send(step.do() if isinstance(step, Work) else outcome)
+    except StopIteration:
+        return
+
+
 def test_no_shard_turns_twice_in_one_rotation(variant, server):
     """A shard that a dead rotator left behind stays an epoch behind: nothing of it expires early."""
     settings = PRECISE | variant | {"slices": 2}
     with UriFilter.create("news", redis=server.url, shards=3, **settings) as news, server.client() as admin:
         for _ in pipelines_of(news):
-            if admin.hget("urifilter:{news:0}:meta", "epoch") == b"1":
+            if admin.hget(shard_key("news", 1, 3, "meta"), "epoch") == b"1":
                 break
         news.insert_many(range(300))
         assert news.rotate().epoch == 2
         assert 0 not in news.contains_many(range(300))
         epochs = [admin.hget(shard_key("news", shard, 3, "meta"), "epoch") for shard in range(3)]
-        assert epochs == [b"2", b"1", b"1"]
+        assert epochs == [b"1", b"2", b"1"]
         assert news.due() is None
         age_by(server, 86_401)
         assert news.rotate_due().shards == 2  # those that are behind catch up when their own period is over
@@ -166,12 +253,12 @@ def test_who_resumes_a_rotation_resumes_it_once(variant, server):
             return [int(admin.hget(shard_key("news", shard, 3, "meta"), "epoch")) for shard in range(3)]
 
         for _ in pipelines_of(news):
-            if epochs()[0] == 1:
+            if epochs()[1] == 1:
                 break
-        assert epochs() == [1, 0, 0]
+        assert epochs() == [0, 1, 0]
         news.insert_many(range(300))
         news.rotate(expected_epoch=1)
-        assert epochs() == [2, 1, 1]
+        assert epochs() == [1, 2, 1]
         with pytest.raises(RotationConflict):
             news.rotate(expected_epoch=1)
         assert 0 not in news.contains_many(range(300))
@@ -247,7 +334,7 @@ def test_expected_epoch_in_any_order(redis70, behind):
             epochs, expected = [0, 0, 0], 0
             if behind:  # a rotator died after two shards, and another rotation came
                 dying = Actor(redis70, opened_and_rotated, name=name)
-                while [state.epoch for state in made._run(read_states(made._session))] != [1, 1, 0]:
+                while [state.epoch for state in made._run(read_states(made._session))] != [0, 1, 1]:
                     dying.step()
                 dying.die()
                 made.rotate()
@@ -376,7 +463,8 @@ def test_who_finishes_a_late_history_says_so(redis70):
         news.rotate()
         admin.delete("urifilter:{news:0}:slice:1")
         for _ in pipelines_of(news):
-            if admin.hget("urifilter:{news:0}:meta", "late"):
+            (state,) = news._run(read_states(news._session))
+            if state.late and left_of(state) is Left.FINISH:
                 break
         (problem,) = news.rotate(expected_epoch=2).problems
         assert "slices were missing while its history was built" in problem

@@ -20,6 +20,7 @@ STATE = ShardState.from_meta(META | {"uid": CONFIG.uid, "created": "1", "token":
 NEW = VIEW.slices[0]
 KEYS = FilterKeys("urifilter", "news").shard(0)
 NAMES = ["today", "history_1"]
+NAMES_AFTER = ["history_1", "today"]
 DIGEST = bytes(range(16))
 CALL_ID = CallIds().draw()
 
@@ -42,7 +43,7 @@ CALLS = [
     ("forget", calls.items("forget", CONFIG, KEYS, VIEW, str(CALL_ID), DIGEST)),
     ("create", calls.create("make", CONFIG, KEYS, CONFIG.to_meta(0, "idle"))),
     ("remove", calls.items("remove", COUNTING, KEYS, VIEW, str(CALL_ID), DIGEST)),
-    ("turn", calls.turn("allocate", KEYS, STATE, STATE.token, NEW, limit=7, names=["history_1", "today"])),
+    ("turn", calls.turn("allocate", KEYS, STATE, STATE.token, NEW, limit=7, period=9, names=NAMES_AFTER)),
     ("build", calls.build("piece", KEYS, STATE, number=3, oldest=2, offset=8, data=b"data", late=True)),
     ("store", calls.store("write", KEYS, STATE, 5, "3", b"data")),
     ("expire", calls.expire(CONFIG.uid, KEYS)),
@@ -81,6 +82,7 @@ ARGUMENTS = {
     "token": lambda v: v == STATE.token,
     "units": lambda v: v == NEW.units,
     "limit": lambda v: v in {7, calls.EXPIRED_A_CALL},
+    "period": lambda v: v == 9,
     "number": lambda v: v in {3, 8},
     "oldest": lambda v: v == 2,
     "offset": lambda v: v == 8,

@@ -41,11 +41,12 @@ def call_id(client, slot=0, sequence=1, ahead=60_000) -> str:
 
 
 def refused(shard, call, word):
-    """Send a call that must be refused with ``word``, and check that nothing changed."""
+    """Send a call that must be refused with ``word``, and check that nothing changed; return the server's text."""
     before = dumped(shard.client)
-    with pytest.raises(ResponseError, match=f"^{word} "):
+    with pytest.raises(ResponseError, match=f"^{word} ") as refusal:
         shard.call(call)
     assert before == dumped(shard.client)
+    return str(refusal.value)
 
 
 def changed(shard, command, **replaced):
@@ -127,10 +128,12 @@ def test_restoring(shard, command):
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("names", [(), ("history_1", "today"), ("history_1",)])
 def test_old_list_of_slices(shard, command, names):
-    """STALE: too few, too many, or others."""
+    """STALE: too few, too many, or others; the text has epoch, time of opening and live slices."""
     made = changed(shard, command)
     keys = made.keys[:-1] + tuple(KEYS.slice(name) for name in names)
-    refused(shard, dataclasses.replace(made, keys=keys), "STALE")
+    text = refused(shard, dataclasses.replace(made, keys=keys), "STALE")
+    meta = shard.meta()
+    assert text == "STALE epoch {epoch}, opened {opened}, live slices {slices}".format_map(meta)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -166,3 +166,33 @@ def test_merge_only_in_its_epoch(shard):
     turned(shard)
     refused(shard, calls.merge("piece", shard.config, KEYS, state, 1, 0, b"\1"))
     refused(shard, calls.merge("piece", shard.config, KEYS, shard.state(), 1, 0, b"\1"))
+
+
+def test_a_turn_because_a_period_is_over(shard):
+    """Asked to turn only then, the shard does so by its own server's clock; asked otherwise, in any case."""
+    state, new = shard.state(), shard.view.slices[-1]
+
+    def due(step, period):
+        return calls.turn(step, KEYS, shard.state(), TOKEN, new, period=period, names=["history_1", "today"])
+
+    for step in ("allocate", "turn"):
+        refused(shard, due(step, 3_600_000))
+    shard.client.hset(KEYS.meta, "opened", state.opened - 3_600_001)
+    for step in ("allocate", "turn"):
+        shard.call(due(step, 3_600_000))
+    assert shard.state().epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("ahead", "turns"), [("", False), (" {late}", False), (" {old}", True), (" {late} {old}", True)]
+)
+def test_a_turn_after_a_clock_that_was_ahead(shard, ahead, turns):
+    """A time of opening in the future counts as now; if an earlier one is kept that has passed, that one counts."""
+    seconds = shard.client.time()[0] * 1000
+    late, old, new = seconds + 9_000_000, seconds - 3_600_001, shard.view.slices[-1]
+    shard.client.hset(KEYS.meta, mapping={"opened": late, "ahead": ahead.format(late=late + 1, old=old)})
+    call = calls.turn("allocate", KEYS, shard.state(), TOKEN, new, period=3_600_000, names=["history_1", "today"])
+    if turns:
+        assert shard.call(call) == 1
+    else:
+        refused(shard, call)

@@ -81,7 +81,7 @@ class ModelServer:
             try:
                 return getattr(self, f"_{NAMES[sha1]}")(rest[:count], *rest[count:])
             except Refused as refusal:
-                return ResponseError(f"{refusal} says the model")
+                return ResponseError(str(refusal))
         return getattr(self, f"_{command.lower()}")(*arguments)
 
     def _probe(self, keys, word):
@@ -147,9 +147,10 @@ class ModelServer:
     def _check_live(self, keys):
         shard = self._of(keys[0])
         if [key.rsplit(":", 1)[1] for key in keys] != shard.names():
-            raise Refused("STALE")
+            slices = shard.to_meta()["slices"]
+            raise Refused(f"STALE epoch {shard.model.epoch}, opened 0, live slices {slices}")
 
-    def _turn(self, keys, step, uid, epoch, token, units, size, limit):
+    def _turn(self, keys, step, uid, epoch, token, units, size, limit, period):
         shard = self._of(keys[0])
         if step == "allocate":
             shard.model.allocate(epoch)

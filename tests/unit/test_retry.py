@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.exceptions import AuthenticationError
 from redis.exceptions import ConnectionError as ConnectionBroken
-from support.by_hand import NOW, Hand, config_of, meta_of, said, session_of
+from support.by_hand import NOW, Hand, config_of, said, session_of
 
 from urifilter_redis.engine import retry
 from urifilter_redis.engine.batch import OpenCall
@@ -18,7 +18,6 @@ from urifilter_redis.engine.retry import FIRST_PAUSE, LONGEST_PAUSE, Request, ex
 from urifilter_redis.engine.steps import Pause, Send
 from urifilter_redis.errors import (
     AnswerLost,
-    ConfigMismatch,
     FilterNotFound,
     Restoring,
     ServerUnavailable,
@@ -31,7 +30,7 @@ from urifilter_redis.protocol.outcomes import Judged, Unanswered, Unsent, Verdic
 
 UNSENT, LOST = Unsent(ConnectionBroken("refused")), Unanswered(ConnectionBroken("cut"))
 NOSCRIPT = said("NOSCRIPT No matching script. Please use EVAL.")
-STALE = said("STALE the slices are others")
+STALE = said("STALE epoch 1, opened 2, live slices today:1:4")
 LOADING = said("LOADING Redis is loading the dataset in memory")
 FULL = said("FULL today has no room")
 RESTORING = said("RESTORING the filter is being restored")
@@ -164,28 +163,16 @@ def test_loading_fails_otherwise(hand):
 
 
 def test_slices_that_were_out_of_date(hand):
-    """The meta of each such shard is read once, and the calls name its live slices, at once, under the same id."""
+    """The refusal tells them: nothing is read, and the calls name them, at once, under the same id."""
     session = session_of(config_of(shards=3, retention="ring", slices=3, period="1d"))
     requests = [writing(session, shard) for shard in (0, 2, 2)]
     slices = session.config.today.units, session.config.today.size
-    meta = meta_of(session.config, slices="history_1:{}:{} today:{}:{}".format(*slices, *slices))
-    hand.drive(exchange(session, requests), [[0], STALE, STALE], [meta], [[1], [1]])
-    assert hand.sent[1] == [("HGETALL", session.keys.shard(2).meta)]
+    stale = said("STALE epoch 7, opened 1700, live slices history_1:{}:{} today:{}:{}".format(*slices, *slices))
+    hand.drive(exchange(session, requests), [[0], stale, stale], [[1], [1]])
     assert [each.name for each in session.view(2).slices] == ["history_1", "today"]
     assert [each.name for each in session.view(0).slices] == ["today"]
-    assert all(session.keys.shard(2).slice("history_1") in command for command in hand.sent[2])
+    assert all(session.keys.shard(2).slice("history_1") in command for command in hand.sent[1])
     assert (len(set(ids_in(hand))), hand.pauses) == (2, [])
-
-
-def test_the_slices_of_another_filter(hand):
-    """Meta of another filter, of none, or that cannot be read teaches nothing; the next attempt tells why."""
-    session = session_of()
-    request, view = writing(session), session.view(0)
-    other = meta_of(session.config, uid="f" * 16, slices="today:1:4")
-    outcomes = [[STALE], [other], [STALE], [{}], [STALE], [LOADING], [said("MISMATCH it is another filter")]]
-    hand.drive(exchange(session, [request]), *outcomes)
-    assert session.view(0) == view
-    assert isinstance(request.error, ConfigMismatch)
 
 
 def test_meta_that_is_damaged(hand):
@@ -193,7 +180,7 @@ def test_meta_that_is_damaged(hand):
     session = session_of()
     request = writing(session)
     with pytest.raises(SliceLost, match="damaged"):
-        hand.drive(exchange(session, [request]), [STALE], [{"uid": session.uid, "slices": "today"}])
+        hand.drive(exchange(session, [request]), [said("STALE epoch 1, opened 2, live slices today")])
     assert not request.in_doubt
 
 

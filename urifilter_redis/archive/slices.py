@@ -53,7 +53,12 @@ class Archive(Protocol):
 
     Only a rotation under way writes and deletes. ``state`` is the shard's state: its epoch and the rotation's token
     are the fence of each write in Redis.
+
+    Attributes:
+        at_once: the most pieces that are read or written between two rests of a rotation.
     """
+
+    at_once: int
 
     def check(self, session: Session) -> Flow[None]:
         """Check that the archive can be reached and has this filter, before a missing slice counts as lost.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive.contents import Writer, as_numbers, read_manifest, read_pieces
+from urifilter_redis.archive.contents import PIECES_AT_ONCE, Writer, as_numbers, read_manifest, read_pieces
 from urifilter_redis.archive.format import documents
 from urifilter_redis.archive.format.manifest import Content, Manifest, is_blob_of
 from urifilter_redis.archive.register import check_registered, publish
@@ -27,6 +27,8 @@ log = logging.getLogger("urifilter_redis")
 
 class HomeArchive:
     """Keeps closed slices in a home; see ``Archive`` for the methods."""
+
+    at_once = PIECES_AT_ONCE
 
     def __init__(self, home: Home) -> None:
         self._home = home

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive.contents import PIECES_AT_ONCE, pack_all, read_manifest
+from urifilter_redis.archive.contents import pack_all, read_manifest
 from urifilter_redis.archive.format import documents
 from urifilter_redis.archive.format.manifest import Content, Manifest, Piece
+from urifilter_redis.archive.format.packing import unpack
 from urifilter_redis.engine.queries import ask
 from urifilter_redis.engine.steps import Work
+from urifilter_redis.errors import ArchiveCorrupt
 from urifilter_redis.protocol import calls
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ _MANIFEST = "manifest"
 
 class RedisArchive:
     """Keeps closed slices in Redis, the default of rolling filters; see ``Archive`` for the methods."""
+
+    at_once = 1  # clients that insert do this between two calls, so each part must be short
 
     def check(self, session: Session) -> Flow[None]:
         """Do nothing: Redis has the slices as long as it has the filter."""
@@ -55,27 +59,32 @@ class RedisArchive:
 
 
 class _Writer:
-    """Writes the fields of a slice's hash. A fenced script writes each field."""
+    """Writes the fields of a slice's hash. A fenced script writes each field.
+
+    Fields that an earlier attempt has written stay, if they have the bytes of the slice.
+    """
 
     def __init__(self, session: Session, shard: int, state: ShardState) -> None:
         self._session, self._shard, self._state = session, shard, state
         self._pieces: list[Piece] = []
 
     def write(self, pieces: Sequence[bytes]) -> Flow[None]:
-        """Write each piece, packed, as a field."""
-        packed = yield Work("pack", functools.partial(pack_all, pieces))
-        first = len(self._pieces)
-        yield from self._store({str(first + n): data for n, data in enumerate(packed)})
-        self._pieces += map(Piece.of, pieces, packed)
+        """Write each piece, packed, as a field, and read it back."""
+        fields = [str(len(self._pieces) + n) for n in range(len(pieces))]
+        packed = yield from self._read(fields)
+        new = [n for n, data in enumerate(packed) if not _holds(data, pieces[n])]
+        if new:
+            made = yield Work("pack", functools.partial(pack_all, [pieces[n] for n in new]))
+            yield from self._store({fields[n]: data for n, data in zip(new, made, strict=True)})
+            packed = yield from self._read(fields)
+        found = list(map(Piece.of, pieces, packed))
+        for n in new:
+            found[n].unpack(packed[n])
+        self._pieces += found
 
     def finish(self) -> Flow[Content]:
-        """Read the fields back, and return the content."""
-        for first in range(0, len(self._pieces), PIECES_AT_ONCE):
-            pieces = self._pieces[first : first + PIECES_AT_ONCE]
-            wanted = [(self._state.epoch - 1, str(first + n)) for n in range(len(pieces))]
-            packed = yield from _read(self._session, self._shard, wanted)
-            for piece, data in zip(pieces, packed, strict=True):
-                piece.unpack(data)
+        """Return the content, which was read back already."""
+        yield from ()
         return Content("", self._pieces)
 
     def publish(self, manifest: Manifest) -> Flow[None]:
@@ -86,10 +95,21 @@ class _Writer:
         """Leave the fields in Redis: the next attempt overwrites them."""
         yield from ()
 
+    def _read(self, fields: Sequence[str]) -> Flow[list[bytes]]:
+        return (yield from _read(self._session, self._shard, [(self._state.epoch - 1, field) for field in fields]))
+
     def _store(self, fields: Mapping[str, bytes]) -> Flow[None]:
         keys, epoch = self._session.keys.shard(self._shard), self._state.epoch - 1
         made = (calls.store("write", keys, self._state, epoch, *field) for field in fields.items())
         yield from ask(self._session, *made)
+
+
+def _holds(packed: bytes, piece: bytes) -> bool:
+    """Whether a packed piece, which may be missing or damaged, is this one."""
+    try:
+        return unpack(packed, len(piece)) == piece
+    except ArchiveCorrupt:
+        return False
 
 
 def _read(session: Session, shard: int, wanted: Sequence[tuple[int, str]]) -> Flow[list[bytes]]:

@@ -25,6 +25,7 @@ __all__ = [
     "server_info",
     "server_run",
     "server_time",
+    "time_of",
 ]
 
 T = TypeVar("T")
@@ -93,6 +94,15 @@ def server_time(session: Session) -> Flow[int]:
         ServerUnavailable: the server does not answer, or its reply is no time.
     """
     (reply,) = yield from ask(session, ("TIME",))
+    return time_of(reply)
+
+
+def time_of(reply: Any) -> int:
+    """Return the time in a reply of TIME, in ms since 1970.
+
+    Raises:
+        ServerUnavailable: the reply is no time.
+    """
     try:
         seconds, microseconds = map(int, reply)
     except (TypeError, ValueError) as error:

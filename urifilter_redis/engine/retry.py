@@ -13,10 +13,10 @@ from urifilter_redis.protocol.outcomes import (
     Judged,
     Verdict,
     error_of,
+    fields_of_stale,
     judge,
     late_at,
     text_of,
-    to_mapping,
 )
 
 if TYPE_CHECKING:
@@ -156,10 +156,10 @@ class _Again:
             for request, outcome, verdict in missed:
                 if not request.settled and (every or verdict is Verdict.RESTORING):
                     _give_up(self._session, request, outcome)
-        unsettled = [(request, verdict) for request, _, verdict in missed if not request.settled]
+        unsettled = [(request, verdict, outcome) for request, outcome, verdict in missed if not request.settled]
         yield from _prepare(self._session, unsettled)
-        waiting = [request for request, _ in unsettled if not request.settled]
-        if waiting and (self._repeated or any(verdict in _WAITING for _, verdict in unsettled)):
+        waiting = [request for request, _, _ in unsettled if not request.settled]
+        if waiting and (self._repeated or any(verdict in _WAITING for _, verdict, _ in unsettled)):
             wanted = [outcome.pause for _, outcome, _ in missed if isinstance(outcome, Judged)]
             yield Pause(max([next(self._pauses), *wanted]))
         self._repeated = True
@@ -218,13 +218,12 @@ def _give_up(session: Session, request: Request, outcome: Any) -> None:
         request.error = error
 
 
-def _prepare(session: Session, unsettled: Sequence[tuple[Request, Verdict]]) -> Flow[None]:
-    """Load the scripts that the server does not have, and read the live slices that have changed.
+def _prepare(session: Session, unsettled: Sequence[tuple[Request, Verdict, Any]]) -> Flow[None]:
+    """Load the scripts that the server does not have, and note the live slices that have changed.
 
     If the server refuses to load a script, its requests are refused. Any other failure shows in their next attempt.
     """
-    missing = [request for request, verdict in unsettled if verdict is Verdict.LOAD_SCRIPT]
-    stale = {r.shard for r, verdict in unsettled if verdict is Verdict.REFRESH and r.shard is not None}
+    missing = [request for request, verdict, _ in unsettled if verdict is Verdict.LOAD_SCRIPT]
     if missing:
         sources = sorted({request.source() for request in missing})
         outcomes = yield Send([("SCRIPT", "LOAD", source) for source in sources])
@@ -232,11 +231,9 @@ def _prepare(session: Session, unsettled: Sequence[tuple[Request, Verdict]]) -> 
         if refusal is not None:
             for request in missing:
                 _settle(session, request, refusal, in_doubt=request.in_doubt)
-    if stale:
-        outcomes = yield Send([session.read_meta(shard) for shard in sorted(stale)])
-        for shard, outcome in zip(sorted(stale), outcomes, strict=True):
-            if judge(outcome) is Verdict.ANSWERED:
-                session.learn_view(shard, to_mapping(outcome))
+    for request, verdict, outcome in unsettled:
+        if verdict is Verdict.REFRESH and request.shard is not None:
+            session.learn_turn(request.shard, fields_of_stale(outcome))
 
 
 def _pauses() -> Iterator[float]:

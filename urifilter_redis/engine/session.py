@@ -9,11 +9,12 @@ from urifilter_redis.bloom.digest import hasher
 from urifilter_redis.engine.batch import Digester
 from urifilter_redis.engine.pending import Pending
 from urifilter_redis.engine.steps import Timeouts
+from urifilter_redis.engine.timekeeper import Timekeeper
 from urifilter_redis.errors import FilterNotFound
 from urifilter_redis.protocol.call_ids import CallIds
 from urifilter_redis.protocol.calls import Asking
 from urifilter_redis.protocol.config import Config
-from urifilter_redis.protocol.meta import View
+from urifilter_redis.protocol.meta import View, opened_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,6 +66,7 @@ class Session:
         forbidden: the commands that the scripts call and that this user may not run.
         restored: the result of the restore when the filter was opened; None: nothing was restored.
         pending: the batches whose answers their caller does not have yet.
+        timekeeper: when this client looks whether the period is over, and its rotation.
     """
 
     keys: FilterKeys
@@ -80,6 +82,7 @@ class Session:
     forbidden: tuple[str, ...] = ()
     restored: Restored | None = None
     pending: Pending[Any] = field(default_factory=Pending)
+    timekeeper: Timekeeper = field(default_factory=Timekeeper)
     _config: Config | None = None
     _digester: Digester | None = None
     _first_view: View = field(default_factory=lambda: View(()))
@@ -118,6 +121,7 @@ class Session:
         """Note the configuration and live slices of shard 0's ``meta``; return the configuration."""
         config = Config.from_meta(meta, self.where)
         self.assume(config, View.from_meta(meta, self.where))
+        self._learn_time(meta, 0)
         return config
 
     def assume(self, config: Config, view: View) -> None:
@@ -141,7 +145,25 @@ class Session:
     def learn_view(self, shard: int, meta: dict[str, str]) -> None:
         """Note the live slices of a shard's ``meta``, if it is this filter's."""
         if meta.get("uid") == self.config.uid:
-            self._views[shard] = View.from_meta(meta, self.where)
+            self.learn_turn(shard, meta)
+
+    def learn_turn(self, shard: int, fields: dict[str, str]) -> None:
+        """Note the live slices of a shard of this filter; ``fields`` are some of its ``meta``, or all."""
+        self._views[shard] = View.from_meta(fields, self.where)
+        if shard == 0:
+            self._learn_time(fields, self.timekeeper.lease)
+
+    def _learn_time(self, fields: dict[str, str], patience: float) -> None:
+        """Let the timekeeper know when shard 0 has turned, from some fields of its ``meta``.
+
+        If the turn is unfinished, this client looks after ``patience`` seconds, whether anybody is at it.
+        """
+        now, opened = self.ids.clock.now(), fields.get("opened", "")
+        if self.config.turned_by_inserts and opened.isdecimal():
+            before = (int(each) for each in fields.get("ahead", "").split() if each.isdecimal())
+            self.timekeeper.learn(self.config, max(int(opened), opened_by(now, int(opened), *before)), now)
+            if self.config.retention == "rolling" and "history_1:" in fields["slices"]:
+                self.timekeeper.look_in(patience)
 
     def read_meta(self, shard: int) -> Arguments:
         """Return the command that reads a shard's ``meta``."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 if TYPE_CHECKING:
     from urifilter_redis.protocol.calls import Arguments
 
-__all__ = ["AsyncSender", "Flow", "Pause", "Send", "Sender", "Step", "Timeouts", "Work"]
+__all__ = ["REST", "AsyncSender", "Flow", "Pause", "Send", "Sender", "Step", "Timeouts", "Work"]
 
 
 @dataclass(slots=True)
@@ -78,6 +78,9 @@ class Timeouts:
 
 
 Step: TypeAlias = Send | Pause | Work
+
+#: The step between two parts of a rotation. A caller that has no more time may leave the flow there, and go on later.
+REST = Pause(0)
 
 
 class Sender(Protocol):

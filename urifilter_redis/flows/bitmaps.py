@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from urifilter_redis.archive.contents import PIECES_AT_ONCE, nothing
+from urifilter_redis.archive.contents import nothing
 from urifilter_redis.archive.format.manifest import piece_spans
 from urifilter_redis.engine.queries import ask, chunked
+from urifilter_redis.engine.steps import REST
 from urifilter_redis.errors import SliceLost
 
 if TYPE_CHECKING:
@@ -55,12 +56,21 @@ def pieces_of(
     return pieces
 
 
-def archived(
-    session: Session, key: str, size: int, writer: _Writer, otherwise: Callable[[], Flow[None]]
+def archived(  # noqa: PLR0913, PLR0917 - likewise
+    session: Session,
+    key: str,
+    size: int,
+    writer: _Writer,
+    otherwise: Callable[[], Flow[None]],
+    at_once: int,
 ) -> Flow[Content]:
-    """Write a live slice's bitmap of ``size`` bytes into an archive; return its content. Raises as ``pieces_of``."""
-    for spans in chunked(list(piece_spans(size)), PIECES_AT_ONCE):
+    """Write a live slice's bitmap of ``size`` bytes into an archive, ``at_once`` pieces a step; return its content.
+
+    Raises as ``pieces_of``.
+    """
+    for spans in chunked(list(piece_spans(size)), at_once):
         yield from writer.write((yield from pieces_of(session, key, spans, otherwise)))
+        yield REST
     return (yield from writer.finish())
 
 

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.archive.contents import Writer, cut, verify
+from urifilter_redis.archive.contents import PIECES_AT_ONCE, Writer, cut, verify
 from urifilter_redis.archive.format.manifest import PIECE, Checkpoint, Content, Manifest
 from urifilter_redis.archive.format.records import write_forgotten, write_replies
 from urifilter_redis.archive.register import check_registered, note_complete, require_archive
@@ -238,7 +238,7 @@ class _Attempt:
 
     def _bitmap(self, state: ShardState, slice_: Slice) -> Flow[Content]:
         key, moved = self._keys.slice(slice_.name), functools.partial(self._check_still, state)
-        return (yield from archived(self._session, key, slice_.size, self._writer(), moved))
+        return (yield from archived(self._session, key, slice_.size, self._writer(), moved, PIECES_AT_ONCE))
 
     def _scanned(
         self, command: str, key: str, encode: Callable[[list[tuple[bytes, Any]]], bytes], writer: Writer

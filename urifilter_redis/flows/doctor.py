@@ -34,6 +34,9 @@ AHEAD = 5.0
 #: future. Each change makes ``changed`` higher by at least 1 ms, so fast changes put it ahead.
 _TIMES = {"created": 0.0, "opened": 0.0, "changed": 60.0, "checkpointed": 0.0, "restored": 0.0, "leased": LEASE}
 
+#: A rotation that takes more than this share of a period is slow.
+SLOW = 0.5
+
 #: Most shards that one finding describes.
 SHARDS_TOLD = 3
 
@@ -129,13 +132,30 @@ def examine_filter(info: FilterInfo, now: float) -> Finding:
     if info.archive not in {None, "redis"} and info.checkpointed is None:
         text = f"no checkpoint was written to {info.archive} yet: does urifilter worker run?"
         return Finding("note", subject, f"{held}; {text}")
-    if info.phase == "rotating":
-        text = "a rotation is under way, or was left unfinished: run urifilter rotate --due"
-        return Finding("note", subject, f"{held}; {text}")
-    if info.next_rotation is not None and info.period and now > info.next_rotation + seconds_of(info.period):
-        text = "a rotation is overdue by more than a period, so nothing expires: does cron run urifilter rotate --due?"
+    text = _rotation(info, now)
+    if text:
         return Finding("note", subject, f"{held}; {text}")
     return Finding("ok", subject, f"{held}, error rate {info.error_rate_now:.2g}")
+
+
+def _rotation(info: FilterInfo, now: float) -> str:
+    """Return a text about rotations that are slow, unfinished or overdue; empty if all is well."""
+    if info.next_rotation is None or not info.period:
+        return ""
+    period = seconds_of(info.period)
+    cron = "run urifilter worker, or urifilter rotate --due from cron"
+    who = "the next inserts do it" if info.archive in {None, "redis"} else cron
+    turned = [each.closed for each in info.live_slices if each.closed is not None]
+    ended = now if info.phase == "rotating" else max(turned, default=0.0)  # by the last shard
+    share = (ended - info.live_slices[0].opened) / period  # since the first
+    slow = f"over half a period ({share:.0%}): take fewer shards or a longer period, or {cron}" if share > SLOW else ""
+    if info.phase == "rotating":
+        return f"a rotation is under way, or was left unfinished{f', for {slow}' if slow else f': {who}'}"
+    if slow:
+        return f"the last rotation took {slow}"
+    if now > info.next_rotation + period:
+        return f"a rotation is overdue by more than a period, so nothing expires: {who}"
+    return ""
 
 
 def examine_clock(session: Session) -> Flow[Finding | None]:

@@ -11,18 +11,19 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive.contents import PIECES_AT_ONCE, as_numbers
+from urifilter_redis.archive.contents import as_numbers
 from urifilter_redis.archive.format.manifest import Manifest, piece_spans
 from urifilter_redis.archive.slices import archive_of
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.engine.queries import ask
+from urifilter_redis.engine.steps import REST
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, RotationConflict
 from urifilter_redis.flows.bitmaps import archived
 from urifilter_redis.flows.turn import piece_count, read_states
 from urifilter_redis.protocol import calls
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from urifilter_redis.archive.slices import Archive
     from urifilter_redis.engine.session import Session
@@ -34,13 +35,14 @@ __all__ = ["archive_closed", "build_next", "finish_next"]
 
 def archive_closed(session: Session, shard: int, state: ShardState) -> Flow[None]:
     """Write the closed slice to the archive, read it back, and only then note in ``meta`` that it is there."""
-    writer = yield from archive_of(session).writer(session, shard, state)
+    archive = archive_of(session)
+    writer = yield from archive.writer(session, shard, state)
     try:
         key, moved = (
             session.keys.shard(shard).slice("history_1"),
             functools.partial(_raise_if_moved, session, shard, state),
         )
-        content = yield from archived(session, key, session.config.bytes, writer, moved)
+        content = yield from archived(session, key, session.config.bytes, writer, moved, archive.at_once)
         yield from _raise_if_moved(session, shard, state)
         closed = Slice("history_1", session.config.units, session.config.bytes)
         known = (session.config, session.keys.name, shard, state, closed)
@@ -71,12 +73,16 @@ def _raise_if_moved(session: Session, shard: int, state: ShardState) -> Flow[Non
 
 
 def build_next(session: Session, shard: int, state: ShardState) -> Flow[list[str]]:
-    """Build the remaining pieces of the next history; return the problems of the archive."""
+    """Build the remaining pieces of the next history; return the problems of the archive.
+
+    The first part is one piece, and each part is at most twice the one before: a process that dies soon has built
+    something.
+    """
     archive, keys = archive_of(session), session.keys.shard(shard)
     manifests, problems = yield from _sound(session, archive, shard, _others(session, state))
     spans = list(piece_spans(session.config.bytes))
-    for start in range(state.pieces or 0, len(spans), PIECES_AT_ONCE):
-        some = spans[start : start + PIECES_AT_ONCE]
+    for start, length in _parts(state.pieces or 0, len(spans), archive.at_once):
+        some = spans[start : start + length]
         merged = yield from _read(session, keys.slice("history_1"), some)
         for epoch, manifest in manifests.items():
             try:
@@ -96,7 +102,16 @@ def build_next(session: Session, shard: int, state: ShardState) -> Flow[list[str
             for number, piece in enumerate(data, start)
         )
         yield from ask(session, *made)
+        yield REST
     return problems
+
+
+def _parts(start: int, end: int, most: int) -> Iterator[tuple[int, int]]:
+    """Yield the first piece and the number of pieces of each part."""
+    length = 1
+    while start < end:
+        yield start, length
+        start, length = start + length, min(2 * length, most)
 
 
 def _read(session: Session, key: str, spans: Sequence[tuple[int, int]]) -> Flow[list[int]]:

@@ -11,7 +11,7 @@ from urifilter_redis.bloom.sizing import Sizing, error_rate_from_fill, items_fro
 from urifilter_redis.engine.queries import ask, server_time
 from urifilter_redis.errors import SliceLost
 from urifilter_redis.flows.bitmaps import fill_of
-from urifilter_redis.flows.rotation import next_due
+from urifilter_redis.flows.schedule import next_due
 from urifilter_redis.flows.turn import read_states
 from urifilter_redis.protocol.outcomes import to_mapping
 

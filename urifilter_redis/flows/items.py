@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from urifilter_redis.engine.batch import Batch, call_to_resume, check_question
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.errors import AnswerLost, UriFilterError
+from urifilter_redis.flows.timely import attend
 from urifilter_redis.flows.turn import grow
 from urifilter_redis.protocol import calls
 
@@ -160,6 +162,8 @@ def batch_of(  # noqa: PLR0913 - likewise
 def resolve(session: Session, batch: Batch) -> Flow[Batch]:
     """Ask for the answers that a batch does not have yet; return the batch.
 
+    After an insert the filter is turned if its period is over. If Ctrl-C comes then, the batch has all answers.
+
     Raises:
         AnswerLost: some calls may have run and have no answer; the error has the answers that arrived.
         UriFilterError: some calls failed; the error has the answers that arrived.
@@ -173,6 +177,8 @@ def resolve(session: Session, batch: Batch) -> Flow[Batch]:
             missed = _take_over(session, batch, window, requests)
         if missed:
             yield from _mend(session, batch, missed)
+    if batch.command == "insert" and session.timekeeper.at <= monotonic():
+        yield from attend(session)
     return batch
 
 

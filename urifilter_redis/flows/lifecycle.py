@@ -32,6 +32,7 @@ from urifilter_redis.flows.dropping import (
 from urifilter_redis.flows.memory import check_room
 from urifilter_redis.flows.restore import ensure
 from urifilter_redis.flows.rights import then_check_rights
+from urifilter_redis.flows.timely import tell_who_rotates
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import Config, Settings
 from urifilter_redis.protocol.keys import is_name
@@ -187,6 +188,8 @@ def _begin(session: Session, settings: Settings, *, large: bool) -> Flow[None]:
             raise _half_made(error) from error
         raise
     session.restored = None if new else session.restored
+    if new:
+        tell_who_rotates(session)
 
 
 def _make(session: Session, wanted: Config, settings: Settings) -> Flow[None]:

@@ -16,8 +16,10 @@ from urifilter_redis.archive.slices import archive_of
 from urifilter_redis.bloom.retention import TIMED, seconds_of
 from urifilter_redis.engine.queries import ask, chunked, server_time
 from urifilter_redis.engine.retry import Request, exchange
+from urifilter_redis.engine.steps import REST
 from urifilter_redis.errors import RotationConflict, UriFilterError
 from urifilter_redis.flows.history import archive_closed, build_next, finish_next
+from urifilter_redis.flows.schedule import next_due, shard_0_last, shards_due
 from urifilter_redis.flows.turn import Left, Turn, left_of, read_states
 from urifilter_redis.protocol import calls
 
@@ -33,11 +35,9 @@ __all__ = [
     "due",
     "epoch",
     "finish_rotation",
-    "next_due",
     "next_rotation",
     "rotate",
     "rotate_due",
-    "shards_due",
 ]
 
 log = logging.getLogger("urifilter_redis")
@@ -85,7 +85,7 @@ def rotate(session: Session, expected_epoch: int | None = None, *, dry_run: bool
     _check_timed(session)
     states = yield from read_states(session)
     token = secrets.token_hex(8)
-    planned: dict[int, int | None] = dict.fromkeys(range(len(states)))
+    planned: dict[int, int | None] = dict.fromkeys(shard_0_last(range(len(states))))
     if expected_epoch is not None:
         token, planned = _of_this_rotation(session, states, expected_epoch)
     if dry_run:
@@ -114,6 +114,8 @@ def due(session: Session) -> Flow[int | None]:
 def rotate_due(session: Session) -> Flow[Rotation | None]:
     """Rotate once if a rotation is due, however many periods were missed; return None if none is due.
 
+    A shard whose own server does not find its period over yet is left alone.
+
     Raises:
         UriFilterError: the retention does not rotate by time.
     """
@@ -121,8 +123,9 @@ def rotate_due(session: Session) -> Flow[Rotation | None]:
     ahead = [shard for shard, state in enumerate(states) if state.opened > now]
     for some in chunked(ahead):
         yield from ask(session, *(calls.reopen(session.config.uid, session.keys.shard(shard)) for shard in some))
-    planned = shards_due(session.config.period or "", states, now)
-    done = yield from _turn_all(session, planned, secrets.token_hex(8))
+    period = session.config.period or ""
+    planned = shards_due(period, states, now)
+    done = yield from _turn_all(session, planned, secrets.token_hex(8), 1000 * seconds_of(period))
     return done if done.shards else None  # another process may have come first
 
 
@@ -142,45 +145,11 @@ def next_rotation(session: Session) -> Flow[float]:
     return next_due(session.config.period or "", states, now)
 
 
-def next_due(period: str, states: Sequence[ShardState], now: int) -> float:
-    """Return the server time at which the next rotation is due, seconds since 1970.
-
-    It is a period after the last shard has turned, so that nothing expires early, however late some shards turned. A
-    shard that is behind the others is due a period after its own last turn. If a shard's turn lies in the future,
-    because the server's clock was ahead, it counts as ``now`` (server time, ms): its items expire late, never early.
-    """
-    top = max(state.epoch for state in states)
-    behind = [state.opened_by(now) for state in states if state.epoch < top]
-    opened = min(behind) if behind else max(state.opened_by(now) for state in states)
-    return opened / 1000 + seconds_of(period)
-
-
-def shards_due(period: str, states: Sequence[ShardState], now: int) -> dict[int, int]:
-    """Return the shards whose turn is due or unfinished, each with the epoch that it leaves by that turn.
-
-    Args:
-        period: between rotations, as ``period_of`` returns it.
-        states: of all shards.
-        now: server time, ms.
-    """
-    top = max(state.epoch for state in states)
-    unfinished = {shard: state.epoch - 1 for shard, state in enumerate(states) if left_of(state) is not Left.NONE}
-    behind = {shard: state for shard, state in enumerate(states) if state.epoch < top and shard not in unfinished}
-    overdue = {shard: state.epoch for shard, state in behind.items() if _is_due(period, [state], now)}
-    if unfinished or behind:
-        return unfinished | overdue
-    return dict.fromkeys(range(len(states)), top) if _is_due(period, states, now) else {}
-
-
 def _read(session: Session) -> Flow[tuple[list[ShardState], int]]:
     """Return the states of the shards, and the server's time after that, ms."""
     _check_timed(session)
     states = yield from read_states(session)
     return states, (yield from server_time(session))
-
-
-def _is_due(period: str, states: Sequence[ShardState], now: int) -> bool:
-    return now / 1000 >= next_due(period, states, now)
 
 
 def _check_timed(session: Session) -> None:
@@ -197,8 +166,8 @@ def _of_this_rotation(
 ) -> tuple[str, dict[int, int | None]]:
     """Return the token of the rotation from epoch ``expected``, and the shards that still have to turn in it.
 
-    The shards with the highest epoch turn first. From then on their token marks each shard that has turned in this
-    rotation.
+    A shard with the highest epoch turns first. From then on its token marks each shard that has turned in this
+    rotation. Shard 0 turns last, unless it alone has that epoch.
     """
     top, begun = max(state.epoch for state in states), _begun(states, expected)
     token = next(state.token for state in states if state.epoch == top) if begun else secrets.token_hex(8)
@@ -208,7 +177,9 @@ def _of_this_rotation(
         text = f"it is in epoch {top} and not in {expected}"
         why = "another process has rotated it" if top > expected else "it was not rotated so often yet"
         raise RotationConflict(f"{session.where}: {text}: {why}")
-    left.sort(key=lambda n: -states[n].epoch)
+    left = shard_0_last(sorted(left, key=lambda n: -states[n].epoch))
+    if not begun and states[left[0]].epoch < top:
+        left.insert(0, left.pop())
     return token, {n: min(_left_epoch(states[n], token), expected) for n in left}
 
 
@@ -238,21 +209,31 @@ def _begin(session: Session, expected: int, planned: Mapping[int, int | None], t
     return Rotation(max(begun.epoch, done.epoch), begun.shards + done.shards, (*begun.problems, *done.problems))
 
 
-def _turn_all(session: Session, planned: Mapping[int, int | None], token: str) -> Flow[Rotation]:
-    """Turn shards, one after the other. ``planned`` has the last epoch that each may leave, or None for any."""
+def _turn_all(session: Session, planned: Mapping[int, int | None], token: str, period: int = 0) -> Flow[Rotation]:
+    """Turn shards, one after the other.
+
+    Args:
+        session: the filter's session.
+        planned: the shards in their order, each with the last epoch that it may leave, or None for any.
+        token: the token of this rotation.
+        period: ms that each shard must have had since its last turn; 0: each turns in any case.
+    """
     top, turned = 0, 0
     problems: list[str] = []
     for done, (shard, last) in enumerate(planned.items(), 1):
-        reached, did, found = yield from _turn_shard(session, shard, token, last)
+        reached, did, found = yield from _turn_shard(session, shard, token, last, period)
         top, turned = max(top, reached), turned + did
         problems += found
         session.report(done, len(planned))
+        yield REST
     for problem in problems:
         log.warning("%s", problem)
     return Rotation(top, turned, tuple(problems))
 
 
-def _turn_shard(session: Session, shard: int, token: str, last: int | None) -> Flow[tuple[int, bool, list[str]]]:
+def _turn_shard(
+    session: Session, shard: int, token: str, last: int | None, period: int
+) -> Flow[tuple[int, bool, list[str]]]:
     """Turn a shard once, unless its epoch is above ``last``; return its epoch, whether this did anything, problems."""
     did, turned, seen = False, False, -1
     problems: list[str] = []
@@ -264,13 +245,16 @@ def _turn_shard(session: Session, shard: int, token: str, last: int | None) -> F
         elif turned or (last is not None and state.epoch > last):
             yield from _expire(session, shard)
             return state.epoch, did, problems
+        elif period and state.epoch == seen and state.phase == "idle":  # by its own server's clock it is not due yet
+            return state.epoch, did, problems
         elif state.epoch == seen:
             text = f"shard {shard} cannot turn from epoch {seen} in phase {state.phase}: try again later"
             raise RotationConflict(f"{session.where}: {text}")
         else:
             if session.config.retention == "rolling":  # first, because a turn could not be finished without it
                 yield from archive_of(session).check(session)
-            turned, seen = (yield from _try_turn(session, shard, state, token)), state.epoch
+            wanted = Turn.again(session, shard, state, token, period)
+            turned, seen = (yield from _try_turn(session, wanted)), state.epoch
             did = did or turned
 
 
@@ -278,27 +262,28 @@ def _expire(session: Session, shard: int) -> Flow[None]:
     """Remove the forgotten digests that are older than every live slice."""
     removed = calls.EXPIRED_A_CALL
     while removed == calls.EXPIRED_A_CALL:
+        yield REST
         (removed,) = yield from ask(session, calls.expire(session.config.uid, session.keys.shard(shard)))
 
 
-def _try_turn(session: Session, shard: int, state: ShardState, token: str) -> Flow[bool]:
-    """Turn a shard from the epoch of ``state``; return False if another process has turned it."""
-    wanted = Turn.again(session, shard, state, token)
+def _try_turn(session: Session, wanted: Turn) -> Flow[bool]:
+    """Turn a shard; return False if another process has turned it, or a period has not passed."""
     for step in ("allocate", "turn"):
         # Not in one pipeline: the allocation takes the server some ms, and it can serve others before the turn.
         request = Request.of(wanted.call(session, step))
         yield from exchange(session, [request])
         if isinstance(request.error, RotationConflict):
-            return (yield from _was_ours(session, shard, state, token)) if request.reply_lost else False
+            return (yield from _was_ours(session, wanted)) if request.reply_lost else False
         if request.error is not None:
             raise request.error
+        yield REST
     return True
 
 
-def _was_ours(session: Session, shard: int, before: ShardState, token: str) -> Flow[bool]:
+def _was_ours(session: Session, wanted: Turn) -> Flow[bool]:
     """Whether a turn whose reply was lost has happened; if it is too late to know, True, so that none happens twice."""
-    (now,) = yield from read_states(session, [shard])
-    return now.token == token or now.epoch > before.epoch + 1
+    (now,) = yield from read_states(session, [wanted.shard])
+    return now.token == wanted.token or now.epoch > wanted.state.epoch + 1
 
 
 def finish_rotation(session: Session, shard: int) -> Flow[tuple[bool, list[str]]]:
@@ -320,6 +305,7 @@ def finish_rotation(session: Session, shard: int) -> Flow[tuple[bool, list[str]]
                     problems.append(f"{session.where}: shard {shard}: slices were missing while its history was built")
                 yield from finish_next(session, shard, state)
             did, conflicts = True, 0
+            yield REST
         except RotationConflict:
             conflicts += 1
             if conflicts > CONFLICTS:

@@ -15,6 +15,7 @@ from urifilter_redis.archive.format.manifest import piece_spans
 from urifilter_redis.bloom.retention import growing_slice
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.engine.queries import ask, chunked
+from urifilter_redis.engine.steps import REST
 from urifilter_redis.errors import FilterFull, RotationConflict
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.meta import ShardState
@@ -64,6 +65,7 @@ class Turn:
         token: the token of this rotation.
         new: the geometry of the next today.
         limit: growing: the number of items that the next today is for; else 0.
+        period: ms that must have passed since the last turn, by the shard's own server; 0: turn in any case.
     """
 
     shard: int
@@ -71,17 +73,19 @@ class Turn:
     token: str
     new: Slice
     limit: int = 0
+    period: int = 0
 
     @classmethod
-    def again(cls, session: Session, shard: int, state: ShardState, token: str) -> Turn:
+    def again(cls, session: Session, shard: int, state: ShardState, token: str, period: int) -> Turn:
         """Return a turn to a today of the same size, for rings and rolling filters."""
-        return cls(shard, state, token, session.config.today)
+        return cls(shard, state, token, session.config.today, period=period)
 
     def call(self, session: Session, step: str) -> Call:
         """Build the call of a step: ``allocate`` or ``turn``."""
         config, keys = session.config, session.keys.shard(self.shard)
         names = names_after(self.state, config.retention, config.slices)
-        return calls.turn(step, keys, self.state, self.token, self.new, limit=self.limit, names=names)
+        more = {"limit": self.limit, "period": self.period}
+        return calls.turn(step, keys, self.state, self.token, self.new, **more, names=names)
 
 
 def left_of(state: ShardState) -> Left:
@@ -146,8 +150,10 @@ def read_states(session: Session, shards: Sequence[int] | None = None) -> Flow[l
         FilterNotFound: the filter, or one of these shards, is gone.
     """
     numbers = range(session.config.shards) if shards is None else shards
-    states = []
+    states: list[ShardState] = []
     for some in chunked(numbers):
+        if states:
+            yield REST
         replies = yield from ask(session, *(session.read_meta(shard) for shard in some))
         for shard, reply in zip(some, replies, strict=True):
             meta = to_mapping(reply)

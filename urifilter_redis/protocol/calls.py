@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from urifilter_redis.bloom.retention import seconds_of
 from urifilter_redis.bloom.sizing import shard_capacity
 from urifilter_redis.protocol import scripts
 
@@ -33,6 +34,7 @@ __all__ = [
     "items",
     "items_a_call",
     "lease",
+    "lease_of",
     "merge",
     "probe",
     "refill",
@@ -60,8 +62,8 @@ AN_OFFSET = {"classic": 0.7, "counting": 2.0}
 #: Most forgotten digests that one call removes (a few ms).
 EXPIRED_A_CALL = 5000
 
-#: Seconds for which a worker leases a filter. It renews the lease while it works; if it dies, another worker takes
-#: over after this time.
+#: Seconds for which one process leases the rotations of a filter (see ``lease_of``). It renews the lease while it
+#: works; if it dies, another takes over after this time.
 LEASE = 60.0
 
 #: The call id of a call that is not recorded.
@@ -144,7 +146,15 @@ def create(step: str, config: Config, keys: ShardKeys, fields: Sequence[str] = (
 
 
 def turn(  # noqa: PLR0913 - likewise
-    step: str, keys: ShardKeys, state: ShardState, token: str, new: Slice, *, limit: int = 0, names: Sequence[str] = ()
+    step: str,
+    keys: ShardKeys,
+    state: ShardState,
+    token: str,
+    new: Slice,
+    *,
+    limit: int = 0,
+    period: int = 0,
+    names: Sequence[str] = (),
 ) -> Call:
     """Build ``turn``: step ``allocate`` or ``turn``.
 
@@ -155,10 +165,12 @@ def turn(  # noqa: PLR0913 - likewise
         token: the token of this rotation.
         new: the geometry of the next today.
         limit: growing: the items that the next today is for; else 0.
+        period: ms: refuse to turn before so much time has passed since the last turn; 0: turn in any case.
         names: the names of the live slices after the turn, oldest first.
     """
     all_keys = (keys.meta, keys.next, *map(keys.slice, names))
-    return Call(scripts.load("turn"), all_keys, (step, state.uid, state.epoch, token, new.units, new.size, limit))
+    arguments = (step, state.uid, state.epoch, token, new.units, new.size, limit, period)
+    return Call(scripts.load("turn"), all_keys, arguments)
 
 
 def build(  # noqa: PLR0913 - likewise
@@ -271,6 +283,11 @@ def refill(  # noqa: PLR0913 - the header of the script has as many
 def lease(step: str, uid: str, keys: ShardKeys, token: str, time: int = 0) -> Call:
     """Build ``lease``: step ``take`` for ``time`` ms, or ``release``."""
     return Call(scripts.load("lease"), (keys.meta,), (step, uid, token, time))
+
+
+def lease_of(config: Config) -> float:
+    """Return the seconds of a lease of the filter: at most a period, if clients that insert rotate it."""
+    return min(LEASE, seconds_of(config.period or "")) if config.turned_by_inserts else LEASE
 
 
 def probe(keys: ShardKeys) -> Call:

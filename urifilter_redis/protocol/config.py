@@ -217,6 +217,11 @@ class Config(Shape):
         return Slice("today", self.units, self.bytes)
 
     @property
+    def turned_by_inserts(self) -> bool:
+        """Whether clients that insert rotate the filter: a ring, or rolling whose closed slices are in Redis."""
+        return self.retention in TIMED and self.archive in {None, "redis"}
+
+    @property
     def settings(self) -> FilterSettings:
         """The keyword arguments with which ``create`` makes a filter of the same geometry, hash and seed."""
         names = {each.name for each in fields(Settings)}

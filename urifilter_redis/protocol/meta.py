@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.errors import SliceLost
 
-__all__ = ["Closed", "ShardState", "View"]
+__all__ = ["Closed", "ShardState", "View", "opened_by"]
+
+
+def opened_by(now: int, *recorded: int) -> int:
+    """Return the latest recorded time of opening that is not after ``now``; ``now`` if all are. Times are in ms."""
+    return max((each for each in recorded if each <= now), default=now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,7 @@ class ShardState:
         ``now`` is the server's time, ms. If its clock was behind for a while and is right again, the true time is
         found. If its clock was ahead when today was made, no true time was recorded; then ``now`` counts.
         """
-        return max((each for each in (self.opened, *self.ahead) if each <= now), default=now)
+        return opened_by(now, self.opened, *self.ahead)
 
     @property
     def inserted_in_all(self) -> int:

@@ -28,6 +28,7 @@ __all__ = [
     "Unsent",
     "Verdict",
     "error_of",
+    "fields_of_stale",
     "judge",
     "late_at",
     "nonsense",
@@ -49,7 +50,7 @@ class Verdict(Enum):
     IN_DOUBT = auto()
     #: The command did not run, because the server does not have its script. The script is loaded first.
     LOAD_SCRIPT = auto()
-    #: The command did not run, because its list of live slices is stale. The list is read first.
+    #: The command did not run, because its list of live slices is stale. The refusal has the present one.
     REFRESH = auto()
     #: The command did not run, because today is full. The flow makes the next slice first.
     FULL = auto()
@@ -171,6 +172,7 @@ _WORD = re.compile(r"[A-Z]+(?= |$)")
 # Redis 6.2 wraps the error of a command inside a script: "ERR Error running script … -OOM command not …".
 _WRAPPED = re.compile(r"Error running script .*@user_script: ?\d+: -?(?P<inner>[A-Z]+ .*)", re.DOTALL)
 _LATE = re.compile(r"LATECALL (\d+)")
+_STALE = re.compile(r"STALE epoch (?P<epoch>\d+), opened (?P<opened>\d+), live slices (?P<slices>.*)", re.DOTALL)
 
 
 def judge(outcome: Any) -> Verdict:
@@ -220,6 +222,18 @@ def late_at(outcome: Any) -> int:
     if found is None:
         raise ValueError(f"not a LATECALL: {outcome}")
     return int(found[1])
+
+
+def fields_of_stale(outcome: Any) -> dict[str, str]:
+    """Return the fields of ``meta`` that the text of a STALE has: ``epoch``, ``opened`` and ``slices``.
+
+    Raises:
+        ValueError: the outcome is no STALE.
+    """
+    found = _STALE.search(str(outcome))
+    if found is None:
+        raise ValueError(f"not a STALE: {outcome}")
+    return found.groupdict()
 
 
 def text_of(outcome: RedisError) -> str:

@@ -38,7 +38,7 @@ async def connect(settings: ServiceSettings, note: Callable[[RedisError], object
     wanted = {name: each.settings() for name, each in settings.filters.items()}
     large = {name for name, each in settings.filters.items() if each.large}
     home = named_home(settings.archive or "", asynchronous=True)
-    return Filters(connector, home, wanted, settings.prefix, timeouts, large)
+    return Filters(connector, home, wanted, settings.prefix, timeouts, large, settings.rotate)
 
 
 def try_all(settings: ServiceSettings) -> None:

@@ -13,6 +13,7 @@ from urifilter_redis.engine.async_driver import drive
 from urifilter_redis.engine.queries import ask, server_time
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Timeouts
+from urifilter_redis.engine.timekeeper import Timekeeper
 from urifilter_redis.errors import (
     ArchiveError,
     ConfigMismatch,
@@ -25,6 +26,7 @@ from urifilter_redis.errors import (
 from urifilter_redis.flows import lifecycle
 from urifilter_redis.flows.info import FilterInfo, info
 from urifilter_redis.flows.items import answer
+from urifilter_redis.flows.timely import leave
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.service.archive_watch import ArchiveWatch, is_away
 
@@ -83,6 +85,7 @@ class Filters:
         prefix: str = DEFAULT_PREFIX,
         timeouts: Timeouts | None = None,
         large: Collection[str] = (),
+        rotate: str | None = None,
     ) -> None:
         """Hold no filter yet; nothing is sent.
 
@@ -93,12 +96,13 @@ class Filters:
             prefix: the beginning of all keys.
             timeouts: how long to wait for Redis; None: the library's defaults.
             large: the names of the filters that may take more than half of Redis's free memory.
+            rotate: whether inserts turn filters; see ``UriFilter.create``.
         """
         self.wanted = wanted or {}
         self._unrestored: dict[str, Session] = {}  # opened without their archive
         self._connector, self._prefix = connector, prefix
         self._archive = None if home is None else ArchiveWatch(home, connector, self._open_again)
-        self._timeouts, self._large = timeouts or Timeouts(), large
+        self._timeouts, self._large, self._rotate = timeouts or Timeouts(), large, rotate
         self._server = Session(FilterKeys(prefix, "any"), connector.shown, self._timeouts, where="Redis")
         self._sessions: dict[str, asyncio.Task[Session]] = {}
         self._measured: dict[str, asyncio.Task[Measured]] = {}
@@ -185,7 +189,9 @@ class Filters:
             await self.answer(name, "contains", [""])
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections; a rotation that is in hand goes on before, for a second at most."""
+        opened = [task.result() for task in self._sessions.values() if _has_opened(task)]
+        await asyncio.gather(*(drive(leave(session), self._connector) for session in opened))
         for task in (*self._sessions.values(), *self._measured.values()):
             task.cancel()
         if self._archive is not None:
@@ -267,7 +273,8 @@ class Filters:
 
     def _session_of(self, name: str, home: Home | None) -> Session:
         keys, where = FilterKeys(self._prefix, name), f"filter {name!r}"  # clients need not know where Redis is
-        return Session(keys, self._connector.shown, self._timeouts, home, where=where, discreet=True)
+        shown, timekeeper = self._connector.shown, Timekeeper(self._rotate)
+        return Session(keys, shown, self._timeouts, home, where=where, discreet=True, timekeeper=timekeeper)
 
     async def _open_again(self) -> bool:
         """Open the filters again that were opened without their archive; return whether all have opened."""
@@ -296,6 +303,10 @@ def _leave_out(tasks: dict[str, asyncio.Task[T]], name: str, task: asyncio.Task[
     """Drop a task that failed, so that the next caller tries again."""
     if (task.cancelled() or task.exception() is not None) and tasks.get(name) is task:
         del tasks[name]
+
+
+def _has_opened(task: asyncio.Task[Session]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
 
 
 def _has_archive(session: Session) -> bool:

@@ -44,7 +44,7 @@ __all__ = ["FilterSettings", "Limits", "ServiceSettings", "TokenSettings", "is_l
 _PREFIX = "URIFILTER_"
 
 #: Variables with this beginning that the command line, the library or the SDK reads.
-_OTHERS = ("settings", "data_dir", "api_url", "api_token", "rotate")
+_OTHERS = ("settings", "data_dir", "api_url", "api_token")
 
 _STRICT = ConfigDict(extra="forbid", frozen=True)
 
@@ -166,6 +166,7 @@ class ServiceSettings(BaseSettings):
         redis_url: the address of Redis; None: the embedded server.
         prefix: the beginning of all keys.
         archive: the address of the archive; None: there is none.
+        rotate: ``auto`` (requests that insert turn filters when a period is over) or ``never`` (worker and cron do).
         host: the address to listen at; any but this machine alone wants tokens.
         port: the port to listen at; 0: any free one.
         path: the path of the endpoint that inserts URIs and answers the new ones.
@@ -193,6 +194,7 @@ class ServiceSettings(BaseSettings):
     redis_url: str | None = None
     prefix: str = DEFAULT_PREFIX
     archive: str | None = None
+    rotate: Literal["auto", "never"] = "auto"
     host: str = "127.0.0.1"
     port: Annotated[Whole, Field(ge=0, le=65535)] = DEFAULT_PORT
     path: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._~-]+)+$")] = DEFAULT_PATH
