@@ -41,6 +41,8 @@ from urifilter_redis.flows import items, timely
 from urifilter_redis.protocol import calls, scripts
 from urifilter_redis.sdk import FilterAPI
 
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # pytest's own
+
 BOTH = pytest.mark.parametrize("settings", [RING, ROLLING], ids=["ring", "rolling"])
 ROOT = Path(__file__).parents[2]
 
@@ -403,6 +405,7 @@ def test_cancelled_meanwhile(redis70, monkeypatch):
     assert epochs(redis70) == [1, 1, 1]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Ctrl-C as a generator is closed
 def test_interrupted_meanwhile(redis70, sample):
     """Ctrl-C at any place of a call that turns: its answers arrive, or are to be had, and the filter turns later."""
     make(redis70, shards=2, **RING)
