@@ -145,8 +145,7 @@ def test_never(redis70, monkeypatch):
     cli.run("add", "--redis", redis70.url, "--filter", "news", given=b"d\n")
     assert epochs(redis70) == [0]
     with UriFilter.open("news", redis=redis70.url, rotate="auto") as news:
-        news.insert("e")
-    assert epochs(redis70) == [1]
+        insert_until_done(redis70, news)
     with pytest.raises(ValueError, match="rotate= is auto or never and not 'daily'"):
         UriFilter.open("news", redis=redis70.url, rotate="daily")
     monkeypatch.setenv("URIFILTER_ROTATE", "daily")
@@ -158,7 +157,10 @@ def test_never(redis70, monkeypatch):
 def test_the_command_line(redis70, command):
     """``add`` and ``dedupe`` turn a filter whose period is over."""
     make(redis70, shards=2, **RING)
-    cli.run(command, "--redis", redis70.url, "--filter", "news", given=b"a\nb\n")
+    for _ in range(20):  # the first does it, unless the machine is slow
+        cli.run(command, "--redis", redis70.url, "--filter", "news", given=b"a\nb\n")
+        if is_done(redis70):
+            break
     assert epochs(redis70) == [1, 1]
 
 
@@ -169,7 +171,10 @@ def test_the_service(redis70):
     with Service(redis70.url, URIFILTER_ROTATE="never") as service:
         assert FilterAPI("other", ["a"], url=service.url)["unique"] == 1
     with Service(redis70.url) as service:
-        assert FilterAPI("news", ["a"], url=service.url)["unique"] == 1
+        for number in range(100):
+            assert FilterAPI("news", [f"{number}"], url=service.url)["unique"] == 1
+            if is_done(redis70):
+                break
     assert (epochs(redis70), epochs(redis70, "other")) == ([1], [0])
 
 
@@ -199,6 +204,7 @@ def test_many_at_the_boundary(redis70):
     ready, told = os.pipe()
 
     def work():
+        timely.AT_CLOSE = 60.0  # so that the one that turns comes to the end, on any machine
         os.close(writing)
         with UriFilter.open("news", redis=redis70.url) as news:
             os.write(told, b".")
@@ -399,7 +405,8 @@ def test_cancelled_meanwhile(redis70, monkeypatch):
             assert (news.unresolved, sent) == ([], [])
             monkeypatch.undo()
             news._session.timekeeper.look_in(0)
-            await news.insert("more")
+            for number in range(100):
+                await news.insert(f"{number}")
 
     asyncio.run(work())
     assert epochs(redis70) == [1, 1, 1]

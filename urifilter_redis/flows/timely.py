@@ -194,5 +194,6 @@ def _note_failure(session: Session, error: Exception) -> None:
     if isinstance(error, ServerUnavailable):
         timekeeper.leased = None  # nothing is sent to a server that is away
     if timekeeper.may_tell(str(error)):
-        trace = None if isinstance(error, UriFilterError) else error
-        log.warning("%s: a rotation failed, and is tried again later: %s", session.where, error, exc_info=trace)
+        known = isinstance(error, UriFilterError)
+        text = str(error) if known else f"{session.where}: {error!r}"
+        log.warning("a rotation failed, and is tried again later: %s", text, exc_info=None if known else error)
