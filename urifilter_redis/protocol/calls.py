@@ -39,6 +39,7 @@ __all__ = [
     "restore",
     "store",
     "turn",
+    "upgrade",
 ]
 
 #: One command with its arguments, as redis-py packs it.
@@ -253,6 +254,12 @@ def refill(  # noqa: PLR0913 - the header of the script has as many
 def lease(step: str, uid: str, keys: ShardKeys, token: str, time: int = 0) -> Call:
     """Build ``lease``: step ``take`` for ``time`` ms, or ``release``."""
     return Call(scripts.load("lease"), (keys.meta,), (step, uid, token, time))
+
+
+def upgrade(config: Config, keys: ShardKeys, shard: int) -> Call:
+    """Build ``upgrade`` for one shard; ``config`` is of the format to which it is converted."""
+    packed = config.packed(shard)
+    return Call(scripts.load("upgrade"), (keys.meta, keys.forgotten), (config.uid, packed["fixed"], packed["layout"]))
 
 
 def probe(keys: ShardKeys) -> Call:
