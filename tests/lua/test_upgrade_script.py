@@ -105,7 +105,7 @@ def test_rotating(shard):
     assert (state.phase, state.token, state.pieces) == ("rotating", "ab", 1)
 
 
-@pytest.mark.parametrize("items", [C, B + C, A])
+@pytest.mark.parametrize("items", [C, B + C, A], ids=["one new", "two new", "none new"])
 def test_records_answer_after_the_upgrade(shard, items):
     """A repeat of a call of format 1 gets the recorded answers: new ones, and those of a call that changed nothing."""
     the_id = call_id(shard.client)
@@ -116,7 +116,7 @@ def test_records_answer_after_the_upgrade(shard, items):
     assert before == dumped(shard.client)
 
 
-@pytest.mark.parametrize("items", [C, B + C, A])
+@pytest.mark.parametrize("items", [C, B + C, A], ids=["one new", "two new", "none new"])
 def test_newer_records_answer_in_format_1(shard, items):
     """An archive may have records of format 2 beside a registration of format 1, and restore both."""
     older = shard.meta()

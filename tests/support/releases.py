@@ -14,8 +14,9 @@ WHEEL = FIXTURES / "format1" / "urifilter_redis-0.1.0-py3-none-any.whl"
 PATIENCE = 120
 
 #: The words that tell the user of an older release what to do.
-TOO_OLD = "for which this urifilter-redis is too old: upgrade it"
+TOO_OLD = "of format 2, for which this urifilter-redis is too old: upgrade it"
 NEWER = "made by a newer version of urifilter-redis: upgrade this one"
+NEWER_ARCHIVE = "of the newer format 2: upgrade urifilter-redis"
 
 
 def start_old(*arguments: object, **options) -> subprocess.Popen[str]:
