@@ -11,7 +11,7 @@ import click
 from urifilter_redis import UriFilter, UriFilterError, list_filters
 from urifilter_redis.client import run
 from urifilter_redis.engine.queries import server_time
-from urifilter_redis.flows.doctor import Finding, examine, examine_clock, examine_filter, gather
+from urifilter_redis.flows.doctor import Finding, examine, examine_clock, examine_filter, examine_format, gather
 
 from .common import Shared, columns, pass_shared, print_json, shared
 
@@ -47,7 +47,9 @@ def doctor(options: Shared) -> None:
 def _filter(options: Shared, name: str) -> Iterator[Finding]:
     try:
         with UriFilter.open(name, archive="", **options.where()) as opened:
-            yield examine_filter(opened.info(), run(server_time, **options.where()) / 1000)
+            found = opened.info()
+            yield examine_filter(found, run(server_time, **options.where()) / 1000)
+            yield from examine_format(found)
     except UriFilterError as error:
         yield Finding("danger", f"filter {name}", str(error))
     with contextlib.suppress(UriFilterError):  # opening the filter has failed, too, and is a finding already

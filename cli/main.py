@@ -21,6 +21,7 @@ from .rotation import rotate, union
 from .serve import serve
 from .streams import drop_unwritten, explained, take_closed
 from .token import token
+from .upgrade import upgrade
 from .worker import checkpoint, restore, worker
 
 __all__ = ["main"]
@@ -58,6 +59,6 @@ def main() -> None:
 
 for command in (
     create, list_, info, drop, rotate, union, checkpoint, restore, archive, worker, add, check, dedupe, forget, remove,
-    serve, token, plan, digest, lua, doctor,
+    serve, token, plan, digest, lua, doctor, upgrade,
 ):  # fmt: skip
     main.add_command(command)

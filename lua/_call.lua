@@ -20,8 +20,8 @@ if ARGV[2] ~= '-' then
   end
   local time = call('TIME')
   now, sequence = time[1] * 1000 + time[2] / 1000, tonumber(sequence)
-  items = ARGV[3] .. packed
-  if count > 1 or not fixed then items = redis.sha1hex(items) end
+  local raw = ARGV[3] .. packed
+  items = (count > 1 or not fixed) and redis.sha1hex(raw) or raw
   local record = call('HGET', KEYS[2], field)
   adds = not record
   if adds then padding = PADDING end
@@ -31,8 +31,8 @@ if ARGV[2] ~= '-' then
       return redis.error_reply('OLDCALL a later call of this client and slot has run')
     elseif recorded == sequence then
       local _, _, old_count, old_items, answers = cmsgpack.unpack(record)
-      -- The record may be older than the upgrade from format 1.
-      if old_count ~= count or (old_items ~= items and old_items ~= redis.sha1hex(items)) then
+      -- The record may be older than the upgrade from format 1, or have come from an archive that is newer.
+      if old_count ~= count or (old_items ~= raw and old_items ~= redis.sha1hex(raw)) then
         return redis.error_reply('BADARG this call id was used for other items')
       elseif answers then
         return answers

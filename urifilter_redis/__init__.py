@@ -32,6 +32,7 @@ from urifilter_redis.errors import (
 from urifilter_redis.flows.checkpoint import Written
 from urifilter_redis.flows.info import FilterInfo, SliceInfo
 from urifilter_redis.flows.rotation import Rotation
+from urifilter_redis.flows.upgrade import Upgraded
 from urifilter_redis.protocol.config import Config, FilterSettings
 from urifilter_redis.protocol.meta import View
 
@@ -59,6 +60,7 @@ __all__ = [
     "SliceLost",
     "Timeouts",
     "TooLarge",
+    "Upgraded",
     "UriFilter",
     "UriFilterError",
     "View",

@@ -57,6 +57,7 @@ CALLS = [
     ),
     ("lease", calls.lease("take", CONFIG.uid, KEYS, STATE.token, 1000)),
     ("probe", calls.probe(KEYS)),
+    ("upgrade", calls.upgrade(CONFIG, KEYS, 1)),
     ("drop", calls.drop("delete", {"uid": CONFIG.uid}, KEYS, [KEYS.slice("today"), KEYS.meta])),
 ]
 
@@ -98,6 +99,8 @@ ARGUMENTS = {
     "time": lambda v: v == 1000,
     "identity": lambda v: v == CONFIG.uid + "//",
     "archive": lambda v: v == 0,
+    "fixed": lambda v: v == CONFIG.packed(1)["fixed"],
+    "layout": lambda v: v == CONFIG.packed(1)["layout"],
 }
 
 

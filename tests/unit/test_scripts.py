@@ -85,7 +85,7 @@ def test_unknown_layout():
 def test_variants_have_different_names_and_sources():
     """Every command once, or once a layout and k."""
     made = scripts.variants(BLOCKED_K)
-    assert len(made) == 12 + 3 * (len(BLOCKED_K) + 2) + (len(BLOCKED_K) + 1) + 1
+    assert len(made) == 13 + 3 * (len(BLOCKED_K) + 2) + (len(BLOCKED_K) + 1) + 1
     assert len({s.name for s in made}) == len({s.sha1 for s in made}) == len(made)
 
 

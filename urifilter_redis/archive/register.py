@@ -27,6 +27,7 @@ __all__ = [
     "registered",
     "require_archive",
     "unregister",
+    "upgrade_registration",
 ]
 
 #: The note beside a registration (see ``documents``) once every shard has had a checkpoint.
@@ -132,6 +133,24 @@ def publish(home: Home, key: Key, old: bytes | None, new: bytes) -> Flow[bool]:
 def _check_its(home: Home, key: Key) -> Flow[None]:
     if found := (yield from _not_its(home, key.filter, key.uid)):
         raise ArchiveMissing(f"archive {home.shown}, for {key.filter!r} of uid {key.uid}: it {found}")
+
+
+def upgrade_registration(session: Session, format_: int) -> Flow[None]:
+    """Rewrite the filter's registration in a newer format, which older releases refuse.
+
+    Raises:
+        ArchiveMissing: the archive does not have the filter.
+        ArchiveError: the archive failed.
+    """
+    home, name = require_archive(session), session.keys.name
+    while True:
+        yield from check_registered(session)
+        text, there = yield from read_registration(home, name)
+        if text is None or there is None or there.format >= format_:
+            return
+        newer = documents.dump(dataclasses.replace(there, format=format_), documents.note_of(text))
+        if (yield from home.swap(Key(name), text, newer)):
+            return
 
 
 def note_complete(home: Home, name: str) -> Flow[None]:

@@ -10,6 +10,7 @@ from urifilter_redis.engine.queries import ask, chunked, server_time
 from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.flows.rights import read_rights
 from urifilter_redis.protocol.calls import LEASE
+from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.protocol.outcomes import to_fields, to_mapping
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.flows.info import FilterInfo
 
-__all__ = ["Facts", "Finding", "examine", "examine_clock", "examine_filter", "gather"]
+__all__ = ["Facts", "Finding", "examine", "examine_clock", "examine_filter", "examine_format", "gather"]
 
 #: The oldest server whose scripting and commands suffice (HRANDFIELD, script effects replication).
 OLDEST = (6, 2)
@@ -156,6 +157,14 @@ def _rotation(info: FilterInfo, now: float) -> str:
     if now > info.next_rotation + period:
         return f"a rotation is overdue by more than a period, so nothing expires: {who}"
     return ""
+
+
+def examine_format(info: FilterInfo) -> Iterator[Finding]:
+    """Yield a finding if a filter is of an older format."""
+    if info.format < FORMAT:
+        text = f"of format {info.format}, which an older release made: urifilter upgrade {info.name} converts it to"
+        text += f" format {FORMAT}; older releases are refused from then on, so upgrade them first"
+        yield Finding("note", f"filter {info.name}", text)
 
 
 def examine_clock(session: Session) -> Flow[Finding | None]:

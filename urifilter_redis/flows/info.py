@@ -13,6 +13,7 @@ from urifilter_redis.errors import SliceLost
 from urifilter_redis.flows.bitmaps import fill_of
 from urifilter_redis.flows.schedule import next_due
 from urifilter_redis.flows.turn import read_states
+from urifilter_redis.flows.upgrade import lowest_format
 from urifilter_redis.protocol.outcomes import to_mapping
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class FilterInfo(Shape):
     Attributes:
         name: the filter's name.
         uid: the filter's 16 random hex digits.
-        format: the format of the filter in Redis and in archives.
+        format: the format of the filter in Redis; the lowest of its shards' if they differ.
         shards: the number of shards.
         period: ring and rolling: the time between rotations, as text.
         k: the number of offsets of an item.
@@ -192,7 +193,8 @@ def info(session: Session) -> Flow[FilterInfo]:
     total = sum(state.inserted_in_all for state in states)
     return FilterInfo(
         name=session.keys.name,
-        **{name: value for name, value in asdict(config).items() if name not in {"units", "bytes"}},
+        **{name: value for name, value in asdict(config).items() if name not in {"format", "units", "bytes"}},
+        format=(yield from lowest_format(session)),
         slice_bytes=config.bytes,
         created=min(created, now) / 1000,
         checkpointed=min(now, *(state.checkpointed for state in states)) / 1000 or None,

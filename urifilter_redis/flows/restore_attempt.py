@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urifilter_redis.archive.contents import PIECES_AT_ONCE, as_numbers, read_pieces, verify
 from urifilter_redis.archive.format import documents
 from urifilter_redis.archive.format.manifest import Checkpoint, Content, Manifest, piece_spans
-from urifilter_redis.archive.register import check_registered, is_complete, require_archive
+from urifilter_redis.archive.register import check_registered, is_complete, registered, require_archive
 from urifilter_redis.archive.snapshots import last_good, places
 from urifilter_redis.bloom.sizing import Slice, items_from_fill
 from urifilter_redis.engine.home import Key
@@ -81,9 +81,14 @@ class Restorer:
         self._beaten = time.monotonic()
 
     def begin(self) -> Flow[None]:
-        """Take the shards in order. The process that takes the first one is the restorer of all."""
+        """Take the shards in order. The process that takes the first one is the restorer of all.
+
+        A shard without meta gets the registration's format: the filter may have been upgraded since it was opened.
+        """
+        there = yield from registered(self._home, self._session.keys.name)
+        config = replace(self._config, format=there.format if there else self._config.format)
         for shard in sorted(self._seen):
-            fields = self._config.to_meta(shard, "restoring")
+            fields = config.to_meta(shard, "restoring")
             call = self._call("begin", shard, timeline=self._seen[shard], given_up=self._given_up, fields=fields)
             self._shards[shard] = _Shard()  # before the call, because a call that fails may have taken the shard
             (reply,) = yield from ask(self._session, call)

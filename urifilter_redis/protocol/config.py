@@ -23,13 +23,16 @@ from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.errors import ConfigMismatch, SliceLost, UriFilterError
 from urifilter_redis.protocol.keys import PLAIN, SPREAD, TAGS
 
-__all__ = ["FORMAT", "Config", "FilterSettings", "Settings", "is_left_out"]
+__all__ = ["FORMAT", "Config", "FilterSettings", "Settings", "document_name", "is_left_out"]
 
 #: The format of new filters, in Redis and in archives. A filter of a newer format is refused.
 FORMAT = 2
 
 #: The words that formats from 2 on have in the field ``layout``: the scripts of format 1 print them as they refuse.
 _REFUSAL = "one of format {format}, for which this urifilter-redis is too old: upgrade it"
+
+#: The name of ``tags`` in documents: releases of format 1 print the name of a field that they do not know.
+_DOCUMENT_TAGS = "tags of format 2, for which this urifilter-redis is too old: upgrade it"
 
 #: Marks a field that each document has beside the configuration.
 _BESIDE = {"beside": True}
@@ -166,7 +169,7 @@ class Config(Shape):
     hash: str
     seed: str
     archive: str | None = None
-    tags: str = field(default=PLAIN, metadata=_LATER)
+    tags: str = field(default=PLAIN, metadata=_LATER | {"document": _DOCUMENT_TAGS})
 
     def __post_init__(self) -> None:
         _among("tags", self.tags, TAGS)
@@ -278,14 +281,19 @@ def is_left_out(each: Field[Any], owner: object, *, in_document: bool = False) -
 
     Older releases do not read a document with a field that they do not know.
     """
-    if in_document and each.metadata == _BESIDE:
+    if in_document and "beside" in each.metadata:
         return True
-    return each.metadata == _LATER and getattr(owner, each.name) == each.default
+    return "later" in each.metadata and getattr(owner, each.name) == each.default
+
+
+def document_name(each: Field[Any]) -> str:
+    """Return the name of a field of a dataclass in documents of an archive."""
+    return str(each.metadata.get("document", each.name))
 
 
 def _has(meta: dict[str, str], each: Field[Any]) -> bool:
     """Whether to read a field. ``meta`` has no field for a None, nor for a setting that is newer than the filter."""
-    optional = "None" in str(each.type) or each.metadata == _LATER
+    optional = "None" in str(each.type) or "later" in each.metadata
     return not optional or _IN_META.get(each.name, each.name) in meta
 
 

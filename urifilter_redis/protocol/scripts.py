@@ -43,6 +43,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "restore": (),
     "refill": (),
     "lease": (),
+    "upgrade": (),
     "probe": (),
 }
 

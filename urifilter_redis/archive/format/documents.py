@@ -16,7 +16,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.errors import ArchiveCorrupt
-from urifilter_redis.protocol.config import is_left_out
+from urifilter_redis.protocol.config import document_name, is_left_out
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -69,8 +69,8 @@ def load(kind: type[D], text: bytes, what: str) -> D:
 def _values(value: Any) -> Any:
     """Convert a document, or a part of it, to JSON values, without the fields that older releases would refuse."""
     if dataclasses.is_dataclass(value):
-        kept = [each.name for each in dataclasses.fields(value) if not is_left_out(each, value, in_document=True)]
-        return {name: _values(getattr(value, name)) for name in kept}
+        kept = [each for each in dataclasses.fields(value) if not is_left_out(each, value, in_document=True)]
+        return {document_name(each): _values(getattr(value, each.name)) for each in kept}
     return [_values(each) for each in value] if isinstance(value, list) else value
 
 
@@ -87,12 +87,12 @@ def _build(kind: Any, value: Any) -> Any:
     """Convert a JSON value to a type: a dataclass, a list, a dictionary with string keys, or a plain type."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        hints = _hints(kind)
+        names, hints = _names(kind), _hints(kind)
         if type(value) is not dict:
             raise TypeError(f"{str(value)[:40]!r} is no {kind.__name__}")
-        if set(value) - set(hints):
-            raise TypeError(f"{kind.__name__} has no {', '.join(sorted(set(value) - set(hints)))}")
-        return kind(**{name: _build(hints[name], each) for name, each in value.items()})
+        if set(value) - set(names):
+            raise TypeError(f"{kind.__name__} has no {', '.join(sorted(set(value) - set(names)))}")
+        return kind(**{names[name]: _build(hints[names[name]], each) for name, each in value.items()})
     if origin is list and type(value) is list:
         return [_build(arguments[0], each) for each in value]
     if origin is dict and type(value) is dict:
@@ -104,6 +104,12 @@ def _build(kind: Any, value: Any) -> Any:
     if type(value) is not kind or (kind is int and abs(value) > MOST):
         raise TypeError(f"{str(value)[:40]!r} is no {getattr(kind, '__name__', kind)}")
     return value
+
+
+@cache
+def _names(kind: Any) -> dict[str, str]:
+    """Return the name of each field of a dataclass by its name in documents."""
+    return {document_name(each): each.name for each in dataclasses.fields(kind)}
 
 
 @cache
