@@ -6,6 +6,7 @@ import collections
 import json
 import subprocess
 import sys
+from ast import literal_eval
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -35,7 +36,7 @@ for line in sys.stdin:
     try:
         said = repr(eval(line))
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
+        said, last = f"{type(error).__name__}: {error}", error
     print(said, flush=True)
 """
 
@@ -158,7 +159,7 @@ def test_an_upgrade_under_load(redis70, crowd, faults):
     of the call.
     """
     create_old("news", redis70.url, **RING)
-    with Proxy(redis70.port, at_random(2, faults), late_after=25) as proxy, redis70.client() as admin:
+    with Proxy(redis70.port, at_random(2, faults), late_after=25) as proxy:
         running = crowd(proxy.url, 1000, 4000)
         wait_until(lambda: min(len(running.told(each)) for each in ("old", "new")) > 300, "the crawlers do not insert")
         with UriFilter.open("news", redis=proxy.url) as news:
@@ -170,16 +171,45 @@ def test_an_upgrade_under_load(redis70, crowd, faults):
     told = running.told()
     assert set(told.values()) == {1}
     found = running.open_calls()
-    with UriFilter.open("news", redis=redis70.url) as news, redis70.client() as admin:
+    with UriFilter.open("news", redis=redis70.url) as news:
         for call in found:
-            digests = bytes.fromhex(call["digests"])
-            keys = news._session.keys.shard(call["shard"])
-            made = calls.items("insert", news.config, keys, news.view(call["shard"]), call["id"], digests)
-            admin.script_load(made.script.source)
-            ages = admin.execute_command(*made.command())
+            ages = repeat(news, redis70, call["shard"], call["id"], bytes.fromhex(call["digests"]))
             told.update(number for number, age in zip(call["numbers"], ages, strict=True) if age == 0)
     assert told == dict.fromkeys(range(1000, 5000), 1)
     assert faults or not found
+
+
+def repeat(news, server, shard, call_id, digests) -> list[int]:
+    """Send a call of another process once more, under its call id; return its answers."""
+    keys = news._session.keys.shard(shard)
+    made = calls.items("insert", news.config, keys, news.view(shard), call_id, digests)
+    with server.client() as admin:
+        admin.script_load(made.script.source)
+        return admin.execute_command(*made.command())
+
+
+def test_a_reply_that_was_lost_before_an_upgrade(redis70):
+    """The old process is told that its call may have inserted; its record answers a repeat by this release."""
+    create_old("news", redis70.url, **SETTINGS | {"shards": 1})
+    faults = iter([Fault.CUT_AFTER])
+    with UriFilter.open("news", redis=redis70.url) as news, Proxy(redis70.port) as proxy:
+
+        def plan(_):
+            """Let the first call run without a reply, and upgrade the filter before it is sent again."""
+            fault = next(faults, Fault.PASS)
+            if fault is Fault.PASS:
+                news.upgrade()
+            return fault
+
+        with Old(proxy.url, "", "open") as old:
+            assert old.do("news.insert('the script is loaded now')") == "True"
+            proxy.plan = plan
+            said = old.do("news.insert_many(['a', 0, 'b'])")
+            assert said.startswith("AnswerLost: a reply was lost")
+            assert TOO_OLD in said
+            call_id, digests = literal_eval(old.do("[(str(c.call_id), c.packed) for c in last.batch.open][0]"))
+        assert repeat(news, redis70, 0, call_id, digests) == [0, 1, 0]
+        assert news.insert_many(["a", "b"]) == [1, 1]
 
 
 def test_after_an_upgrade(redis70, folder):

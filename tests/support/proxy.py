@@ -7,6 +7,7 @@ or deliver a command after its own retry and after the slot's next call.
 from __future__ import annotations
 
 import collections
+import contextlib
 import random
 import socket
 import threading
@@ -50,6 +51,9 @@ class _Reader:
     def __init__(self, sock: socket.socket) -> None:
         self._file = sock.makefile("rb")
         self.raw = b""
+
+    def close(self) -> None:
+        self._file.close()
 
     def frame(self) -> object:
         """Return the next frame; ``raw`` is it as it was sent. EOFError at the end."""
@@ -143,12 +147,13 @@ class Proxy:
     def _serve(self, client: socket.socket) -> None:
         with client, socket.create_connection(self._server) as server:
             server.settimeout(PATIENCE)
-            commands, replies = self.reader(client), self.reader(server)
-            try:
+            with (
+                contextlib.closing(self.reader(client)) as commands,
+                contextlib.closing(self.reader(server)) as replies,
+                contextlib.suppress(EOFError, OSError),
+            ):
                 while self._one(client, server, commands, replies):
                     self._deliver(self._due())
-            except (EOFError, OSError):
-                return
 
     def _one(self, client, server, commands: _Reader, replies: _Reader) -> bool:
         """Handle one command; False: the connection is to be broken."""
@@ -195,7 +200,8 @@ class Proxy:
             with socket.create_connection(self._server) as late:
                 late.settimeout(PATIENCE)
                 late.sendall(raw)
-                self.late_replies.append((command, self.reader(late).frame()))
+                with contextlib.closing(self.reader(late)) as replies:
+                    self.late_replies.append((command, replies.frame()))
 
 
 class HttpProxy(Proxy):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.register import upgrade_registration
 from urifilter_redis.engine.queries import ask, chunked
-from urifilter_redis.errors import ServerUnavailable
+from urifilter_redis.errors import ServerUnavailable, SliceLost
 from urifilter_redis.protocol import calls, scripts
 from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.protocol.outcomes import text_in, to_mapping
@@ -63,7 +63,10 @@ def upgrade(session: Session) -> Flow[Upgraded]:
         converted += sum(replies)
         session.report(some[-1] + 1, config.shards)
     (reply,) = yield from ask(session, session.read_meta(0))
-    session.learn(to_mapping(reply))
+    meta = to_mapping(reply)
+    if meta.get("uid") != config.uid:
+        raise session.not_found("it was dropped meanwhile")
+    session.learn(meta)
     return Upgraded(before, FORMAT, converted)
 
 
@@ -72,6 +75,7 @@ def lowest_format(session: Session) -> Flow[int]:
 
     Raises:
         FilterNotFound: a shard is gone.
+        SliceLost: a shard's ``meta`` is damaged.
     """
     lowest = FORMAT
     for some in chunked(range(session.config.shards)):
@@ -80,5 +84,7 @@ def lowest_format(session: Session) -> Flow[int]:
         for meta, reply in zip(metas, replies, strict=True):
             if reply is None:
                 raise session.not_found(f"it was dropped, or lost {meta}")
+            if not text_in(reply).isdecimal():
+                raise SliceLost(f"{session.where}: the format in {meta} is damaged: restore or drop the filter")
             lowest = min(lowest, int(text_in(reply)))
     return lowest
