@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+from support.states import dumped
 from urifilter_redis.cli import main
 
 from urifilter_redis import AsyncUriFilter, UriFilter, drop_filter
@@ -25,6 +26,7 @@ SAID = "a filter's name is 1 to 64 of A-Z a-z 0-9 . _ - and not "
 #: Commands that take a filter's name; ``BAD`` is where it stands.
 COMMANDS = """
 create BAD --capacity 1k | create other --like BAD | info BAD | drop BAD --yes | drop BAD --yes --keep-archive
+upgrade BAD | upgrade news BAD
 rotate BAD | rotate news BAD | union BAD news | union news other BAD | checkpoint BAD | restore BAD
 archive show BAD | archive verify BAD | archive export BAD out | archive prune BAD --older-than 0s
 worker --once --filter BAD | worker --once --filter news --filter BAD
@@ -52,7 +54,7 @@ def there(redis70, folder, monkeypatch):
 def snapshot(server, tmp_path):
     """Return all that a command could touch."""
     with server.client() as admin:
-        keys = {key: admin.dump(key) for key in admin.keys()}
+        keys = dumped(admin)
     return keys, {path: path.read_bytes() if path.is_file() else b"" for path in sorted(tmp_path.rglob("*"))}
 
 

@@ -11,6 +11,7 @@ import re
 
 import pytest
 from support.cli import run
+from support.states import dumped
 
 from urifilter_redis import AsyncUriFilter, UriFilter, drop_filter
 from urifilter_redis.bloom.sizing import BLOCKED_K
@@ -207,7 +208,7 @@ def test_probe_changes_nothing(server):
     """Every command is tried where it has no effect, also at maxmemory."""
     with UriFilter.create("news", redis=server.url, capacity=1000) as news, server.client() as admin:
         news.insert("a")
-        before = {key: admin.dump(key) for key in admin.keys()}
+        before = dumped(admin)
         UriFilter.open("news", redis=server.url).close()
         admin.config_set("maxmemory", "1")
         try:
@@ -215,7 +216,7 @@ def test_probe_changes_nothing(server):
                 assert opened.forbidden == ()
         finally:
             admin.config_set("maxmemory", "0")
-        assert before == {key: admin.dump(key) for key in admin.keys()}
+        assert before == dumped(admin)
 
 
 @pytest.mark.parametrize("command", TRIED)
