@@ -85,11 +85,11 @@ for i = 1, count do
 
     -- A user may lack the right to a command. A script that stopped after its first bit would have inserted items
     -- without answering "new". So all commands that the call still needs are tried before the first bit. (A single
-    -- item of a slot that has a record needs none after it that was not tried.)
+    -- item that is written to one slice, in a slot that has a record, needs none after it that was not tried.)
     if (wrote or again) and not tried then
       tried = true
       if any_forgotten then call('ZREM', KEYS[3], '') end
-      if count > 1 or adds or not field then
+      if count > 1 or first_written < #KEYS or adds or not field then
 
 -- @include "_try_$layout.lua"
 

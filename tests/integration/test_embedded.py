@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import os
 import pickle
@@ -16,7 +17,7 @@ import pytest
 from support import servers
 from support.servers import wait_until
 
-from urifilter_redis import ServerUnavailable, UriFilter
+from urifilter_redis import AsyncUriFilter, ServerUnavailable, Timeouts, UriFilter
 from urifilter_redis.protocol.outcomes import to_fields
 from urifilter_redis.transport import embedded
 
@@ -156,6 +157,33 @@ def test_all_killed(data):
     assert (data / "valkey.sock").exists()
     with make() as news:
         assert news.insert("a") is False
+
+
+def test_folder_away(data):
+    """All killed and the folder renamed: calls raise ServerUnavailable, and are answered again once it is back."""
+
+    def away() -> None:
+        for pid in processes(data):
+            os.kill(pid, signal.SIGKILL)
+        data.rename(data.with_name("away"))
+
+    with make(timeouts=Timeouts(total=0.1)) as news:
+        assert news.insert("a") is True
+        away()
+        with pytest.raises(ServerUnavailable, match=r"No such file.*supervisor\.lock"):
+            news.insert("a")
+        data.with_name("away").rename(data)
+
+    async def awaited() -> None:
+        settings = {"capacity": 1000, "error_rate": 1e-8, "timeouts": Timeouts(total=0.1)}
+        async with await AsyncUriFilter.create("x", **settings) as news:
+            assert await news.insert("a") is False
+            away()
+            with pytest.raises(ServerUnavailable, match=r"No such file.*supervisor\.lock"):
+                await news.insert("a")
+            data.with_name("away").rename(data)
+
+    asyncio.run(awaited())
 
 
 def test_forked_child_keeps_the_server(data):

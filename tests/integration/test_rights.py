@@ -84,6 +84,18 @@ def test_no_item_is_lost_for_a_missing_right(users, name, how):
             assert 0 not in news.insert_many(items)
 
 
+def test_one_item_in_many_slices_is_not_lost_for_a_missing_right(users):
+    """A ring that writes all slices, of which one needs a command that those before it did not: it is not half done."""
+    settings = {"capacity": 1000, "layout": "classic"} | FILTERS["all"]
+    with UriFilter.create("news", redis=users.url, **settings) as news:
+        news.rotate()
+        assert news.insert("first")  # from now on the slot has a record
+        users.admin.setrange("urifilter:{news:0}:today", 0, b"\xff" * news.config.bytes)  # after half a union, say
+        with users.without("BITFIELD_RO"), pytest.raises(ServerUnavailable, match="mend its ACL"):
+            news.insert("second")
+        assert news.insert("second")
+
+
 @pytest.mark.parametrize("name", ["blocked", "counting", "ring"])
 def test_forget_and_remove_are_whole_or_not_at_all(users, name):
     """Whichever command is forbidden: what was refused is still seen, and the repeat takes it out."""

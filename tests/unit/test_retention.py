@@ -112,7 +112,7 @@ def test_other_settings():
     assert caught.value.differences == {"capacity": (2000, 1000), "seed": ("2", "1")}
 
 
-@pytest.mark.parametrize("field", ["format", "capacity", "k", "units", "bytes", "uid", "shards", "error_rate"])
+@pytest.mark.parametrize("field", ["format", "fixed", "capacity", "k", "units", "bytes", "uid", "shards", "error_rate"])
 def test_a_configuration_that_is_damaged(field):
     """A field that is missing, or no number where there must be one, is told as damage."""
     meta = meta_of(config_of())

@@ -206,7 +206,8 @@ class Config(Shape):
             if int(meta["format"]) > FORMAT:
                 raise UriFilterError(f"{name}: made by a newer version of urifilter-redis: upgrade this one")
             if meta["format"] != "1":
-                meta = meta | {"layout": meta["fixed"].split()[1]}
+                _, layout, _ = meta["fixed"].split(maxsplit=2)
+                meta = meta | {"layout": layout}
             values = {
                 f.name: _read(str(f.type), meta[_IN_META.get(f.name, f.name)]) for f in fields(cls) if _has(meta, f)
             }

@@ -98,6 +98,16 @@ def _unsent(error: Exception, *, reached: bool) -> Unsent:
     return Unsent(error, hopeless=nowhere or any(isinstance(each, _IMPOSSIBLE) for each in causes))
 
 
+def _revive(address: Address | None) -> OSError | None:
+    """See to it that the embedded server runs, if it is that; return the reason why it cannot."""
+    try:
+        if address is not None:
+            address.revive()
+    except OSError as error:  # its folder is gone, say
+        return error
+    return None
+
+
 def _shown(client: Any) -> str:
     """Describe a client that the caller made."""
     known = {"host": "localhost", "port": 6379, "db": 0} | client.connection_pool.connection_kwargs
@@ -136,9 +146,7 @@ class Connector:
             try:
                 connection = lane.take()
             except (RedisError, OSError, *_IMPOSSIBLE) as error:
-                if self._address is not None:
-                    self._address.revive()
-                return [_unsent(error, reached=self._reached)] * len(commands)
+                return [_unsent(_revive(self._address) or error, reached=self._reached)] * len(commands)
             self._reached = True
             outcomes, whole = _send(connection, commands)
             return outcomes
@@ -215,9 +223,8 @@ class AsyncConnector:
             try:
                 connection = await lane.take_async()
             except (RedisError, OSError, *_IMPOSSIBLE) as error:
-                if self._address is not None:
-                    await asyncio.to_thread(self._address.revive)
-                return [_unsent(error, reached=self._reached)] * len(commands)
+                why = await asyncio.to_thread(_revive, self._address) or error
+                return [_unsent(why, reached=self._reached)] * len(commands)
             self._reached = True
             outcomes, whole = await _send_async(connection, commands)
             return outcomes
