@@ -6,7 +6,7 @@
 local values = call('HMGET', KEYS[1], 'format', 'fixed', 'phase', 'slices', 'inserted', 'changed')
 local fixed, phase, listed, inserted, changed = values[2], values[3], values[4], values[5], values[6]
 local owner, K, habits, place
-if values[1] == '2' then
+if values[1] == '2' and fixed then
   owner, K, habits, place = string.match(fixed, '^(%x+) $layout (%d+) (%S+) (%S+)$')
 end
 if owner ~= uid or ('$k' ~= '' and K ~= '$k') then
@@ -24,8 +24,10 @@ if owner ~= uid or ('$k' ~= '' and K ~= '$k') then
     return redis.error_reply('MISMATCH the filter was dropped and created anew')
   elseif found[2] ~= '1' and found[2] ~= '2' then
     return redis.error_reply('FORMAT the shard is of format ' .. (found[2] or 'none') .. ': use a newer urifilter-redis')
+  elseif found[2] == '2' and not string.find(fixed or '', '^%x+ %a+ %d+ ') then
+    return redis.error_reply('LOST meta is damaged: fixed is missing or cannot be read')
   elseif found[2] == '2' or found[3] ~= '$layout' or ('$k' ~= '' and found[4] ~= '$k') then
-    local made = fixed and string.match(fixed, '^%x+ (%a+ %d+)') or found[3] .. ' ' .. found[4]
+    local made = found[2] == '2' and string.match(fixed, '^%x+ (%a+ %d+)') or found[3] .. ' ' .. found[4]
     return redis.error_reply('BADARG this script is for another layout than ' .. made)
   end
   K, place = found[4], found[5] .. '/' .. found[6]

@@ -9,6 +9,7 @@ import fakeredis
 import pytest
 from support import cli, servers
 from support.shard_keys import shard_key
+from support.states import dumped
 
 from urifilter_redis import (
     AnswerLost,
@@ -256,6 +257,20 @@ def test_newer_format_is_refused(redis70):
         admin.hset("urifilter:{news:0}:meta", "format", 3)
     with pytest.raises(UriFilterError, match="newer version"):
         UriFilter.open("news", redis=redis70.url)
+
+
+@pytest.mark.parametrize("damage", [None, "x"])
+def test_damaged_meta_of_an_open_filter(redis70, damage):
+    """The field that scripts read is gone, or cannot be read: LOST, and nothing is written."""
+    with UriFilter.create("news", redis=redis70.url, capacity=1000) as news, redis70.client() as admin:
+        admin.hdel("urifilter:{news:0}:meta", "fixed")
+        if damage:
+            admin.hset("urifilter:{news:0}:meta", "fixed", damage)
+        before = dumped(admin)
+        for call in (news.insert, news.contains, news.forget):
+            with pytest.raises(SliceLost, match="damaged"):
+                call(["a"] if call == news.forget else "a")
+        assert dumped(admin) == before
 
 
 def test_damaged_meta(redis70):
