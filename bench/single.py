@@ -31,7 +31,7 @@ from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.call_ids import CallIds
 from urifilter_redis.protocol.keys import FilterKeys
 
-CAPACITY, CALLS, PIPELINE, BARE_UNITS = 10_000_000, 200, 100, 300_000
+CAPACITY, CALLS, PIPELINE = 10_000_000, 200, 100
 
 #: The kinds of calls with the function that makes one, given a redis-py client and a filter.
 KINDS: dict[str, Callable[[Any, Any], Callable[[str], Any]]] = {
@@ -134,6 +134,18 @@ def ours(news: UriFilter, command: str, *, call_id: bool) -> Callable[[list[byte
     return commands
 
 
+def bare(client: redis.Redis, news: UriFilter) -> Callable[[list[bytes]], list[tuple[Any, ...]]]:
+    """Do as ``ours`` by ``bare.lua``, with as many bitmaps of the same size as the filter."""
+    sha1, shards = client.script_load((Path(__file__).parent / "bare.lua").read_text()), news.config.shards
+    for shard in range(shards):
+        client.setrange(f"bare:{shard}", news.config.bytes - 1, b"\0")
+
+    def commands(digests: list[bytes]) -> list[tuple[Any, ...]]:
+        return [("EVALSHA", sha1, 1, f"bare:{shard_of(d, shards)}", d, news.config.units) for d in digests]
+
+    return commands
+
+
 def server_time(name: str, rounds: int) -> None:
     """Print the rows of one server: microseconds of server time a call, new and seen, and the ratio to bare.lua."""
     with server(name) as client:
@@ -141,10 +153,8 @@ def server_time(name: str, rounds: int) -> None:
         news = UriFilter.create("single", capacity=CAPACITY, redis=f"unix://{path}")
         for load in (news.insert, news.contains):
             load("load the script")
-        sha1 = client.script_load((Path(__file__).parent / "bare.lua").read_text())
-        client.setrange("bare", BARE_UNITS * 48 - 1, b"\0")
         ways = {
-            "bare.lua": lambda digests: [("EVALSHA", sha1, 1, "bare", each, BARE_UNITS) for each in digests],
+            "bare.lua": bare(client, news),
             "insert, call id": ours(news, "insert", call_id=True),
             "insert, no call id": ours(news, "insert", call_id=False),
             "contains": ours(news, "contains", call_id=False),
