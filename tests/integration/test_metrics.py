@@ -437,7 +437,7 @@ def test_metrics_without_the_archive(redis70, news):
 def test_metrics_before_the_archive_has_answered(redis70):
     """Its first question is still under way: the archive is not up."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        archive = f"mongodb://127.0.0.1:{silent.getsockname()[1]}/urifilter"
+        archive = f"mongodb://127.0.0.1:{silent.getsockname()[1]}/urifilter?serverSelectionTimeoutMS=2000"
         with Service(redis70.url, "--archive", archive) as service:
             assert Metrics(service)("urifilter_archive_up") == 0
 
