@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import click
 
-from urifilter_redis import Rotation, UriFilter, UriFilterError, list_filters
+from urifilter_redis import Rotation, UriFilter
 from urifilter_redis.bloom.retention import TIMED
 
-from .common import Shared, complain, filter_name, moment, open_one_of_all, pass_shared, print_json, say, shared
+from .common import (
+    Shared,
+    filter_name,
+    moment,
+    open_one_of_all,
+    pass_shared,
+    print_json,
+    print_rows,
+    rows_of_each,
+    say,
+    shared,
+)
 from .progress import steps
 
 __all__ = ["rotate", "union"]
@@ -43,20 +55,11 @@ def rotate(
         raise click.UsageError("which filters? Name them, or say --due for all that are due")
     if due and epoch is not None:
         raise click.UsageError("--due knows the epoch itself: leave out --epoch")
-    rows: list[dict[str, Any]] = []
-    failed = False
-    for name in names or list_filters(**options.where()):
-        try:
-            rows += _one(options, name, due=due, epoch=epoch, dry_run=dry_run, named=bool(names), quiet=quiet)
-        except UriFilterError as error:
-            complain(str(error), type(error).__name__)
-            failed = True
-    if options.json:
-        print_json(rows)
-    elif not quiet:
-        for row in rows:
-            did = "would rotate" if dry_run else "rotated"
-            click.echo(f"{row['filter']}: {did} to epoch {row['epoch']}")
+    one = partial(_one, options, due=due, epoch=epoch, dry_run=dry_run, named=bool(names), quiet=quiet)
+    rows, failed = rows_of_each(options, names, one)
+    if options.json or not quiet:
+        did = "would rotate" if dry_run else "rotated"
+        print_rows(options, rows, lambda row: f"{did} to epoch {row['epoch']}")
     if failed:
         raise click.exceptions.Exit(2)
     if due and not rows:

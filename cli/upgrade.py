@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import click
 
-from urifilter_redis import UriFilter, UriFilterError, list_filters
+from urifilter_redis import UriFilter
 
-from .common import Shared, complain, counted, filter_name, open_one_of_all, pass_shared, print_json, shared
+from .common import Shared, counted, filter_name, open_one_of_all, pass_shared, print_rows, rows_of_each, shared
 from .progress import steps
 
 __all__ = ["upgrade"]
@@ -33,24 +34,19 @@ def upgrade(options: Shared, names: tuple[str, ...], *, every: bool, quiet: bool
     """
     if bool(names) == every:
         raise click.UsageError("which filters? Name them, or say --all for all of the server")
-    rows: list[dict[str, Any]] = []
-    failed = False
-    for name in names or list_filters(**options.where()):
-        try:
-            with UriFilter.open(name, **options.filter()) if names else open_one_of_all(options, name) as opened:
-                with steps(opened, name, quiet=quiet):
-                    done = opened.upgrade()
-                rows.append({"filter": name, **asdict(done)})
-        except UriFilterError as error:
-            complain(str(error), type(error).__name__)
-            failed = True
-    if options.json:
-        print_json(rows)
-    elif not quiet:
-        for row in rows:
-            click.echo(f"{row['filter']}: {_described(row)}")
+    rows, failed = rows_of_each(options, names, partial(_one, options, named=bool(names), quiet=quiet))
+    if options.json or not quiet:
+        print_rows(options, rows, _described)
     if failed:
         raise click.exceptions.Exit(2)
+
+
+def _one(options: Shared, name: str, *, named: bool, quiet: bool) -> list[dict[str, Any]]:
+    """Upgrade one filter; return its row."""
+    with UriFilter.open(name, **options.filter()) if named else open_one_of_all(options, name) as opened:
+        with steps(opened, name, quiet=quiet):
+            done = opened.upgrade()
+        return [{"filter": name, **asdict(done)}]
 
 
 def _described(row: dict[str, Any]) -> str:

@@ -1,8 +1,8 @@
 -- Returns a refusal if meta is missing, of another filter, or of a format that this script does not work on.
-local function check_identity(found, format, uid)
+local function check_identity(found, format, wanted)
   if not found then
     return redis.error_reply('NOFILTER there is no filter here')
-  elseif found ~= uid then
+  elseif found ~= wanted then
     return redis.error_reply('MISMATCH the filter was dropped and created anew')
   elseif format ~= '1' and format ~= '2' then
     return redis.error_reply('FORMAT the shard is of format ' .. (format or 'none') .. ': use a newer urifilter-redis')

@@ -1,5 +1,5 @@
 -- Reads and checks meta, for the scripts about slices. It is no function: a call of one item would take longer.
--- Needs: uid, FIRST_SLICE (the number of the first key of a slice).
+-- Needs: check_identity, uid, FIRST_SLICE (the number of the first key of a slice).
 -- Gives: fixed, phase, listed (the live slices), inserted, changed, K, habits (retention/write/expire_after), place
 -- (shard/shards).
 
@@ -19,11 +19,10 @@ if owner ~= uid or ('$k' ~= '' and K ~= '$k') then
         return redis.error_reply('LOST meta is missing beside ' .. KEYS[i])
       end
     end
-    return redis.error_reply('NOFILTER there is no filter here')
-  elseif found[1] ~= uid then
-    return redis.error_reply('MISMATCH the filter was dropped and created anew')
-  elseif found[2] ~= '1' and found[2] ~= '2' then
-    return redis.error_reply('FORMAT the shard is of format ' .. (found[2] or 'none') .. ': use a newer urifilter-redis')
+  end
+  local refused = check_identity(found[1], found[2], uid)
+  if refused then
+    return refused
   elseif found[2] == '2' and not string.find(fixed or '', '^%x+ %a+ %d+ ') then
     return redis.error_reply('LOST meta is damaged: fixed is missing or cannot be read')
   elseif found[2] == '2' or found[3] ~= '$layout' or ('$k' ~= '' and found[4] ~= '$k') then

@@ -27,6 +27,7 @@ local packed = data
 local refusal = check_keys({ 'forgotten', 'merging_1', 'merging_2' })
 if refusal then return refusal end
 
+-- @include "_identity.lua"
 -- @include "_meta.lua"
 
 local shard_epoch = call('HGET', KEYS[1], 'epoch')

@@ -19,6 +19,7 @@ local call = redis.call
 local uid, base, FIRST_SLICE = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 4
 
 -- @include "_items.lua"
+-- @include "_identity.lua"
 -- @include "_meta.lua"
 -- @include "_max_age.lua"
 -- @include "_call.lua"

@@ -35,12 +35,11 @@ if step == 'begin' then
   local found, phase, restorer, beaten, last_timeline, format = unpack(values)
   local present = 'missing'
   if found then present = last_timeline or '' end
-  if found and found ~= uid then
-    return redis.error_reply('MISMATCH there is another filter of this name')
+  refusal = found and check_identity(found, format, uid)
+  if refusal then
+    return refusal
   elseif phase == 'dropping' then
     return redis.error_reply('NOFILTER the filter is being dropped')
-  elseif found and check_identity(found, format, uid) then
-    return check_identity(found, format, uid)
   elseif phase == 'restoring' and restorer ~= token and lives(restorer, beaten, given_up) then
     return redis.error_reply('RESTORING another process is restoring the filter')
   elseif phase ~= 'restoring' and present ~= timeline then

@@ -126,8 +126,8 @@ class Session:
 
     def assume(self, config: Config, view: View) -> None:
         """Note a configuration and live slices that were read before."""
-        self._config, self._first_view, self._askings = config, view, {}
         self.keys = self.keys.of(config.shards, config.tags)
+        self._config, self._first_view, self._askings = config, view, {}
         self._digester = Digester(config.normalize, hasher(config.hash, config.seed))
 
     def view(self, shard: int) -> View:

@@ -38,10 +38,8 @@ def archive_closed(session: Session, shard: int, state: ShardState) -> Flow[None
     archive = archive_of(session)
     writer = yield from archive.writer(session, shard, state)
     try:
-        key, moved = (
-            session.keys.shard(shard).slice("history_1"),
-            functools.partial(_raise_if_moved, session, shard, state),
-        )
+        key = session.keys.shard(shard).slice("history_1")
+        moved = functools.partial(_raise_if_moved, session, shard, state)
         content = yield from archived(session, key, session.config.bytes, writer, moved, archive.at_once)
         yield from _raise_if_moved(session, shard, state)
         closed = Slice("history_1", session.config.units, session.config.bytes)
