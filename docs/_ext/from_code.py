@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["setup"]
 
 #: What begins markup in reStructuredText, in which sphinx-click takes the help texts to be.
-_MARKUP = re.compile(r"([*`|\\]|_(?!\w))")
+_MARKUP = re.compile(r"([*`|\\]|_(?!\w)|:(?=//))")
 
 #: The options of all commands, which the page shows once.
 _OF_ALL = {param.opts[-1] for param in main.params}
@@ -61,9 +61,14 @@ def _hide_options_of_all(group: click.Group) -> None:
             _hide_options_of_all(command)
 
 
-def _qualify(_: Sphinx, __: str, name: str, *rest: Any) -> tuple[str | None, str | None]:
-    """Name the class of timeouts in full, because the library and the SDK have one each."""
+def _sign(_: Sphinx, kind: str, name: str, *rest: Any) -> tuple[str | None, str | None]:
+    """Name the class of timeouts in full, because the library and the SDK have one each.
+
+    Classes whose objects a caller only gets are shown without the arguments of their constructors.
+    """
     signature, answer = rest[-2:]
+    if kind == "class" and name.count(".") == 1 and not name.endswith((".FilterSettings", ".Timeouts")):
+        return "", answer
     package = "urifilter_redis.sdk" if name.startswith("urifilter_redis.sdk.") else "urifilter_redis"
     return signature and re.sub(r"(?<![\w.])Timeouts\b", f"{package}.Timeouts", signature), answer
 
@@ -71,7 +76,7 @@ def _qualify(_: Sphinx, __: str, name: str, *rest: Any) -> tuple[str | None, str
 def setup(app: Sphinx) -> dict[str, Any]:
     """Add the directive, and listen to autodoc and sphinx-click."""
     app.add_directive("from-code", FromCode)
-    app.connect("autodoc-process-signature", _qualify)
+    app.connect("autodoc-process-signature", _sign)
     app.connect("sphinx-click-process-description", _describe)
     app.connect("sphinx-click-process-options", _show_options)
     _hide_options_of_all(main)
