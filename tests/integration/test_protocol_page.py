@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from urifilter_redis.protocol import scripts
 from urifilter_redis.protocol.call_ids import CALL_LIFE, PROOF_LIFE
 from urifilter_redis.protocol.calls import ITEMS_A_CALL, SLICES_AND_ITEMS
@@ -18,6 +20,7 @@ ADDRESS = "redis://localhost:6379/0"
 ABOUT_ITEMS = ("insert", "contains", "forget", "remove")
 
 
+@pytest.mark.slow
 def test_worked_example(redis70, tmp_path):
     """Each command prints what stands below it (a word that ends with … stands for any)."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
