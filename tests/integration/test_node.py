@@ -12,7 +12,7 @@ from support.releases import create_old
 
 from urifilter_redis import UriFilter
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("node")]
+pytestmark = pytest.mark.slow
 
 SETTINGS = {"capacity": 20_000, "error_rate": 1e-8}
 TIMED = {"slices": 4, "period": "2000w"}
@@ -230,10 +230,3 @@ def test_the_filter_is_gone(folder, redis70):
             assert js.fails("insert", ["a"])["error"].split()[0] == "MISMATCH"
     with Node(folder, redis70.url, "nothing") as js:
         assert js.fails("insert", ["a"])["error"].split()[0] == "NOFILTER"
-
-
-def test_no_registry_is_named():
-    """The lock file has versions and checksums, and no address of a registry."""
-    lock = (node.EXAMPLE / "package-lock.json").read_text()
-    assert '"integrity"' in lock
-    assert "resolved" not in lock
