@@ -46,13 +46,9 @@ def folder(tmp_path_factory):
     return copy
 
 
-def ages(news, items):
-    return getattr(news, "ages", news.contains_many)(items)
-
-
 def agree(news, js, items) -> None:
     """Both give each item the same age."""
-    assert js("contains", items) == ages(news, items)
+    assert js("contains", items) == news.ages(items)
 
 
 def test_check(folder, redis70):
@@ -90,7 +86,7 @@ def test_retentions(folder, redis70, layout, retention):
             agree(news, js, [f"{each}: {n}" for each in range(turn + 1) for n in range(300)])
             if "period" in settings:
                 news.rotate()
-        found = ages(news, ["0: 1", "2: 250"])
+        found = news.ages(["0: 1", "2: 250"])
         assert js("insert", ["0: 1", "2: 250", "new"]) == [*found, 0]
         assert js("forget", ["2: 1", "never"]) == [1, 0]
         agree(news, js, ["2: 1", "2: 2"])
