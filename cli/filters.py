@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -35,7 +35,9 @@ from .common import (
 )
 from .settings import identity_options, layout_option, size_options, time_options, yes_option
 
-__all__ = ["create", "drop", "info", "list_"]
+__all__ = ["create", "drop", "info", "list_", "made"]
+
+Made = TypeVar("Made", bound=UriFilter)
 
 
 @click.command()
@@ -70,23 +72,23 @@ def create(
             settings = {**other.settings}
     elif settings["capacity"] is None:
         raise click.UsageError("--capacity is missing: how many items, such as 10M or 1e8")
-    with _made(name, **options.filter(), **settings, large=yes) as made:
-        found = made.info()
+    with made(UriFilter, name, **options.filter(), **settings, large=yes) as new:
+        found = new.info()
     if options.json:
         print_json(found.to_dict())
     else:
         click.echo(f"{name}: {_described(found)}")
 
 
-def _made(name: str, **settings: Any) -> UriFilter:
-    """Make a filter; if it is large and stdin is a terminal, ask first."""
+def made(kind: type[Made], name: str, **settings: Any) -> Made:
+    """Make a filter of a class; if it is large and stdin is a terminal, ask first."""
     try:
-        return UriFilter.create(name, **settings)
+        return kind.create(name, **settings)
     except TooLarge as error:
         if not error.fits or not sys.stdin.isatty():
             raise
         click.confirm(f"{error}. Make it?", abort=True, err=True)
-    return UriFilter.create(name, **(settings | {"large": True}))
+    return kind.create(name, **(settings | {"large": True}))
 
 
 def _described(found: FilterInfo) -> str:

@@ -16,6 +16,7 @@ from .doctor import doctor
 from .filters import create, drop, info, list_
 from .items import add, check, dedupe, forget, remove
 from .lua import lua
+from .moving import import_
 from .plan import digest, plan
 from .rotation import rotate, union
 from .serve import serve
@@ -59,6 +60,6 @@ def main() -> None:
 
 for command in (
     create, list_, info, drop, rotate, union, checkpoint, restore, archive, worker, add, check, dedupe, forget, remove,
-    serve, token, plan, digest, lua, doctor, upgrade,
+    import_, serve, token, plan, digest, lua, doctor, upgrade,
 ):  # fmt: skip
     main.add_command(command)

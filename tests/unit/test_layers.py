@@ -22,6 +22,7 @@ LAYERS = (
     ("archive.export", "archive.listing", "archive.upkeep", "archive.verifying"),
     ("client", "aio", "opened", "packed", "http_api"),
     (PACKAGE,),
+    ("moving",),
     ("worker", "sdk", "service", "cli"),
 )
 

@@ -14,13 +14,16 @@ from urifilter_redis.flows.turn import grow
 from urifilter_redis.protocol import calls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import TypeAlias
 
     from urifilter_redis.engine.batch import OpenCall
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.call_ids import CallKey
     from urifilter_redis.protocol.calls import Call
+
+    MakesDigests: TypeAlias = Callable[[Sequence[object]], list[bytes]]
 
 __all__ = [
     "WINDOW",
@@ -138,6 +141,7 @@ def batch_of(  # noqa: PLR0913 - likewise
     max_age: int | None = None,
     *,
     key: CallKey | None = None,
+    digester: MakesDigests | None = None,
 ) -> Batch:
     """Make the batch of a command, or return the batch of ``retry``; nothing is sent.
 
@@ -148,15 +152,17 @@ def batch_of(  # noqa: PLR0913 - likewise
         retry: the error of an earlier call with these items; its batch still has the answers that arrived.
         max_age: ring: test only this many of the newest slices; None: test all.
         key: makes the call ids of all calls, so that another process may repeat the request.
+        digester: makes the digests of items; None: the filter's own.
 
     Raises:
         BadItem: some items cannot be filtered; the error has the indices of all of them.
         ValueError: ``retry`` is not of this call, or the command or ``max_age`` is not for this filter.
     """
     check_question(session.config, command, max_age)
+    digester = digester or session.digester
     if retry is not None:
-        return _resume(session, command, items, retry, max_age or 0)
-    return _batch(session, command, items, max_age or 0, key)
+        return _resume(session, command, items, digester, retry, max_age or 0)
+    return _batch(session, command, items, digester, max_age or 0, key)
 
 
 def resolve(session: Session, batch: Batch) -> Flow[Batch]:
@@ -182,7 +188,9 @@ def resolve(session: Session, batch: Batch) -> Flow[Batch]:
     return batch
 
 
-def _batch(session: Session, command: str, items: Sequence[object], max_age: int, key: CallKey | None) -> Batch:
+def _batch(  # noqa: PLR0913, PLR0917 - likewise
+    session: Session, command: str, items: Sequence[object], digester: MakesDigests, max_age: int, key: CallKey | None
+) -> Batch:
     """Make a batch; under a key its calls are cut in the same way however many slices are live."""
     config = session.config
 
@@ -191,16 +199,18 @@ def _batch(session: Session, command: str, items: Sequence[object], max_age: int
         return calls.items_a_call(config, live)
 
     client = session.ids.client
-    batch = Batch(command, items, session.digester, shards=config.shards, cut=cut, client=client, max_age=max_age)
+    batch = Batch(command, items, digester, shards=config.shards, cut=cut, client=client, max_age=max_age)
     if key is not None and batch.writes:
         batch.name_calls(key, session.ids.clock.now())
     return batch
 
 
-def _resume(session: Session, command: str, items: Sequence[object], retry: UriFilterError, max_age: int) -> Batch:
+def _resume(  # noqa: PLR0913, PLR0917 - likewise
+    session: Session, command: str, items: Sequence[object], digester: MakesDigests, retry: UriFilterError, max_age: int
+) -> Batch:
     """Return the batch that ``retry`` is about."""
     batch = call_to_resume(retry, Batch, command)
-    if not batch.is_of(command, items, session.digester, max_age):
+    if not batch.is_of(command, items, digester, max_age):
         raise ValueError(f"retry= takes what {command} raised for these same items, not {retry!r}")
     if batch.client != session.ids.client:
         raise ValueError("retry= takes what this very filter object raised, in this very process")
