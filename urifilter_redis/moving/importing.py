@@ -179,15 +179,16 @@ class Import:
             self._file.write(Note(self._condition, self._state, window.place, self.counts))
 
     def finish(self) -> None:
-        """Remove the note, once all windows are inserted, and check that the filter has lost nothing meanwhile.
+        """Check that the filter has lost nothing meanwhile, once all windows are inserted; remove the note.
 
         Raises:
             UriFilterError: the filter may have lost items while the import ran.
         """
+        done = Note(self._condition, {}, None, self.counts)
+        reason = loss(done, self._receiver.condition(), self._receiver.config)
         self.can_resume = False
         self._file.remove()
-        done = Note(self._condition, {}, None, self.counts)
-        if reason := loss(done, self._receiver.condition(), self._receiver.config):
+        if reason:
             text = f"while the import ran, {reason}; some of its items may be missing: give the same command again"
             raise UriFilterError(f"filter {self._receiver.name!r}: {text}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,6 +23,9 @@ __all__ = ["SetSource", "Source", "Window"]
 
 #: The COUNT of one SSCAN. A reply may have a few members more, which shall not need a further call.
 MEMBERS_A_SCAN = WINDOW - WINDOW // 50
+
+#: The place after the last members of a set.
+END = "end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,20 +123,30 @@ class SetSource:
             UriFilterError: the set was deleted meanwhile.
             ServerUnavailable: the server is away, or refuses a command.
         """
-        cursor, anew = str(place or "0"), ""
-        while True:
-            read = read_members(self._session, self._found.kind, self._key, cursor, MEMBERS_A_SCAN)
-            run, after, members = drive(read, self._connector)
-            if run != self._found.run:
-                self._look_again()
-                cursor, anew = "0", "the set's server was restarted"
-                continue
-            if members or anew:
-                yield Window(members, after, begun_anew=anew)
-            cursor, anew = after, ""
-            if cursor == "0":
-                break
+        if place == END:
+            return
+        anew = ""
+        with ThreadPoolExecutor(1, "urifilter-import") as thread:  # the next members are read while these are inserted
+            reading = thread.submit(self._read, str(place or "0"))
+            while True:
+                run, cursor, members = reading.result()
+                if run != self._found.run:
+                    self._look_again()
+                    anew = "the set's server was restarted"
+                    reading = thread.submit(self._read, "0")
+                    continue
+                last = cursor == "0"
+                if not last:
+                    reading = thread.submit(self._read, cursor)
+                if members or anew:
+                    yield Window(members, END if last else cursor, begun_anew=anew)
+                anew = ""
+                if last:
+                    break
         self._look_again()
+
+    def _read(self, cursor: str) -> tuple[str, str, list[bytes]]:
+        return drive(read_members(self._session, self._found.kind, self._key, cursor, MEMBERS_A_SCAN), self._connector)
 
     def _look_again(self) -> None:
         """Learn the set's state anew. A set that was deleted meanwhile may have lost members before they were read."""
