@@ -92,7 +92,7 @@ def placed_windows(
         try:
             if place.offset:
                 os.lseek(descriptor, place.offset, os.SEEK_SET)
-            yield from _windows(_lines(shown, _chunks(descriptor, read, wait), bad, place))
+            yield from _windows(_lines(shown, _chunks(descriptor, read, wait), bad, place), first=not place.offset)
         except OSError as error:
             bad(f"{shown}: {error.strerror}")
         finally:
@@ -100,8 +100,8 @@ def placed_windows(
                 os.close(descriptor)
 
 
-def _windows(chunks: Iterator[tuple[list[bytes], Place]]) -> Iterator[tuple[Window, Place]]:
-    first = True
+def _windows(chunks: Iterator[tuple[list[bytes], Place]], *, first: bool) -> Iterator[tuple[Window, Place]]:
+    """Yield the lines of chunks in windows; ``first``: whether the first chunk is at the beginning of the file."""
     for chunk, end in chunks:
         offset = end.offset - sum(map(len, chunk)) - len(chunk)  # where the chunk begins, as each line has its newline
         beginning, first = first and offset <= 0, False

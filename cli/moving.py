@@ -253,8 +253,9 @@ class _Told:
             self.note(f"{text}: with more than that, more items are wrongly seen")
 
     def stopped(self, moving: Import, source: Source) -> None:
-        """Say how far the import came."""
+        """Note how far the import came, and say so."""
         if moving.can_resume and moving.counts.items:
+            moving.keep()
             done = counted(moving.counts.items, source.noun)
             self.note(f"stopped after {done}: the same command goes on there")
 

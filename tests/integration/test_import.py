@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import signal
 
 import pytest
-from support.cli import run
+from support.cli import run, start
 from support.killer import Killer
+from support.servers import wait_until
 
 from urifilter_redis import UriFilter, list_filters
 from urifilter_redis.errors import ServerUnavailable, UriFilterError
 from urifilter_redis.flows import items as item_flows
-from urifilter_redis.moving import sources
+from urifilter_redis.moving import importing, sources
 from urifilter_redis.moving.importing import Import, Receiver
 from urifilter_redis.moving.sources import SetSource
 
@@ -37,8 +40,9 @@ def imported(redis70, monkeypatch):
 
 @pytest.fixture
 def small(monkeypatch):
-    """A set is read by some hundred members."""
+    """A set is read by some hundred members, and each window is noted."""
     monkeypatch.setattr(sources, "MEMBERS_A_SCAN", 300)
+    monkeypatch.setattr(importing, "WINDOWS_A_NOTE", 1)
 
 
 def seen(news, items) -> int:
@@ -273,13 +277,15 @@ def test_filter_that_loses_items_during_the_import(redis70, small):
             assert Import(news, members, print).resumed == 0
 
 
-def test_server_of_the_set_restarts_during_the_import(redis70, make_server, small):
+@pytest.mark.parametrize("is_the_filters", [False, True])
+def test_server_of_the_set_restarts_during_the_import(redis70, make_server, small, is_the_filters):
     """Its cursors count no more: all members are read once more, and none is left out."""
     source = make_server(appendonly="yes", appendfsync="always")
+    target = source if is_the_filters else redis70
     with source.client() as client:
         client.sadd(KEY, *fingerprints(3000))
     with (
-        Receiver.create("news", redis=redis70.url, capacity=10_000, error_rate=1e-9) as news,
+        Receiver.create("news", redis=target.url, capacity=10_000, error_rate=1e-9) as news,
         SetSource(KEY.encode(), redis=source.url) as members,
     ):
         moving = Import(news, members, print)
@@ -327,7 +333,7 @@ def test_missing_right(redis70, command, words):
             client.acl_deluser("reader")
 
 
-def test_file_goes_on_and_changes(redis70, imported, tmp_path, monkeypatch):
+def test_file_goes_on_and_changes(redis70, imported, small, tmp_path, monkeypatch):
     """An interrupted import of files goes on in the middle of one; of files that were changed it begins anew."""
     lines = fingerprints(9000)
     first, second = tmp_path / "first", tmp_path / "second"
@@ -347,6 +353,29 @@ def test_file_goes_on_and_changes(redis70, imported, tmp_path, monkeypatch):
         _, err = run("import", "news", "first", "second")
         assert "begins anew: the source of the lines has changed" in err
         assert news.contains("more")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_stopped_by_a_signal(imported, tmp_path, number):
+    """The command says that it goes on there, and the same command reads the remaining lines only."""
+    path, lines = tmp_path / "lines", fingerprints(200_000)
+    path.write_text("".join(f"{line}\n" for line in lines))
+    UriFilter.create("news", capacity=400_000, error_rate=1e-9).close()
+    process = start("import", "news", path)
+    wait_until(lambda: [*tmp_path.glob("data/imports/*.json")], "there is no note")
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    if number == signal.SIGKILL:
+        assert process.returncode == -number
+    else:
+        assert process.returncode == 128 + number
+        said = rf"import: stopped after [\d,]+ lines: the same command goes on there\nurifilter: .* by {number.name}\n"
+        assert re.fullmatch(said, err.decode())
+    found, _ = imported(path)
+    assert 0 < found["resumed"] < found["items"] == 200_000
+    with UriFilter.open("news") as news:
+        assert seen(news, lines) == news.inserted() == 200_000
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from urifilter_redis.client import UriFilter
@@ -21,6 +22,9 @@ __all__ = ["Import", "Receiver", "read_digest"]
 
 #: How often a call is repeated after its retries ran out.
 ASK_AGAIN = 2
+
+#: Windows between two notes. Writing a small file may take a twentieth of the time of a window.
+WINDOWS_A_NOTE = 5
 
 #: The most messages about parts that are left out; further ones are only counted.
 REPORTED = 10
@@ -134,6 +138,8 @@ class Import:
         self._file = NoteFile((*receiver.identity, "digests" if digests else "items", *source.names))
         self._state, self._condition, self._place = source.state(), receiver.condition(), None
         self.can_resume = self._state is not None and bool(self._condition.run)
+        self._note: Note | None = None
+        self._unnoted = 0
         if not restart:
             self._resume()
 
@@ -144,7 +150,7 @@ class Import:
         changed = "" if note.state == self._state else f"the source of the {self._source.noun}s has changed"
         self.begun_anew = doubt(note, self._condition, self._receiver.config) or changed
         if not self.begun_anew:
-            self._condition, self._place, self.counts = note.condition, note.place, note.counts
+            self._condition, self._place, self.counts = note.condition, note.place, replace(note.counts)
             self.resumed = note.counts.items
 
     def windows(self) -> Iterator[Window]:
@@ -162,7 +168,7 @@ class Import:
             self._bad(message)
 
     def insert(self, window: Window) -> None:
-        """Insert the items of a window, then note that they are in the filter.
+        """Insert the items of a window; after every fifth, note that they are in the filter.
 
         Raises:
             ValueError: digests are wanted, and the first window has none.
@@ -170,13 +176,22 @@ class Import:
         """
         if window.begun_anew:
             self.counts, self.resumed, self.begun_anew = Counts(), 0, window.begun_anew
-            self._state = self._source.state()
+            self._state, self._condition, self._note = self._source.state(), self._receiver.condition(), None
         items = self._read_digests(window.items) if self._digests else window.items
         ages = self._receiver.take(items, digests=self._digests)
         self.counts.items += len(ages)
         self.counts.new += ages.count(0)
         if self.can_resume and self._state is not None:
-            self._file.write(Note(self._condition, self._state, window.place, self.counts))
+            self._note = Note(self._condition, self._state, window.place, replace(self.counts))
+        self._unnoted += 1
+        if self._unnoted >= WINDOWS_A_NOTE or self.counts.items == len(items):  # the first one at once
+            self.keep()
+
+    def keep(self) -> None:
+        """Write down that all windows up to now are in the filter, so that a later import goes on there."""
+        self._unnoted = 0
+        if self._note is not None:
+            self._file.write(self._note)
 
     def finish(self) -> None:
         """Check that the filter has lost nothing meanwhile, once all windows are inserted; remove the note.
