@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,12 +135,10 @@ def import_(
     if origin is not None and key is None:
         raise click.UsageError("--from is the server of --set KEY: name the key")
     told = _Told(options, name, quiet=quiet)
-    with ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals())
         with signals.allowed():
-            source: Source = FileSource(files or (STDIN,), signals.wait)
-            if key is not None:
-                source = stack.enter_context(SetSource(os.fsencode(key), redis=origin or options.redis))
+            source = stack.enter_context(_source(key, origin or options.redis, files, signals))
             wanted = _Wanted(context, settings, source, digests=digests)
             receiver = stack.enter_context(_opened(options, name, wanted, told, yes=yes))
             moving = Import(receiver, source, _left_out, digests=digests, restart=restart)
@@ -150,7 +148,15 @@ def import_(
         except BaseException:
             told.stopped(moving, source)
             raise
-        told.ended(moving, source, origin or receiver.server if key else None)
+        told.ended(moving, source)
+
+
+def _source(
+    key: str | None, server: str | None, files: tuple[str, ...], signals: Signals
+) -> contextlib.AbstractContextManager[Source]:
+    if key is not None:
+        return SetSource(os.fsencode(key), redis=server)
+    return contextlib.nullcontext(FileSource(files or (STDIN,), signals.wait))
 
 
 class _Wanted:
@@ -259,11 +265,11 @@ class _Told:
             done = counted(moving.counts.items, source.noun)
             self.note(f"stopped after {done}: the same command goes on there")
 
-    def ended(self, moving: Import, source: Source, origin: str | None) -> None:
+    def ended(self, moving: Import, source: Source) -> None:
         """Print the summary; exit with 2 if anything was left out."""
         counts = moving.counts
         if self._options.json:
-            about = {"filter": self._name, "source": origin, "seen": counts.items - counts.new}
+            about = {"filter": self._name, "source": [*source.names[1:]], "seen": counts.items - counts.new}
             print_json(about | asdict(counts) | {"resumed": moving.resumed, "begun_anew": moving.begun_anew or None})
         else:
             left_out = f", {counts.bad:,} left out" if counts.bad else ""

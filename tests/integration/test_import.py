@@ -79,7 +79,7 @@ def test_sorted_set_of_another_server(redis70, valkey, imported):
     with valkey.client() as client:
         client.zadd("queue", {"https://example.com/a": 1, "https://example.com/b": 2.5})
     found, _ = imported("--set", "queue", "--from", valkey.url)
-    assert (found["new"], found["source"]) == (2, valkey.url)
+    assert (found["new"], found["source"]) == (2, [valkey.url, "queue"])
     with UriFilter.open("news") as news:
         assert news.contains_many(["https://example.com/a", "https://example.com/b"]) == [1, 1]
 
@@ -132,6 +132,30 @@ def test_lines(imported, tmp_path):
         assert news.config.retention == "growing"
     found, _ = imported(tmp_path / "urls", tmp_path / "missing", code=2)
     assert (found["items"], found["bad"]) == (3, 1)
+
+
+def test_lines_of_digests(imported):
+    """In a line 16 characters are no digest: they may be any text. Only the first bad lines are named."""
+    lines = [hashlib.md5(b"https://example.com/").hexdigest().encode(), *(b"https://a.b/%04d" % n for n in range(30))]
+    found, err = imported("--digests", "--hash", "md5", given=b"\n".join(lines), code=2)
+    assert (found["items"], found["bad"], err.count("is left out")) == (1, 30, 10)
+    assert "line 'https://a.b/0000' of 16 bytes is left out: a digest is 32 hex digits" in err
+    with UriFilter.open("news") as news:
+        assert "https://example.com/" in news
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--set", KEY, "urls.txt"), "--set reads a set, and files were named"),
+        (("--from", "redis://localhost", "urls.txt"), "--from is the server of --set KEY"),
+        (("--retention", "ring", "--slices", "3", "--period", "1d", "-"), "--expect is missing"),
+    ],
+)
+def test_options_that_do_not_go_together(imported, arguments, words):
+    """The message says which option is missing, or is too many."""
+    _, err = imported(*arguments, code=2)
+    assert words in err
 
 
 def test_existing_filter(redis70, imported):
@@ -331,6 +355,25 @@ def test_missing_right(redis70, command, words):
             assert isinstance(refused.value, ServerUnavailable) == (command != "info")
         finally:
             client.acl_deluser("reader")
+
+
+def test_filter_whose_user_may_not_run_info(redis70, small):
+    """Nothing shows then whether the filter's server was restarted: an interrupted import begins anew."""
+    with redis70.client() as client:
+        client.sadd(KEY, *fingerprints(1000))
+        client.acl_setuser("writer", enabled=True, passwords="+pw", commands=["+@all", "-info"], keys=["*"])
+        Receiver.create("news", redis=redis70.url, capacity=10_000).close()
+        url = f"redis://writer:pw@127.0.0.1:{redis70.port}/0"
+        try:
+            with (
+                Receiver.open("news", redis=url) as news,
+                SetSource(KEY.encode(), redis=redis70.url) as members,
+            ):
+                assert not begin(news, members, 2).can_resume
+                moving = begin(news, members)
+                assert (moving.resumed, moving.counts.items) == (0, 1000)
+        finally:
+            client.acl_deluser("writer")
 
 
 def test_file_goes_on_and_changes(redis70, imported, small, tmp_path, monkeypatch):

@@ -22,8 +22,7 @@ LAYERS = (
     ("archive.export", "archive.listing", "archive.upkeep", "archive.verifying"),
     ("client", "aio", "opened", "packed", "http_api"),
     (PACKAGE,),
-    ("moving",),
-    ("worker", "sdk", "service", "cli"),
+    ("worker", "moving", "sdk", "service", "cli"),
 )
 
 

@@ -109,7 +109,7 @@ class SetSource:
         except BaseException:
             self.close()
             raise
-        self.names: Sequence[str] = ("set", self._session.server, repr(key))
+        self.names: Sequence[str] = ("set", self._session.server, key.decode(errors="surrogateescape"))
         self.total: int | None = self._found.size
 
     def state(self) -> dict[str, Any]:
