@@ -7,21 +7,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from urifilter_redis.client import UriFilter
-from urifilter_redis.errors import AnswerLost, UriFilterError
+from urifilter_redis.engine.methods import INSERT_MANY
+from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import items as flows
 from urifilter_redis.flows.importing import condition_of
 from urifilter_redis.moving.notes import Counts, Note, NoteFile, doubt, loss
+from urifilter_redis.persisting import persist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from urifilter_redis.errors import AnswerLost
     from urifilter_redis.flows.importing import Condition
     from urifilter_redis.moving.sources import Source, Window
 
 __all__ = ["Import", "Receiver", "read_digest"]
-
-#: How often a call is repeated after its retries ran out.
-ASK_AGAIN = 2
 
 #: Windows between two notes. Writing a small file may take a twentieth of the time of a window.
 WINDOWS_A_NOTE = 5
@@ -73,28 +73,22 @@ class Receiver(UriFilter):
         """
         return self._run(condition_of(self._session))
 
-    def take(self, items: Sequence[bytes], *, digests: bool) -> list[int]:
-        """Insert items; return the age of each. A call whose answer is lost is repeated.
+    def take(self, items: list[bytes], *, digests: bool, retry: AnswerLost | None = None) -> list[bool]:
+        """Insert items; return for each whether it is new.
 
         Args:
             items: the items, or with ``digests`` their digests of 16 bytes.
             digests: whether to insert digests as they are.
+            retry: the error that this method raised for the same items; their answers are asked for again.
 
         Raises:
-            UriFilterError: any of the tree in ``errors``.
+            AnswerLost: the retries ran out, and items may have been inserted.
+            UriFilterError: any other of the tree in ``errors``.
         """
         digester = cast("Callable[[Sequence[object]], list[bytes]]", list) if digests else None
-        lost: AnswerLost | None = None
-        for last in [*[False] * ASK_AGAIN, True]:
-            batch = flows.batch_of(self._session, "insert", items, lost, digester=digester)
-            try:
-                with self._session.pending.hold(batch):
-                    return flows.ages(self._run(flows.resolve(self._session, batch)))
-            except AnswerLost as error:
-                if last:
-                    raise
-                lost = error
-        raise AssertionError  # the last round returns or raises
+        batch = flows.batch_of(self._session, "insert", items, retry, digester=digester)
+        with self._session.pending.hold(batch):
+            return INSERT_MANY.result(self._run(flows.resolve(self._session, batch)))
 
 
 class Import:
@@ -178,9 +172,9 @@ class Import:
             self.counts, self.resumed, self.begun_anew = Counts(), 0, window.begun_anew
             self._state, self._condition, self._note = self._source.state(), self._receiver.condition(), None
         items = self._read_digests(window.items) if self._digests else window.items
-        ages = self._receiver.take(items, digests=self._digests)
-        self.counts.items += len(ages)
-        self.counts.new += ages.count(0)
+        answers = persist(self._receiver.take, items, digests=self._digests)
+        self.counts.items += len(answers)
+        self.counts.new += sum(answers)
         if self.can_resume and self._state is not None:
             self._note = Note(self._condition, self._state, window.place, replace(self.counts))
         self._unnoted += 1
@@ -207,7 +201,7 @@ class Import:
             text = f"while the import ran, {reason}; some of its items may be missing: give the same command again"
             raise UriFilterError(f"filter {self._receiver.name!r}: {text}")
 
-    def _read_digests(self, items: Sequence[bytes]) -> list[bytes]:
+    def _read_digests(self, items: list[bytes]) -> list[bytes]:
         """Return the digests that items stand for; report and leave out those that are none."""
         wanted = f"{_HEX} hex digits" + (f", or {_RAW} bytes" if self._source.raw else "")
         read = [read_digest(item, raw=self._source.raw) for item in items]

@@ -39,7 +39,7 @@ class Window:
         begun_anew: the reason why the source begins with this window once more; empty if it goes on.
     """
 
-    items: Sequence[bytes]
+    items: list[bytes]
     place: Any
     done: int | None = None
     begun_anew: str = ""
