@@ -88,7 +88,10 @@ def test_sorted_set_of_another_server(redis70, valkey, imported):
     ("command", "words"),
     [
         (("PING",), "there is no key 'there'"),
-        (("RPUSH", "there", "a"), "is of type list, and sets and sorted sets are read: pipe its elements: redis-cli"),
+        (
+            ("RPUSH", "there", "a"),
+            "is of type list, and only sets and sorted sets are read: pipe its elements: redis-cli",
+        ),
         (("SET", "there", "a"), "is of type string"),
         (("HSET", "there", "a", "b"), "HKEYS"),
     ],
@@ -321,6 +324,20 @@ def test_server_of_the_set_restarts_during_the_import(redis70, make_server, smal
         moving.finish()
         assert moving.begun_anew == "the set's server was restarted"
         assert moving.counts.items == 3000
+        assert seen(news, fingerprints(3000)) == 3000
+
+
+def test_server_of_the_set_restarts_between_two_imports(redis70, make_server, small):
+    """The cursor of the note counts no more: the import begins anew, and none is left out."""
+    source = make_server(appendonly="yes", appendfsync="always")
+    with source.client() as client:
+        client.sadd(KEY, *fingerprints(3000))
+    with Receiver.create("news", redis=redis70.url, capacity=10_000, error_rate=1e-9) as news:
+        with SetSource(KEY.encode(), redis=source.url) as members:
+            begin(news, members, 4)
+        _restarted(source, news)
+        with SetSource(KEY.encode(), redis=source.url) as members:
+            assert begin(news, members).begun_anew == "the source of the members has changed"
         assert seen(news, fingerprints(3000)) == 3000
 
 

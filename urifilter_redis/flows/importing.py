@@ -87,7 +87,7 @@ def look_at_set(session: Session, key: bytes) -> Flow[SetState]:
     if kind not in _READ_BY:
         advice = _ADVICE.get(kind, "pipe its items: … | urifilter import NAME").format(key=shown)
         raise UriFilterError(
-            f"{session.where}: the key {shown!r} is of type {kind}, and sets and sorted sets are read: {advice}"
+            f"{session.where}: the key {shown!r} is of type {kind}, and only sets and sorted sets are read: {advice}"
         )
     (size,) = yield from ask(session, (_READ_BY[kind][0], key))
     return SetState(run, kind, size)
