@@ -304,7 +304,7 @@ def test_filter_that_loses_items_during_the_import(redis70, small):
             assert Import(news, members, print).resumed == 0
 
 
-@pytest.mark.parametrize("is_the_filters", [False, True])
+@pytest.mark.parametrize("is_the_filters", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_server_of_the_set_restarts_during_the_import(redis70, make_server, small, is_the_filters):
     """Its cursors count no more: all members are read once more, and none is left out."""
     source = make_server(appendonly="yes", appendfsync="always")
@@ -327,6 +327,7 @@ def test_server_of_the_set_restarts_during_the_import(redis70, make_server, smal
         assert seen(news, fingerprints(3000)) == 3000
 
 
+@pytest.mark.slow
 def test_server_of_the_set_restarts_between_two_imports(redis70, make_server, small):
     """The cursor of the note counts no more: the import begins anew, and none is left out."""
     source = make_server(appendonly="yes", appendfsync="always")
@@ -374,6 +375,7 @@ def test_missing_right(redis70, command, words):
             client.acl_deluser("reader")
 
 
+@pytest.mark.slow
 def test_filter_whose_user_may_not_run_info(redis70, small):
     """Nothing shows then whether the filter's server was restarted: an interrupted import begins anew."""
     with redis70.client() as client:
