@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -12,7 +12,6 @@ from urifilter_redis import (
     FilterInfo,
     FilterNotFound,
     SliceInfo,
-    TooLarge,
     UriFilter,
     UriFilterError,
     drop_filter,
@@ -26,18 +25,16 @@ from .common import (
     complain,
     filter_name,
     moment,
-    open_one_of_all,
     pass_shared,
     print_json,
     say,
     shared,
     size_text,
 )
+from .opening import made, open_one_of_all
 from .settings import identity_options, layout_option, size_options, time_options, yes_option
 
-__all__ = ["create", "drop", "info", "list_", "made"]
-
-Made = TypeVar("Made", bound=UriFilter)
+__all__ = ["create", "drop", "info", "list_"]
 
 
 @click.command()
@@ -78,17 +75,6 @@ def create(
         print_json(found.to_dict())
     else:
         click.echo(f"{name}: {_described(found)}")
-
-
-def made(kind: type[Made], name: str, **settings: Any) -> Made:
-    """Make a filter of a class; if it is large and stdin is a terminal, ask first."""
-    try:
-        return kind.create(name, **settings)
-    except TooLarge as error:
-        if not error.fits or not sys.stdin.isatty():
-            raise
-        click.confirm(f"{error}. Make it?", abort=True, err=True)
-    return kind.create(name, **(settings | {"large": True}))
 
 
 def _described(found: FilterInfo) -> str:

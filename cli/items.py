@@ -19,6 +19,7 @@ from urifilter_redis.persisting import persist
 
 from .common import Shared, complain, counted, filter_name, pass_shared, print_json, say, shared
 from .lines import Window, total_size, windows_of
+from .opening import DEFAULT_SETTINGS
 from .output import Output
 from .progress import progress
 from .settings import yes_option
@@ -26,9 +27,8 @@ from .signals import Interrupted, Signals
 
 __all__ = ["add", "check", "dedupe", "forget", "remove"]
 
-#: The filter for commands that name none; ``add`` and ``dedupe`` make it. The capacity is that of its first slice.
+#: The filter for commands that name none; ``add`` and ``dedupe`` make it.
 DEFAULT_FILTER = "default"
-DEFAULT_SETTINGS: dict[str, Any] = {"capacity": 10_000_000, "retention": "growing"}
 
 F = TypeVar("F", bound=Callable[..., Any])
 

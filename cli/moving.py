@@ -18,9 +18,8 @@ from urifilter_redis.moving.importing import Import, Receiver
 from urifilter_redis.moving.sources import SetSource, Source, Window
 
 from .common import Shared, complain, counted, filter_name, pass_shared, print_json, say, shared
-from .filters import made
-from .items import DEFAULT_SETTINGS
 from .lines import STDIN, Place, placed_windows, total_size
+from .opening import DEFAULT_SETTINGS, made
 from .progress import bar
 from .settings import identity_options, layout_option, size_options, time_options, yes_option
 from .signals import Signals

@@ -1,0 +1,60 @@
+"""Filters that a command makes, or opens: one of those that it names, or of all that are on the server."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from urifilter_redis import ConfigMismatch, TooLarge, UriFilter, UriFilterError, list_filters
+
+from .common import Shared, complain
+
+__all__ = ["DEFAULT_SETTINGS", "made", "open_one_of_all", "rows_of_each"]
+
+#: The settings of a filter that a command makes without being told its size. The capacity is that of its first slice.
+DEFAULT_SETTINGS: dict[str, Any] = {"capacity": 10_000_000, "retention": "growing"}
+
+Made = TypeVar("Made", bound=UriFilter)
+
+
+def made(kind: type[Made], name: str, **settings: Any) -> Made:
+    """Make a filter of a class; if it is large and stdin is a terminal, ask first."""
+    try:
+        return kind.create(name, **settings)
+    except TooLarge as error:
+        if not error.fits or not sys.stdin.isatty():
+            raise
+        click.confirm(f"{error}. Make it?", abort=True, err=True)
+    return kind.create(name, **(settings | {"large": True}))
+
+
+def open_one_of_all(options: Shared, name: str) -> UriFilter:
+    """Open one filter of the list; ignore the named archive if the filter was created without one."""
+    try:
+        return UriFilter.open(name, **options.filter())
+    except ConfigMismatch as error:
+        if "archive" not in error.differences:
+            raise
+        return UriFilter.open(name, **options.filter() | {"archive": ""})
+
+
+def rows_of_each(
+    options: Shared, names: Sequence[str], rows_of: Callable[[str], Iterable[dict[str, Any]]]
+) -> tuple[list[dict[str, Any]], bool]:
+    """Do something to the named filters, or to all of the server; one that fails does not keep it from the others.
+
+    Returns:
+        The rows of all, and whether any failed.
+    """
+    rows: list[dict[str, Any]] = []
+    failed = False
+    for name in names or list_filters(**options.where()):
+        try:
+            rows += rows_of(name)
+        except UriFilterError as error:
+            complain(str(error), type(error).__name__)
+            failed = True
+    return rows, failed
