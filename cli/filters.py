@@ -12,7 +12,6 @@ from urifilter_redis import (
     FilterInfo,
     FilterNotFound,
     SliceInfo,
-    TooLarge,
     UriFilter,
     UriFilterError,
     drop_filter,
@@ -32,7 +31,7 @@ from .common import (
     shared,
     size_text,
 )
-from .opening import open_one_of_all
+from .opening import made, open_one_of_all
 from .settings import identity_options, layout_option, size_options, time_options, yes_option
 
 __all__ = ["create", "drop", "info", "list_"]
@@ -70,23 +69,12 @@ def create(
             settings = {**other.settings}
     elif settings["capacity"] is None:
         raise click.UsageError("--capacity is missing: how many items, such as 10M or 1e8")
-    with _made(name, **options.filter(), **settings, large=yes) as made:
-        found = made.info()
+    with made(UriFilter, name, **options.filter(), **settings, large=yes) as new:
+        found = new.info()
     if options.json:
         print_json(found.to_dict())
     else:
         click.echo(f"{name}: {_described(found)}")
-
-
-def _made(name: str, **settings: Any) -> UriFilter:
-    """Make a filter; if it is large and stdin is a terminal, ask first."""
-    try:
-        return UriFilter.create(name, **settings)
-    except TooLarge as error:
-        if not error.fits or not sys.stdin.isatty():
-            raise
-        click.confirm(f"{error}. Make it?", abort=True, err=True)
-    return UriFilter.create(name, **(settings | {"large": True}))
 
 
 def _described(found: FilterInfo) -> str:

@@ -15,9 +15,11 @@ import click
 
 from urifilter_redis import AnswerLost, FilterNotFound, UriFilter, UriFilterError
 from urifilter_redis.archive.export import ExportedFilter
+from urifilter_redis.persisting import persist
 
 from .common import Shared, complain, counted, filter_name, pass_shared, print_json, say, shared
 from .lines import Window, total_size, windows_of
+from .opening import DEFAULT_SETTINGS
 from .output import Output
 from .progress import progress
 from .settings import yes_option
@@ -25,15 +27,10 @@ from .signals import Interrupted, Signals
 
 __all__ = ["add", "check", "dedupe", "forget", "remove"]
 
-#: The filter for commands that name none; ``add`` and ``dedupe`` make it. The capacity is that of its first slice.
+#: The filter for commands that name none; ``add`` and ``dedupe`` make it.
 DEFAULT_FILTER = "default"
-DEFAULT_SETTINGS: dict[str, Any] = {"capacity": 10_000_000, "retention": "growing"}
-
-#: How often a call is repeated after its retries ran out.
-ASK_AGAIN = 2
 
 F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T")
 
 
 @dataclass
@@ -106,7 +103,7 @@ def add(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool, max_
     summary = Summary(name)
     with _open(options, name, yes=yes) as news, Signals() as signals:
         for _, items in _windows(files, summary, signals, quiet=quiet):
-            summary.count(_persist(news.insert_ages, items, max_age=max_age))
+            summary.count(persist(news.insert_ages, items, max_age=max_age))
         _finish(options, summary, _added(summary), news, quiet=quiet)
 
 
@@ -144,7 +141,7 @@ def _take_out(
     """Forget or remove lines, by the named method; ``done`` is its past participle, for the summary."""
     with _open(options, summary.filter, make=False) as news, Signals() as signals:
         for _, items in _windows(files, summary, signals, quiet=quiet):
-            summary.count([int(was_there) for was_there in _persist(getattr(news, method), items)])
+            summary.count([int(was_there) for was_there in persist(getattr(news, method), items)])
         text = f"{counted(summary.lines, 'line')}: {summary.seen:,} {done}, {summary.new:,} were not there"
         _finish(options, summary, text, None, quiet=quiet)
 
@@ -240,7 +237,7 @@ def _print_new(
     lines, items = window
     failed: UriFilterError | None = None
     try:
-        ages: list[int | None] = [*_persist(news.insert_ages, items, max_age=max_age)]
+        ages: list[int | None] = [*persist(news.insert_ages, items, max_age=max_age)]
     except UriFilterError as error:
         failed, ages = error, error.answers or []
     output.add((line, item) for line, item, age in zip(lines, items, ages, strict=False) if age == 0)
@@ -257,7 +254,7 @@ def _print_new(
 def _take_back(news: UriFilter, items: list[bytes], *, quiet: bool) -> None:
     """Forget the items of lines that were inserted and that the reader may not have got."""
     try:
-        _persist(news.forget, items)
+        persist(news.forget, items)
     except UriFilterError as error:
         text = f"{counted(len(items), 'line')} may not have been read, and could not be made new again"
         raise UriFilterError(f"{text}: {error}") from error
@@ -265,17 +262,6 @@ def _take_back(news: UriFilter, items: list[bytes], *, quiet: bool) -> None:
         verb = "is" if len(items) == 1 else "are"
         lines = f"{counted(len(items), 'new line')} that may not have been read"
         say(f"stopped: {lines} {verb} new again (filter {news.name})")
-
-
-def _persist(method: Callable[..., list[T]], items: list[bytes], **more: Any) -> list[T]:
-    """Call a writing method; if its answer is lost, repeat the same call."""
-    error: AnswerLost | None = None
-    for _ in range(ASK_AGAIN):
-        try:
-            return method(items, retry=error, **more)
-        except AnswerLost as lost:
-            error = lost
-    return method(items, retry=error, **more)
 
 
 def _open(options: Shared, name: str, *, make: bool | None = None, yes: bool = False) -> UriFilter:

@@ -30,6 +30,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("doctor", "Check whether this server keeps the filters' promises, and say what to change."),
     "drop": ("filters", "Remove a filter, its items, and its copies in the archive."),
     "forget": ("items", "Make the lines of files, or of stdin, new again."),
+    "import": ("moving", "Insert the members of a Redis set, or the lines of files or of stdin, into a filter."),
     "info": ("filters", "Show a filter's configuration and state, and each live slice, newest first."),
     "list": ("filters", "List the filters."),
     "lua": ("lua", "Show, load and export the Lua scripts."),

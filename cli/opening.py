@@ -1,15 +1,34 @@
-"""Filters that a command opens: one of those that it names, or of all that are on the server."""
+"""Filters that a command makes, or opens: one of those that it names, or of all that are on the server."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from urifilter_redis import ConfigMismatch, UriFilter, UriFilterError, list_filters
+import click
+
+from urifilter_redis import ConfigMismatch, TooLarge, UriFilter, UriFilterError, list_filters
 
 from .common import Shared, complain
 
-__all__ = ["open_one_of_all", "rows_of_each"]
+__all__ = ["DEFAULT_SETTINGS", "made", "open_one_of_all", "rows_of_each"]
+
+#: The settings of a filter that a command makes without being told its size. The capacity is that of its first slice.
+DEFAULT_SETTINGS: dict[str, Any] = {"capacity": 10_000_000, "retention": "growing"}
+
+Made = TypeVar("Made", bound=UriFilter)
+
+
+def made(kind: type[Made], name: str, **settings: Any) -> Made:
+    """Make a filter of a class; if it is large and stdin is a terminal, ask first."""
+    try:
+        return kind.create(name, **settings)
+    except TooLarge as error:
+        if not error.fits or not sys.stdin.isatty():
+            raise
+        click.confirm(f"{error}. Make it?", abort=True, err=True)
+    return kind.create(name, **(settings | {"large": True}))
 
 
 def open_one_of_all(options: Shared, name: str) -> UriFilter:

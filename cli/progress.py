@@ -39,8 +39,8 @@ def progress(total: int | None, *, quiet: bool) -> Iterator[Callable[[int], None
 
 
 @contextmanager
-def bar(label: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """Show how much of some work is done; yield a function to call with (done, total)."""
+def bar(label: str, *, quiet: bool = False) -> Iterator[Callable[[int, int | None], None]]:
+    """Show how much of some work is done; yield a function to call with (done, total); total None: not known."""
     if quiet or not sys.stderr.isatty():
         yield lambda *_: None
         return

@@ -23,10 +23,16 @@ _EXPIRE = "When an item's time begins; first-seen by default."
 _WRITE = "Ring: write one slice and test all, or write all and test one; newest by default."
 
 
-def size_options(*, required: bool) -> Callable[[F], F]:
-    """Add the options for a filter's size."""
+def size_options(*, required: bool, capacity: str = "--capacity", text: str = _CAPACITY) -> Callable[[F], F]:
+    """Add the options for a filter's size.
+
+    Args:
+        required: whether the capacity must be given.
+        capacity: the name of the option for it.
+        text: the help of that option.
+    """
     return _all(
-        click.option("--capacity", type=count, metavar="COUNT", required=required, help=_CAPACITY),
+        click.option(capacity, "capacity", type=count, metavar="COUNT", required=required, help=text),
         click.option(
             "--error-rate",
             type=float,

@@ -21,6 +21,8 @@ from urifilter_redis.bloom.sizing import BLOCKED_K
 from urifilter_redis.engine import driver
 from urifilter_redis.engine.steps import Send, Work
 from urifilter_redis.flows import restore_attempt
+from urifilter_redis.moving.importing import Import, Receiver
+from urifilter_redis.moving.sources import SetSource
 from urifilter_redis.protocol import scripts
 
 SCRIPTS = {script.sha1: script.name.split(":")[0] for script in scripts.variants(BLOCKED_K)}
@@ -49,6 +51,12 @@ def act(method: str, url: str, archive: str, *arguments) -> None:
         drop_filter("news", redis=url, archive=archive)
     elif method == "prune":
         driver.drive(prune(open_home(archive), 0))
+    elif method == "move in":
+        with Receiver.open("news", redis=url) as news, SetSource(arguments[0].encode(), redis=url) as members:
+            moving = Import(news, members, print)
+            for window in moving.windows():
+                moving.insert(window)
+            moving.finish()
     elif method == "import":
         driver.drive(import_(open_home(archive), Path(arguments[0]), lambda *_: None))
     else:

@@ -20,9 +20,9 @@ LAYERS = (
     ("archive",),
     ("flows",),
     ("archive.export", "archive.listing", "archive.upkeep", "archive.verifying"),
-    ("client", "aio", "opened", "packed", "http_api"),
+    ("client", "aio", "opened", "packed", "persisting", "http_api"),
     (PACKAGE,),
-    ("worker", "sdk", "service", "cli"),
+    ("worker", "moving", "sdk", "service", "cli"),
 )
 
 

@@ -16,7 +16,8 @@ from urifilter_redis.flows.turn import grow
 from urifilter_redis.protocol import calls
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import TypeAlias
 
     from urifilter_redis.engine.batch import OpenCall
     from urifilter_redis.engine.given import Key
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.call_ids import CallKey
     from urifilter_redis.protocol.calls import Call
+
+    MakesDigests: TypeAlias = Callable[[Sequence[object]], list[bytes]]
 
 __all__ = [
     "WINDOW",
@@ -97,6 +100,7 @@ def batch_of(  # noqa: PLR0913 - likewise
     *,
     key: Key = None,
     call_key: CallKey | None = None,
+    digester: MakesDigests | None = None,
 ) -> Batch:
     """Make the batch of a command, or return the batch of ``retry``; nothing is sent.
 
@@ -108,15 +112,17 @@ def batch_of(  # noqa: PLR0913 - likewise
         max_age: ring: test only this many of the newest slices; None: test all.
         key: makes an item of each object; None: the objects are the items.
         call_key: makes the call ids of all calls, so that another process may repeat the request.
+        digester: makes the digests of items; None: the filter's own.
 
     Raises:
         BadItem: some items cannot be filtered; the error has the indices of all of them.
         ValueError: ``retry`` is not of this call, or the command or ``max_age`` is not for this filter.
     """
     check_question(session.config, command, max_age)
+    digester = digester or session.digester
     if retry is not None:
-        return _resume(session, command, items_of(objects, key), retry, max_age or 0)
-    return _batch(session, command, objects, max_age or 0, key, call_key)
+        return _resume(session, command, digester(items_of(objects, key)), retry, max_age or 0)
+    return _batch(session, command, objects, digester, max_age or 0, key, call_key)
 
 
 def resolve(session: Session, batch: Batch) -> Flow[Batch]:
@@ -143,7 +149,13 @@ def resolve(session: Session, batch: Batch) -> Flow[Batch]:
 
 
 def _batch(  # noqa: PLR0913, PLR0917 - likewise
-    session: Session, command: str, objects: Sequence[Any], max_age: int, key: Key, call_key: CallKey | None
+    session: Session,
+    command: str,
+    objects: Sequence[Any],
+    digester: MakesDigests,
+    max_age: int,
+    key: Key,
+    call_key: CallKey | None,
 ) -> Batch:
     """Make a batch; under a call key its calls are cut in the same way however many slices are live."""
     config = session.config
@@ -155,7 +167,7 @@ def _batch(  # noqa: PLR0913, PLR0917 - likewise
     batch = Batch(
         command,
         objects,
-        session.digester,
+        digester,
         shards=config.shards,
         cut=cut,
         client=session.ids.client,
@@ -167,10 +179,10 @@ def _batch(  # noqa: PLR0913, PLR0917 - likewise
     return batch
 
 
-def _resume(session: Session, command: str, items: Sequence[object], retry: UriFilterError, max_age: int) -> Batch:
+def _resume(session: Session, command: str, digests: list[bytes], retry: UriFilterError, max_age: int) -> Batch:
     """Return the batch that ``retry`` is about."""
     batch = call_to_resume(retry, Batch, command)
-    if not batch.is_of(command, session.digester(items), max_age):
+    if not batch.is_of(command, digests, max_age):
         raise ValueError(f"retry= takes what {command} raised for these same items, not {retry!r}")
     if batch.client != session.ids.client:
         raise ValueError("retry= takes what this very filter object raised, in this very process")

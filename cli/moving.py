@@ -1,0 +1,278 @@
+"""``import``: the items of another tool go into a filter."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from urifilter_redis import FilterNotFound
+from urifilter_redis.bloom.retention import size_first
+from urifilter_redis.moving.importing import Import, Receiver
+from urifilter_redis.moving.sources import SetSource, Source, Window
+
+from .common import Shared, complain, counted, filter_name, pass_shared, print_json, say, shared
+from .lines import STDIN, Place, placed_windows, total_size
+from .opening import DEFAULT_SETTINGS, made
+from .progress import bar
+from .settings import identity_options, layout_option, size_options, time_options, yes_option
+from .signals import Signals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+__all__ = ["import_"]
+
+#: A new filter for a set has room for so many times its members.
+HEADROOM = 2
+
+#: The least capacity of a new filter for a set.
+LEAST = 10_000
+
+_EXPECT = f"Items that the filter is for: 10M, 1e8. By default {HEADROOM} x the members of --set; for files it grows."
+_SET = "Read the members of this set or sorted set, instead of files."
+_FROM = "The server of --set, if it is not the filter's."
+_DIGESTS = "The items are digests: 32 hex digits (in a set also 16 bytes). They are not hashed again."
+
+
+class FileSource:
+    """The lines of files, or of stdin.
+
+    Attributes:
+        noun: ``line``.
+        names: the absolute paths.
+        total: the bytes of all files; None if one is a pipe.
+        raw: false.
+    """
+
+    noun = "line"
+    raw = False
+
+    def __init__(self, files: Sequence[str], wait: Callable[[int], None]) -> None:
+        self._files, self._wait = files, wait
+        self.names: Sequence[str] = (
+            "files",
+            *(each if each == STDIN else str(Path(each).absolute()) for each in files),
+        )
+        self.total = total_size(files)
+
+    def state(self) -> dict[str, Any] | None:
+        """Return the size and the time of the last change of all files; None if one is a pipe."""
+        found = [_state_of(name) for name in self._files]
+        return {"files": found} if all(found) else None
+
+    def windows(self, place: Any, bad: Callable[[str], None], /) -> Iterator[Window]:
+        """Yield the lines after a place in windows."""
+        begin = Place(*place) if place else Place()
+        before = 0
+        number = 0
+        for (_, items), end in placed_windows(self._files, bad, wait=self._wait, begin=begin):
+            while number < end.file:
+                before += total_size(self._files[number : number + 1]) or 0
+                number += 1
+            yield Window(items, [end.file, end.offset, end.lines], before + end.offset)
+
+
+def _state_of(name: str) -> list[int]:
+    """Return numbers that change with a file; an empty list if it is none that can be read twice."""
+    try:
+        found = os.stat(name)  # noqa: PTH116 - as in lines
+    except OSError:
+        return []
+    regular = name != STDIN and stat.S_ISREG(found.st_mode)
+    return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns] if regular else []
+
+
+@click.command(name="import")
+@click.argument("name", type=filter_name)
+@click.argument("files", nargs=-1, type=click.Path(allow_dash=True))
+@click.option("--set", "key", metavar="KEY", help=_SET)
+@click.option("--from", "origin", metavar="URL", help=_FROM)
+@click.option("--digests", is_flag=True, help=_DIGESTS)
+@click.option("--restart", is_flag=True, help="Begin anew, also if an earlier run was interrupted.")
+@click.option("-q", "--quiet", is_flag=True, help="No summary and no progress on stderr.")
+@size_options(required=False, capacity="--expect", text=_EXPECT)
+@layout_option
+@time_options
+@identity_options
+@yes_option
+@shared
+@pass_shared
+@click.pass_context
+def import_(
+    context: click.Context,
+    options: Shared,
+    /,
+    name: str,
+    files: tuple[str, ...],
+    key: str | None,
+    origin: str | None,
+    *,
+    digests: bool,
+    restart: bool,
+    quiet: bool,
+    yes: bool,
+    **settings: Any,
+) -> None:
+    """Insert the members of a Redis set, or the lines of files or of stdin, into a filter.
+
+    The filter is made if it does not exist; the settings of one that exists stay. The same command goes on where an
+    interrupted one stopped, if it is certain that nothing was lost; a pipe begins anew.
+
+    \b
+    Example:
+      urifilter import news --set spider:dupefilter
+    """
+    if key is not None and files:
+        raise click.UsageError("--set reads a set, and files were named, too: import them one after the other")
+    if origin is not None and key is None:
+        raise click.UsageError("--from is the server of --set KEY: name the key")
+    told = _Told(options, name, quiet=quiet)
+    with contextlib.ExitStack() as stack:
+        signals = stack.enter_context(Signals())
+        with signals.allowed():
+            source = stack.enter_context(_source(key, origin or options.redis, files, signals))
+            wanted = _Wanted(context, settings, source, digests=digests)
+            receiver = stack.enter_context(_opened(options, name, wanted, told, yes=yes))
+            moving = Import(receiver, source, _left_out, digests=digests, restart=restart)
+            told.begun(moving, receiver, source, wanted.expected)
+        try:
+            _run(moving, source, signals, told)
+        except BaseException:
+            told.stopped(moving, source)
+            raise
+        told.ended(moving, source)
+
+
+def _source(
+    key: str | None, server: str | None, files: tuple[str, ...], signals: Signals
+) -> contextlib.AbstractContextManager[Source]:
+    if key is not None:
+        return SetSource(os.fsencode(key), redis=server)
+    return contextlib.nullcontext(FileSource(files or (STDIN,), signals.wait))
+
+
+class _Wanted:
+    """The settings of a new filter, from the options.
+
+    Attributes:
+        given: the names of the settings that the command line has.
+        expected: the number of items that will come; None: it is not known.
+        settings: the arguments of ``create``.
+    """
+
+    def __init__(self, context: click.Context, settings: dict[str, Any], source: Source, *, digests: bool) -> None:
+        self._digests = digests
+        self.given = {each for each in settings if context.get_parameter_source(each) is not ParameterSource.DEFAULT}
+        members = source.total if isinstance(source, SetSource) else None
+        self.expected: int | None = settings["capacity"] or members
+        self.settings = settings
+        if settings["capacity"] is None and members is not None:
+            settings["capacity"] = max(LEAST, HEADROOM * members)
+
+    def checked(self) -> dict[str, Any]:
+        """Return the settings of the filter to make.
+
+        Raises:
+            UsageError: options are missing.
+        """
+        settings = dict(self.settings)
+        if self._digests and "seed" not in self.given and settings["hash"] != "md5":
+            text = "the filter does not exist, and the digests were made by one hash: say --hash md5, or another"
+            raise click.UsageError(f"{text} --hash with its --seed")
+        if settings["capacity"] is None:
+            if settings["retention"] != "growing" and "retention" in self.given:
+                raise click.UsageError("--expect is missing: how many items, such as 10M or 1e8")
+            settings |= DEFAULT_SETTINGS
+        elif settings["retention"] == "ring" and settings["write"] != "all" and settings["period_capacity"] is None:
+            # all of them come in one period
+            usual = HEADROOM * settings["capacity"] // (settings["slices"] or 1)
+            settings["period_capacity"] = max(self.expected or 0, usual)
+        return settings
+
+
+def _opened(options: Shared, name: str, wanted: _Wanted, told: _Told, *, yes: bool) -> Receiver:
+    try:
+        found = Receiver.open(name, **options.filter())
+    except FilterNotFound:
+        return made(Receiver, name, **options.filter(), **wanted.checked(), large=yes)
+    if wanted.given - {"capacity"}:
+        told.note(f"filter {name} exists: its own settings count")
+    return found
+
+
+def _run(moving: Import, source: Source, signals: Signals, told: _Told) -> None:
+    with bar("import", quiet=told.quiet) as report:
+        windows = moving.windows()
+        while True:
+            with signals.allowed():
+                window = next(windows, None)
+            if window is None:
+                break
+            if window.begun_anew:
+                told.note(f"begins anew: {window.begun_anew}")
+            moving.insert(window)
+            report(moving.counts.items if window.done is None else window.done, source.total)
+    moving.finish()
+
+
+def _left_out(message: str) -> None:
+    complain(message, "Unreadable")
+
+
+class _Told:
+    """The messages of an import.
+
+    Attributes:
+        quiet: whether there are no notices and no progress.
+    """
+
+    def __init__(self, options: Shared, name: str, *, quiet: bool) -> None:
+        self._options, self._name, self.quiet = options, name, quiet
+
+    def note(self, text: str) -> None:
+        """Write a notice to stderr, unless --quiet."""
+        if not self.quiet:
+            say(f"import: {text}")
+
+    def begun(self, moving: Import, receiver: Receiver, source: Source, expected: int | None) -> None:
+        """Say where the import begins, and whether the filter has too little room."""
+        if moving.begun_anew:
+            self.note(f"begins anew: {moving.begun_anew}")
+        if moving.resumed:
+            done = counted(moving.resumed, source.noun)
+            self.note(f"goes on after {done} of an earlier run (--restart begins anew)")
+        config = receiver.config
+        more = (expected or 0) - moving.resumed
+        if config.retention == "growing" or more <= 0:
+            return
+        room = max(0, min(config.capacity - receiver.inserted(), size_first(config).capacity))
+        if more > room:
+            text = f"filter {self._name} has room for {room:,} more items, and {more:,} are expected"
+            self.note(f"{text}: with more than that, more items are wrongly seen")
+
+    def stopped(self, moving: Import, source: Source) -> None:
+        """Note how far the import came, and say so."""
+        if moving.can_resume and moving.counts.items:
+            moving.keep()
+            done = counted(moving.counts.items, source.noun)
+            self.note(f"stopped after {done}: the same command goes on there")
+
+    def ended(self, moving: Import, source: Source) -> None:
+        """Print the summary; exit with 2 if anything was left out."""
+        counts = moving.counts
+        if self._options.json:
+            about = {"filter": self._name, "source": [*source.names[1:]], "seen": counts.items - counts.new}
+            print_json(about | asdict(counts) | {"resumed": moving.resumed, "begun_anew": moving.begun_anew or None})
+        else:
+            left_out = f", {counts.bad:,} left out" if counts.bad else ""
+            seen = f"{counts.new:,} new, {counts.items - counts.new:,} seen before{left_out}"
+            self.note(f"{counted(counts.items, source.noun)}: {seen} (filter {self._name})")
+        if counts.bad:
+            raise click.exceptions.Exit(2)

@@ -1,0 +1,466 @@
+"""``urifilter import``: every item of a set or file gets into the filter, also after an interruption."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import signal
+
+import pytest
+from support.cli import run, start
+from support.killer import Killer
+from support.servers import wait_until
+
+from urifilter_redis import UriFilter, list_filters
+from urifilter_redis.errors import ServerUnavailable, UriFilterError
+from urifilter_redis.flows import items as item_flows
+from urifilter_redis.moving import importing, sources
+from urifilter_redis.moving.importing import Import, Receiver
+from urifilter_redis.moving.sources import SetSource
+
+KEY = "spider:dupefilter"
+
+
+def fingerprints(count: int, start: int = 0) -> list[str]:
+    return [hashlib.sha1(b"https://example.com/%d" % number).hexdigest() for number in range(start, start + count)]
+
+
+@pytest.fixture
+def imported(redis70, monkeypatch):
+    """Run ``urifilter import news`` with more arguments; return its JSON and stderr."""
+    monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
+
+    def do(*arguments, **options):
+        out, err = run("import", "news", "--json", *arguments, **options)
+        return json.loads(out or "null"), err
+
+    return do
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """A set is read by some hundred members, and each window is noted."""
+    monkeypatch.setattr(sources, "MEMBERS_A_SCAN", 300)
+    monkeypatch.setattr(importing, "WINDOWS_A_NOTE", 1)
+
+
+def seen(news, items) -> int:
+    return sum(news.contains_many(items))
+
+
+def begin(news, members, windows: int | None = None, **options) -> Import:
+    """Import some windows, and stop there; None: all."""
+    moving = Import(news, members, print, **options)
+    for number, window in enumerate(moving.windows(), 1):
+        moving.insert(window)
+        if number == windows:
+            return moving
+    moving.finish()
+    return moving
+
+
+def test_set(redis70, imported):
+    """All members are new once; the new filter has room for twice as many; the summary is one line on stderr."""
+    members = fingerprints(6000)
+    with redis70.client() as client:
+        client.sadd(KEY, *members)
+    found, _ = imported("--set", KEY, "--error-rate", 1e-9)
+    assert (found["items"], found["new"], found["seen"], found["bad"]) == (6000, 6000, 0, 0)
+    out, err = run("import", "news", "--set", KEY)
+    assert (out, err) == (b"", "import: 6,000 members: 0 new, 6,000 seen before (filter news)\n")
+    with UriFilter.open("news") as news:
+        assert seen(news, members) == news.inserted() == 6000
+        assert (news.config.capacity, news.config.error_rate) == (12_000, 1e-9)
+
+
+def test_sorted_set_of_another_server(redis70, valkey, imported):
+    """``--from`` names the set's server; of a sorted set the members are taken, not the scores."""
+    with valkey.client() as client:
+        client.zadd("queue", {"https://example.com/a": 1, "https://example.com/b": 2.5})
+    found, _ = imported("--set", "queue", "--from", valkey.url)
+    assert (found["new"], found["source"]) == (2, [valkey.url, "queue"])
+    with UriFilter.open("news") as news:
+        assert news.contains_many(["https://example.com/a", "https://example.com/b"]) == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("PING",), "there is no key 'there'"),
+        (
+            ("RPUSH", "there", "a"),
+            "is of type list, and only sets and sorted sets are read: pipe its elements: redis-cli",
+        ),
+        (("SET", "there", "a"), "is of type string"),
+        (("HSET", "there", "a", "b"), "HKEYS"),
+    ],
+)
+def test_key_that_is_no_set(redis70, imported, command, words):
+    """The message names the type and says what to do; no filter is made."""
+    with redis70.client() as client:
+        client.execute_command(*command)
+    _, err = imported("--set", "there", code=2)
+    assert words in json.loads(err)["error"]
+    assert list_filters() == []
+
+
+def test_digests(redis70, imported):
+    """MD5 digests, raw and as hex digits, are those of the filter: ``check`` finds the URLs. Others are named."""
+    urls = [b"https://example.com/%d" % number for number in range(40)]
+    raw, text = ([hashlib.md5(url).digest() for url in urls[:20]], [hashlib.md5(url).hexdigest() for url in urls[20:]])
+    with redis70.client() as client:
+        client.sadd("digests", *raw, *text, "https://example.com/odd", "g" * 32)
+        client.sadd("others", *fingerprints(5))
+    _, err = imported("--set", "digests", "--digests", code=2)
+    assert "say --hash md5" in err
+    found, err = imported("--set", "digests", "--digests", "--hash", "md5", code=2)
+    assert (found["new"], found["bad"]) == (40, 2)
+    assert "'https://example.com/odd' of 23 bytes is left out: a digest is 32 hex digits, or 16 bytes" in err
+    out, _ = run("check", "--filter", "news", given=b"\n".join(urls) + b"\n")
+    assert out == b"".join(b"seen\t%s\n" % url for url in urls)
+    _, err = imported("--set", "others", "--digests", code=2)
+    assert "of 40 bytes is no digest" in err
+
+
+def test_lines(imported, tmp_path):
+    """Lines of files and of stdin are items as for ``add``; without --expect a new filter grows."""
+    (tmp_path / "urls").write_bytes(
+        b"\xef\xbb\xbfhttps://example.com/a\r\nhttps://example.com/b\nhttps://example.com/a"
+    )
+    found, _ = imported(tmp_path / "urls", "-", given=b"https://example.com/c\n")
+    assert (found["items"], found["new"], found["seen"]) == (4, 3, 1)
+    with UriFilter.open("news") as news:
+        assert news.contains_many(["https://example.com/a", "https://example.com/c"]) == [True, True]
+        assert news.config.retention == "growing"
+    found, _ = imported(tmp_path / "urls", tmp_path / "missing", code=2)
+    assert (found["items"], found["bad"]) == (3, 1)
+
+
+def test_lines_of_digests(imported):
+    """In a line 16 characters are no digest: they may be any text. Only the first bad lines are named."""
+    lines = [hashlib.md5(b"https://example.com/").hexdigest().encode(), *(b"https://a.b/%04d" % n for n in range(30))]
+    found, err = imported("--digests", "--hash", "md5", given=b"\n".join(lines), code=2)
+    assert (found["items"], found["bad"], err.count("is left out")) == (1, 30, 10)
+    assert "line 'https://a.b/0000' of 16 bytes is left out: a digest is 32 hex digits" in err
+    with UriFilter.open("news") as news:
+        assert "https://example.com/" in news
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--set", KEY, "urls.txt"), "--set reads a set, and files were named"),
+        (("--from", "redis://localhost", "urls.txt"), "--from is the server of --set KEY"),
+        (("--retention", "ring", "--slices", "3", "--period", "1d", "-"), "--expect is missing"),
+    ],
+)
+def test_options_that_do_not_go_together(imported, arguments, words):
+    """The message says which option is missing, or is too many."""
+    _, err = imported(*arguments, code=2)
+    assert words in err
+
+
+def test_existing_filter(redis70, imported):
+    """Its own settings count, and too little room is said before the import begins."""
+    with redis70.client() as client:
+        client.sadd(KEY, *fingerprints(500))
+    UriFilter.create("news", capacity=400, error_rate=1e-6).close()
+    found, err = imported("--set", KEY, "--layout", "classic", "--expect", "1k")
+    assert found["items"] == 500
+    assert "filter news exists: its own settings count" in err
+    assert "has room for 400 more items, and 1,000 are expected" in err
+
+
+def test_ring_has_room_for_all_of_them_in_one_period(redis70, imported):
+    """All items come in the first period, and a new ring is made for that."""
+    with redis70.client() as client:
+        client.sadd(KEY, *fingerprints(3000))
+    _, err = imported("--set", KEY, "--retention", "ring", "--slices", 30, "--period", "1d")
+    assert err == ""
+    with UriFilter.open("news") as news:
+        assert not news.info().over_capacity
+
+
+def test_rehashing_set(redis70, small):
+    """Members that the set has throughout are all inserted, though it grows and shrinks while it is read."""
+    members, others = fingerprints(5000), fingerprints(40_000, start=5000)
+    with redis70.client() as client, Receiver.create("news", redis=redis70.url, capacity=100_000) as news:
+        client.sadd(KEY, *members)
+        with SetSource(KEY.encode(), redis=redis70.url) as source:
+            moving = Import(news, source, print)
+            for number, window in enumerate(moving.windows()):
+                moving.insert(window)
+                some = others[number * 2000 : (number + 1) * 2000]
+                if some:
+                    client.sadd(KEY, *some)
+                if number >= 10:
+                    client.srem(KEY, *others[(number - 10) * 4000 : (number - 9) * 4000] or ["none"])
+            moving.finish()
+        assert seen(news, members) == 5000
+
+
+def test_interrupted_import_goes_on(redis70, small, imported):
+    """The same command reads the remaining members only; its counts are those of both runs."""
+    with redis70.client() as client:
+        client.sadd(KEY, *fingerprints(3000))
+    with Receiver.create("news", capacity=10_000, error_rate=1e-9) as news:
+        with SetSource(KEY.encode()) as members:
+            done = begin(news, members, 4).counts.items
+        assert 1200 <= done < 1300
+        _, err = run("import", "news", "--set", KEY)
+        assert err == (
+            f"import: goes on after {done:,} members of an earlier run (--restart begins anew)\n"
+            "import: 3,000 members: 3,000 new, 0 seen before (filter news)\n"
+        )
+        assert seen(news, fingerprints(3000)) == 3000
+        with SetSource(KEY.encode()) as members:
+            begin(news, members, 4)
+        found, _ = imported("--set", KEY, "--restart")
+        assert (found["items"], found["resumed"]) == (3000, 0)
+
+
+def _dropped(server, news):
+    news.drop()
+
+
+def _restored(server, news):
+    with server.client() as client:
+        client.flushall()
+        client.sadd(KEY, *fingerprints(3000))
+
+
+def _fewer(server, news):
+    with server.client() as client:
+        client.hset("urifilter:{news:0}:meta", "inserted", 500)
+
+
+def _more_members(server, news):
+    with server.client() as client:
+        client.sadd(KEY, "another")
+
+
+def _restarted(server, news):
+    server.kill()
+    server.start()
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (_dropped, "dropped and created anew"),
+        (_restored, "restored from its archive"),
+        (_fewer, "fewer items"),
+        (_more_members, "source of the members has changed"),
+        (_restarted, "server was restarted"),
+    ],
+)
+def test_note_that_does_not_count(make_server, folder, small, harm, reason):
+    """In doubt the import begins anew and says why; every member is in the filter."""
+    server = make_server(appendonly="yes", appendfsync="always")
+    where = {"redis": server.url, "archive": folder}
+    with server.client() as client:
+        client.sadd(KEY, *fingerprints(3000))
+    with Receiver.create("news", capacity=10_000, error_rate=1e-9, **where) as news:
+        news.insert_many(fingerprints(2000))
+        news.checkpoint()
+        with SetSource(KEY.encode(), redis=server.url) as members:
+            begin(news, members, 7)
+        harm(server, news)
+    with (
+        Receiver.create("news", capacity=10_000, error_rate=1e-9, **where) as news,
+        SetSource(KEY.encode(), redis=server.url) as members,
+    ):
+        moving = begin(news, members)
+        assert reason in moving.begun_anew
+        assert moving.resumed == 0
+        assert seen(news, fingerprints(3000)) == 3000
+
+
+def test_ring_whose_first_items_have_expired(redis70, small):
+    """The note counts until the ring has turned so often that items of the first run are gone."""
+    ring = {"retention": "ring", "slices": 3, "period": "1d"}
+    with redis70.client() as client:
+        client.sadd(KEY, *fingerprints(1000))
+    with Receiver.create("news", redis=redis70.url, capacity=10_000, **ring) as news:
+        with SetSource(KEY.encode(), redis=redis70.url) as members:
+            begin(news, members, 2)
+            for turn in range(1, 4):
+                news.rotate()
+                moving = Import(news, members, print)
+                assert (moving.resumed > 0) == (turn < 3)
+        assert "expired" in moving.begun_anew
+
+
+def test_filter_that_loses_items_during_the_import(redis70, small):
+    """The end of the import says so, and the next run begins anew."""
+    with redis70.client() as client, Receiver.create("news", redis=redis70.url, capacity=10_000) as news:
+        client.sadd(KEY, *fingerprints(1000))
+        with SetSource(KEY.encode(), redis=redis70.url) as members:
+            moving = begin(news, members, 2)
+            client.hset("urifilter:{news:0}:meta", "inserted", 0)
+            with pytest.raises(UriFilterError, match="fewer items than before; .* give the same command again"):
+                moving.finish()
+            assert Import(news, members, print).resumed == 0
+
+
+@pytest.mark.parametrize("is_the_filters", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_server_of_the_set_restarts_during_the_import(redis70, make_server, small, is_the_filters):
+    """Its cursors count no more: all members are read once more, and none is left out."""
+    source = make_server(appendonly="yes", appendfsync="always")
+    target = source if is_the_filters else redis70
+    with source.client() as client:
+        client.sadd(KEY, *fingerprints(3000))
+    with (
+        Receiver.create("news", redis=target.url, capacity=10_000, error_rate=1e-9) as news,
+        SetSource(KEY.encode(), redis=source.url) as members,
+    ):
+        moving = Import(news, members, print)
+        for number, window in enumerate(moving.windows()):
+            moving.insert(window)
+            if number == 3:
+                source.kill()
+                source.start()
+        moving.finish()
+        assert moving.begun_anew == "the set's server was restarted"
+        assert moving.counts.items == 3000
+        assert seen(news, fingerprints(3000)) == 3000
+
+
+@pytest.mark.slow
+def test_server_of_the_set_restarts_between_two_imports(redis70, make_server, small):
+    """The cursor of the note counts no more: the import begins anew, and none is left out."""
+    source = make_server(appendonly="yes", appendfsync="always")
+    with source.client() as client:
+        client.sadd(KEY, *fingerprints(3000))
+    with Receiver.create("news", redis=redis70.url, capacity=10_000, error_rate=1e-9) as news:
+        with SetSource(KEY.encode(), redis=source.url) as members:
+            begin(news, members, 4)
+        _restarted(source, news)
+        with SetSource(KEY.encode(), redis=source.url) as members:
+            assert begin(news, members).begun_anew == "the source of the members has changed"
+        assert seen(news, fingerprints(3000)) == 3000
+
+
+def test_set_that_is_deleted_during_the_import(redis70, small):
+    """Members may be missing: the import fails."""
+    with redis70.client() as client, Receiver.create("news", redis=redis70.url, capacity=10_000) as news:
+        client.sadd(KEY, *fingerprints(1000))
+        with SetSource(KEY.encode(), redis=redis70.url) as members:
+            moving = Import(news, members, print)
+            with pytest.raises(UriFilterError, match="there is no key .*it was there when the import began"):
+                for window in moving.windows():
+                    moving.insert(window)
+                    client.delete(KEY)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"), [("sscan", "'sscan'"), ("info", "may not run INFO"), ("scard", "'scard'")]
+)
+def test_missing_right(redis70, command, words):
+    """A user who may not read the set is told which command is forbidden."""
+    with redis70.client() as client:
+        client.sadd(KEY, "a")
+        client.acl_setuser("reader", enabled=True, passwords="+pw", commands=["+@all", f"-{command}"], keys=["*"])
+        url = f"redis://reader:pw@127.0.0.1:{redis70.port}/0"
+        try:
+            with (
+                Receiver.create("news", redis=redis70.url, capacity=1000) as news,
+                pytest.raises(UriFilterError, match=words) as refused,
+                SetSource(KEY.encode(), redis=url) as members,
+            ):
+                begin(news, members)
+            assert isinstance(refused.value, ServerUnavailable) == (command != "info")
+        finally:
+            client.acl_deluser("reader")
+
+
+@pytest.mark.slow
+def test_filter_whose_user_may_not_run_info(redis70, small):
+    """Nothing shows then whether the filter's server was restarted: an interrupted import begins anew."""
+    with redis70.client() as client:
+        client.sadd(KEY, *fingerprints(1000))
+        client.acl_setuser("writer", enabled=True, passwords="+pw", commands=["+@all", "-info"], keys=["*"])
+        Receiver.create("news", redis=redis70.url, capacity=10_000).close()
+        url = f"redis://writer:pw@127.0.0.1:{redis70.port}/0"
+        try:
+            with (
+                Receiver.open("news", redis=url) as news,
+                SetSource(KEY.encode(), redis=redis70.url) as members,
+            ):
+                assert not begin(news, members, 2).can_resume
+                moving = begin(news, members)
+                assert (moving.resumed, moving.counts.items) == (0, 1000)
+        finally:
+            client.acl_deluser("writer")
+
+
+def test_file_goes_on_and_changes(redis70, imported, small, tmp_path, monkeypatch):
+    """An interrupted import of files goes on in the middle of one; of files that were changed it begins anew."""
+    lines = fingerprints(9000)
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_text("".join(f"{line}\n" for line in lines[:4500]))
+    second.write_text("".join(f"{line}\r\n" for line in lines[4500:]))
+    from urifilter_redis.cli.moving import FileSource
+
+    monkeypatch.chdir(tmp_path)
+    with Receiver.create("news", capacity=20_000, error_rate=1e-9) as news:
+        begin(news, FileSource(["first", "second"], lambda _: None), 3)
+        found, _ = imported("first", second)
+        assert (found["items"], found["new"], found["resumed"]) == (9000, 9000, 4500 + item_flows.WINDOW)
+        assert seen(news, lines) == 9000
+        begin(news, FileSource(["first", "second"], lambda _: None), 3)
+        with second.open("a") as more:
+            more.write("more\n")
+        _, err = run("import", "news", "first", "second")
+        assert "begins anew: the source of the lines has changed" in err
+        assert news.contains("more")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_stopped_by_a_signal(imported, tmp_path, number):
+    """The command says that it goes on there, and the same command reads the remaining lines only."""
+    path, lines = tmp_path / "lines", fingerprints(200_000)
+    path.write_text("".join(f"{line}\n" for line in lines))
+    UriFilter.create("news", capacity=400_000, error_rate=1e-9).close()
+    process = start("import", "news", path)
+    wait_until(lambda: [*tmp_path.glob("data/imports/*.json")], "there is no note")
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    if number == signal.SIGKILL:
+        assert process.returncode == -number
+    else:
+        assert process.returncode == 128 + number
+        said = rf"import: stopped after [\d,]+ lines: the same command goes on there\nurifilter: .* by {number.name}\n"
+        assert re.fullmatch(said, err.decode())
+    found, _ = imported(path)
+    assert 0 < found["resumed"] < found["items"] == 200_000
+    with UriFilter.open("news") as news:
+        assert seen(news, lines) == news.inserted() == 200_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_again_and_again(redis70, when):
+    """Killed (-9) at any step, the import goes on where its note says, and at the end every member is in the filter."""
+    members = fingerprints(60_000)
+    with redis70.client() as client:
+        client.sadd(KEY, *members)
+    what = ("move in", redis70.url, "", KEY)
+    with Receiver.create("news", redis=redis70.url, capacity=100_000, error_rate=1e-9) as news, Killer() as killer:
+        resumed = kills = 0
+        for step in [*range(8, 40), *range(40, 400, 9)]:
+            if not killer.kill(step, when, *what):
+                break
+            kills += 1
+            with SetSource(KEY.encode(), redis=redis70.url) as source:
+                moving = Import(news, source, print)
+            assert moving.begun_anew == ""
+            assert moving.resumed >= resumed
+            assert seen(news, members) >= moving.resumed
+            resumed = moving.resumed
+        assert kills > 5
+        assert resumed > 20_000
+        assert not killer.kill(100_000, when, *what)
+        assert seen(news, members) == 60_000

@@ -1,0 +1,139 @@
+"""The flows of an import: they read a set of another tool, and the state that shows whether a filter lost items."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from urifilter_redis.engine.queries import ask, server_info, server_run
+from urifilter_redis.errors import UriFilterError
+from urifilter_redis.flows.turn import read_states
+from urifilter_redis.protocol.outcomes import text_in
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
+
+__all__ = ["Condition", "SetState", "condition_of", "look_at_set", "read_members"]
+
+#: The command that counts the members of a key's type, the one that reads them, and the values that come with a member.
+_READ_BY = {"set": ("SCARD", "SSCAN", 1), "zset": ("ZCARD", "ZSCAN", 2)}
+
+#: The advice for a key of another type; ``{key}`` is the key.
+_ADVICE = {
+    "list": "pipe its elements: redis-cli --raw LRANGE {key} 0 -1 | urifilter import NAME",
+    "hash": "pipe its fields: redis-cli --raw HKEYS {key} | urifilter import NAME",
+    "string": "it may be a bitmap of another filter, which does not have the items: import the list of URLs instead",
+    "MBbloom--": "a Bloom filter does not have the items: import the list of URLs instead",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SetState:
+    """A set as it is found before it is read.
+
+    Attributes:
+        run: the run id of its server, which is new at each start.
+        kind: the key's type: ``set`` or ``zset``.
+        size: the number of its members.
+    """
+
+    run: str
+    kind: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """The condition of a filter: the facts from which it can be told, later, whether it has lost items.
+
+    Attributes:
+        uid: the filter's uid.
+        run: the run id and the replication id of its server; empty if this user may not run INFO.
+        restores: a fingerprint of the last restores of all shards.
+        epoch: the lowest epoch of its shards.
+        newest_epoch: the highest epoch of its shards.
+        inserted: the number of items that were answered "new" and have not expired.
+    """
+
+    uid: str
+    run: str
+    restores: str
+    epoch: int
+    newest_epoch: int
+    inserted: int
+
+
+def look_at_set(session: Session, key: bytes) -> Flow[SetState]:
+    """Return the state of a set or sorted set.
+
+    Args:
+        session: the session of the set's server.
+        key: the key.
+
+    Raises:
+        UriFilterError: the key is missing, or is of another type; or this user may not run INFO.
+        ServerUnavailable: the server is away, or refuses a command.
+    """
+    run, shown = (yield from _run_of(session)), key.decode(errors="backslashreplace")
+    (reply,) = yield from ask(session, ("TYPE", key))
+    kind = text_in(reply)
+    if kind == "none":
+        text = "look for the right one (redis-cli --scan), and say the database at the end of the address (/1)"
+        raise UriFilterError(f"{session.where}: there is no key {shown!r}: {text}")
+    if kind not in _READ_BY:
+        advice = _ADVICE.get(kind, "pipe its items: … | urifilter import NAME").format(key=shown)
+        raise UriFilterError(
+            f"{session.where}: the key {shown!r} is of type {kind}, and only sets and sorted sets are read: {advice}"
+        )
+    (size,) = yield from ask(session, (_READ_BY[kind][0], key))
+    return SetState(run, kind, size)
+
+
+def read_members(
+    session: Session, kind: str, key: bytes, cursor: str, count: int
+) -> Flow[tuple[str, str, list[bytes]]]:
+    """Return the server's run id, the next cursor, and about ``count`` members; the cursor "0" is the end.
+
+    A cursor counts for one run of a server only. The run id is read after the members: if it is still that of the
+    cursor, the same run of the server has answered.
+    """
+    _, command, values = _READ_BY[kind]
+    ((after, listed),) = yield from ask(session, (command, key, cursor, "COUNT", count))
+    run = yield from _run_of(session)
+    return run, text_in(after), listed[::values]
+
+
+def _run_of(session: Session) -> Flow[str]:
+    run = yield from server_run(session)
+    if not run:
+        text = "this user may not run INFO, which shows whether the server was restarted meanwhile: mend its ACL"
+        raise UriFilterError(f"{session.where}: {text}")
+    return run
+
+
+def condition_of(session: Session) -> Flow[Condition]:
+    """Return the present condition of a filter.
+
+    Raises:
+        UriFilterError: any of the tree in ``errors``.
+    """
+    server = yield from server_info(session, "server")
+    replication = yield from server_info(session, "replication")
+    ids = server.get("run_id"), replication.get("master_replid")
+    states = yield from read_states(session)
+    return Condition(
+        uid=session.uid,
+        run="/".join(map(str, ids)) if all(ids) else "",
+        restores=_fingerprint([state.timeline for state in states]),
+        epoch=min(state.epoch for state in states),
+        newest_epoch=max(state.epoch for state in states),
+        inserted=sum(state.inserted_in_all for state in states),
+    )
+
+
+def _fingerprint(texts: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:32]

@@ -1,0 +1,219 @@
+"""The import itself: windows of a source go into a filter, and a note says how far it came."""
+
+from __future__ import annotations
+
+import binascii
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from urifilter_redis.client import UriFilter
+from urifilter_redis.engine.methods import INSERT_MANY
+from urifilter_redis.errors import UriFilterError
+from urifilter_redis.flows import items as flows
+from urifilter_redis.flows.importing import condition_of
+from urifilter_redis.moving.notes import Counts, Note, NoteFile, doubt, loss
+from urifilter_redis.persisting import persist
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from urifilter_redis.errors import AnswerLost
+    from urifilter_redis.flows.importing import Condition
+    from urifilter_redis.moving.sources import Source, Window
+
+__all__ = ["Import", "Receiver", "read_digest"]
+
+#: Windows between two notes. Writing a small file may take a twentieth of the time of a window.
+WINDOWS_A_NOTE = 5
+
+#: The most messages about parts that are left out; further ones are only counted.
+REPORTED = 10
+
+#: The most bytes of an item that a message shows.
+SHOWN = 50
+
+#: The bytes of a digest, and its hex digits.
+_RAW, _HEX = 16, 32
+
+
+def read_digest(text: bytes, *, raw: bool) -> bytes | None:
+    """Return the 16 bytes of a digest; None if the text is none.
+
+    Args:
+        text: 32 hex digits, or the 16 bytes themselves.
+        raw: whether 16 bytes are allowed. In a line they would be any text of 16 characters.
+
+    Example:
+        >>> read_digest(b"5d41402abc4b2a76b9719d911017c592", raw=False)[:2]
+        b']A'
+    """
+    if raw and len(text) == _RAW:
+        return text
+    if len(text) != _HEX:
+        return None
+    try:
+        return binascii.unhexlify(text)
+    except ValueError:
+        return None
+
+
+class Receiver(UriFilter):
+    """A filter that an import fills."""
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The texts that tell the filter from others: its server, its prefix and its name."""
+        return self.server, self._session.keys.prefix, self.name
+
+    def condition(self) -> Condition:
+        """Return the filter's condition, which shows later whether it has lost items.
+
+        Raises:
+            UriFilterError: any of the tree in ``errors``.
+        """
+        return self._run(condition_of(self._session))
+
+    def take(self, items: list[bytes], *, digests: bool, retry: AnswerLost | None = None) -> list[bool]:
+        """Insert items; return for each whether it is new.
+
+        Args:
+            items: the items, or with ``digests`` their digests of 16 bytes.
+            digests: whether to insert digests as they are.
+            retry: the error that this method raised for the same items; their answers are asked for again.
+
+        Raises:
+            AnswerLost: the retries ran out, and items may have been inserted.
+            UriFilterError: any other of the tree in ``errors``.
+        """
+        digester = cast("Callable[[Sequence[object]], list[bytes]]", list) if digests else None
+        batch = flows.batch_of(self._session, "insert", items, retry, digester=digester)
+        with self._session.pending.hold(batch):
+            return INSERT_MANY.result(self._run(flows.resolve(self._session, batch)))
+
+
+class Import:
+    """One import of a source into a filter.
+
+    Attributes:
+        counts: the items so far, those of earlier runs included.
+        resumed: the number of items of earlier runs, which are not read again.
+        begun_anew: the reason why the import began anew although an earlier run had come some way; else empty.
+        can_resume: whether an interrupted import can go on where it stopped.
+
+    Args:
+        receiver: the filter.
+        source: the source.
+        bad: called with a message for each part of the source that is left out.
+        digests: whether the source's items are digests of the filter's own hash.
+        restart: whether to begin anew although an earlier run came some way.
+
+    Raises:
+        UriFilterError: any of the tree in ``errors``.
+
+    Example:
+        >>> with Receiver.open("news") as news, SetSource(b"spider:dupefilter") as fingerprints:
+        ...     moving = Import(news, fingerprints, print)
+        ...     for window in moving.windows():
+        ...         moving.insert(window)
+        ...     moving.finish()
+    """
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        source: Source,
+        bad: Callable[[str], None],
+        *,
+        digests: bool = False,
+        restart: bool = False,
+    ) -> None:
+        self._receiver, self._source, self._bad, self._digests = receiver, source, bad, digests
+        self.counts, self.resumed, self.begun_anew = Counts(), 0, ""
+        self._file = NoteFile((*receiver.identity, "digests" if digests else "items", *source.names))
+        self._state, self._condition, self._place = source.state(), receiver.condition(), None
+        self.can_resume = self._state is not None and bool(self._condition.run)
+        self._note: Note | None = None
+        self._unnoted = 0
+        if not restart:
+            self._resume()
+
+    def _resume(self) -> None:
+        note = self._file.read()
+        if note is None:
+            return
+        changed = "" if note.state == self._state else f"the source of the {self._source.noun}s has changed"
+        self.begun_anew = doubt(note, self._condition, self._receiver.config) or changed
+        if not self.begun_anew:
+            self._condition, self._place, self.counts = note.condition, note.place, replace(note.counts)
+            self.resumed = note.counts.items
+
+    def windows(self) -> Iterator[Window]:
+        """Yield the windows of the source that are not in the filter yet; pass each to ``insert``.
+
+        Raises:
+            UriFilterError: the source cannot be read.
+        """
+        return self._source.windows(self._place, self.report_bad)
+
+    def report_bad(self, message: str) -> None:
+        """Count a part of the source that is left out; report the first ones."""
+        self.counts.bad += 1
+        if self.counts.bad <= REPORTED:
+            self._bad(message)
+
+    def insert(self, window: Window) -> None:
+        """Insert the items of a window; after every fifth, note that they are in the filter.
+
+        Raises:
+            ValueError: digests are wanted, and the first window has none.
+            UriFilterError: any of the tree in ``errors``.
+        """
+        if window.begun_anew:
+            self.counts, self.resumed, self.begun_anew = Counts(), 0, window.begun_anew
+            self._state, self._condition, self._note = self._source.state(), self._receiver.condition(), None
+        items = self._read_digests(window.items) if self._digests else window.items
+        answers = persist(self._receiver.take, items, digests=self._digests)
+        self.counts.items += len(answers)
+        self.counts.new += sum(answers)
+        if self.can_resume and self._state is not None:
+            self._note = Note(self._condition, self._state, window.place, replace(self.counts))
+        self._unnoted += 1
+        if self._unnoted >= WINDOWS_A_NOTE or self.counts.items == len(items):  # the first one at once
+            self.keep()
+
+    def keep(self) -> None:
+        """Write down that all windows up to now are in the filter, so that a later import goes on there."""
+        self._unnoted = 0
+        if self._note is not None:
+            self._file.write(self._note)
+
+    def finish(self) -> None:
+        """Check that the filter has lost nothing meanwhile, once all windows are inserted; remove the note.
+
+        Raises:
+            UriFilterError: the filter may have lost items while the import ran.
+        """
+        done = Note(self._condition, {}, None, self.counts)
+        reason = loss(done, self._receiver.condition(), self._receiver.config)
+        self.can_resume = False
+        self._file.remove()
+        if reason:
+            text = f"while the import ran, {reason}; some of its items may be missing: give the same command again"
+            raise UriFilterError(f"filter {self._receiver.name!r}: {text}")
+
+    def _read_digests(self, items: list[bytes]) -> list[bytes]:
+        """Return the digests that items stand for; report and leave out those that are none."""
+        wanted = f"{_HEX} hex digits" + (f", or {_RAW} bytes" if self._source.raw else "")
+        read = [read_digest(item, raw=self._source.raw) for item in items]
+        if items and not self.counts.items and not any(read):
+            text = f"{_shown(items[0])} is no digest: a digest is {wanted}; other items are imported without --digests"
+            raise ValueError(text)
+        for item, digest in zip(items, read, strict=True):
+            if digest is None:
+                self.report_bad(f"{self._source.noun} {_shown(item)} is left out: a digest is {wanted}")
+        return [digest for digest in read if digest is not None]
+
+
+def _shown(item: bytes) -> str:
+    text = item[:SHOWN].decode(errors="backslashreplace")
+    return f"{text!r}{'…' if len(item) > SHOWN else ''} of {len(item)} bytes"

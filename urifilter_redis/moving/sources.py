@@ -1,0 +1,166 @@
+"""Sources of an import: a set in Redis, and the form that every source has."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from urifilter_redis.client import connect
+from urifilter_redis.engine.driver import drive
+from urifilter_redis.errors import UriFilterError
+from urifilter_redis.flows.importing import look_at_set, read_members
+from urifilter_redis.flows.items import WINDOW
+from urifilter_redis.protocol.keys import DEFAULT_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Self
+
+    from urifilter_redis.engine.steps import Timeouts
+
+__all__ = ["SetSource", "Source", "Window"]
+
+#: The COUNT of one SSCAN. A reply may have a few members more, which shall not need a further call.
+MEMBERS_A_SCAN = WINDOW - WINDOW // 50
+
+#: The place after the last members of a set.
+END = "end"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Some items of a source.
+
+    Attributes:
+        items: the items.
+        place: the place after them, as JSON.
+        done: the bytes before that place; None: bytes are not counted.
+        begun_anew: the reason why the source begins with this window once more; empty if it goes on.
+    """
+
+    items: list[bytes]
+    place: Any
+    done: int | None = None
+    begun_anew: str = ""
+
+
+class Source(Protocol):
+    """Items to import.
+
+    Attributes:
+        noun: the word for one item.
+        names: the texts that tell the source from others: its address and key, or its paths.
+        total: the number of its items, or of its bytes if they are counted; None: it is not known.
+        raw: whether an item may have any bytes, so that 16 bytes may be a digest.
+    """
+
+    noun: str
+    names: Sequence[str]
+    total: int | None
+    raw: bool
+
+    def state(self) -> dict[str, Any] | None:
+        """Return the source's state as JSON; None: it can be read once only, as a pipe.
+
+        While the state is the same, the source has the same items, and its places count.
+        """
+        ...
+
+    def windows(self, place: Any, bad: Callable[[str], None], /) -> Iterator[Window]:
+        """Yield the items of a source in windows, in memory that does not grow.
+
+        Args:
+            place: the place to begin after; None: the beginning.
+            bad: called with a message for each part that cannot be read.
+        """
+        ...
+
+
+class SetSource:
+    """The members of a set or sorted set in Redis. It is a context manager that closes itself.
+
+    A member that the set has from the beginning to the end of the reading is read at least once.
+
+    Attributes:
+        noun: ``member``.
+        names: the server's address and the key.
+        total: the number of members that the set had at the beginning.
+        raw: true.
+
+    Args:
+        key: the key.
+        redis: the server's address; None: ``URIFILTER_REDIS_URL``, else the embedded server.
+        timeouts: how long to wait for the server.
+
+    Raises:
+        UriFilterError: the key is missing, or is of another type; or this user may not run INFO.
+        ServerUnavailable: the server cannot be reached, or refuses a command.
+    """
+
+    noun = "member"
+    raw = True
+
+    def __init__(self, key: bytes, *, redis: str | None = None, timeouts: Timeouts | None = None) -> None:
+        self._connector, self._session = connect(None, redis, DEFAULT_PREFIX, timeouts)
+        self._key = key
+        try:
+            self._found = drive(look_at_set(self._session, key), self._connector)
+        except BaseException:
+            self.close()
+            raise
+        self.names: Sequence[str] = ("set", self._session.server, key.decode(errors="surrogateescape"))
+        self.total: int | None = self._found.size
+
+    def state(self) -> dict[str, Any]:
+        """Return the run of the server, the key's type and the number of members."""
+        return asdict(self._found)
+
+    def windows(self, place: Any, _: Callable[[str], None], /) -> Iterator[Window]:
+        """Yield the members after a cursor. If the server is restarted meanwhile, all members are yielded once more.
+
+        Raises:
+            UriFilterError: the set was deleted meanwhile.
+            ServerUnavailable: the server is away, or refuses a command.
+        """
+        if place == END:
+            return
+        anew = ""
+        with ThreadPoolExecutor(1, "urifilter-import") as thread:  # the next members are read while these are inserted
+            reading = thread.submit(self._read, str(place or "0"))
+            while True:
+                run, cursor, members = reading.result()
+                if run != self._found.run:
+                    self._look_again()
+                    anew = "the set's server was restarted"
+                    reading = thread.submit(self._read, "0")
+                    continue
+                last = cursor == "0"
+                if not last:
+                    reading = thread.submit(self._read, cursor)
+                if members or anew:
+                    yield Window(members, END if last else cursor, begun_anew=anew)
+                anew = ""
+                if last:
+                    break
+        self._look_again()
+
+    def _read(self, cursor: str) -> tuple[str, str, list[bytes]]:
+        return drive(read_members(self._session, self._found.kind, self._key, cursor, MEMBERS_A_SCAN), self._connector)
+
+    def _look_again(self) -> None:
+        """Learn the set's state anew. A set that was deleted meanwhile may have lost members before they were read."""
+        try:
+            self._found = drive(look_at_set(self._session, self._key), self._connector)
+        except UriFilterError as error:
+            raise type(error)(f"{error} (it was there when the import began)") from error
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._connector.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
