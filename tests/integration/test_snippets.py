@@ -8,8 +8,6 @@ import pytest
 from support.pages import LANGUAGES, PAGES, ROOT, Session, blocks_of
 from urifilter_redis.cli import main
 
-from urifilter_redis.http_api import ERROR_CODES
-
 #: The pages that a newcomer reads first; all others are slow tests.
 QUICK = ("README.md", "docs/tutorial.md")
 
@@ -100,10 +98,3 @@ def test_every_command_is_mentioned():
     readme = (ROOT / "README.md").read_text()
     for name in [*main.commands, "AsyncUriFilter", "AnswerLost", "SliceLost", "BadItem", "ConfigMismatch"]:
         assert re.search(rf"`{name}\b|urifilter {name}\b", readme), name
-
-
-def test_error_codes_of_the_service():
-    """The table has them all, as they are."""
-    rows = [f"| {int(meaning.status)} | `{code}` | {meaning.when} |" for code, meaning in ERROR_CODES.items()]
-    table = "\n".join(["| status | `error_code` | when |", "| --- | --- | --- |", *rows, ""])
-    assert table in (ROOT / "README.md").read_text()
