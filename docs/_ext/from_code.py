@@ -5,26 +5,23 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import click
 from sphinx.util.docutils import SphinxDirective
 from tables import TABLES
 
 from urifilter_redis.cli import main
 
 if TYPE_CHECKING:
-    import click
     from docutils import nodes
     from sphinx.application import Sphinx
 
 __all__ = ["setup"]
 
 #: What begins markup in reStructuredText, in which sphinx-click takes the help texts to be.
-_MARKUP = re.compile(r"([*`|\\]|_\b)")
+_MARKUP = re.compile(r"([*`|\\]|_(?!\w)|:(?=//))")
 
 #: The options of all commands, which the page shows once.
 _OF_ALL = {param.opts[-1] for param in main.params}
-
-#: Their variables.
-_VARIABLES = {param.envvar for param in main.params if param.envvar}
 
 
 class FromCode(SphinxDirective):
@@ -49,37 +46,38 @@ def _describe(_: Sphinx, __: click.Context, lines: list[str]) -> None:
     lines[:] = shown
 
 
-def _show_options(_: Sphinx, context: click.Context, lines: list[str]) -> None:
-    """Show the options of a command without those of all commands."""
-    shown, is_shown = [], True
-    for line in lines:
-        if line.startswith(".. option:: "):
-            names = re.findall(r"--?[\w-]+", line.partition("<")[0])
-            is_shown = context.parent is None or not _OF_ALL & set(names)
-        escaped = line if line.startswith((".. ", "    :")) else _MARKUP.sub(r"\\\1", line)
-        shown += [escaped] if is_shown else []
-    lines[:] = shown
+def _show_options(_: Sphinx, __: click.Context, lines: list[str]) -> None:
+    """Show the texts of options as they are."""
+    lines[:] = [line if line.startswith((".. ", "    :")) else _MARKUP.sub(r"\\\1", line) for line in lines]
 
 
-def _show_variables(_: Sphinx, context: click.Context, lines: list[str]) -> None:
-    """Show the variables of a command without those of all commands."""
-    if context.parent is not None and not {param.envvar for param in context.command.params} - {None} - _VARIABLES:
-        lines.clear()
+def _hide_options_of_all(group: click.Group) -> None:
+    """Have the options of all commands be shown once, of the whole group."""
+    for command in group.commands.values():
+        for param in command.params:
+            if isinstance(param, click.Option) and param.opts[-1] in _OF_ALL:
+                param.hidden, param.envvar = True, None
+        if isinstance(command, click.Group):
+            _hide_options_of_all(command)
 
 
-def _qualify(_: Sphinx, __: str, name: str, *rest: Any) -> tuple[str | None, str | None]:
-    """Name the class of the SDK's timeouts in full, because the library has one of the same name."""
+def _sign(_: Sphinx, kind: str, name: str, *rest: Any) -> tuple[str | None, str | None]:
+    """Name the class of timeouts in full, because the library and the SDK have one each.
+
+    Classes whose objects a caller only gets are shown without the arguments of their constructors.
+    """
     signature, answer = rest[-2:]
-    if name.startswith("urifilter_redis.sdk.") and signature:
-        signature = re.sub(r"(?<![\w.])Timeouts\b", "urifilter_redis.sdk.Timeouts", signature)
-    return signature, answer
+    if kind == "class" and name.count(".") == 1 and not name.endswith((".FilterSettings", ".Timeouts")):
+        return "", answer
+    package = "urifilter_redis.sdk" if name.startswith("urifilter_redis.sdk.") else "urifilter_redis"
+    return signature and re.sub(r"(?<![\w.])Timeouts\b", f"{package}.Timeouts", signature), answer
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Add the directive, and listen to autodoc and sphinx-click."""
     app.add_directive("from-code", FromCode)
-    app.connect("autodoc-process-signature", _qualify)
+    app.connect("autodoc-process-signature", _sign)
     app.connect("sphinx-click-process-description", _describe)
     app.connect("sphinx-click-process-options", _show_options)
-    app.connect("sphinx-click-process-envvars", _show_variables)
+    _hide_options_of_all(main)
     return {"parallel_read_safe": True}
