@@ -106,7 +106,7 @@ def add(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool, max_
     summary = Summary(name)
     with _open(options, name, yes=yes) as news, Signals() as signals:
         for _, items in _windows(files, summary, signals, quiet=quiet):
-            summary.count(_persist(news.insert_many, items, max_age=max_age))
+            summary.count(_persist(news.insert_ages, items, max_age=max_age))
         _finish(options, summary, _added(summary), news, quiet=quiet)
 
 
@@ -178,7 +178,7 @@ def check(
     asked = ExportedFilter(archive_file) if archive_file else _open(options, name, make=False)
     with asked, Signals() as signals:
         for lines, items in _windows(files, summary, signals, quiet=quiet or sys.stdout.isatty()):
-            ages = asked.contains_many(items, max_age=max_age)
+            ages = asked.ages(items, max_age=max_age)
             told = _json_lines(items, ages) if options.json else lines if only_new else map(_marked, lines, ages)
             output.add((line, b"") for line, age in zip(told, ages, strict=True) if not (only_new and age))
             with signals.allowed():
@@ -240,7 +240,7 @@ def _print_new(
     lines, items = window
     failed: UriFilterError | None = None
     try:
-        ages: list[int | None] = [*_persist(news.insert_many, items, max_age=max_age)]
+        ages: list[int | None] = [*_persist(news.insert_ages, items, max_age=max_age)]
     except UriFilterError as error:
         failed, ages = error, error.answers or []
     output.add((line, item) for line, item, age in zip(lines, items, ages, strict=False) if age == 0)

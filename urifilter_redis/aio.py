@@ -10,7 +10,9 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, It
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.archive.homes.opening import named_home
+from urifilter_redis.engine import methods
 from urifilter_redis.engine.async_driver import drive
+from urifilter_redis.engine.given import listed, opened_up
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow, Timeouts
 from urifilter_redis.engine.timekeeper import Timekeeper
@@ -21,7 +23,7 @@ from urifilter_redis.flows.info import FilterInfo, info, inserted
 from urifilter_redis.flows.timely import leave
 from urifilter_redis.flows.union import union
 from urifilter_redis.flows.upgrade import upgrade
-from urifilter_redis.opened import OpenedFilter
+from urifilter_redis.opened import OpenedFilter, Opening
 from urifilter_redis.protocol.config import FilterSettings, Settings
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.transport.addresses import Address
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
 
     import redis.asyncio as redis_asyncio
 
-    from urifilter_redis.engine.batch import Batch
+    from urifilter_redis.engine.given import Key
+    from urifilter_redis.engine.methods import Method
     from urifilter_redis.flows.checkpoint import Written
     from urifilter_redis.flows.rotation import Rotation
     from urifilter_redis.flows.upgrade import Upgraded
@@ -69,7 +72,7 @@ class AsyncUriFilter(OpenedFilter):
         return cls(connector, packed.session(), packed)
 
     @classmethod
-    async def create(  # noqa: PLR0913 - the settings of a filter
+    def create(  # noqa: PLR0913 - the settings of a filter
         cls,
         name: str,
         *,
@@ -81,7 +84,7 @@ class AsyncUriFilter(OpenedFilter):
         connections: int | None = None,
         rotate: str | None = None,
         **settings: Unpack[FilterSettings],
-    ) -> Self:
+    ) -> Opening[Self]:
         """Make a filter, or open it if it is there with the same settings.
 
         Args:
@@ -91,7 +94,8 @@ class AsyncUriFilter(OpenedFilter):
             layout: ``blocked`` (fast), ``classic`` (smallest) or ``counting`` (items can be removed; forever only).
             retention: ``forever``, ``growing``, ``ring`` or ``rolling``.
             slices: ring and rolling: the window in periods; an item expires that many rotations later.
-            period: ring and rolling: time between rotations: ``45s``, ``10m``, ``6h``, ``1d``, ``2w``, or seconds.
+            period: ring and rolling: time between rotations: ``45s``, ``10m``, ``6h``, ``1d``, ``2w``, seconds, or
+                a ``timedelta``.
             write: ring: ``newest`` (write one slice, test all) or ``all`` (write all slices, test one); None: newest.
             expire_after: ring and rolling: ``first-seen`` or ``last-seen``; None: first-seen.
             period_capacity: ring with write newest: the most new items of one period; None: 2 capacity / slices.
@@ -125,10 +129,10 @@ class AsyncUriFilter(OpenedFilter):
             3
         """
         flow = functools.partial(lifecycle.create, settings=Settings(**settings), large=large)
-        return await cls._begin(flow, name, redis, prefix, timeouts, archive, connections, rotate)
+        return Opening(cls._begin(flow, name, redis, prefix, timeouts, archive, connections, rotate))
 
     @classmethod
-    async def open(  # noqa: PLR0913 - where the filter is
+    def open(  # noqa: PLR0913 - where the filter is
         cls,
         name: str,
         *,
@@ -138,7 +142,7 @@ class AsyncUriFilter(OpenedFilter):
         timeouts: Timeouts | None = None,
         connections: int | None = None,
         rotate: str | None = None,
-    ) -> Self:
+    ) -> Opening[Self]:
         """Open a filter that exists in Redis or its archive.
 
         The filter is restored from the archive if Redis came back empty, in an older state, or without some slices.
@@ -169,7 +173,7 @@ class AsyncUriFilter(OpenedFilter):
             Traceback (most recent call last):
             urifilter_redis.errors.FilterNotFound: ...
         """
-        return await cls._begin(lifecycle.open_, name, redis, prefix, timeouts, archive, connections, rotate)
+        return Opening(cls._begin(lifecycle.open_, name, redis, prefix, timeouts, archive, connections, rotate))
 
     @classmethod
     async def _begin(  # noqa: PLR0913, PLR0917 - where the filter is
@@ -198,6 +202,10 @@ class AsyncUriFilter(OpenedFilter):
         return opened
 
     async def _run(self, flow: Flow[T]) -> T:
+        self._check_open()
+        return await self._drive(flow)
+
+    async def _drive(self, flow: Flow[T]) -> T:
         if self._unopened is not None:
             await self._connector.find()
             flow = self._opened_first(flow)
@@ -206,18 +214,19 @@ class AsyncUriFilter(OpenedFilter):
 
     async def _ask(
         self,
-        command: str,
-        uris: Sequence[object],
-        read: Callable[[Batch], T],
+        method: Method[T],
+        objects: Sequence[object],
         max_age: int | None = None,
         retry: UriFilterError | None = None,
+        key: Key = None,
     ) -> T:
-        """Ask about items; call ``read`` with the batch once it has all answers, and return its result."""
+        """Ask about items; return the method's result once all answers are there."""
+        self._check_open()
         if self._unopened is None:
             self._connector.check_loop()
-        batch = items.batch_of(self._session, command, uris, retry, max_age)
+        batch = items.question(self._session, method, objects, max_age, retry, key)
         with self._session.pending.hold(batch):
-            return read(await self._run(items.resolve(self._session, batch)))
+            return method.result(await self._drive(items.resolve(self._session, batch)))
 
     async def insert(self, uri: object, *, max_age: int | None = None, retry: UriFilterError | None = None) -> bool:
         """Insert an item; return whether it is new.
@@ -227,7 +236,8 @@ class AsyncUriFilter(OpenedFilter):
         Args:
             uri: a str, bytes or any JSON value.
             max_age: ring: an item that was seen only in slices older than this counts as new; None: any age is seen.
-            retry: the error that this method raised for the same item; its answer is asked for again.
+            retry: the error that this method, or another one that inserts, raised for the same item; its answer is
+                asked for again.
 
         Raises:
             BadItem: the item cannot be filtered.
@@ -242,20 +252,64 @@ class AsyncUriFilter(OpenedFilter):
             >>> await news.insert("https://example.com/a")
             False
         """
-        return await self._ask("insert", [uri], items.is_new, max_age, retry)
+        return await self._ask(methods.INSERT, [uri], max_age, retry)
 
     async def insert_many(
-        self, uris: Iterable[object], *, max_age: int | None = None, retry: UriFilterError | None = None
+        self,
+        uris: Iterable[Any],
+        *,
+        max_age: int | None = None,
+        retry: UriFilterError | None = None,
+        key: Key = None,
+    ) -> list[bool]:
+        """Insert items; return whether each is new.
+
+        True is answered exactly once for an item, over all processes. An item that is given twice is new once.
+
+        Args:
+            uris: any number of items; all are checked before any is sent. A column of Arrow, NumPy or pandas counts
+                as the list of its values.
+            max_age: ring: an item that was seen only in slices older than this counts as new; None: any age is seen.
+            retry: the error that this method, or another one that inserts, raised for the same items; only items
+                without an answer are asked again.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
+
+        Returns:
+            One bool an item, in the order of the items: True if it is new.
+
+        Raises:
+            BadItem: some items cannot be filtered; the error has their indices; nothing was inserted.
+            TypeError: one string was given instead of a list.
+            ValueError: this filter takes no such ``max_age``, or ``retry`` is the error of another call.
+            FilterFull: growing: the filter has the most slices that it can have.
+            AnswerLost: the retries ran out; ``answers`` has the answers that arrived, ``retry=`` asks for the others.
+            UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
+
+        Example:
+            >>> await news.insert_many(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
+            [True, True, False]
+        """
+        return await self._ask(methods.INSERT_MANY, listed(uris), max_age, retry, key)
+
+    async def insert_ages(
+        self,
+        uris: Iterable[Any],
+        *,
+        max_age: int | None = None,
+        retry: UriFilterError | None = None,
+        key: Key = None,
     ) -> list[int]:
         """Insert items; return the age of each.
 
         Age 0: the item is new. Age n: the item was seen, in the n-th newest slice (rolling: 1 in today, 2 before; ring
-        with write all: 1). An item that is given twice is new once.
+        with write all: 1). So 0, which counts as false, is the answer for a new item.
 
         Args:
-            uris: any number of items; all are checked before any is sent.
+            uris: any number of items; see ``insert_many``.
             max_age: ring: an item that was seen only in slices older than this counts as new; None: any age is seen.
-            retry: the error that this method raised for the same items; only items without an answer are asked again.
+            retry: the error that this method, or another one that inserts, raised for the same items; only items
+                without an answer are asked again.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
 
         Returns:
             One age an item, in the order of the items.
@@ -269,20 +323,27 @@ class AsyncUriFilter(OpenedFilter):
             UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
 
         Example:
-            >>> await news.insert_many(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
+            >>> await news.insert_ages(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
             [0, 0, 1]
         """
-        return await self._ask("insert", items.listed(uris), items.ages, max_age, retry)
+        return await self._ask(methods.INSERT_AGES, listed(uris), max_age, retry, key)
 
     async def unique(
-        self, uris: Iterable[object], *, max_age: int | None = None, retry: UriFilterError | None = None
-    ) -> list[Any]:
+        self,
+        uris: Iterable[T],
+        *,
+        max_age: int | None = None,
+        retry: UriFilterError | None = None,
+        key: Callable[[T], object] | None = None,
+    ) -> list[T]:
         """Insert items; return those that are new, in their order.
 
         Args:
-            uris: any number of items; all are checked before any is sent.
+            uris: any number of items; see ``insert_many``.
             max_age: ring: an item that was seen only in slices older than this counts as new; None: any age is seen.
-            retry: the error that this method raised for the same items; only items without an answer are asked again.
+            retry: the error that this method, or another one that inserts, raised for the same items; only items
+                without an answer are asked again.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
 
         Returns:
             The caller's own objects.
@@ -292,26 +353,35 @@ class AsyncUriFilter(OpenedFilter):
             TypeError: one string was given instead of a list.
             ValueError: this filter takes no such ``max_age``, or ``retry`` is the error of another call.
             FilterFull: growing: the filter has the most slices that it can have.
-            AnswerLost: the retries ran out; ``answers`` has the ages that arrived, ``retry=`` asks for the others.
+            AnswerLost: the retries ran out; ``answers`` has the answers that arrived, ``retry=`` asks for the others.
             UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
 
         Example:
             >>> await news.unique(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
             ['https://example.com/a', 'https://example.com/b']
+            >>> pages = [{"url": "https://example.com/c", "depth": 1}, {"url": "https://example.com/c", "depth": 2}]
+            >>> await news.unique(pages, key=lambda page: page["url"])
+            [{'url': 'https://example.com/c', 'depth': 1}]
         """
-        return await self._ask("insert", items.listed(uris), items.new_items, max_age, retry)
+        return await self._ask(methods.UNIQUE, listed(uris), max_age, retry, key)
 
-    async def __call__(self, uris: Iterable[object], *, max_age: int | None = None) -> list[Any]:
+    async def __call__(
+        self, uris: Iterable[T], *, max_age: int | None = None, key: Callable[[T], object] | None = None
+    ) -> list[T]:
         """Do as ``unique``.
 
         Example:
             >>> await news(["https://example.com/a"])
             ['https://example.com/a']
         """
-        return await self.unique(uris, max_age=max_age)
+        return await self.unique(uris, max_age=max_age, key=key)
 
     async def iter_unique(
-        self, uris: Iterable[T] | AsyncIterable[T], *, max_age: int | None = None
+        self,
+        uris: Iterable[T] | AsyncIterable[T],
+        *,
+        max_age: int | None = None,
+        key: Callable[[T], object] | None = None,
     ) -> AsyncIterator[T]:
         """Yield the new items of a stream of any length, in their order; memory is bounded.
 
@@ -322,11 +392,12 @@ class AsyncUriFilter(OpenedFilter):
         Args:
             uris: the stream, which may be asynchronous.
             max_age: ring: an item that was seen only in slices older than this counts as new; None: any age is seen.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
 
         Raises:
             BadItem: some items of a window cannot be filtered; nothing of the window was inserted.
             ValueError: this filter takes no such ``max_age``.
-            AnswerLost: the retries ran out; ``answers`` has the ages that arrived.
+            AnswerLost: the retries ran out; ``answers`` has the answers that arrived.
             UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
 
         Example:
@@ -338,12 +409,12 @@ class AsyncUriFilter(OpenedFilter):
             left: Iterator[Any] = iter(())
             failed: UriFilterError | None = None
             try:
-                left, failed = await self._insert_window(window, max_age)
+                left, failed = await self._insert_window(window, max_age, key)
                 for item in left:
                     yield item
             except BaseException:
                 if failed is None:
-                    await self.forget(left)
+                    await self._give_back(left, key)
                 else:  # the loop has ended with another error, so only ``unresolved`` can tell of this one
                     self._session.pending.keep(failed.batch)
                 raise
@@ -351,17 +422,26 @@ class AsyncUriFilter(OpenedFilter):
                 raise failed
 
     async def _insert_window(
-        self, window: Sequence[T], max_age: int | None
+        self, window: Sequence[T], max_age: int | None, key: Key
     ) -> tuple[Iterator[T], UriFilterError | None]:
         """Insert items; return those that are known to be new, and the error that left others without an answer."""
-        batch = items.batch_of(self._session, "insert", window, max_age=max_age)
+        self._check_open()
+        batch = items.question(self._session, methods.UNIQUE, window, max_age, key=key)
         with self._session.pending.hold(batch):
             failed = None
             try:
-                await self._run(items.resolve(self._session, batch))
+                await self._drive(items.resolve(self._session, batch))
             except UriFilterError as error:
                 failed = error
-            return iter(items.new_items(batch)), failed
+            return iter(methods.UNIQUE.result(batch)), failed
+
+    async def _give_back(self, objects: Iterator[Any], key: Key) -> None:
+        """Forget new items that were not yielded, also in a filter that was closed: a generator may end later."""
+        batch = items.question(self._session, methods.FORGET, list(objects), key=key)
+        with self._session.pending.hold(batch):
+            await self._drive(items.resolve(self._session, batch))
+        if self._closed:
+            await self._connector.close()
 
     async def contains(self, uri: object, *, max_age: int | None = None) -> bool:
         """Whether an item was seen; nothing is inserted.
@@ -379,14 +459,40 @@ class AsyncUriFilter(OpenedFilter):
             >>> await news.contains("https://example.com/a")
             False
         """
-        return await self._ask("contains", [uri], items.is_seen, max_age)
+        return await self._ask(methods.CONTAINS, [uri], max_age)
 
-    async def contains_many(self, uris: Iterable[object], *, max_age: int | None = None) -> list[int]:
-        """Return the age of each item without inserting: 0 for not seen, else as ``insert_many``.
+    async def contains_many(self, uris: Iterable[Any], *, max_age: int | None = None, key: Key = None) -> list[bool]:
+        """Return whether each item was seen; nothing is inserted.
 
         Args:
-            uris: any number of items.
+            uris: any number of items; see ``insert_many``.
             max_age: ring: look only at so many of the newest slices; None: at all.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
+
+        Returns:
+            One bool an item, in the order of the items: True if it was seen.
+
+        Raises:
+            BadItem: some items cannot be filtered; the error has their indices.
+            TypeError: one string was given instead of a list.
+            ValueError: this filter takes no such ``max_age``.
+            UriFilterError: any other of the tree in ``errors``.
+
+        Example:
+            >>> await news.insert("https://example.com/a")
+            True
+            >>> await news.contains_many(["https://example.com/a", "https://example.com/b"])
+            [True, False]
+        """
+        return await self._ask(methods.CONTAINS_MANY, listed(uris), max_age, None, key)
+
+    async def ages(self, uris: Iterable[Any], *, max_age: int | None = None, key: Key = None) -> list[int]:
+        """Return the age of each item without inserting: 0 for not seen, else as ``insert_ages``.
+
+        Args:
+            uris: any number of items; see ``insert_many``.
+            max_age: ring: look only at so many of the newest slices; None: at all.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
 
         Returns:
             One age an item, in the order of the items.
@@ -400,17 +506,18 @@ class AsyncUriFilter(OpenedFilter):
         Example:
             >>> await news.insert("https://example.com/a")
             True
-            >>> await news.contains_many(["https://example.com/a", "https://example.com/b"])
+            >>> await news.ages(["https://example.com/a", "https://example.com/b"])
             [1, 0]
         """
-        return await self._ask("contains", items.listed(uris), items.ages, max_age)
+        return await self._ask(methods.AGES, listed(uris), max_age, None, key)
 
-    async def forget(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[bool]:
+    async def forget(self, uris: Iterable[Any], *, retry: UriFilterError | None = None, key: Key = None) -> list[bool]:
         """Make items new again; return whether each was there.
 
         Args:
             uris: any number of items.
             retry: the error that this method raised for the same items; only items without an answer are asked again.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
 
         Raises:
             BadItem: some items cannot be filtered; the error has their indices; nothing was forgotten.
@@ -427,9 +534,9 @@ class AsyncUriFilter(OpenedFilter):
             >>> await news.insert("https://example.com/a")
             True
         """
-        return await self._ask("forget", items.listed(uris), items.truths, retry=retry)
+        return await self._ask(methods.FORGET, listed(uris), None, retry, key)
 
-    async def remove(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[bool]:
+    async def remove(self, uris: Iterable[Any], *, retry: UriFilterError | None = None, key: Key = None) -> list[bool]:
         """Take items out again, layout counting only; return whether each was there.
 
         Remove only items that certainly were inserted. The filter notices most others. Removing an unnoticed one makes
@@ -438,6 +545,7 @@ class AsyncUriFilter(OpenedFilter):
         Args:
             uris: any number of items.
             retry: the error that this method raised for the same items; only items without an answer are asked again.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
 
         Raises:
             BadItem: some items cannot be filtered; the error has their indices; nothing was removed.
@@ -452,7 +560,7 @@ class AsyncUriFilter(OpenedFilter):
             >>> await counted.remove(["https://example.com/a"])
             [True]
         """
-        return await self._ask("remove", items.listed(uris), items.truths, retry=retry)
+        return await self._ask(methods.REMOVE, listed(uris), None, retry, key)
 
     async def checkpoint_age(self) -> float:
         """Return the seconds since the last checkpoint of any shard began; infinity without a known one.
@@ -644,15 +752,17 @@ class AsyncUriFilter(OpenedFilter):
         Example:
             >>> await news.close()
         """
+        self._closed = True
         try:
             with contextlib.suppress(UriFilterError):  # nothing can be sent from another loop than the connections'
                 await drive(leave(self._session), self._connector)
             if self._session.home is not None:
-                await self._run(self._session.home.close())
+                await self._drive(self._session.home.close())
         finally:
             await self._connector.close()
 
     async def __aenter__(self) -> Self:
+        self._check_open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -662,7 +772,7 @@ class AsyncUriFilter(OpenedFilter):
 async def _windows(uris: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[list[T]]:
     """Cut a stream into lists of ``items.WINDOW`` items."""
     if not isinstance(uris, AsyncIterable):
-        items.check_many(uris)
+        uris = opened_up(uris)
         stream = iter(uris)
         while window := list(itertools.islice(stream, items.WINDOW)):
             yield window

@@ -7,7 +7,9 @@ import itertools
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.archive.homes.opening import named_home
+from urifilter_redis.engine import methods
 from urifilter_redis.engine.driver import drive
+from urifilter_redis.engine.given import listed, opened_up
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow, Timeouts
 from urifilter_redis.engine.timekeeper import Timekeeper
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
 
     import redis as redis_py
 
-    from urifilter_redis.engine.batch import Batch
+    from urifilter_redis.engine.given import Key
+    from urifilter_redis.engine.methods import Method
     from urifilter_redis.flows.checkpoint import Written
     from urifilter_redis.flows.rotation import Rotation
     from urifilter_redis.flows.upgrade import Upgraded
@@ -113,7 +116,8 @@ class UriFilter(OpenedFilter):
             layout: ``blocked`` (fast), ``classic`` (smallest) or ``counting`` (items can be removed; forever only).
             retention: ``forever``, ``growing``, ``ring`` or ``rolling``.
             slices: ring and rolling: the window in periods; an item expires that many rotations later.
-            period: ring and rolling: time between rotations: ``45s``, ``10m``, ``6h``, ``1d``, ``2w``, or seconds.
+            period: ring and rolling: time between rotations: ``45s``, ``10m``, ``6h``, ``1d``, ``2w``, seconds, or
+                a ``timedelta``.
             write: ring: ``newest`` (write one slice, test all) or ``all`` (write all slices, test one); None: newest.
             expire_after: ring and rolling: ``first-seen`` or ``last-seen``; None: first-seen.
             period_capacity: ring with write newest: the most new items of one period; None: 2 capacity / slices.
@@ -205,21 +209,26 @@ class UriFilter(OpenedFilter):
         return opened
 
     def _run(self, flow: Flow[T]) -> T:
+        self._check_open()
+        return self._drive(flow)
+
+    def _drive(self, flow: Flow[T]) -> T:
         flow = flow if self._unopened is None else self._opened_first(flow)
         return drive(flow, self._connector, self._session.check)
 
     def _ask(
         self,
-        command: str,
-        uris: Sequence[object],
-        read: Callable[[Batch], T],
+        method: Method[T],
+        objects: Sequence[object],
         max_age: int | None = None,
         retry: UriFilterError | None = None,
+        key: Key = None,
     ) -> T:
-        """Ask about items; call ``read`` with the batch once it has all answers, and return its result."""
-        batch = items.batch_of(self._session, command, uris, retry, max_age)
+        """Ask about items; return the method's result once all answers are there."""
+        self._check_open()
+        batch = items.question(self._session, method, objects, max_age, retry, key)
         with self._session.pending.hold(batch):
-            return read(self._run(items.resolve(self._session, batch)))
+            return method.result(self._drive(items.resolve(self._session, batch)))
 
     def insert(self, uri: object, *, max_age: int | None = None, retry: UriFilterError | None = None) -> bool:
         """Insert an item; return whether it is new.
@@ -229,7 +238,8 @@ class UriFilter(OpenedFilter):
         Args:
             uri: a str, bytes or any JSON value.
             max_age: ring: an item that was seen only in slices older than this counts as new; None: any age is seen.
-            retry: the error that this method raised for the same item; its answer is asked for again.
+            retry: the error that this method, or another one that inserts, raised for the same item; its answer is
+                asked for again.
 
         Raises:
             BadItem: the item cannot be filtered.
@@ -244,20 +254,64 @@ class UriFilter(OpenedFilter):
             >>> news.insert("https://example.com/a")
             False
         """
-        return self._ask("insert", [uri], items.is_new, max_age, retry)
+        return self._ask(methods.INSERT, [uri], max_age, retry)
 
     def insert_many(
-        self, uris: Iterable[object], *, max_age: int | None = None, retry: UriFilterError | None = None
+        self,
+        uris: Iterable[Any],
+        *,
+        max_age: int | None = None,
+        retry: UriFilterError | None = None,
+        key: Key = None,
+    ) -> list[bool]:
+        """Insert items; return whether each is new.
+
+        True is answered exactly once for an item, over all processes. An item that is given twice is new once.
+
+        Args:
+            uris: any number of items; all are checked before any is sent. A column of Arrow, NumPy or pandas counts
+                as the list of its values.
+            max_age: ring: an item that was seen only in slices older than this counts as new; None: any age is seen.
+            retry: the error that this method, or another one that inserts, raised for the same items; only items
+                without an answer are asked again.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
+
+        Returns:
+            One bool an item, in the order of the items: True if it is new.
+
+        Raises:
+            BadItem: some items cannot be filtered; the error has their indices; nothing was inserted.
+            TypeError: one string was given instead of a list.
+            ValueError: this filter takes no such ``max_age``, or ``retry`` is the error of another call.
+            FilterFull: growing: the filter has the most slices that it can have.
+            AnswerLost: the retries ran out; ``answers`` has the answers that arrived, ``retry=`` asks for the others.
+            UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
+
+        Example:
+            >>> news.insert_many(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
+            [True, True, False]
+        """
+        return self._ask(methods.INSERT_MANY, listed(uris), max_age, retry, key)
+
+    def insert_ages(
+        self,
+        uris: Iterable[Any],
+        *,
+        max_age: int | None = None,
+        retry: UriFilterError | None = None,
+        key: Key = None,
     ) -> list[int]:
         """Insert items; return the age of each.
 
         Age 0: the item is new. Age n: the item was seen, in the n-th newest slice (rolling: 1 in today, 2 before; ring
-        with write all: 1). An item that is given twice is new once.
+        with write all: 1). So 0, which counts as false, is the answer for a new item.
 
         Args:
-            uris: any number of items; all are checked before any is sent.
+            uris: any number of items; see ``insert_many``.
             max_age: ring: an item that was seen only in slices older than this counts as new; None: any age is seen.
-            retry: the error that this method raised for the same items; only items without an answer are asked again.
+            retry: the error that this method, or another one that inserts, raised for the same items; only items
+                without an answer are asked again.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
 
         Returns:
             One age an item, in the order of the items.
@@ -271,20 +325,27 @@ class UriFilter(OpenedFilter):
             UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
 
         Example:
-            >>> news.insert_many(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
+            >>> news.insert_ages(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
             [0, 0, 1]
         """
-        return self._ask("insert", items.listed(uris), items.ages, max_age, retry)
+        return self._ask(methods.INSERT_AGES, listed(uris), max_age, retry, key)
 
     def unique(
-        self, uris: Iterable[object], *, max_age: int | None = None, retry: UriFilterError | None = None
-    ) -> list[Any]:
+        self,
+        uris: Iterable[T],
+        *,
+        max_age: int | None = None,
+        retry: UriFilterError | None = None,
+        key: Callable[[T], object] | None = None,
+    ) -> list[T]:
         """Insert items; return those that are new, in their order.
 
         Args:
-            uris: any number of items; all are checked before any is sent.
+            uris: any number of items; see ``insert_many``.
             max_age: ring: an item that was seen only in slices older than this counts as new; None: any age is seen.
-            retry: the error that this method raised for the same items; only items without an answer are asked again.
+            retry: the error that this method, or another one that inserts, raised for the same items; only items
+                without an answer are asked again.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
 
         Returns:
             The caller's own objects.
@@ -294,25 +355,32 @@ class UriFilter(OpenedFilter):
             TypeError: one string was given instead of a list.
             ValueError: this filter takes no such ``max_age``, or ``retry`` is the error of another call.
             FilterFull: growing: the filter has the most slices that it can have.
-            AnswerLost: the retries ran out; ``answers`` has the ages that arrived, ``retry=`` asks for the others.
+            AnswerLost: the retries ran out; ``answers`` has the answers that arrived, ``retry=`` asks for the others.
             UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
 
         Example:
             >>> news.unique(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
             ['https://example.com/a', 'https://example.com/b']
+            >>> pages = [{"url": "https://example.com/c", "depth": 1}, {"url": "https://example.com/c", "depth": 2}]
+            >>> news.unique(pages, key=lambda page: page["url"])
+            [{'url': 'https://example.com/c', 'depth': 1}]
         """
-        return self._ask("insert", items.listed(uris), items.new_items, max_age, retry)
+        return self._ask(methods.UNIQUE, listed(uris), max_age, retry, key)
 
-    def __call__(self, uris: Iterable[object], *, max_age: int | None = None) -> list[Any]:
+    def __call__(
+        self, uris: Iterable[T], *, max_age: int | None = None, key: Callable[[T], object] | None = None
+    ) -> list[T]:
         """Do as ``unique``.
 
         Example:
             >>> news(["https://example.com/a"])
             ['https://example.com/a']
         """
-        return self.unique(uris, max_age=max_age)
+        return self.unique(uris, max_age=max_age, key=key)
 
-    def iter_unique(self, uris: Iterable[T], *, max_age: int | None = None) -> Iterator[T]:
+    def iter_unique(
+        self, uris: Iterable[T], *, max_age: int | None = None, key: Callable[[T], object] | None = None
+    ) -> Iterator[T]:
         """Yield the new items of a stream of any length, in their order; memory is bounded.
 
         Items are inserted in windows of some thousand. If the loop ends early, the new items that were inserted and not
@@ -322,11 +390,12 @@ class UriFilter(OpenedFilter):
         Args:
             uris: the stream.
             max_age: ring: an item that was seen only in slices older than this counts as new; None: any age is seen.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
 
         Raises:
             BadItem: some items of a window cannot be filtered; nothing of the window was inserted.
             ValueError: this filter takes no such ``max_age``.
-            AnswerLost: the retries ran out; ``answers`` has the ages that arrived.
+            AnswerLost: the retries ran out; ``answers`` has the answers that arrived.
             UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
 
         Example:
@@ -334,33 +403,43 @@ class UriFilter(OpenedFilter):
             >>> list(news.iter_unique(lines))
             ['https://example.com/0', 'https://example.com/1', 'https://example.com/2']
         """
-        items.check_many(uris)
-        stream = iter(uris)
+        stream = iter(opened_up(uris))
         while window := list(itertools.islice(stream, items.WINDOW)):
             left: Iterator[Any] = iter(())
             failed: UriFilterError | None = None
             try:
-                left, failed = self._insert_window(window, max_age)
+                left, failed = self._insert_window(window, max_age, key)
                 yield from left
             except BaseException:
                 if failed is None:
-                    self.forget(left)
+                    self._give_back(left, key)
                 else:  # the loop has ended with another error, so only ``unresolved`` can tell of this one
                     self._session.pending.keep(failed.batch)
                 raise
             if failed is not None:
                 raise failed
 
-    def _insert_window(self, window: Sequence[T], max_age: int | None) -> tuple[Iterator[T], UriFilterError | None]:
+    def _insert_window(
+        self, window: Sequence[T], max_age: int | None, key: Key
+    ) -> tuple[Iterator[T], UriFilterError | None]:
         """Insert items; return those that are known to be new, and the error that left others without an answer."""
-        batch = items.batch_of(self._session, "insert", window, max_age=max_age)
+        self._check_open()
+        batch = items.question(self._session, methods.UNIQUE, window, max_age, key=key)
         with self._session.pending.hold(batch):
             failed = None
             try:
-                self._run(items.resolve(self._session, batch))
+                self._drive(items.resolve(self._session, batch))
             except UriFilterError as error:
                 failed = error
-            return iter(items.new_items(batch)), failed
+            return iter(methods.UNIQUE.result(batch)), failed
+
+    def _give_back(self, objects: Iterator[Any], key: Key) -> None:
+        """Forget new items that were not yielded, also in a filter that was closed: a generator may end later."""
+        batch = items.question(self._session, methods.FORGET, list(objects), key=key)
+        with self._session.pending.hold(batch):
+            self._drive(items.resolve(self._session, batch))
+        if self._closed:
+            self._connector.close()
 
     def contains(self, uri: object, *, max_age: int | None = None) -> bool:
         """Whether an item was seen; nothing is inserted.
@@ -378,14 +457,40 @@ class UriFilter(OpenedFilter):
             >>> news.contains("https://example.com/a")
             False
         """
-        return self._ask("contains", [uri], items.is_seen, max_age)
+        return self._ask(methods.CONTAINS, [uri], max_age)
 
-    def contains_many(self, uris: Iterable[object], *, max_age: int | None = None) -> list[int]:
-        """Return the age of each item without inserting: 0 for not seen, else as ``insert_many``.
+    def contains_many(self, uris: Iterable[Any], *, max_age: int | None = None, key: Key = None) -> list[bool]:
+        """Return whether each item was seen; nothing is inserted.
 
         Args:
-            uris: any number of items.
+            uris: any number of items; see ``insert_many``.
             max_age: ring: look only at so many of the newest slices; None: at all.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
+
+        Returns:
+            One bool an item, in the order of the items: True if it was seen.
+
+        Raises:
+            BadItem: some items cannot be filtered; the error has their indices.
+            TypeError: one string was given instead of a list.
+            ValueError: this filter takes no such ``max_age``.
+            UriFilterError: any other of the tree in ``errors``.
+
+        Example:
+            >>> news.insert("https://example.com/a")
+            True
+            >>> news.contains_many(["https://example.com/a", "https://example.com/b"])
+            [True, False]
+        """
+        return self._ask(methods.CONTAINS_MANY, listed(uris), max_age, None, key)
+
+    def ages(self, uris: Iterable[Any], *, max_age: int | None = None, key: Key = None) -> list[int]:
+        """Return the age of each item without inserting: 0 for not seen, else as ``insert_ages``.
+
+        Args:
+            uris: any number of items; see ``insert_many``.
+            max_age: ring: look only at so many of the newest slices; None: at all.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
 
         Returns:
             One age an item, in the order of the items.
@@ -399,20 +504,31 @@ class UriFilter(OpenedFilter):
         Example:
             >>> news.insert("https://example.com/a")
             True
-            >>> news.contains_many(["https://example.com/a", "https://example.com/b"])
+            >>> news.ages(["https://example.com/a", "https://example.com/b"])
             [1, 0]
         """
-        return self._ask("contains", items.listed(uris), items.ages, max_age)
+        return self._ask(methods.AGES, listed(uris), max_age, None, key)
 
     def __contains__(self, uri: Hashable) -> bool:
         return self.contains(uri)
 
-    def forget(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[bool]:
+    def __len__(self) -> int:
+        """Return how many items were answered "new" and have not expired, as ``inserted`` does.
+
+        It asks the server once, for a small field of each shard. ``bool(news)`` is True and asks nothing.
+        """
+        return self.inserted()
+
+    def __bool__(self) -> bool:
+        return True
+
+    def forget(self, uris: Iterable[Any], *, retry: UriFilterError | None = None, key: Key = None) -> list[bool]:
         """Make items new again; return whether each was there.
 
         Args:
             uris: any number of items.
             retry: the error that this method raised for the same items; only items without an answer are asked again.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
 
         Raises:
             BadItem: some items cannot be filtered; the error has their indices; nothing was forgotten.
@@ -429,9 +545,9 @@ class UriFilter(OpenedFilter):
             >>> news.insert("https://example.com/a")
             True
         """
-        return self._ask("forget", items.listed(uris), items.truths, retry=retry)
+        return self._ask(methods.FORGET, listed(uris), None, retry, key)
 
-    def remove(self, uris: Iterable[object], *, retry: UriFilterError | None = None) -> list[bool]:
+    def remove(self, uris: Iterable[Any], *, retry: UriFilterError | None = None, key: Key = None) -> list[bool]:
         """Take items out again, layout counting only; return whether each was there.
 
         Remove only items that certainly were inserted. The filter notices most others. Removing an unnoticed one makes
@@ -440,6 +556,7 @@ class UriFilter(OpenedFilter):
         Args:
             uris: any number of items.
             retry: the error that this method raised for the same items; only items without an answer are asked again.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
 
         Raises:
             BadItem: some items cannot be filtered; the error has their indices; nothing was removed.
@@ -454,7 +571,7 @@ class UriFilter(OpenedFilter):
             >>> counted.remove(["https://example.com/a"])
             [True]
         """
-        return self._ask("remove", items.listed(uris), items.truths, retry=retry)
+        return self._ask(methods.REMOVE, listed(uris), None, retry, key)
 
     def checkpoint_age(self) -> float:
         """Return the seconds since the last checkpoint of any shard began; infinity without a known one.
@@ -646,12 +763,14 @@ class UriFilter(OpenedFilter):
         Example:
             >>> news.close()
         """
+        self._closed = True
         try:
             drive(leave(self._session), self._connector)
         finally:
             _close(self._session, self._connector)
 
     def __enter__(self) -> Self:
+        self._check_open()
         return self
 
     def __exit__(self, *_: object) -> None:

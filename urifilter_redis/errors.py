@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Self
 
 __all__ = [
@@ -67,7 +67,17 @@ class Answering(Protocol):
 
     @property
     def items(self) -> Sequence[object]:
-        """The items, in the caller's order."""
+        """The items, or the objects that a key makes items of, in the caller's order."""
+        ...
+
+    @property
+    def key(self) -> Callable[[Any], object] | None:
+        """The function that makes an item of each object; None if the objects are the items."""
+        ...
+
+    @property
+    def term(self) -> Callable[[int], int]:
+        """The function that makes an answer, in the terms of the caller's method, of a script's answer."""
         ...
 
 
@@ -77,6 +87,8 @@ class Past:
 
     answers: list[int | None]
     items: list[object]
+    key: None = None
+    term: Callable[[int], int] = int
 
 
 class UriFilterError(Exception):
@@ -88,8 +100,10 @@ class UriFilterError(Exception):
     Attributes:
         batch: the items and answers of the call that failed, from which ``retry=error`` goes on; None if the call is
             not about items, or nothing was sent.
-        answers: the answers that arrived before the error, one per item of the call; None in place of each answer
-            that did not arrive. The whole is None without a batch.
+        term: makes an answer, in the terms of the method that raised the error, of a script's answer.
+        answers: the answers that arrived before the error, one per item of the call, in the terms of the method that
+            raised it: ``insert_many`` and ``unique`` have True for new, ``insert_ages`` has ages; None in place of each
+            answer that did not arrive. The whole is None without a batch.
         items: the items of the call, in the caller's order; None without a batch.
 
     Example:
@@ -101,11 +115,14 @@ class UriFilterError(Exception):
     """
 
     batch: Answering | None = None
+    term: Callable[[int], int] = int
 
     @property
     def answers(self) -> list[int | None] | None:
         """The answers that arrived, None in place of each other one; None if the call has no batch."""
-        return None if self.batch is None else list(self.batch.answers)
+        if self.batch is None:
+            return None
+        return [None if each is None else self.term(each) for each in self.batch.answers]
 
     @property
     def items(self) -> Sequence[object] | None:
@@ -115,7 +132,8 @@ class UriFilterError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         state = dict(self.__dict__)
         if self.batch is not None:
-            state["batch"] = Past(list(self.batch.answers), list(map(_plain, self.batch.items)))
+            key = self.batch.key
+            state["batch"] = Past(list(self.batch.answers), [_plain(each, key) for each in self.batch.items])
         return _made_again, (type(self), self.args), state
 
     def __copy__(self) -> Self:
@@ -132,8 +150,11 @@ def _made_again(kind: type[E], args: tuple[object, ...]) -> E:
     return kind.__new__(kind, *args)
 
 
-def _plain(item: object) -> object:
-    """Return an item that goes through pickle, equal to one that a caller gave: of a parser's own kind of str, say."""
+def _plain(item: object, key: Callable[[Any], object] | None = None) -> object:
+    """Return an item that goes through pickle, equal to one that a caller gave: of a parser's own kind of str, say.
+
+    An object that does not go through pickle is replaced by the item that ``key`` makes of it.
+    """
     if isinstance(item, str):
         return str.__str__(item)
     if isinstance(item, bytes):
@@ -141,7 +162,7 @@ def _plain(item: object) -> object:
     try:
         pickle.dumps(item)
     except Exception:  # noqa: BLE001 - whatever an object of the caller's raises; it was JSON when it was filtered
-        return json.loads(json.dumps(item))
+        return json.loads(json.dumps(item)) if key is None else _plain(key(item))
     return item
 
 

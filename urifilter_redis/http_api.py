@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from urifilter_redis.bloom.encoding import number_in_json
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -127,7 +129,7 @@ ERROR_CODES: Mapping[str, Meaning] = {
     "filter_full": Meaning(HTTPStatus.INSUFFICIENT_STORAGE, "a growing filter reached its last possible slice"),
 }
 
-_WRITE = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_WRITE = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=number_in_json)
 
 
 def write_json(value: object) -> bytes:

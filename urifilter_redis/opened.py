@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.flows.items import unresolved
@@ -10,8 +11,8 @@ from urifilter_redis.flows.lifecycle import open_
 from urifilter_redis.packed import PackedFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, Self
+    from collections.abc import Callable, Generator
+    from typing import Self
 
     from urifilter_redis.engine.session import Restored, Session
     from urifilter_redis.engine.steps import Flow
@@ -19,10 +20,39 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.config import Config, FilterSettings
     from urifilter_redis.protocol.meta import View
 
-__all__ = ["OpenedFilter"]
+__all__ = ["OpenedFilter", "Opening"]
 
 
 T = TypeVar("T")
+
+
+class Opening(Coroutine[Any, Any, T]):
+    """The coroutine that opens an asyncio client, which ``async with`` takes without ``await``, too."""
+
+    def __init__(self, opening: Coroutine[Any, Any, T]) -> None:
+        self._opening = opening
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._opening.__await__()
+
+    async def __aenter__(self) -> T:
+        self._opened = await self._opening
+        return self._opened
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._opened.close()  # type: ignore[attr-defined]
+
+    def send(self, value: Any) -> Any:
+        """Go on, as a coroutine."""
+        return self._opening.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Raise an error in the coroutine."""
+        return self._opening.throw(*error)
+
+    def close(self) -> None:
+        """End the coroutine."""
+        self._opening.close()
 
 
 class OpenedFilter:
@@ -32,9 +62,15 @@ class OpenedFilter:
     """
 
     _asynchronous = False
+    _closed = False
 
     def __init__(self, connector: Any, session: Session, unopened: PackedFilter | None = None) -> None:
         self._connector, self._session, self._unopened = connector, session, unopened
+
+    def __repr__(self) -> str:
+        config = self._session.config
+        state = "closed" if self._closed else f"{config.layout}, {config.retention}"
+        return f"<{type(self).__name__} {self.name} on {self.server}: {state}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._unpacked, (self._packed().without_secrets(),)
@@ -49,6 +85,15 @@ class OpenedFilter:
     def _unpacked(cls, packed: PackedFilter) -> Self:
         """Make the filter, not opened yet; nothing is connected."""
         raise NotImplementedError
+
+    def _check_open(self) -> None:
+        """Check that the filter was not closed.
+
+        Raises:
+            ValueError: it was, as a closed file has it.
+        """
+        if self._closed:
+            raise ValueError(f"filter {self.name!r} is closed: open it again")
 
     def _packed(self) -> PackedFilter:
         return self._unopened or PackedFilter.of(self._session, self._connector.packed(), self._connector.connections)

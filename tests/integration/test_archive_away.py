@@ -87,8 +87,8 @@ def items(epoch):
 
 def check(news, last):
     """The filter has turned from an epoch: what is in its window is seen, and what is not is new."""
-    assert 0 not in news.contains_many([*items(last), *items(max(0, last - 1))])
-    assert set(news.contains_many(items(last - 2))) == {0}
+    assert 0 not in news.ages([*items(last), *items(max(0, last - 1))])
+    assert set(news.ages(items(last - 2))) == {0}
 
 
 def test_rotation(redis70, folder, disk):
@@ -154,7 +154,7 @@ def test_checkpoint_at_each_step(redis70, folder, disk, steps):
         admin.flushall()
     with UriFilter.open("news", redis=redis70.url, archive=folder) as news:
         assert news.restored.problems == ()
-        assert 0 not in news.contains_many(seen)
+        assert 0 not in news.ages(seen)
     leftovers(folder)
     sound(folder)
 
@@ -182,7 +182,7 @@ def test_restore_at_each_step(redis70, folder, disk, steps):
                     admin.hset(key, "restored", 0)
             with UriFilter.open("news", redis=redis70.url, archive=folder) as news:
                 assert news.restored is None or news.restored.problems == ()
-                assert 0 not in news.contains_many([*items(0), *items(1)])
+                assert 0 not in news.ages([*items(0), *items(1)])
                 assert (news.epoch(), news.info().phase) == (2, "idle")
             if reached:
                 break

@@ -107,8 +107,8 @@ def look(server, archive, name, *, also=()):
         admin.flushall()
         try:
             with UriFilter.open(name, redis=server.url, archive=archive.as_uri()) as opened:
-                assert 0 not in opened.contains_many([*FIRST, *also])
-                assert not any(opened.contains_many(NEVER))
+                assert 0 not in opened.ages([*FIRST, *also])
+                assert not any(opened.ages(NEVER))
                 assert opened.info().phase == "idle"
                 return opened.restored
         except UriFilterError as error:
@@ -492,10 +492,10 @@ def test_lying_slice(name, epoch, copied, redis70):
     assert any(f"slice {epoch} " in problem for problem in restored.problems)
     with UriFilter.open("rolling", redis=redis70.url, archive=archive.as_uri()) as opened:
         turned = opened.rotate().epoch
-        assert 0 not in opened.contains_many([*FIRST, *SECOND])
+        assert 0 not in opened.ages([*FIRST, *SECOND])
         while turned < 8:
             turned = opened.rotate().epoch
-        assert not any(opened.contains_many([*FIRST, *SECOND]))
+        assert not any(opened.ages([*FIRST, *SECOND]))
     drop_others(archive, "rolling")
     leftovers(archive.as_uri())
 
@@ -605,7 +605,7 @@ def test_damaged_export(name, made, tmp_path, data):
     harmless = flip_or_cut(data, path) == "flip"
     for some, seen in ((FIRST, True), (NEVER, False)):
         with contextlib.suppress(ArchiveError), ExportedFilter(path) as exported:
-            assert right(exported.contains_many(some), seen)
+            assert right(exported.ages(some), seen)
     shutil.rmtree(tmp_path / "archive", ignore_errors=True)
     (tmp_path / "archive").mkdir()
     home = open_home((tmp_path / "archive").as_uri())
@@ -693,15 +693,15 @@ def test_import(name, made, archive, redis70):
         assert drive(import_(home, made / f"{name}.uf", lambda *_: None))[0] == name
     with UriFilter.open(name, redis=redis70.url, archive=archive) as opened:
         assert opened.restored.checkpoint == 2
-        assert 0 not in opened.contains_many([*FIRST, *SECOND])
+        assert 0 not in opened.ages([*FIRST, *SECOND])
         opened.insert_many(THIRD)
         opened.checkpoint()
     with redis70.client() as admin:
         admin.flushall()
     drive(import_(home, made / f"{name}.uf", lambda *_: None))
     with UriFilter.open(name, redis=redis70.url, archive=archive) as opened:
-        assert 0 not in opened.contains_many([*FIRST, *SECOND, *THIRD])
-        assert not any(opened.contains_many(NEVER))
+        assert 0 not in opened.ages([*FIRST, *SECOND, *THIRD])
+        assert not any(opened.ages(NEVER))
     drive(home.close())
     assert leftovers(archive) == 0
     sound(archive, slices=name != "rolling")
@@ -720,8 +720,8 @@ def test_import_over_another(made, archive, redis70):
     with redis70.client() as admin:
         admin.flushall()
     with UriFilter.open("forever", redis=redis70.url, archive=archive) as other:
-        assert 0 not in other.contains_many(THIRD)
-        assert not any(other.contains_many(FIRST))
+        assert 0 not in other.ages(THIRD)
+        assert not any(other.ages(FIRST))
     assert leftovers(archive) == 0
 
 
@@ -765,7 +765,7 @@ def test_full_disk(name, small_disk, redis70):
                 break
             assert "disk is full" in failed
             assert archive in failed
-            assert 0 not in opened.contains_many(more)
+            assert 0 not in opened.ages(more)
         assert look(redis70, folder, name, also=known).problems == ()
         leftovers(archive)
         (small_disk / "ballast").unlink()
@@ -854,8 +854,8 @@ def test_mongodb_killed_in_a_checkpoint(kept_mongo, redis70, monkeypatch):
             with redis70.client() as admin:
                 admin.flushall()
             with UriFilter.open("news", redis=redis70.url, archive=archive) as again:
-                assert 0 not in again.contains_many(seen)
-                assert not any(again.contains_many(NEVER))
+                assert 0 not in again.ages(seen)
+                assert not any(again.ages(NEVER))
             leftovers(archive)
             sound(archive)
         news.drop()
@@ -884,8 +884,8 @@ def test_mongodb_killed_in_a_restore(kept_mongo, redis70, monkeypatch):
             kept_mongo.start()
             steps.at(0, kept_mongo.kill)
             with UriFilter.open("old", redis=redis70.url, archive=archive) as old:
-                assert 0 not in old.contains_many([*FIRST, *SECOND])
-                assert not any(old.contains_many(NEVER))
+                assert 0 not in old.ages([*FIRST, *SECOND])
+                assert not any(old.ages(NEVER))
                 assert old.info().phase == "idle"
             assert leftovers(archive) == 0
             sound(archive)
@@ -905,7 +905,7 @@ def test_asyncio(async_archive, redis70):
         where = {"redis": redis70.url, "archive": async_archive}
         options = SETTINGS | RETENTIONS["rolling"]
         async with await AsyncUriFilter.create("news", **where, **options) as news:
-            assert await news.insert_many(FIRST) == [0] * 100
+            assert await news.insert_ages(FIRST) == [0] * 100
             assert (await news.checkpoint()).number == 1
             assert (await news.rotate()).epoch == 1
             await news.insert_many(SECOND)
@@ -915,11 +915,11 @@ def test_asyncio(async_archive, redis70):
         async with await AsyncUriFilter.open("news", **where) as news:
             assert news.restored.checkpoint == 2
             assert news.restored.problems == ()
-            assert await news.contains_many([*FIRST, *SECOND]) == [2] * 100 + [1] * 100
-            assert await news.contains_many(NEVER) == [0] * 100
+            assert await news.ages([*FIRST, *SECOND]) == [2] * 100 + [1] * 100
+            assert await news.ages(NEVER) == [0] * 100
             while (await news.rotate()).epoch < 5:
                 pass
-            assert await news.contains_many([*FIRST, *SECOND]) == [0] * 200
+            assert await news.ages([*FIRST, *SECOND]) == [0] * 200
 
     asyncio.run(main())
     assert leftovers(async_archive) == 0
@@ -963,7 +963,7 @@ def test_cancelled_checkpoint(after, async_archive, redis70, monkeypatch, sample
         admin.flushall()
     seen = [item for number in tried for item in range(1000 * number, 1000 * number + 20)]
     with UriFilter.open("news", redis=redis70.url, archive=async_archive) as news:
-        assert 0 not in news.contains_many([*FIRST, *seen])
-        assert not any(news.contains_many(range(900_000, 900_100)))
+        assert 0 not in news.ages([*FIRST, *seen])
+        assert not any(news.ages(range(900_000, 900_100)))
     leftovers(async_archive)
     sound(async_archive)

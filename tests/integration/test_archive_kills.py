@@ -102,10 +102,10 @@ class Scene:
             return
         with UriFilter.open("news", redis=self.server.url, archive=self.archive) as news:
             if self.method != "create":
-                assert 0 not in news.contains_many(_SEEN)
-            assert news.contains_many(range(5000, 5100)) == [0] * 100
+                assert 0 not in news.ages(_SEEN)
+            assert news.ages(range(5000, 5100)) == [0] * 100
             assert news.info().phase == "idle"
-            assert news.insert_many(range(6000, 6100)) == [0] * 100
+            assert news.insert_ages(range(6000, 6100)) == [0] * 100
         leftovers(self.archive)
         sound(self.archive)
 

@@ -96,7 +96,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(some=items)
     def insert(self, some):
-        for item, age in zip(some, self.news.insert_many(some), strict=True):
+        for item, age in zip(some, self.news.insert_ages(some), strict=True):
             self.live.check(item, age)
             if age == 0:
                 self.live.sure[item] = self.live.epoch
@@ -106,7 +106,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def look(self):
-        for item, age in zip(ITEMS, self.news.contains_many(ITEMS), strict=True):
+        for item, age in zip(ITEMS, self.news.ages(ITEMS), strict=True):
             self.live.check(item, age)
 
     @rule(some=items)
@@ -173,7 +173,7 @@ class Machine(RuleBasedStateMachine):
             then = copy.deepcopy(then)
             self.news.close()
             with UriFilter.open("news", redis=self.server.url, archive="") as without:
-                ages = without.insert_many(some)
+                ages = without.insert_ages(some)
                 for item, age in zip(some, ages, strict=True):
                     if age == 0:
                         then.sure[item] = without.epoch()
@@ -196,7 +196,7 @@ class Machine(RuleBasedStateMachine):
             self.die(steps)
         self.news = UriFilter.open("news", **self.where)
         epoch = int(self.meta()["epoch"])
-        ages = dict(zip(ITEMS, self.news.contains_many(ITEMS), strict=True))
+        ages = dict(zip(ITEMS, self.news.ages(ITEMS), strict=True))
         live = Model(self.live.window, epoch, maybe={item for item, age in ages.items() if age})
         live.forgotten = {item for item, age in ages.items() if not age and item in self.ever}
         for each in known:

@@ -91,7 +91,7 @@ def test_a_published_checkpoint_keeps_its_blobs(redis70, folder, archived_filter
     sound(folder)
     news.checkpoint()
     flush(redis70)
-    assert 0 not in archived_filter().contains_many(range(400))
+    assert 0 not in archived_filter().ages(range(400))
 
 
 def give_up(running) -> None:
@@ -114,11 +114,11 @@ def test_damaged_newest_checkpoint(redis70, folder, archived_filter):
     again = archived_filter()
     assert again.restored.checkpoint == 1
     assert "SHA-256" in again.restored.problems[0]
-    assert 0 not in again.contains_many(range(100))
+    assert 0 not in again.ages(range(100))
     assert again.checkpoint().shards == 1
     assert archived_filter().restored is None
     flush(redis70)
-    assert 0 not in archived_filter().contains_many(range(100))
+    assert 0 not in archived_filter().ages(range(100))
 
 
 def test_damaged_closed_slice_is_written_anew(redis70, folder, archived_filter):
@@ -137,7 +137,7 @@ def test_damaged_closed_slice_is_written_anew(redis70, folder, archived_filter):
     news.insert("b")
     news.checkpoint()
     flush(redis70)
-    assert 0 not in archived_filter().contains_many([*range(300), "a", "b"])
+    assert 0 not in archived_filter().ages([*range(300), "a", "b"])
 
 
 def test_a_restorer_that_wakes_up(redis70, folder, archived_filter):
@@ -150,12 +150,12 @@ def test_a_restorer_that_wakes_up(redis70, folder, archived_filter):
     silent(redis70)
     other = archived_filter()
     assert other.restored.shards == 1
-    assert other.insert_many(range(1000, 7000)).count(0) > 5_900
+    assert other.insert_ages(range(1000, 7000)).count(0) > 5_900
     epoch = other.epoch()
     assert epoch == 2
     late.go_on()
     assert archived_filter().epoch() == epoch
-    assert 0 not in archived_filter().contains_many([*range(500), *range(1000, 7000)])
+    assert 0 not in archived_filter().ages([*range(500), *range(1000, 7000)])
 
 
 def test_a_late_opener_leaves_a_whole_filter_alone(redis70, folder, archived_filter):
@@ -183,7 +183,7 @@ def test_the_server_dies_while_its_archive_is_looked_at(redis70, folder, archive
         late.go_on()
     with redis70.client() as admin:
         assert admin.exists(META) == 0
-    assert 0 not in archived_filter().contains_many(range(500))
+    assert 0 not in archived_filter().ages(range(500))
 
 
 def test_a_checkpoint_of_a_server_that_came_back(redis70, folder, archived_filter):
@@ -197,7 +197,7 @@ def test_a_checkpoint_of_a_server_that_came_back(redis70, folder, archived_filte
     other = archived_filter()
     assert other.restored.checkpoint == 1
     late.go_on()
-    assert archived_filter().insert_many(range(1000, 1500)).count(0) > 490
+    assert archived_filter().insert_ages(range(1000, 1500)).count(0) > 490
 
 
 def test_what_an_older_rolling_server_was_told(redis70, folder, archived_filter):
@@ -210,13 +210,13 @@ def test_what_an_older_rolling_server_was_told(redis70, folder, archived_filter)
     news.rotate()
     news.checkpoint()
     saved.bring_back()
-    assert news.insert_many(range(100, 200)).count(0) == 100
+    assert news.insert_ages(range(100, 200)).count(0) == 100
     news.rotate()  # this client has not seen that the archive is ahead
     again = archived_filter()
     assert again.epoch() == 2
-    assert 0 not in again.contains_many(range(200))
+    assert 0 not in again.ages(range(200))
     again.rotate()
-    assert 0 not in again.contains_many(range(100, 200))
+    assert 0 not in again.ages(range(100, 200))
 
 
 def test_a_slice_that_was_archived_by_another_line_of_time(redis70, folder, archived_filter):
@@ -231,9 +231,9 @@ def test_a_slice_that_was_archived_by_another_line_of_time(redis70, folder, arch
     news.checkpoint()
     flush(redis70)
     again = archived_filter()
-    assert 0 not in again.contains_many(range(200))
+    assert 0 not in again.ages(range(200))
     again.rotate()
-    assert 0 not in again.contains_many(range(200))
+    assert 0 not in again.ages(range(200))
 
 
 def test_write_all_after_an_older_server(redis70, folder, archived_filter):
@@ -298,7 +298,7 @@ def test_leftovers_of_another_filter(redis70, folder):
         admin.flushall()
         admin.set("urifilter:{news:0}:today", b"\xff" * size)
     with UriFilter.open("news", redis=redis70.url, archive=folder) as news:
-        assert news.insert_many(range(100)) == [0] * 100
+        assert news.insert_ages(range(100)) == [0] * 100
 
 
 def test_an_archive_that_is_not_there(redis70, folder, tmp_path, archived_filter):
@@ -340,7 +340,7 @@ def test_counting_is_not_merged(redis70, folder, archived_filter):
     news.insert_many(range(100, 200))
     news.checkpoint()
     saved.bring_back()
-    assert 0 not in archived_filter().contains_many(range(200))
+    assert 0 not in archived_filter().ages(range(200))
     saved.bring_back()
     assert news.insert("new")
     again = archived_filter()
@@ -372,7 +372,7 @@ def test_waiting_for_a_restore(redis70, folder, archived_filter):
     with UriFilter.open("news", redis=redis70.url, timeouts=Timeouts(total=0.1, restoring=60)) as patient:
         timer = threading.Timer(1, late.go_on)
         timer.start()
-        assert patient.insert_many(range(101)) == [1] * 100 + [0]
+        assert patient.insert_ages(range(101)) == [1] * 100 + [0]
         timer.join()
 
 
@@ -403,7 +403,7 @@ def test_a_restorer_that_died_while_it_filled(redis70, folder, archived_filter):
         size = admin.strlen("urifilter:{news:0}:history")
         admin.set("urifilter:{news:0}:history", bytes(size))
     silent(redis70)
-    assert 0 not in archived_filter().contains_many(range(100))
+    assert 0 not in archived_filter().ages(range(100))
 
 
 def test_the_oldest_slice_of_write_all_is_lost(redis70, folder, archived_filter):

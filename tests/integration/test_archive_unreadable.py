@@ -108,11 +108,11 @@ def test_rotation(what, spoil, redis70, folder):
         assert all("slice 1" in problem for problem in problems)
         assert any(str(path) in problem and reason in problem for problem in problems)
         assert (news.epoch(), news.info().phase) == (3, "idle")
-        assert 0 not in news.contains_many([*items(0), *items(1), *items(2)])
+        assert 0 not in news.ages([*items(0), *items(1), *items(2)])
         while news.epoch() < 7:
             news.rotate()
         assert news.rotate().problems == ()
-        assert set(news.contains_many([*items(0), *items(1), *items(2)])) == {0}
+        assert set(news.ages([*items(0), *items(1), *items(2)])) == {0}
         news.drop()
     leftovers(folder)
 
@@ -124,9 +124,9 @@ def test_archiving_over_what_cannot_be_read(spoil, redis70, folder):
         news.insert_many(items(1))
         spoil(slice_of(folder, 0).with_name("slice-0-1.json"))
         assert news.rotate().problems == ()
-        assert 0 not in news.contains_many(items(1))
+        assert 0 not in news.ages(items(1))
         assert news.rotate().problems == ()
-        assert 0 not in news.contains_many(items(1))
+        assert 0 not in news.ages(items(1))
     leftovers(folder)
     sound(folder)
 
@@ -150,7 +150,7 @@ def test_restore(what, spoil, redis70, folder):
             (problem,) = news.restored.problems
             assert str(path) in problem
             assert reason in problem
-            assert 0 not in news.contains_many(items(0))
+            assert 0 not in news.ages(items(0))
             news.insert_many(items(1))
             news.checkpoint()
             news.insert_many(items(2))
@@ -158,7 +158,7 @@ def test_restore(what, spoil, redis70, folder):
         admin.flushall()
     with UriFilter.open("news", redis=redis70.url, archive=folder) as news:
         assert news.restored.problems == ()
-        assert 0 not in news.contains_many([*items(0), *items(1), *items(2)])
+        assert 0 not in news.ages([*items(0), *items(1), *items(2)])
     leftovers(folder)
     sound(folder)
 
@@ -198,7 +198,7 @@ def test_checkpoint_that_takes_over(spoil, redis70, folder):
         admin.flushall()
     with UriFilter.open("news", redis=redis70.url, archive=folder) as news:
         assert news.restored.problems == ()
-        assert 0 not in news.contains_many([*items(0), *items(1), *items(2)])
+        assert 0 not in news.ages([*items(0), *items(1), *items(2)])
     leftovers(folder)
     sound(folder)
 
@@ -285,11 +285,11 @@ def test_mongodb_rotation(how, redis70, mongodb):
         assert len(check(mongodb)) == 1
         news.insert_many(items(2))
         assert news.rotate().problems
-        assert 0 not in news.contains_many([*items(0), *items(1), *items(2)])
+        assert 0 not in news.ages([*items(0), *items(1), *items(2)])
         while news.epoch() < 6:
             news.rotate()
         assert news.rotate().problems == ()
-        assert set(news.contains_many([*items(0), *items(1), *items(2)])) == {0}
+        assert set(news.ages([*items(0), *items(1), *items(2)])) == {0}
     drive(home.close())
     leftovers(mongodb)
     sound(mongodb)
@@ -314,7 +314,7 @@ def test_mongodb_checkpoint(how, redis70, mongodb):
         admin.flushall()
     with UriFilter.open("news", redis=redis70.url, archive=mongodb) as news:
         assert news.restored.problems == ()
-        assert 0 not in news.contains_many([*items(0), *items(1), *items(2), *items(3)])
+        assert 0 not in news.ages([*items(0), *items(1), *items(2), *items(3)])
     drive(home.close())
     leftovers(mongodb)
     sound(mongodb)

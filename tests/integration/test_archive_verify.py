@@ -139,7 +139,7 @@ def test_newest_checkpoint_is_gone(redis70, archive):
     drive(home.close())
     with reopen(redis70, archive) as news:
         assert news.restored.problems == ("checkpoint 3, shard 1: its document is gone",)
-        assert 0 not in news.contains_many([*items(0), *items(1)])
+        assert 0 not in news.ages([*items(0), *items(1)])
         news.checkpoint()
     assert problems(archive) == ()
     with reopen(redis70, archive) as news:
@@ -277,7 +277,7 @@ def test_after_an_import(redis70, folder, tmp_path):
     drive(import_(open_home(there), tmp_path / "exported", lambda *_: None))
     assert problems(there) == ("slice 0 of 'news', shard 0: it is missing: what it held expires late",)
     with reopen(redis70, there) as news:
-        assert 0 not in news.contains_many([*items(0), *items(1)])
+        assert 0 not in news.ages([*items(0), *items(1)])
         while news.epoch() < 7:
             news.rotate()
         assert news.rotate().problems == ()

@@ -77,7 +77,7 @@ def make(**more) -> None:
 
 def add(*span) -> None:
     with UriFilter.open("news") as news:
-        assert news.insert_many(numbers(*span).split()) == [0] * len(range(*span))
+        assert news.insert_ages(numbers(*span).split()) == [0] * len(range(*span))
 
 
 def write_back() -> None:
@@ -93,7 +93,7 @@ def rotate() -> None:
 def check(*span, **where) -> set[bool]:
     """Return whether the numbers have been seen."""
     with UriFilter.open("news", **where) as news:
-        return {age > 0 for age in news.contains_many(numbers(*span).split())}
+        return {age > 0 for age in news.ages(numbers(*span).split())}
 
 
 def flush(server) -> None:

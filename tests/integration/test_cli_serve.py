@@ -57,7 +57,7 @@ def make(url, name="news", items=(), **more) -> None:
 
 def seen(url, name, items, **where) -> list[bool]:
     with UriFilter.open(name, redis=url, **where) as opened:
-        return [age > 0 for age in opened.contains_many(items)]
+        return [age > 0 for age in opened.ages(items)]
 
 
 def in_environment(**env) -> dict[str, str]:

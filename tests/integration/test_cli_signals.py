@@ -292,7 +292,7 @@ def test_other_commands_that_stream(command):
         precise.insert(b"there")
         process.stdin.write(b"there\nother\n")
         process.stdin.flush()
-        wait_until(lambda: precise.contains_many([b"there", b"other"]) == [command == "add"] * 2, "nothing was done")
+        wait_until(lambda: precise.ages([b"there", b"other"]) == [command == "add"] * 2, "nothing was done")
         process.send_signal(signal.SIGHUP)
         assert process.communicate(timeout=60) == (b"", b"urifilter: stopped by SIGHUP\n")
         assert process.returncode == 128 + signal.SIGHUP

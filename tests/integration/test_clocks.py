@@ -58,7 +58,7 @@ def test_checkpoints_go_on(redis70, folder, archived_filter):
     assert worker(redis70, folder).once()[0].checkpoint is None
     with redis70.client() as admin:
         admin.flushall()
-    assert 0 not in archived_filter().contains_many(range(200))
+    assert 0 not in archived_filter().ages(range(200))
 
 
 def test_a_worker_that_died_while_it_was_ahead(redis70, folder, archived_filter):
@@ -93,7 +93,7 @@ def test_rotations_are_not_due_in_a_year(redis70, archived_filter, settings, sha
     assert due == news.next_rotation()
     put(redis70, opened=-DAY)
     assert news.rotate_due().epoch == 1
-    assert 0 not in news.contains_many(range(100))
+    assert 0 not in news.ages(range(100))
 
 
 def test_a_checkpoint_of_the_future(make_server, folder, tmp_path):
@@ -204,9 +204,9 @@ def test_a_clock_that_is_set_back(make_server, folder, tmp_path, settings, caplo
             clock.ahead(DAY + 1)
             (done,) = worker(server, folder).once()
             assert (done.epoch, done.error) == (2, None)
-            assert 0 not in news.contains_many(range(200))
+            assert 0 not in news.ages(range(200))
     with server.client() as admin:
         admin.flushall()
     with UriFilter.open("news", **where) as news:
-        assert 0 not in news.contains_many(range(200))
-        assert news.contains_many(range(1000, 1100)) == [0] * 100
+        assert 0 not in news.ages(range(200))
+        assert news.ages(range(1000, 1100)) == [0] * 100

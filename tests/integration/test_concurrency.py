@@ -83,7 +83,7 @@ def test_forked_children_are_clients_of_their_own(server):
     os.close(read)
     assert client != news._session.ids.client
     assert answers == [True, True]
-    assert news.insert_many(["both", "child", "before", "parent"]) == [1, 1, 1, 0]
+    assert news.insert_ages(["both", "child", "before", "parent"]) == [1, 1, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ def test_forked_children_are_clients_of_their_own(server):
 def test_error_rate_at_capacity(valkey, layout, count, most):
     """Filled to its capacity and asked about fresh items: about the error rate that was asked, no false negative."""
     with UriFilter.create("news", redis=valkey.url, capacity=count, layout=layout, seed=1) as news:
-        assert sum(age for age in news.insert_many([f"https://example.com/{i}" for i in range(count)])) < 100
-        assert news.contains_many([f"https://example.com/{i}" for i in range(count)]) == [1] * count
-        wrong = sum(news.contains_many([f"https://example.org/{i}" for i in range(2 * count)]))
+        assert sum(age for age in news.insert_ages([f"https://example.com/{i}" for i in range(count)])) < 100
+        assert news.ages([f"https://example.com/{i}" for i in range(count)]) == [1] * count
+        wrong = sum(news.ages([f"https://example.org/{i}" for i in range(2 * count)]))
         info = news.info()
     assert wrong / (2 * count) <= most
     assert 0.85e-4 <= info.error_rate_now <= 1.15e-4

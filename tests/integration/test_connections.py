@@ -204,7 +204,7 @@ def test_cancelled_while_they_wait(server):
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         assert [n for n, each in enumerate(outcomes) if each is not None] == list(range(2, 300, 2))
         assert sorted(answered) == [0, *range(1, 300, 2)]
-        assert await news.contains_many([f"{n}" for n in range(2, 300, 2)]) == [0] * 149
+        assert await news.ages([f"{n}" for n in range(2, 300, 2)]) == [0] * 149
         again = await asyncio.gather(*(news.insert(f"again {n}") for n in range(50)))
         await news.close()
         return again
@@ -301,4 +301,4 @@ def test_forked_while_threads_ask(server):
         for thread in threads:
             thread.join()
         assert sum(codes) == 4
-        assert collections.Counter(news.contains_many([f"child {n}" for n in range(4)])) == {1: 4}
+        assert collections.Counter(news.ages([f"child {n}" for n in range(4)])) == {1: 4}

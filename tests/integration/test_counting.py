@@ -27,10 +27,10 @@ def test_remove(queue):
     """What is removed is new again, what was not there is not removed, and others stay."""
     queue.insert_many(range(1000))
     assert queue.remove([1, 1, 5000]) == [True, False, False]
-    assert queue.contains_many([0, 1, 2]) == [1, 0, 1]
-    assert queue.insert_many([1, 2]) == [0, 1]
+    assert queue.ages([0, 1, 2]) == [1, 0, 1]
+    assert queue.insert_ages([1, 2]) == [0, 1]
     assert queue.remove(range(1000)) == [True] * 1000
-    assert queue.contains_many(range(1000)) == [0] * 1000
+    assert queue.ages(range(1000)) == [0] * 1000
     assert (queue.inserted(), queue.info().fill) == (0, 0.0)
 
 
@@ -46,9 +46,9 @@ def test_forgotten_items(queue):
     queue.insert_many([1, 2])
     assert queue.forget([1]) == [True]
     assert queue.remove([1]) == [False]
-    assert queue.insert_many([1, 1]) == [0, 1]
+    assert queue.insert_ages([1, 1]) == [0, 1]
     assert queue.remove([1, 1]) == [True, False]
-    assert queue.contains_many([1, 2]) == [0, 1]
+    assert queue.ages([1, 2]) == [0, 1]
 
 
 @pytest.mark.parametrize("fault", [Fault.CUT_AFTER, Fault.DUPLICATE, Fault.DELAY])
@@ -61,7 +61,7 @@ def test_a_retried_removal_removes_once(redis70, fault):
             assert other.remove([3, 4]) == [True, True]
             assert queue.insert(3) is True  # between the removal and a late copy of it
             proxy.release()
-        assert queue.contains_many([3, 4, 5]) == [1, 0, 1]
+        assert queue.ages([3, 4, 5]) == [1, 0, 1]
 
 
 def test_counters_stick(server):
@@ -122,7 +122,7 @@ def test_asyncio(redis70):
     async def work():
         async with await AsyncUriFilter.create("queue", redis=redis70.url, **SETTINGS) as queue:
             await queue.insert_many(["a", "b"])
-            return await queue.remove(["a", "c"]), await queue.contains_many(["a", "b"])
+            return await queue.remove(["a", "c"]), await queue.ages(["a", "b"])
 
     assert asyncio.run(work()) == ([True, False], [0, 1])
 
@@ -148,7 +148,7 @@ def test_fill_and_error_rate(redis70):
         queue.insert_many(range(5000))
         info = queue.info()
         assert info.error_rate_now == pytest.approx(1e-2, rel=0.15)
-        found = sum(queue.contains_many(range(10**6, 10**6 + 100_000))) / 100_000
+        found = sum(queue.ages(range(10**6, 10**6 + 100_000))) / 100_000
         assert found == pytest.approx(1e-2, rel=0.2)
         assert info.slice_bytes == pytest.approx(4 * 5000 * 9.585 / 8, rel=0.01)
 

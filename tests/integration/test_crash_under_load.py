@@ -102,10 +102,10 @@ def test_killed_under_load(load):
     feeders.stop()
     with UriFilter.open("news", redis=server.url, archive=archive, timeouts=Timeouts(restoring=30)) as news:
         after = [f"https://example.com/{n}" for at, numbers in feeders.told() if at > back for n in numbers]
-        assert news.contains_many(safe).count(0) == 0
-        assert news.contains_many(after).count(0) == 0
+        assert news.ages(safe).count(0) == 0
+        assert news.ages(after).count(0) == 0
         nobody = [f"https://example.com/never/{n}" for n in range(50_000)]
-        assert sum(age > 0 for age in news.contains_many(nobody)) < 50
+        assert sum(age > 0 for age in news.ages(nobody)) < 50
         news.checkpoint()
     leftovers(archive)
     sound(archive)
@@ -136,7 +136,7 @@ def crowd(server, archive, settings, safe) -> list[str]:
                 continue
             with news:
                 try:
-                    if 0 in news.contains_many(safe):
+                    if 0 in news.ages(safe):
                         empty.append(str(where))
                 except UriFilterError as error:  # or there was a shard that the restorer had not taken yet
                     assert isinstance(error, FilterNotFound) or "restor" in str(error), error  # noqa: PT017 - likewise

@@ -55,8 +55,8 @@ class Scene:
     def check_whole(self, *, seen) -> None:
         """It is there with all its shards, with what it has seen or without."""
         with UriFilter.open("news", **self.where) as news:
-            assert {age > 0 for age in news.contains_many(OLD)} == {seen}
-            assert news.insert_many(NEW).count(0) in ({0, 100} if seen else {100})
+            assert {age > 0 for age in news.ages(OLD)} == {seen}
+            assert news.insert_ages(NEW).count(0) in ({0, 100} if seen else {100})
             uids = {self.admin.hget(shard_key("news", n, 3, "meta"), "uid").decode() for n in range(3)}
             assert uids == {news.config.uid}
 
@@ -106,7 +106,7 @@ def test_dropping_again_ends_it(scene, sample):
         drop_filter("news", **scene.where)
         scene.check_gone()
         with UriFilter.create("news", **scene.where, **SETTINGS) as news:
-            assert news.insert_many(OLD).count(0) == 100
+            assert news.insert_ages(OLD).count(0) == 100
             leftovers(scene.archive)
 
 
@@ -122,7 +122,7 @@ def test_create_ends_it(scene, named, sample):
         try:
             with UriFilter.create("news", **where, **SETTINGS) as news:
                 made += 1
-                assert ({0} if begun else {1}) == set(news.contains_many(OLD))
+                assert ({0} if begun else {1}) == set(news.ages(OLD))
         except ArchiveError as error:
             said = str(error)
         assert said is None or ("drop" in said and not named)
@@ -151,7 +151,7 @@ def test_overtaken_by_another_drop_and_create(scene, sample):
         assert dropper.error is None
         assert scene.documents() == there
         with UriFilter.open("news", **scene.where) as news:
-            assert set(news.contains_many(NEW)) == {1}
+            assert set(news.ages(NEW)) == {1}
 
 
 def test_overtaken_where_the_registration_was_lost(scene, sample):

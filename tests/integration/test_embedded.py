@@ -314,7 +314,7 @@ def test_disk_full_later(small_disk):
         full.unlink()
         item = f"u{len(told_new) - 1}"
         assert wait_until(lambda: try_insert(news, item, caught.value), "it does not go on")
-        assert news.contains_many([*told_new, item]) == [1] * (len(told_new) + 1)
+        assert news.ages([*told_new, item]) == [1] * (len(told_new) + 1)
 
 
 def try_insert(news, item, error):
@@ -361,7 +361,7 @@ def test_a_filter_that_goes_through_pickle(data):
         packed, copied = pickle.dumps(news), copy.copy(news)
         assert copied._connector._address.embedded is None
     with copied:
-        assert copied.insert_many(["a", "b"]) == [1, 0]
+        assert copied.insert_ages(["a", "b"]) == [1, 0]
     with pickle.loads(packed) as again:
-        assert again.insert_many(["b", "c"]) == [1, 0]
+        assert again.insert_ages(["b", "c"]) == [1, 0]
     assert wait_until(lambda: not processes(data), "the server ends") is True

@@ -45,7 +45,7 @@ def test_a_second_run(server):
     """Each ``asyncio.run`` gets its answers over connections of its own."""
     news = opened(server)
     for n in range(5):
-        assert asyncio.run(news.insert_many([f"{n}/a", f"{n}/b"])) == [0, 0]
+        assert asyncio.run(news.insert_ages([f"{n}/a", f"{n}/b"])) == [0, 0]
         assert asyncio.run(news.unique([f"{n}/a", f"{n}/c"])) == [f"{n}/c"]
     asyncio.run(news.close())
 
@@ -63,7 +63,7 @@ def test_many_runs(service, redis70):
         clients, before = len(admin.client_list()), descriptors()
         for n in range(40):
             assert asyncio.run(news.insert(f"{n}")) is True
-            assert asyncio.run(api.insert_many("sdk", [f"{n}"])) == [0]
+            assert asyncio.run(api.insert_ages("sdk", [f"{n}"])) == [0]
         assert descriptors() <= before
         assert len(admin.client_list()) <= clients + 2  # the service's own
 
@@ -124,7 +124,7 @@ def test_a_forked_child_with_a_loop_of_its_own(server):
         return [item for item, new in zip(items, answers, strict=True) if new]
 
     async def parent():
-        assert await news.insert_many(["opened"]) == [0]
+        assert await news.insert_ages(["opened"]) == [0]
         theirs = asyncio.get_running_loop().run_in_executor(None, in_child, lambda: asyncio.run(ask(ITEMS[::-1])))
         ours = [item for item in ITEMS if await news.insert(item)]
         return ours, await theirs
@@ -168,13 +168,13 @@ def test_the_sdk(service, redis70):
     UriFilter.create("sdk", redis=redis70.url, capacity=1000).close()
     api = AsyncFilterAPIClient(service.url)
     for n in range(3):
-        assert asyncio.run(api.insert_many("sdk", [f"{n}"])) == [0]
+        assert asyncio.run(api.insert_ages("sdk", [f"{n}"])) == [0]
 
     async def parent():
-        assert await api.insert_many("sdk", ["a"]) == [0]
-        said = await refused_in_child(lambda: api.insert_many("sdk", ["b"]))
+        assert await api.insert_ages("sdk", ["a"]) == [0]
+        said = await refused_in_child(lambda: api.insert_ages("sdk", ["b"]))
         assert said.startswith(f"{FilterAPIError.__name__}: no event loop runs here")
-        assert await api.insert_many("sdk", ["b"]) == [0]
+        assert await api.insert_ages("sdk", ["b"]) == [0]
         await api.close()
 
     asyncio.run(parent())

@@ -50,15 +50,15 @@ def test_deleted_slice(news, server):
     """LOST, never "new": and what other shards answered is not lost with it."""
     with server.client() as admin:
         admin.delete(shard_key("news", 1, 3, "today"))
-    error = error_of(news.insert_many, range(100, 200))
+    error = error_of(news.insert_ages, range(100, 200))
     assert isinstance(error, SliceLost)
     assert f"{shard_key('news', 1, 3, 'today')} has 0 bytes" in str(error)
     told = {item for item, answer in zip(error.items, error.answers, strict=True) if answer == 0}
     assert 20 < len(told) < 100
     assert all(answer is None or item in told for item, answer in zip(error.items, error.answers, strict=True))
-    again = error_of(news.insert_many, list(range(100, 200)), retry=error)
+    again = error_of(news.insert_ages, list(range(100, 200)), retry=error)
     assert told == {item for item, answer in zip(again.items, again.answers, strict=True) if answer == 0}
-    assert isinstance(error_of(news.contains_many, range(100)), SliceLost)
+    assert isinstance(error_of(news.ages, range(100)), SliceLost)
     assert "has 0 bytes" in cli_says(server, command=("dedupe", "--filter", "news"))
 
 
@@ -67,7 +67,7 @@ def test_deleted_meta(news, server):
     with server.client() as admin:
         admin.delete("urifilter:{news:0}:meta")
         admin.delete(shard_key("news", 1, 3, "meta"))
-    assert isinstance(error_of(news.insert_many, range(100, 200)), SliceLost)
+    assert isinstance(error_of(news.insert_ages, range(100, 200)), SliceLost)
     assert isinstance(error_of(UriFilter.open, "news", redis=server.url), SliceLost)
     create = {"redis": server.url, "capacity": 10_000, "error_rate": 1e-8, "shards": 3}
     assert isinstance(error_of(UriFilter.create, "news", **create), SliceLost)
@@ -79,7 +79,7 @@ def test_evicted_key_of_another_type(news, server):
     with server.client() as admin:
         admin.delete(shard_key("news", 1, 3, "today"))
         admin.lpush(shard_key("news", 1, 3, "today"), "x")
-    assert isinstance(error_of(news.insert_many, range(100, 200)), SliceLost)
+    assert isinstance(error_of(news.insert_ages, range(100, 200)), SliceLost)
 
 
 def test_flushall(news, server):
@@ -99,15 +99,15 @@ def test_out_of_memory(make_server):
         with UriFilter.create("news", redis=server.url, capacity=10_000) as news, server.client() as admin:
             news.insert("a")
             admin.config_set("maxmemory", "1")
-            error = error_of(news.insert_many, ["a", "b"])
+            error = error_of(news.insert_ages, ["a", "b"])
             assert isinstance(error, ServerUnavailable)
             assert not isinstance(error, AnswerLost)
             assert "out of memory: raise maxmemory" in str(error)
-            assert news.contains_many(["a", "b"]) == [1, 0]
+            assert news.ages(["a", "b"]) == [1, 0]
             assert "0 B free" in str(error_of(UriFilter.create, "other", redis=server.url, capacity=1000))
             assert "out of memory" in cli_says(server, command=("dedupe", "--filter", "news"))
             admin.config_set("maxmemory", "0")
-            assert news.insert_many(["a", "b"], retry=error) == [1, 0]
+            assert news.insert_ages(["a", "b"], retry=error) == [1, 0]
 
 
 def test_a_full_server_lets_items_be_removed(make_server):
@@ -128,7 +128,7 @@ def test_a_full_server_lets_items_be_removed(make_server):
             error = error_of(news.forget, ["a", "c"])
             assert type(error) is ServerUnavailable
             assert "or drop a filter; nothing was changed" in str(error)
-            assert news.contains_many(["a", "b"]) == [1, 1]
+            assert news.ages(["a", "b"]) == [1, 1]
             admin.config_set("maxmemory", "0")
             assert news.forget(["a", "c"], retry=error) == [True, False]
 
@@ -144,7 +144,7 @@ def test_read_only_replica(make_server):
             time.sleep(0.01)
     with UriFilter.open("news", redis=replica.url) as news:
         assert "read-only replica: give the address of the primary" in str(error_of(news.insert, "b"))
-        assert news.contains_many(["a", "b"]) == [1, 0]
+        assert news.ages(["a", "b"]) == [1, 0]
     assert "read-only replica" in cli_says(replica, command=("dedupe", "--filter", "news"))
 
 
@@ -184,14 +184,14 @@ def test_server_that_stops_answering(make_server):
         news.insert("a")
         server.suspend()
         try:
-            error = error_of(news.insert_many, ["a", "b"])
+            error = error_of(news.insert_ages, ["a", "b"])
             assert isinstance(error, AnswerLost)
             assert not isinstance(error_of(news.contains, "a"), AnswerLost)
             err = cli_says(server)
         finally:
             server.resume()
         assert "gave up after 3 s" in err
-        assert news.insert_many(["a", "b"], retry=error) == [1, 0]
+        assert news.insert_ages(["a", "b"], retry=error) == [1, 0]
 
 
 def test_server_away_and_back(make_server):

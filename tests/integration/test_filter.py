@@ -79,8 +79,8 @@ def test_many_keep_the_callers_order(news):
     """Answers stand where their items do, over shards and calls; an item given twice is new once."""
     items = [f"u{i % 3000}" for i in range(10_000)]
     expected = [0] * 3000 + [1] * 7000
-    assert news.insert_many(items) == expected
-    assert news.contains_many([*items[:5], "x", *items[:5]]) == [1] * 5 + [0] + [1] * 5
+    assert news.insert_ages(items) == expected
+    assert news.ages([*items[:5], "x", *items[:5]]) == [1] * 5 + [0] + [1] * 5
     assert news.inserted() == 3000
 
 
@@ -89,7 +89,7 @@ def test_unique_and_call(news):
     assert news.unique(["b", "a", "b", "c"]) == ["b", "a", "c"]
     assert news(["c", "d", "a", "e"]) == ["d", "e"]
     assert news([]) == []
-    assert news.insert_many(iter(["f", "a"])) == [0, 1]
+    assert news.insert_ages(iter(["f", "a"])) == [0, 1]
 
 
 def test_iter_unique(news):
@@ -101,42 +101,42 @@ def test_iter_unique(news):
         taken.append(uri)
         if len(taken) == 10:
             break
-    assert news.contains_many(taken) == [1] * 10
-    assert news.contains_many([f"v{i}" for i in range(10, items.WINDOW)]) == [0] * (items.WINDOW - 10)
+    assert news.ages(taken) == [1] * 10
+    assert news.ages([f"v{i}" for i in range(10, items.WINDOW)]) == [0] * (items.WINDOW - 10)
 
 
 def test_forget(news):
     """Forgotten items are new once more."""
     news.insert_many(["a", "b"])
     assert news.forget(["a", "x", "a"]) == [True, False, False]
-    assert news.contains_many(["a", "b"]) == [0, 1]
+    assert news.ages(["a", "b"]) == [0, 1]
     assert news.info().forgotten == 1
-    assert news.insert_many(["a", "b", "a"]) == [0, 1, 1]
+    assert news.insert_ages(["a", "b", "a"]) == [0, 1, 1]
     assert news.info().forgotten == 0
 
 
 def test_every_kind_of_item(news):
     """Text, bytes, JSON values; the empty string; a megabyte; what is no UTF-8."""
     items = ["", b"\xff\xfe", "\ud800", {"a": [1, None]}, 7, 7.5, True, None, [], "x" * 2**20]
-    assert news.insert_many(items) == [0] * len(items)
-    assert news.insert_many(items) == [1] * len(items)
+    assert news.insert_ages(items) == [0] * len(items)
+    assert news.insert_ages(items) == [1] * len(items)
     assert news.insert("é") is True
     assert news.insert("é".encode()) is False
 
 
 def test_bad_items_insert_nothing(news):
     """One bad item: BadItem with every bad index, and nothing of the call is inserted."""
-    for method in (news.insert_many, news.unique, news.contains_many, news.forget):
+    for method in (news.insert_ages, news.unique, news.ages, news.forget):
         with pytest.raises(BadItem) as caught:
             method(["fine", math.nan, "fine too", {1: 2}])
         assert caught.value.indices == [1, 3]
         assert caught.value.answers is None
-    assert news.contains_many(["fine", "fine too"]) == [0, 0]
+    assert news.ages(["fine", "fine too"]) == [0, 0]
 
 
 def test_one_string_is_no_list(news):
     """The classic slip is an error and not a filter full of letters."""
-    for method in (news.insert_many, news.unique, news.contains_many, news.forget):
+    for method in (news.insert_ages, news.unique, news.ages, news.forget):
         with pytest.raises(TypeError, match="list of items is wanted"):
             method("https://example.com/")
 
@@ -148,9 +148,9 @@ def test_one_item_for_many(redis70, one):
     """One string, or bytes of any kind, for a list is refused by every method: its members are no items."""
     with UriFilter.create("news", capacity=1000, redis=redis70.url) as news:
         for method in (
-            news.insert_many,
+            news.insert_ages,
             news.unique,
-            news.contains_many,
+            news.ages,
             news.forget,
             lambda x: [*news.iter_unique(x)],
         ):
@@ -172,7 +172,7 @@ def test_one_item_for_many(redis70, one):
 def test_retry_of_something_else(redis70, retry):
     """``retry=`` takes what the method raised, and nothing that merely is there."""
     with UriFilter.create("news", capacity=1000, redis=redis70.url) as news:
-        for method in (news.insert_many, news.unique, news.forget):
+        for method in (news.insert_ages, news.unique, news.forget):
             with pytest.raises(ValueError, match="retry= takes what"):
                 method(["a"], retry=retry)
         assert news.inserted() == 0
@@ -251,7 +251,7 @@ def test_half_made_filter_is_completed(server):
             assert uid is None
             continue
         assert uid in {None, news.config.uid}
-        assert news.insert_many([f"u{i}" for i in range(1000)]) == [0] * 1000
+        assert news.insert_ages([f"u{i}" for i in range(1000)]) == [0] * 1000
         assert news.info().phase == "idle"
         news.drop()
         with server.client() as admin:
@@ -272,7 +272,7 @@ def test_half_dropped_filter(server):
         with pytest.raises(FilterNotFound):
             UriFilter.open("news", redis=server.url)
         with UriFilter.create("news", redis=server.url, capacity=1000, error_rate=1e-8, shards=3) as anew:
-            assert anew.insert_many(range(100)) == [0] * 100
+            assert anew.insert_ages(range(100)) == [0] * 100
             anew.drop()
         with server.client() as admin:
             assert admin.keys() == []
@@ -293,7 +293,7 @@ def test_leftover_shards_of_an_earlier_filter(server):
         admin.delete(*admin.keys("urifilter:{news:0}:*"))
         anew = UriFilter.create("news", redis=server.url, capacity=1000, error_rate=1e-5, shards=4)
         assert anew.config.uid != first.config.uid
-        assert sum(anew.insert_many(range(10_000, 10_100))) == 0
+        assert sum(anew.insert_ages(range(10_000, 10_100))) == 0
         admin.delete(*admin.keys("urifilter:{news:0}:*"))
         assert drop_filter("news", redis=server.url) is True
         assert admin.keys() == []
@@ -346,7 +346,7 @@ def test_normalize(redis70, normalize, new):
             b"http://example.com/?b=2&a=1&utm_source=y",
             "other.example",
         ]
-        assert news.insert_many(spellings).count(0) == new
+        assert news.insert_ages(spellings).count(0) == new
         assert news.contains("https://other.example/") is (normalize != "none")
 
 
@@ -354,9 +354,9 @@ def test_normalize(redis70, normalize, new):
 def test_hashes(redis70, hash_):
     """Every hash works over shards, and clients share the seed."""
     with UriFilter.create("news", redis=redis70.url, hash=hash_, shards=5, **PRECISE) as news:
-        assert news.insert_many(range(1000)) == [0] * 1000
+        assert news.insert_ages(range(1000)) == [0] * 1000
     with UriFilter.open("news", redis=redis70.url) as news:
-        assert news.insert_many(range(1000)) == [1] * 1000
+        assert news.insert_ages(range(1000)) == [1] * 1000
 
 
 def test_scripts_survive_flush_and_restart(make_server):
@@ -365,22 +365,22 @@ def test_scripts_survive_flush_and_restart(make_server):
     with UriFilter.create("news", redis=server.url, **PRECISE) as news, server.client() as admin:
         assert news.insert("a") is True
         admin.script_flush()
-        assert news.insert_many(["a", "b"]) == [1, 0]
+        assert news.insert_ages(["a", "b"]) == [1, 0]
         admin.execute_command("CLIENT", "KILL", "TYPE", "normal")
-        assert news.insert_many(["b", "c"]) == [1, 0]
+        assert news.insert_ages(["b", "c"]) == [1, 0]
         server.kill()
         server.start()
-        assert news.insert_many(["a", "b", "c", "d"]) == [1, 1, 1, 0]
+        assert news.insert_ages(["a", "b", "c", "d"]) == [1, 1, 1, 0]
 
 
 @settings(max_examples=40)
 @given(st.lists(st.integers(0, 50), max_size=60))
 def test_any_list(redis62_news, items):
-    """insert_many of any list: the first of each item is new, all others are seen."""
+    """insert_ages of any list: the first of each item is new, all others are seen."""
     name = f"n{hash(tuple(items)) % 10**9}"
     with UriFilter.create(name, redis=redis62_news.url, capacity=1000, error_rate=1e-8, shards=3) as news:
-        assert news.insert_many(items) == [0 if item not in items[:i] else 1 for i, item in enumerate(items)]
-        assert news.contains_many(items) == [1] * len(items)
+        assert news.insert_ages(items) == [0 if item not in items[:i] else 1 for i, item in enumerate(items)]
+        assert news.ages(items) == [1] * len(items)
         news.drop()
 
 
@@ -397,11 +397,11 @@ def test_async_is_the_same(server, layout):
     async def main() -> None:
         async with await AsyncUriFilter.create("news", redis=server.url, layout=layout, shards=3, **PRECISE) as news:
             assert await news.insert("a") is True
-            assert await news.insert_many(["a", "b", "b"]) == [1, 0, 1]
+            assert await news.insert_ages(["a", "b", "b"]) == [1, 0, 1]
             assert await news.unique(["c", "a", "c"]) == ["c"]
             assert await news(["d", "c"]) == ["d"]
             assert await news.contains("a") is True
-            assert await news.contains_many(["a", "x"]) == [1, 0]
+            assert await news.ages(["a", "x"]) == [1, 0]
             assert await news.forget(["a", "x"]) == [True, False]
             assert await news.insert("a") is True
             assert [uri async for uri in news.iter_unique(f"u{i % 5000}" for i in range(9000))] == [
@@ -415,9 +415,9 @@ def test_async_is_the_same(server, layout):
             unique = news.iter_unique(stream())
             assert [await anext(unique) for _ in range(3)] == ["v0", "v1", "v2"]
             await unique.aclose()
-            assert await news.contains_many(["v2", "v3", "v3999"]) == [1, 0, 0]
+            assert await news.ages(["v2", "v3", "v3999"]) == [1, 0, 0]
             assert (await news.info()).inserted == await news.inserted()
-            results = await asyncio.gather(*(news.insert_many([f"w{i}" for i in range(100)]) for _ in range(20)))
+            results = await asyncio.gather(*(news.insert_ages([f"w{i}" for i in range(100)]) for _ in range(20)))
             assert sum(ages.count(0) for ages in results) == 100
         async with await AsyncUriFilter.open("news", redis=server.url) as news:
             await news.drop()

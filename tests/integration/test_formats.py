@@ -91,7 +91,7 @@ def test_a_life(load, kind, number, upgraded):
             if news.config.retention in TIMED:
                 news.rotate()
                 assert news.info().phase == "idle"
-                assert 0 not in news.contains_many(expected["ages"])
+                assert 0 not in news.ages(expected["ages"])
             retentions.add(news.config.retention)
             layouts.add(news.config.layout)
             if expected["archived"]:
@@ -102,20 +102,20 @@ def test_a_life(load, kind, number, upgraded):
 
 
 def check_answers(news, ages) -> None:
-    assert dict(zip(ages, news.contains_many(ages), strict=True)) == ages
+    assert dict(zip(ages, news.ages(ages), strict=True)) == ages
 
 
 def write_to(news, ages) -> None:
     """Insert all items, and forget and insert some: each answer is right. Afterwards all items were seen."""
-    assert [age == 0 for age in news.insert_many(ages)] == [age == 0 for age in ages.values()]
+    assert [age == 0 for age in news.insert_ages(ages)] == [age == 0 for age in ages.values()]
     some = [*ages][::7]
     assert all(news.forget(some))
-    assert news.contains_many(some) == [0] * len(some)
-    assert news.insert_many(some) == [0] * len(some)
+    assert news.ages(some) == [0] * len(some)
+    assert news.insert_ages(some) == [0] * len(some)
     if news.config.layout == "counting":
         assert all(news.remove(some[:2]))
-        assert news.insert_many(some) == [0, 0] + [1] * (len(some) - 2)
-    assert 0 not in news.contains_many(ages)
+        assert news.insert_ages(some) == [0, 0] + [1] * (len(some) - 2)
+    assert 0 not in news.ages(ages)
 
 
 def check_restore(there, news, ages) -> None:
@@ -128,7 +128,7 @@ def check_restore(there, news, ages) -> None:
     with there.open(news.name) as again:
         assert again.restored.shards == news.config.shards
         assert again.info().format == format_
-        assert 0 not in again.insert_many(ages)
+        assert 0 not in again.insert_ages(ages)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -158,7 +158,7 @@ def test_what_is_due(loaded):
     for name in ("due", "rotating"):
         with loaded.open(name) as news:
             seen = [item for item, age in loaded.filters[name]["ages"].items() if age]
-            assert 0 not in news.contains_many(seen)
+            assert 0 not in news.ages(seen)
             assert news.info().phase == "idle"
 
 
@@ -249,7 +249,7 @@ def test_an_archive_of_a_newer_format(loaded, tmp_path, which):
     if which.startswith("slice"):  # the next rotation wants it: its items expire late
         with loaded.open(name) as news:
             assert any(words in problem for problem in news.rotate().problems)
-            assert 0 not in news.contains_many([item for item, age in loaded.filters[name]["ages"].items() if age])
+            assert 0 not in news.ages([item for item, age in loaded.filters[name]["ages"].items() if age])
         return
     with loaded.server.client() as admin:
         before = dumped(admin)

@@ -27,11 +27,11 @@ def test_error_rate_at_twenty_times_the_first_capacity(layout, capacity, valkey)
     count = 20 * capacity
     settings = {"capacity": capacity, "error_rate": 1e-3, "retention": "growing", "layout": layout}
     with UriFilter.create("news", redis=valkey.url, shards=2, seed=1, **settings) as news:
-        told = sum(age == 0 for age in news.insert_many(range(count)))
+        told = sum(age == 0 for age in news.insert_ages(range(count)))
         assert count * (1 - 1e-3) < told <= count
-        assert 0 not in news.contains_many(range(count))
+        assert 0 not in news.ages(range(count))
         probes = 3 * count // 2
-        found = sum(age > 0 for age in news.contains_many(range(10**6, 10**6 + probes)))
+        found = sum(age > 0 for age in news.ages(range(10**6, 10**6 + probes)))
         assert found / probes < 1e-3
         info = news.info()
         assert info.error_rate_now < info.error_rate_at_capacity == 1e-3
@@ -55,14 +55,14 @@ def test_each_shard_grows_at_its_own_pace(server):
             meta = [admin.hgetall(shard_key("news", shard, 4, "meta")) for shard in range(4)]
         assert {int(each[b"epoch"]) for each in meta} == {0, 1}
         assert epochs == [int(each[b"epoch"]) + 1 for each in meta]
-        assert 0 not in UriFilter.open("news", redis=server.url).contains_many(range(count))
+        assert 0 not in UriFilter.open("news", redis=server.url).ages(range(count))
 
 
 def test_an_item_given_many_times_takes_one_place(redis70):
     """Near the limit the different new items are counted."""
     with UriFilter.create("news", redis=redis70.url, capacity=500, error_rate=1e-8, retention="growing") as news:
         news.insert("a")
-        assert news.insert_many(["b"] * 500).count(0) == 1
+        assert news.insert_ages(["b"] * 500).count(0) == 1
         assert news.epoch() == 0
 
 
@@ -72,7 +72,7 @@ def test_ages(redis70):
         news.insert_many(range(10))
         news.insert_many(range(10, 30))
         news.insert_many(range(30, 40))
-        assert news.contains_many([0, 9, 10, 29, 30, 39]) == [3, 3, 2, 2, 1, 1]
+        assert news.ages([0, 9, 10, 29, 30, 39]) == [3, 3, 2, 2, 1, 1]
 
 
 def test_many_notice_at_once(any_server, tmp_path):
@@ -104,7 +104,7 @@ def test_killed_while_it_grows(server):
             list(itertools.islice(running, count))
             running.close()
             with UriFilter.open("news", redis=server.url) as other:
-                assert other.insert_many(range(5, 20)) == [2] * 5 + [0] * 10
+                assert other.insert_ages(range(5, 20)) == [2] * 5 + [0] * 10
                 assert other.epoch() == 1
                 other.drop()
 
@@ -118,9 +118,9 @@ def test_full_when_no_slice_can_be_made(redis70, monkeypatch):
         with pytest.raises(FilterFull, match="make a filter of a larger capacity") as caught:
             news.insert_many(range(100, 105))
         assert caught.value.answers == [None] * 5
-        assert news.contains_many(range(100, 105)) == [0] * 5
-        assert news.insert_many([200, 201]) == [0, 0]
-        assert news.insert_many([0, 15, 200]) == [2, 1, 1]
+        assert news.ages(range(100, 105)) == [0] * 5
+        assert news.insert_ages([200, 201]) == [0, 0]
+        assert news.insert_ages([0, 15, 200]) == [2, 1, 1]
         with pytest.raises(FilterFull):
             news.insert(300)
 
@@ -130,7 +130,7 @@ def test_seen_items_make_nothing_grow(server):
     with UriFilter.create("news", redis=server.url, capacity=100, error_rate=1e-8, retention="growing") as news:
         news.insert_many(range(100))
         for _ in range(5):
-            assert 0 not in news.insert_many(range(100))
+            assert 0 not in news.insert_ages(range(100))
         assert news.epoch() == 0
 
 

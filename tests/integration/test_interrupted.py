@@ -58,7 +58,7 @@ def interrupted_everywhere(news, method, prepare, expected, sample) -> int:
     return counted.places
 
 
-@pytest.mark.parametrize("name", ["insert_many", "unique", "forget"])
+@pytest.mark.parametrize("name", ["insert_ages", "unique", "forget"])
 def test_every_place(news, name, sample):
     """At each line and call of the library the interrupted call leaves all answers to be had."""
 
@@ -67,7 +67,7 @@ def test_every_place(news, name, sample):
         news.insert_many(items)
         return items
 
-    expected = {"insert_many": lambda items: [0] * len(items), "unique": list}
+    expected = {"insert_ages": lambda items: [0] * len(items), "unique": list}
     prepare = seen if name == "forget" else fresh
     wanted = expected.get(name, lambda items: [True] * len(items))
     assert interrupted_everywhere(news, getattr(news, name), prepare, wanted, sample) > 100
@@ -91,10 +91,10 @@ def test_every_place_of_a_retry(news, sample):
         error = lost(items)
         with Interrupt(at):
             try:
-                answers = news.insert_many(items, retry=error)
+                answers = news.insert_ages(items, retry=error)
             except KeyboardInterrupt:
                 (again,) = news.unresolved
-                answers = news.insert_many(items, retry=again)
+                answers = news.insert_ages(items, retry=again)
         assert answers == [0] * len(items), at
         assert news.unresolved == []
 
@@ -139,10 +139,10 @@ def test_places_in_the_connection(news, sample):
         items = fresh()
         with Interrupt(at, packages=("redis",)):
             try:
-                answers = news.insert_many(items)
+                answers = news.insert_ages(items)
             except KeyboardInterrupt:
                 answers = None
-        assert (resolved(news, news.insert_many, items) if answers is None else answers) == [0] * 12
+        assert (resolved(news, news.insert_ages, items) if answers is None else answers) == [0] * 12
 
 
 def test_every_place_of_the_sdk(service, redis70, monkeypatch, sample):
@@ -151,11 +151,11 @@ def test_every_place_of_the_sdk(service, redis70, monkeypatch, sample):
     UriFilter.create("sdk", redis=redis70.url, capacity=10_000, error_rate=1e-9).close()
     with FilterAPIClient(service.url) as api:
 
-        def insert_many(items, **more):
-            return api.insert_many("sdk", items, **more)
+        def insert_ages(items, **more):
+            return api.insert_ages("sdk", items, **more)
 
-        insert_many(fresh())
-        places = interrupted_everywhere(api, insert_many, fresh, lambda items: [0] * len(items), sample)
+        insert_ages(fresh())
+        places = interrupted_everywhere(api, insert_ages, fresh, lambda items: [0] * len(items), sample)
         assert places > 100
 
 
@@ -166,7 +166,7 @@ def test_a_call_that_runs_in_another_thread_is_not_unresolved(make_server):
     server = make_server("redis70")
     with UriFilter.create("news", redis=server.url, capacity=1000) as news:
         server.suspend()
-        thread = threading.Thread(target=news.insert_many, args=(["a"],))
+        thread = threading.Thread(target=news.insert_ages, args=(["a"],))
         thread.start()
         while not news._session.pending._owners:
             pass

@@ -113,7 +113,7 @@ def test_a_later_request_of_the_slot_ends_it(redis70):
         answer(redis70.url, ["c"], CallKey("0123456789abcdef/7/2"))
         with pytest.raises(UriFilterError, match="OLDCALL"):
             answer(redis70.url, ["d"], KEY)
-        assert news.contains_many(["a", "b", "c", "d"]) == [1, 1, 1, 0]
+        assert news.ages(["a", "b", "c", "d"]) == [1, 1, 1, 0]
         with redis70.client() as admin:
             assert admin.hkeys("urifilter:{news:0}:replies") == [b"0123456789abcdef/2100000"]
 
@@ -127,7 +127,7 @@ def test_a_key_for_other_items(redis70):
                 answer(redis70.url, others)
         assert answer(redis70.url, ["a", "b"], command="forget") == [1, 1]
         assert answer(redis70.url, ["a", "b"]) == [0, 0]
-        assert news.insert_many(["a", "b"]) == [0, 0]
+        assert news.insert_ages(["a", "b"]) == [0, 0]
         uuid = CallKey("8e03978e-40d5-43dd-bc93-6894a57f9324", "crawlers")
         assert [answer(redis70.url, items, uuid) for items in (["e", "x"], ["e", "x"], ["f", "x"])] == [
             [0, 0],

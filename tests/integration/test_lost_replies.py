@@ -29,10 +29,10 @@ def test_one_fault_is_not_seen(server, fault):
     create(server)
     with Proxy(server.port, first(Fault.PASS, fault)) as proxy, UriFilter.open("news", redis=proxy.url) as news:
         assert news.insert("a") is True
-        assert news.insert_many(["b", "a", "b"]) == [0, 1, 1]
-        assert news.insert_many(["c", "b"]) == [0, 1]
+        assert news.insert_ages(["b", "a", "b"]) == [0, 1, 1]
+        assert news.insert_ages(["c", "b"]) == [0, 1]
         proxy.release()
-        assert news.contains_many(["a", "b", "c", "d"]) == [1, 1, 1, 0]
+        assert news.ages(["a", "b", "c", "d"]) == [1, 1, 1, 0]
         assert news.info().inserted == 3
         assert proxy.counts[fault] == 1
 
@@ -55,7 +55,7 @@ def test_a_late_duplicate_of_the_last_call_is_answered_from_the_record(server):
     """A command that arrives again as the slot's last call gets the recorded answer."""
     create(server)
     with Proxy(server.port, first(Fault.DUPLICATE)) as proxy, UriFilter.open("news", redis=proxy.url) as news:
-        assert news.insert_many(["a", "b"]) == [0, 0]
+        assert news.insert_ages(["a", "b"]) == [0, 0]
         proxy.release()
         assert [reply for _, reply in proxy.late_replies] == [[b":0", b":0"]]
         assert news.info().inserted == 2
@@ -69,20 +69,21 @@ def test_answer_lost_and_retried(server):
         news.insert("the script is loaded now")
         proxy.plan = first(Fault.PASS, Fault.PASS, *[Fault.CUT_AFTER] * 50)
         with pytest.raises(AnswerLost) as caught:
-            news.insert_many(items)
+            news.insert_ages(items)
         partial = caught.value.answers
         assert set(partial) == {0, None}
         assert caught.value.items == items
         proxy.plan = first()
-        assert news.insert_many(items, retry=caught.value) == [0] * 100
-        assert news.insert_many(items) == [1] * 100
+        assert news.insert_ages(items, retry=caught.value) == [0] * 100
+        assert news.insert_ages(items) == [1] * 100
 
 
 def test_retry_with_other_items_is_refused(server):
     """retry= is for the same items of the same method of the same filter object."""
     create(server)
-    with Proxy(server.port, first(*[Fault.CUT_AFTER] * 99)) as proxy:
-        with UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news, pytest.raises(AnswerLost) as caught:
+    plan = first(*[Fault.CUT_AFTER] * 99)
+    with Proxy(server.port, plan) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news:
+        with pytest.raises(AnswerLost) as caught:
             news.insert_many(["a"])
         with pytest.raises(ValueError, match="same items"):
             news.insert_many(["b"], retry=caught.value)
@@ -173,17 +174,17 @@ def test_cancelled_task_leaves_its_call_to_be_asked_again(server):
     async def main() -> None:
         with Proxy(server.port, first(Fault.HANG)) as proxy:
             async with await AsyncUriFilter.open("news", redis=proxy.url) as news:
-                task = asyncio.create_task(news.insert_many(["a", "b"]))
+                task = asyncio.create_task(news.insert_ages(["a", "b"]))
                 while not proxy.counts[Fault.HANG]:
                     await asyncio.sleep(0.01)
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
-                assert await news.insert_many(["c"]) == [0]
+                assert await news.insert_ages(["c"]) == [0]
                 (lost,) = news.unresolved
-                assert await news.insert_many(["a", "b"], retry=lost) == [0, 0]
+                assert await news.insert_ages(["a", "b"], retry=lost) == [0, 0]
                 assert news.unresolved == []
-                assert await news.insert_many(["a", "b"]) == [1, 1]
+                assert await news.insert_ages(["a", "b"]) == [1, 1]
 
     asyncio.run(main())
 
@@ -207,7 +208,7 @@ def test_interrupted_call_can_be_asked_again(server):
                 news.insert_many(["a", "b"])
             assert news.insert("c") is True
             (lost,) = news.unresolved
-            assert news.insert_many(["a", "b"], retry=lost) == [0, 0]
+            assert news.insert_ages(["a", "b"], retry=lost) == [0, 0]
             assert news.unresolved == []
     finally:
         signal.signal(signal.SIGUSR1, before)

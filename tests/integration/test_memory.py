@@ -157,7 +157,7 @@ def test_others_complete_what_ran_out_of_memory(redis70):
         with UriFilter.create("news", redis=redis70.url, **settings) as other:
             creator.run()
             assert creator.result == other.config
-            assert other.insert_many(range(100)).count(0) == 100
+            assert other.insert_ages(range(100)).count(0) == 100
 
 
 def test_with_an_archive_it_is_completed(redis70, folder):
@@ -277,7 +277,7 @@ def test_a_restore_that_does_not_fit(make_server, folder):
             assert other.insert("a")
         admin.config_set("maxmemory", 0)
         with UriFilter.open("news", **where) as news:
-            assert 0 not in news.contains_many(range(100))
+            assert 0 not in news.ages(range(100))
 
 
 @pytest.mark.parametrize("length", [1500, 48_000, 100_000, 290_208, 2_901_840, 9_000_000, SLICE_LIMIT])

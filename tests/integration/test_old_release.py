@@ -209,7 +209,7 @@ def test_a_reply_that_was_lost_before_an_upgrade(redis70):
             assert TOO_OLD in said
             call_id, digests = literal_eval(old.do("[(str(c.call_id), c.packed) for c in last.batch.open][0]"))
         assert repeat(news, redis70, 0, call_id, digests) == [0, 1, 0]
-        assert news.insert_many(["a", "b"]) == [1, 1]
+        assert news.insert_ages(["a", "b"]) == [1, 1]
 
 
 def test_after_an_upgrade(redis70, folder):
@@ -231,7 +231,7 @@ def test_after_an_upgrade(redis70, folder):
             assert NEWER in old.do(what)
         assert NEWER in old_cli("list", "--redis", redis70.url, code=2)[1]
         assert before == dumped(admin)
-        assert news.insert_many(["a", "b"]) == [1, 0]
+        assert news.insert_ages(["a", "b"]) == [1, 0]
         news.checkpoint()
         admin.flushall()
         for what in BEGIN:
@@ -247,8 +247,8 @@ def test_a_ring_that_an_old_process_has_open(redis70):
         news.upgrade()
         assert "epoch=1" in old.do("news.rotate()")
         assert TOO_OLD in old.do("news.insert('a')")
-        assert news.contains_many(range(100)) == [2] * 100
-        assert news.insert_many(range(90, 110)) == [2] * 10 + [0] * 10
+        assert news.ages(range(100)) == [2] * 100
+        assert news.insert_ages(range(90, 110)) == [2] * 10 + [0] * 10
         assert news.rotate().epoch == 2
         assert news.info().format == 2
 
@@ -263,7 +263,7 @@ def test_a_new_filter(redis70):
                 assert NEWER in old.do(what)
         assert NEWER in old_cli("list", "--redis", redis70.url, code=2)[1]
         assert before == dumped(admin)
-        assert 0 not in news.contains_many(range(100))
+        assert 0 not in news.ages(range(100))
 
 
 @pytest.mark.parametrize("flushed", [False, True], ids=["Redis has it", "Redis is empty"])
@@ -284,7 +284,7 @@ def test_the_archive_of_a_new_filter(redis70, folder, tmp_path, flushed):
             assert TOO_OLD in "".join(old_cli("archive", *what, "--archive", folder, code=1 + (what[0] == "import")))
         assert (before, documents) == (dumped(admin), files(folder))
     with UriFilter.open("news", redis=redis70.url, archive=folder) as news:
-        assert 0 not in news.contains_many(range(100))
+        assert 0 not in news.ages(range(100))
 
 
 def files(archive) -> dict[Path, bytes]:

@@ -351,7 +351,7 @@ def test_try(tab, make):
     page.get_by_label("Filter", exact=True).select_option("news")
     both = " https://example.com/a\nhttps://example.com/b"
     assert ask(page, "contains", both) == ["2 of 2 new in news", "new", "new"]
-    assert news.contains_many(["https://example.com/a", "https://example.com/b"]) == [0, 0]
+    assert news.ages(["https://example.com/a", "https://example.com/b"]) == [0, 0]
     assert ask(page, "insert", "https://example.com/a") == ["1 of 1 new and inserted into news", "new"]
     assert ask(page, "insert", both) == ["1 of 2 new and inserted into news", "seen (age 1)", "new"]
     assert news.rotate().epoch == 1
@@ -361,7 +361,7 @@ def test_try(tab, make):
         "forgotten",
         "was not there",
     ]
-    assert news.contains_many(["https://example.com/a", "https://example.com/b"]) == [0, 2]
+    assert news.ages(["https://example.com/a", "https://example.com/b"]) == [0, 2]
     page.get_by_label("URIs, one a line").fill(both)
     page.get_by_label("URIs, one a line").press("Control+Enter")
     expect(page.locator("#answers b")).to_have_text(["new", "seen (age 2)"])
@@ -502,7 +502,7 @@ def test_markup(tab, make):
     expect(page.locator("#answers b")).to_have_text(["new", "new"])
     expect(page.locator("#answers span").last).to_have_text(MARKUP)
     assert page.evaluate("document.querySelector('#answers span').textContent === 'https://example.com/\\ud800'")
-    assert news.contains_many(["https://example.com/\ud800", MARKUP]) == [1, 1]
+    assert news.ages(["https://example.com/\ud800", MARKUP]) == [1, 1]
 
     tab.allow("status of 409")
     answer(tab, "/news/contains", status=409, json={"error_code": "refused", "error": MARKUP})

@@ -65,8 +65,8 @@ class Scene:
     def check(self) -> None:
         """Whoever opens it now has all of it, at once, and whoever comes then finds nothing to do."""
         with UriFilter.open("news", **self.where) as news:
-            assert 0 not in news.contains_many(SEEN)
-            assert news.contains_many(range(1000, 1100)) == [0] * 100
+            assert 0 not in news.ages(SEEN)
+            assert news.ages(range(1000, 1100)) == [0] * 100
             assert (news.info().phase, news.epoch()) == ("idle", 2)
         with UriFilter.open("news", **self.where) as news:
             assert news.restored is None
@@ -112,7 +112,7 @@ def test_it_lasts(redis70, folder, beats, kind):
     scene.set(kind)
     with UriFilter.open("news", **scene.where) as news:
         assert news.restored.shards == RING["shards"]
-        assert 0 not in news.contains_many(SEEN)
+        assert 0 not in news.ages(SEEN)
     scene.check()
 
 
@@ -184,7 +184,7 @@ def test_given_up_after_a_slice_was_removed(redis70, folder, beats, monkeypatch)
         with pytest.raises(Restoring):
             news.insert("x")
     with UriFilter.open("news", **where) as news:
-        assert 0 not in news.contains_many(SEEN)
+        assert 0 not in news.ages(SEEN)
 
 
 def test_cancelled_with_asyncio(redis70, folder, beats, monkeypatch):

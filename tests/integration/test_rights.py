@@ -74,14 +74,14 @@ def test_no_item_is_lost_for_a_missing_right(users, name, how):
             refusal = None
             with users.without(command):
                 try:
-                    assert news.insert_many(items) == [0] * 30
+                    assert news.insert_ages(items) == [0] * 30
                 except ServerUnavailable as error:
                     refusal = error
             if refusal is not None:
                 assert "mend its ACL" in str(refusal)
                 retry = refusal if how == "retry" else None
-                assert news.insert_many(items, retry=retry) == [0] * 30, command
-            assert 0 not in news.insert_many(items)
+                assert news.insert_ages(items, retry=retry) == [0] * 30, command
+            assert 0 not in news.insert_ages(items)
 
 
 def test_one_item_in_many_slices_is_not_lost_for_a_missing_right(users):
@@ -114,7 +114,7 @@ def test_forget_and_remove_are_whole_or_not_at_all(users, name):
                     refused = False
             if refused:
                 assert method(items) == [True] * 20, command
-            assert news.insert_many(items) == [0] * 20
+            assert news.insert_ages(items) == [0] * 20
 
 
 @pytest.mark.parametrize("name", ["ring", "rolling", "growing"])
@@ -124,19 +124,19 @@ def test_no_slice_is_lost_for_a_missing_right(users, name):
     with UriFilter.create(name, redis=users.url, **settings) as news:
         for number, command in enumerate(TRIED):
             items = [f"{number}/{i}" for i in range(20)]
-            assert news.insert_many(items) == [0] * 20
+            assert news.insert_ages(items) == [0] * 20
             with users.without(command), contextlib.suppress(UriFilterError):
                 if name == "growing":
                     news.insert_many(range(1000 * number, 1000 * number + 300))
                 else:
                     news.rotate()
-            assert news.contains_many(items) != [0] * 20, command
+            assert news.ages(items) != [0] * 20, command
             if name != "growing":
                 epoch = news.epoch()
                 news.rotate_due()
                 assert news.info().phase == "idle"
                 assert news.epoch() == epoch
-            assert 0 not in news.contains_many(items), command
+            assert 0 not in news.ages(items), command
 
 
 @pytest.mark.parametrize("command", TRIED)
@@ -181,7 +181,7 @@ def test_nothing_is_lost_for_a_missing_right_in_a_restore(redis70, folder, name)
             with users.without(command), contextlib.suppress(UriFilterError):
                 UriFilter.open("news", redis=users.url, archive=folder).close()
             with UriFilter.open("news", redis=users.url, archive=folder) as news:
-                assert 0 not in news.contains_many(last), (command, harm)
+                assert 0 not in news.ages(last), (command, harm)
     users.admin.acl_deluser("crawler")
     users.admin.close()
 

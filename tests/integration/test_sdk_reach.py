@@ -40,11 +40,11 @@ def unique(items, *arguments, **options) -> list:
 
     async def ask():
         async with AsyncFilterAPIClient(*arguments, **options) as api:
-            return await api.contains_many("news", items)
+            return await api.ages("news", items)
 
     new = FilterAPI("news", items, url=arguments[0], **options)["URI_list_unique"]
     with FilterAPIClient(*arguments, **options) as api:
-        assert api.contains_many("news", items) == [1] * len(items)
+        assert api.ages("news", items) == [1] * len(items)
     assert asyncio.run(ask()) == [1] * len(items)
     return new
 
@@ -110,7 +110,7 @@ def test_a_mistyped_port():
                 FilterAPI("news", ["a"], url=url, timeouts=timeouts)
             assert refused.value.error_code == "unreachable"
             with pytest.raises(FilterAPIError, match="gave up after 0.1 s"):
-                asyncio.run(AsyncFilterAPIClient(url, timeouts=timeouts).contains_many("news", ["a"]))
+                asyncio.run(AsyncFilterAPIClient(url, timeouts=timeouts).ages("news", ["a"]))
             assert time.monotonic() - began < Timeouts().first
 
 

@@ -76,22 +76,22 @@ def test_a_life(any_server, archive, request, make):
     made, wanted = (request.getfixturevalue("older"), plain()) if make == "older" else (UriFilter.create, SPREAD)
     where = {"redis": any_server.url, "archive": archive}
     with made("news", **where, **RING) as news:
-        assert news.insert_many(range(100)).count(0) == 100
+        assert news.insert_ages(range(100)).count(0) == 100
         news.checkpoint()
     assert tags(any_server) == wanted
     fields = meta_fields(any_server, "news:0")
     assert (b"tags" in fields) is (make == "create")
     with UriFilter.create("news", **where, **RING) as news:
         assert (news.config.tags, news.info().tags) == (("plain",) * 2 if make == "older" else ("spread",) * 2)
-        assert news.contains_many(range(100)).count(0) == 0
+        assert news.ages(range(100)).count(0) == 0
         news.rotate()
-        assert news.insert_many(range(50, 200)).count(0) == 100
+        assert news.insert_ages(range(50, 200)).count(0) == 100
         news.checkpoint()
     with any_server.client() as admin:
         admin.flushall()
     with UriFilter.open("news", **where) as news:
         assert news.restored.shards == SHARDS
-        assert news.contains_many(range(200)).count(0) == 0
+        assert news.ages(range(200)).count(0) == 0
     assert tags(any_server) == wanted
     assert meta_fields(any_server, "news:0") - {b"timeline"} >= fields - {b"timeline"}
     assert (b"tags" in meta_fields(any_server, "news:0")) is (make == "create")
@@ -121,7 +121,7 @@ def test_an_archive_says_the_tags(redis70, older, folder, tmp_path):
         restore()
         assert tags(redis70) == plain()
         with UriFilter.open("news", redis=redis70.url) as news:
-            assert news.contains_many(range(100)).count(0) == 0
+            assert news.ages(range(100)).count(0) == 0
 
 
 def test_everybody_finds_an_older_filter(redis70, older, service):
@@ -129,7 +129,7 @@ def test_everybody_finds_an_older_filter(redis70, older, service):
     where = ("--redis", redis70.url)
     with older("news", redis=redis70.url, **SETTINGS) as news:
         news.insert_many([f"u{n}" for n in range(100)])
-        assert copy.copy(news).contains_many([f"u{n}" for n in range(100)]).count(0) == 0
+        assert copy.copy(news).ages([f"u{n}" for n in range(100)]).count(0) == 0
     for name in ("news", "newer"):
         if name == "newer":
             UriFilter.create(name, redis=redis70.url, **SETTINGS | {"seed": news.settings["seed"]}).close()
@@ -139,7 +139,7 @@ def test_everybody_finds_an_older_filter(redis70, older, service):
             with redis70.client() as admin:
                 assert admin.execute_command(*line[line.index("EVALSHA") :]) == [int(n < 100 or name == "newer")]
         with FilterAPIClient(service.url) as api:
-            assert api.contains_many(name, [f"u{n}" for n in range(104)]) == [n != 100 for n in range(104)]
+            assert api.ages(name, [f"u{n}" for n in range(104)]) == [n != 100 for n in range(104)]
         out, _ = cli.run("doctor", *where, code=1)
         assert f"filter {name}".encode() in out
     assert list_filters(redis=redis70.url) == ["newer", "news"]
@@ -176,7 +176,7 @@ def test_half_made(redis70, monkeypatch, first, then):
             if then != "drop":
                 again = UriFilter.open("news", redis=redis70.url) if then == "open" else None
                 again = again or UriFilter.create("news", redis=redis70.url, **SETTINGS)
-                assert again.insert_many(range(100)).count(0) == 100
+                assert again.insert_ages(range(100)).count(0) == 100
                 again.close()
                 assert tags(redis70) == wanted
         drop_filter("news", redis=redis70.url)
@@ -216,7 +216,7 @@ def test_shards_that_lost_shard_0(redis70, older):
         assert drop_filter("news", redis=redis70.url) is True
         assert tags(redis70) == spread("news-1")
         with UriFilter.create("news", redis=redis70.url, **SETTINGS) as news:
-            assert news.insert_many(range(100)).count(0) == 100
+            assert news.insert_ages(range(100)).count(0) == 100
 
 
 def test_leftovers_of_filters_with_other_tags(redis70, older):

@@ -35,9 +35,9 @@ def test_forever(server, layout, shards):
     target.insert_many(range(1000))
     source.insert_many(range(500, 3000))
     assert target.union("monday") == pytest.approx(2000, rel=0.02)
-    assert 0 not in target.contains_many(range(3000))
-    assert set(target.contains_many(range(3000, 8000))) == {0}
-    assert source.contains_many([0, 500]) == [0, 1]
+    assert 0 not in target.ages(range(3000))
+    assert set(target.ages(range(3000, 8000))) == {0}
+    assert source.ages([0, 500]) == [0, 1]
     assert target.inserted() == pytest.approx(3000, rel=0.02)
     assert target.union("monday") == 0
 
@@ -50,9 +50,9 @@ def test_several_sources(redis70):
     tuesday.insert("b")
     with pytest.raises(FilterNotFound):
         target.union("monday", "nope")
-    assert target.contains_many(["a", "b"]) == [0, 0]
+    assert target.ages(["a", "b"]) == [0, 0]
     assert target.union("monday", "tuesday") == 2
-    assert target.contains_many(["a", "b"]) == [1, 1]
+    assert target.ages(["a", "b"]) == [1, 1]
     with pytest.raises(ValueError, match="cannot be merged into itself"):
         target.union("monday", "all")
 
@@ -66,7 +66,7 @@ def test_forgotten_items(server):
     source.forget(["source forgot", "target saw, source forgot", "both forgot"])
     target.union("monday")
     items = ["both", "target forgot", "source forgot", "target saw, source forgot", "both forgot"]
-    assert target.contains_many(items) == [1, 1, 0, 1, 0]
+    assert target.ages(items) == [1, 1, 0, 1, 0]
     assert target.unique(items) == ["source forgot", "both forgot"]
 
 
@@ -97,16 +97,16 @@ def test_nothing_expires_early(server, settings):
     items = [f"{day}-{i}" for day in range(3) for i in range(50)]
     target.insert_many(["x", "y"])
     target.union("monday")
-    assert 0 not in target.contains_many([*items, "x", "y"])
+    assert 0 not in target.ages([*items, "x", "y"])
     for left in (2, 1):  # rotations that the newest day has in both
         source.rotate()
         target.rotate()
         alive = [item for item in items if source.contains(item)]
         assert len(alive) == 50 * left
-        assert 0 not in target.contains_many(alive)
+        assert 0 not in target.ages(alive)
     for _ in range(3):
         target.rotate()
-    assert set(target.contains_many(items)) == {0}
+    assert set(target.ages(items)) == {0}
     assert not target.info().over_capacity
 
 
@@ -129,10 +129,10 @@ def test_growing(server):
     target.insert_many(range(10))
     source.insert_many(range(1000, 2000))
     assert target.union("monday") == pytest.approx(1000, rel=0.05)
-    assert 0 not in target.contains_many([*range(10), *range(1000, 2000)])
-    assert set(target.contains_many(range(5000, 9000))) == {0}
+    assert 0 not in target.ages([*range(10), *range(1000, 2000)])
+    assert set(target.ages(range(5000, 9000))) == {0}
     assert len(target.info().live_slices) == len(source.info().live_slices)
-    assert target.insert_many(range(3000, 3500)) == [0] * 500
+    assert target.insert_ages(range(3000, 3500)) == [0] * 500
 
 
 @pytest.mark.parametrize("settings", TIMED, ids=lambda s: f"{s['retention']}-{s.get('write', '')}".rstrip("-"))
@@ -151,8 +151,8 @@ def test_slices_that_turn_meanwhile(redis70, settings, who, sample):
         list(itertools.islice(running, count))
         {"source": source, "target": target}[who].rotate()
         list(running)
-        assert 0 not in target.contains_many([f"monday-{i}" for i in range(100)]), count
-        assert 0 not in target.contains_many([f"all-{i}" for i in range(100)]), count
+        assert 0 not in target.ages([f"monday-{i}" for i in range(100)]), count
+        assert 0 not in target.ages([f"all-{i}" for i in range(100)]), count
         target.drop()
         source.drop()
 
@@ -190,14 +190,14 @@ def test_killed_at_every_step(redis70, settings):
         while reached:
             for when in ("before", "after"):
                 reached = killer.kill(number, when, *what)
-                assert 0 not in target.contains_many(range(2000, 2300))
+                assert 0 not in target.ages(range(2000, 2300))
                 assert target.contains(5) is False
             number += 1
     assert number > 4
     target.union("monday")
-    assert target.contains_many([4, 5, 6]).count(0) == 1
-    assert target.contains_many(range(1000)).count(0) == 1
-    assert set(target.contains_many(range(3000, 5000))) == {0}
+    assert target.ages([4, 5, 6]).count(0) == 1
+    assert target.ages(range(1000)).count(0) == 1
+    assert set(target.ages(range(3000, 5000))) == {0}
     assert target.inserted() == pytest.approx(1300, rel=0.05)
     with redis70.client() as admin:
         assert not admin.keys("*merging*")
@@ -218,7 +218,7 @@ def test_inserts_go_on(valkey):
     target.union("monday")
     thread.join()
     assert len(told) == len(set(told))
-    assert 0 not in target.contains_many(range(50_000))
+    assert 0 not in target.ages(range(50_000))
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_an_upgraded_filter(any_server, name):
     ):
         assert (news.info().format, formats(any_server)) == (1, [("1", False)] * 3)
         news.forget([0, 1])
-        before = news.contains_many(range(150))
+        before = news.ages(range(150))
         done = news.upgrade()
         assert (done.before, done.format, done.shards) == (1, 2, 3)
         assert (news.info().format, news.config.format, formats(any_server)) == (2, 2, [("2", True)] * 3)
@@ -63,12 +63,12 @@ def test_an_upgraded_filter(any_server, name):
             assert (done.before, done.format, done.shards) == (2, 2, 0)
             assert after == dumped(admin)
         for each in (news, other):
-            assert each.contains_many(range(150)) == before
-        assert other.insert_many([0, 200, *range(2, 100)]).count(0) == 2
-        assert news.insert_many([1, 0, 200, 201]) == [0, 1, 1, 0]
+            assert each.ages(range(150)) == before
+        assert other.insert_ages([0, 200, *range(2, 100)]).count(0) == 2
+        assert news.insert_ages([1, 0, 200, 201]) == [0, 1, 1, 0]
         if "period" in FILTERS[name]:
             other.rotate()
-            assert 0 not in news.contains_many(range(2, 100))
+            assert 0 not in news.ages(range(2, 100))
         news.drop()
     with any_server.client() as admin:
         assert admin.keys() == []
@@ -105,13 +105,13 @@ def test_killed_at_each_step(redis70, folder, killer, sample, name):
         saved.bring_back()
         killer.kill(*point, *what)
         with UriFilter.open("news", redis=redis70.url, archive=folder) as news:
-            assert 0 not in news.contains_many(range(100))
-            assert news.insert_many(range(95, 105)).count(0) == 5
+            assert 0 not in news.ages(range(100))
+            assert news.insert_ages(range(95, 105)).count(0) == 5
         killer.steps(*what)
         assert formats(redis70) == [("2", True)] * 3
         assert registration(folder).format == 2
         with UriFilter.open("news", redis=redis70.url, archive=folder) as news:
-            assert 0 not in news.contains_many(range(105))
+            assert 0 not in news.ages(range(105))
             news.checkpoint()
         sound(folder)
 
@@ -129,7 +129,7 @@ def test_a_restore_during_an_upgrade(redis70, folder):
         assert news.restored.shards == 1
         assert formats(redis70) == [("1", False), ("2", True), ("2", True)]
         assert news.info().format == 1
-        assert 0 not in news.contains_many(range(100))
+        assert 0 not in news.ages(range(100))
         assert (news.upgrade().before, news.info().format) == (1, 2)
 
 
@@ -143,8 +143,8 @@ def test_an_empty_redis_after_an_upgrade(redis70, archive):
         admin.flushall()
     with UriFilter.open("news", redis=redis70.url, archive=archive) as news:
         assert formats(redis70) == [("2", True)] * 3
-        assert 0 not in news.contains_many(range(100))
-        assert news.insert_many(range(90, 110)).count(0) == 10
+        assert 0 not in news.ages(range(100))
+        assert news.insert_ages(range(90, 110)).count(0) == 10
 
 
 def test_without_its_archive(redis70, folder):

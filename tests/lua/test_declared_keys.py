@@ -84,7 +84,7 @@ def test_all_scripts(called, redis70, name):
     settings = FILTERS[name] | {"capacity": 300, "error_rate": 1e-6, "shards": 2}
     with UriFilter.create(name, redis=redis70.url, **settings) as news:
         for day in range(5):
-            assert 0 in news.insert_many(range(100 * day, 100 * day + 150))
+            assert 0 in news.insert_ages(range(100 * day, 100 * day + 150))
             news.contains_many(range(50))
             news.forget(range(100 * day, 100 * day + 5))
             news.insert_many(range(100 * day, 100 * day + 3))

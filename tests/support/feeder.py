@@ -34,7 +34,7 @@ def main() -> None:
         uris = [f"https://example.com/{number}" for number in range(start, start + 100)]
         while True:
             try:
-                ages = news.insert_many(uris, retry=error)
+                ages = news.insert_ages(uris, retry=error)
                 break
             except AnswerLost as lost:
                 error = lost

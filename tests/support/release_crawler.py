@@ -23,11 +23,12 @@ def main() -> None:
     random.Random(seed).shuffle(numbers)
     out = os.open(out_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     news = UriFilter.open(name, redis=url, timeouts=Timeouts(connect=5, reply=5, total=20))
+    insert = getattr(news, "insert_ages", news.insert_many)  # of releases before insert_ages
     for start in range(0, len(numbers), BATCH):
         some, error = numbers[start : start + BATCH], None
         while True:
             try:
-                ages = news.insert_many(some, retry=error)
+                ages = insert(some, retry=error)
                 break
             except UriFilterError as failed:
                 if "too old" in str(failed):

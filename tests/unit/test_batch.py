@@ -105,13 +105,13 @@ def test_other_items_or_commands_under_a_key():
 def test_what_it_is_of():
     """A batch is of one command, age and list of items, whatever their type."""
     batch = batch_of(("a", "b"), command="contains", max_age=2)
-    assert batch.is_of("contains", ["a", "b"], MD5, 2)
-    assert batch.is_of("contains", [b"a", "b"], MD5, 2)
-    assert not batch.is_of("insert", ["a", "b"], MD5, 2)
-    assert not batch.is_of("contains", ["a", "b"], MD5, 0)
-    assert not batch.is_of("contains", ["b", "a"], MD5, 2)
-    assert not batch.is_of("contains", ["a"], MD5, 2)
-    assert not batch.is_of("contains", [], MD5, 2)
+    assert batch.is_of("contains", MD5(["a", "b"]), 2)
+    assert batch.is_of("contains", MD5([b"a", "b"]), 2)
+    assert not batch.is_of("insert", MD5(["a", "b"]), 2)
+    assert not batch.is_of("contains", MD5(["a", "b"]), 0)
+    assert not batch.is_of("contains", MD5(["b", "a"]), 2)
+    assert not batch.is_of("contains", MD5(["a"]), 2)
+    assert not batch.is_of("contains", MD5([]), 2)
 
 
 def test_what_writes():

@@ -28,7 +28,7 @@ class Call:
     """What an error has of the call that failed; like the true one, it has what no pickle takes."""
 
     def __init__(self, items):
-        self.items, self.answers, self.more = items, [0, None], lambda: None
+        self.items, self.answers, self.key, self.more = items, [0, None], None, lambda: None
 
 
 class Link(str):

@@ -14,7 +14,7 @@ import logging
 import os
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from urifilter_redis.archive.contents import PIECES_AT_ONCE, Writer
 from urifilter_redis.archive.format import documents
@@ -25,6 +25,7 @@ from urifilter_redis.archive.snapshots import last_good, places, publish_checkpo
 from urifilter_redis.bloom.digest import hasher, shards_of
 from urifilter_redis.bloom.offsets import blocked_offsets, classic_offsets
 from urifilter_redis.engine.batch import Digester, check_question
+from urifilter_redis.engine.given import items_of, listed
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, ConfigMismatch
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from urifilter_redis.archive.format.manifest import Content, Manifest
+    from urifilter_redis.engine.given import Key
     from urifilter_redis.engine.home import Home
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
@@ -250,7 +252,7 @@ class ExportedFilter:
     Example:
         >>> news = ExportedFilter(Path("news.urifilter"))
         >>> news.contains_many(["https://example.com/a", "https://example.com/b"])
-        [1, 0]
+        [True, False]
         >>> news.close()
 
     Raises:
@@ -324,16 +326,21 @@ class ExportedFilter:
         except ArchiveCorrupt as error:
             raise ArchiveCorrupt(f"{self._path}: {error}") from error
 
-    def contains_many(self, uris: Iterable[object], *, max_age: int | None = None) -> list[int]:
-        """Return the age of each item, as ``UriFilter.contains_many`` does.
+    def contains_many(self, uris: Iterable[Any], *, max_age: int | None = None, key: Key = None) -> list[bool]:
+        """Return whether each item was seen, as ``UriFilter.contains_many`` does; the errors are those of ``ages``."""
+        return list(map(bool, self.ages(uris, max_age=max_age, key=key)))
+
+    def ages(self, uris: Iterable[Any], *, max_age: int | None = None, key: Key = None) -> list[int]:
+        """Return the age of each item, as ``UriFilter.ages`` does.
 
         Raises:
             BadItem: some items cannot be items; the error has the index of each.
+            TypeError: one string was given instead of a list.
             ValueError: this filter does not take this ``max_age``.
             ArchiveCorrupt: a piece is damaged.
         """
         check_question(self.config, "contains", max_age)
-        digests = self._digester(list(uris))
+        digests = self._digester(items_of(listed(uris), key))
         return [
             self._age(shard, digest, max_age or 0)
             for shard, digest in zip(shards_of(digests, self.config.shards), digests, strict=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.errors import BadItem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["encode_item", "encode_items"]
+__all__ = ["encode_item", "encode_items", "number_in_json"]
 
 #: Most levels of lists and objects in a JSON item. It is fixed, because the interpreter's own limit depends on the
 #: depth of the caller's stack.
@@ -21,7 +21,25 @@ NESTING_LIMIT = 256
 #: The first bytes of each item that is neither str nor bytes.
 JSON_MARK = b"\0json:"
 
-_JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+def _number_of(value: Any) -> Any:
+    """Return the number of a NumPy scalar, and any other value as it is."""
+    return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "dtype") else value
+
+
+def number_in_json(value: Any) -> Any:
+    """Return the number of a NumPy scalar, for ``default`` of a ``json.JSONEncoder``.
+
+    Raises:
+        TypeError: the value is none.
+    """
+    number = _number_of(value)
+    if number is value:
+        raise TypeError(f"{type(value).__name__} is not JSON")
+    return number
+
+
+_JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False, default=number_in_json)
 
 #: Most bad items that a message describes; ``indices`` of the error has all.
 _NAMED = 3
@@ -31,7 +49,7 @@ def encode_item(item: object) -> bytes:
     r"""Return an item's bytes.
 
     A str is encoded as UTF-8, lone surrogates included (surrogatepass). bytes stay as they are. Any other JSON value
-    becomes ``\0json:`` and its compact dump with sorted keys.
+    becomes ``\0json:`` and its compact dump with sorted keys. A NumPy scalar is the number that it holds.
 
     Raises:
         BadItem: the item is no JSON value, has NaN, an infinity or a key that is not a string, or is nested deeper
@@ -102,6 +120,7 @@ def _check(item: object) -> None:
 
 
 def _members(value: object) -> Iterable[object]:
+    value = _number_of(value)
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from datetime import timedelta
 
 from urifilter_redis.bloom.sizing import Sizing, Slice, grown, size
 
@@ -69,7 +70,8 @@ class Shape:
         layout: ``blocked``, ``classic`` or ``counting`` (retention ``forever`` only).
         retention: ``forever``, ``growing``, ``ring`` or ``rolling``.
         slices: ring and rolling: the window in periods, from 2 to 1000 (ring: to 400).
-        period: ring and rolling: the time between rotations: ``45s``, ``10m``, ``6h``, ``1d``, ``2w``, or seconds.
+        period: ring and rolling: the time between rotations: ``45s``, ``10m``, ``6h``, ``1d``, ``2w``, seconds,
+            or a ``timedelta``.
         write: ring: the slices that an item is written to, ``newest`` or ``all``; None: newest.
         expire_after: ring and rolling: the time from which an item's life counts, ``first-seen`` or ``last-seen``;
             None: first-seen.
@@ -83,30 +85,37 @@ class Shape:
     layout: str = "blocked"
     retention: str = "forever"
     slices: int | None = None
-    period: str | int | None = None
+    period: str | int | timedelta | None = None
     write: str | None = None
     expire_after: str | None = None
     period_capacity: int | None = None
     shards: int | None = None
 
 
-def period_of(value: str | int) -> str:
+def period_of(value: str | int | timedelta) -> str:
     """Return a period as text with the largest unit that divides it: ``24h`` and 86400 are ``1d``.
 
     Raises:
-        ValueError: the value is neither a number of seconds nor a number with one of ``s m h d w``, or it is not
+        ValueError: the value is neither a whole number of seconds nor a number with one of ``s m h d w``, or it is not
             from 1 second to 100 years.
 
     Example:
-        >>> period_of("24h"), period_of(90)
-        ('1d', '90s')
+        >>> period_of("24h"), period_of(90), period_of(timedelta(days=30))
+        ('1d', '90s', '30d')
     """
-    found = re.fullmatch(r"(\d{1,12})([smhdw]?)", str(value).strip()) if not isinstance(value, bool) else None
+    text = _seconds_text(value) if isinstance(value, timedelta) else str(value).strip()
+    found = re.fullmatch(r"(\d{1,12})([smhdw]?)", text) if not isinstance(value, bool) else None
     seconds = int(found[1]) * _UNITS[found[2] or "s"] if found else 0
     if not 1 <= seconds <= _LONGEST:
         raise ValueError(f"a period is 45s, 10m, 6h, 1d or 2w, from 1s to 100 years, and not {value!r}")
     unit = next(unit for unit in reversed(_UNITS) if seconds % _UNITS[unit] == 0)
     return f"{seconds // _UNITS[unit]}{unit}"
+
+
+def _seconds_text(period: timedelta) -> str:
+    """Return the number of seconds; a text that is none if it is not whole."""
+    seconds, rest = divmod(period, timedelta(seconds=1))
+    return "" if rest else str(seconds)
 
 
 def seconds_of(period: str) -> int:

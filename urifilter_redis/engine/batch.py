@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, TypeVar
 from urifilter_redis.bloom.digest import shards_of
 from urifilter_redis.bloom.encoding import encode_items
 from urifilter_redis.bloom.normalize import normalizer
+from urifilter_redis.engine.given import items_of
 from urifilter_redis.errors import Past, UriFilterError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from urifilter_redis.engine.given import Key
     from urifilter_redis.protocol.call_ids import CallId, CallKey
     from urifilter_redis.protocol.config import Config
 
@@ -71,15 +73,17 @@ class Batch:
 
     Attributes:
         command: ``insert``, ``contains``, ``forget`` or ``remove``.
-        items: the items as the caller gave them.
-        answers: one answer an item, in the items' order; None for each that has not arrived.
+        items: the items as the caller gave them, or objects of the caller's.
+        key: makes an item of each object; None: the objects are the items.
+        term: makes an answer in the terms of the caller's method of a script's answer.
+        answers: one answer an item, as the scripts give it, in the items' order; None for each that has not arrived.
         open: the calls of scripts without answers.
         client: the client that the call ids in ``open`` belong to.
         max_age: ring: how many of the newest slices are tested; 0: all.
         writes: whether its calls write. The answers of such calls must not be lost.
     """
 
-    __slots__ = ("_packed", "answers", "client", "command", "items", "max_age", "open", "writes")
+    __slots__ = ("_packed", "answers", "client", "command", "items", "key", "max_age", "open", "term", "writes")
 
     def __init__(  # noqa: PLR0913 - all of it is what a batch is
         self,
@@ -91,21 +95,24 @@ class Batch:
         cut: Callable[[int], int],
         client: str,
         max_age: int = 0,
+        key: Key = None,
     ) -> None:
         """Make digests and cut them into calls.
 
         Args:
             command: ``insert``, ``contains``, ``forget`` or ``remove``.
-            items: the items as the caller gave them.
+            items: the items as the caller gave them, or objects of the caller's.
             digester: makes the digests of items.
             shards: the filter's number of shards.
             cut: returns the most items of one call, given the shard.
             client: the client that makes the call ids.
             max_age: ring: how many of the newest slices are tested; 0: all.
+            key: makes an item of each object; None: the objects are the items.
         """
-        digests = digester(items)
+        digests = digester(items if key is None else items_of(items, key))
         self.command = command
-        self.items = items
+        self.items, self.key = items, key
+        self.term: Callable[[int], int] = int
         self.client = client
         self.max_age = max_age
         self.writes = command != "contains"
@@ -125,9 +132,9 @@ class Batch:
             call.call_id = key.call_id(self.command, self._packed, parts[call.shard], now)
             parts[call.shard] += 1
 
-    def is_of(self, command: str, items: Sequence[object], digester: Callable[..., list[bytes]], max_age: int) -> bool:
+    def is_of(self, command: str, digests: Sequence[bytes], max_age: int) -> bool:
         """Whether this batch has the same command, items and ``max_age``."""
-        return (command, max_age) == (self.command, self.max_age) and b"".join(digester(items)) == self._packed
+        return (command, max_age) == (self.command, self.max_age) and b"".join(digests) == self._packed
 
     def close(self, call: OpenCall, answers: Sequence[int]) -> None:
         """Note the answers of a call, which is then no longer open.

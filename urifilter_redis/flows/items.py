@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from urifilter_redis.engine.batch import Batch, call_to_resume, check_question
+from urifilter_redis.engine.given import items_of
+from urifilter_redis.engine.methods import with_batch
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.errors import AnswerLost, UriFilterError
 from urifilter_redis.flows.timely import attend
@@ -14,9 +16,11 @@ from urifilter_redis.flows.turn import grow
 from urifilter_redis.protocol import calls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from urifilter_redis.engine.batch import OpenCall
+    from urifilter_redis.engine.given import Key
+    from urifilter_redis.engine.methods import Method
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.call_ids import CallKey
@@ -26,17 +30,10 @@ __all__ = [
     "WINDOW",
     "answer",
     "batch_of",
-    "check_many",
-    "is_new",
-    "is_seen",
-    "listed",
+    "question",
     "resolve",
-    "selected",
-    "truths",
     "unresolved",
 ]
-
-T = TypeVar("T")
 
 #: The number of live slices that decides the size of calls under a ``CallKey``. It is fixed for each retention, because
 #: another process must be able to cut the same items into the same calls. Rolling never has more slices. Growing seldom
@@ -51,103 +48,66 @@ CALLS_IN_FLIGHT = 8
 WINDOW = CALLS_IN_FLIGHT * calls.ITEMS_A_CALL
 
 
-def check_many(items: object) -> None:
-    """Check that the caller gave a collection of items and not one item.
-
-    Raises:
-        TypeError: one string or bytes object was given instead of a list.
-    """
-    if isinstance(items, str | bytes | bytearray | memoryview):
-        start = items[:40] if isinstance(items, str) else bytes(items[:40])
-        raise TypeError(f"a list of items is wanted, not one item: [{start!r}]")
-
-
-def listed(items: Iterable[object]) -> Sequence[object]:
-    """Return items as a sequence.
-
-    Raises:
-        TypeError: one string or bytes object was given instead of a list.
-    """
-    check_many(items)
-    return items if isinstance(items, list | tuple) else list(items)
-
-
-def selected(items: Sequence[T], answers: Sequence[int | None]) -> list[T]:
-    """Return the items that were answered "new"; items beyond the end of ``answers`` are left out."""
-    return [item for item, answer in zip(items, answers, strict=False) if answer == 0]
-
-
-def ages(batch: Batch) -> list[int]:
-    """Return the age of each item of a batch; the batch must have all answers."""
-    return cast("list[int]", batch.answers)
-
-
-def new_items(batch: Batch) -> list[Any]:
-    """Return the items of a batch that are new."""
-    return selected(batch.items, batch.answers)
-
-
-def is_new(batch: Batch) -> bool:
-    """Whether the only item of a batch is new."""
-    return batch.answers[0] == 0
-
-
-def is_seen(batch: Batch) -> bool:
-    """Whether the only item of a batch was seen."""
-    return batch.answers[0] != 0
-
-
-def truths(batch: Batch) -> list[bool]:
-    """Return, for a batch of ``forget`` or ``remove``, whether each item was there."""
-    return [answer == 1 for answer in batch.answers]
-
-
 def unresolved(session: Session) -> list[AnswerLost]:
     """Return an error for each batch that was interrupted in this process; ``retry=`` takes these errors."""
     errors = []
     for batch in session.pending.interrupted():
         if batch.client == session.ids.client:
             error = AnswerLost(f"{session.where}: interrupted; ask again with retry= for the answers")
-            error.batch = batch
-            errors.append(error)
+            errors.append(with_batch(error, batch))
     return errors
 
 
-def answer(  # noqa: PLR0913 - what a question is
+def answer(
     session: Session,
     command: str,
     items: Sequence[object],
-    retry: UriFilterError | None = None,
     max_age: int | None = None,
     *,
-    key: CallKey | None = None,
+    call_key: CallKey | None = None,
 ) -> Flow[list[int]]:
-    """Return the answers of a command about items, in the items' order; see ``batch_of`` and ``resolve``.
+    """Return the scripts' answers to a command about items, in the items' order; see ``batch_of`` and ``resolve``.
 
-    An interrupted batch is not kept: callers of this flow repeat the request under its ``key``.
+    An interrupted batch is not kept: callers of this flow repeat the request under its ``call_key``.
     """
-    batch = yield from resolve(session, batch_of(session, command, items, retry, max_age, key=key))
-    return ages(batch)
+    batch = yield from resolve(session, batch_of(session, command, items, max_age=max_age, call_key=call_key))
+    return cast("list[int]", batch.answers)
+
+
+def question(  # noqa: PLR0913, PLR0917 - what a caller may say
+    session: Session,
+    method: Method[Any],
+    objects: Sequence[Any],
+    max_age: int | None = None,
+    retry: UriFilterError | None = None,
+    key: Key = None,
+) -> Batch:
+    """Make the batch of a client's method, whose errors are told in the method's terms; see ``batch_of``."""
+    batch = batch_of(session, method.command, objects, retry, max_age, key=key)
+    batch.items, batch.key, batch.term = objects, key, method.term  # of this call, if it goes on with another
+    return batch
 
 
 def batch_of(  # noqa: PLR0913 - likewise
     session: Session,
     command: str,
-    items: Sequence[object],
+    objects: Sequence[Any],
     retry: UriFilterError | None = None,
     max_age: int | None = None,
     *,
-    key: CallKey | None = None,
+    key: Key = None,
+    call_key: CallKey | None = None,
 ) -> Batch:
     """Make the batch of a command, or return the batch of ``retry``; nothing is sent.
 
     Args:
         session: the filter's session.
         command: ``insert``, ``contains``, ``forget`` or ``remove``.
-        items: any number of items.
+        objects: any number of items, or of objects that have a ``key``.
         retry: the error of an earlier call with these items; its batch still has the answers that arrived.
         max_age: ring: test only this many of the newest slices; None: test all.
-        key: makes the call ids of all calls, so that another process may repeat the request.
+        key: makes an item of each object; None: the objects are the items.
+        call_key: makes the call ids of all calls, so that another process may repeat the request.
 
     Raises:
         BadItem: some items cannot be filtered; the error has the indices of all of them.
@@ -155,8 +115,8 @@ def batch_of(  # noqa: PLR0913 - likewise
     """
     check_question(session.config, command, max_age)
     if retry is not None:
-        return _resume(session, command, items, retry, max_age or 0)
-    return _batch(session, command, items, max_age or 0, key)
+        return _resume(session, command, items_of(objects, key), retry, max_age or 0)
+    return _batch(session, command, objects, max_age or 0, key, call_key)
 
 
 def resolve(session: Session, batch: Batch) -> Flow[Batch]:
@@ -182,25 +142,35 @@ def resolve(session: Session, batch: Batch) -> Flow[Batch]:
     return batch
 
 
-def _batch(session: Session, command: str, items: Sequence[object], max_age: int, key: CallKey | None) -> Batch:
-    """Make a batch; under a key its calls are cut in the same way however many slices are live."""
+def _batch(  # noqa: PLR0913, PLR0917 - likewise
+    session: Session, command: str, objects: Sequence[Any], max_age: int, key: Key, call_key: CallKey | None
+) -> Batch:
+    """Make a batch; under a call key its calls are cut in the same way however many slices are live."""
     config = session.config
 
     def cut(shard: int) -> int:
-        live = LIVE_UNDER_A_KEY[config.retention] if key is not None else len(session.view(shard).slices)
+        live = LIVE_UNDER_A_KEY[config.retention] if call_key is not None else len(session.view(shard).slices)
         return calls.items_a_call(config, live)
 
-    client = session.ids.client
-    batch = Batch(command, items, session.digester, shards=config.shards, cut=cut, client=client, max_age=max_age)
-    if key is not None and batch.writes:
-        batch.name_calls(key, session.ids.clock.now())
+    batch = Batch(
+        command,
+        objects,
+        session.digester,
+        shards=config.shards,
+        cut=cut,
+        client=session.ids.client,
+        max_age=max_age,
+        key=key,
+    )
+    if call_key is not None and batch.writes:
+        batch.name_calls(call_key, session.ids.clock.now())
     return batch
 
 
 def _resume(session: Session, command: str, items: Sequence[object], retry: UriFilterError, max_age: int) -> Batch:
     """Return the batch that ``retry`` is about."""
     batch = call_to_resume(retry, Batch, command)
-    if not batch.is_of(command, items, session.digester, max_age):
+    if not batch.is_of(command, session.digester(items), max_age):
         raise ValueError(f"retry= takes what {command} raised for these same items, not {retry!r}")
     if batch.client != session.ids.client:
         raise ValueError("retry= takes what this very filter object raised, in this very process")
@@ -222,8 +192,7 @@ def _mend(session: Session, batch: Batch, missed: Sequence[tuple[OpenCall, Reque
         errors.append(AnswerLost(f"a reply was lost, and then: {failed}") if doubtful else failed)
     if errors:
         error = next((e for e in errors if isinstance(e, AnswerLost)), errors[0])
-        error.batch = batch
-        raise error
+        raise with_batch(error, batch)
 
 
 def _request(session: Session, batch: Batch, call: OpenCall) -> Request:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import Field, asdict, dataclass, field, fields
+from datetime import timedelta
 from typing import Any, Required, TypedDict, cast
 
 from urifilter_redis.bloom.digest import HASHES, new_seed
@@ -54,7 +55,7 @@ class FilterSettings(TypedDict, total=False):
     layout: str
     retention: str
     slices: int | None
-    period: str | int | None
+    period: str | int | timedelta | None
     write: str | None
     expire_after: str | None
     period_capacity: int | None

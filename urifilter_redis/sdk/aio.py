@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
+from urifilter_redis.engine import methods
 from urifilter_redis.engine.async_driver import drive
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.http_api import FILTERS_PATH
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Self
 
+    from urifilter_redis.engine.given import Key
+    from urifilter_redis.engine.methods import Method
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.errors import FilterAPIError
     from urifilter_redis.protocol.calls import Arguments
@@ -102,11 +105,26 @@ class AsyncFilterAPIClient(Client):
     _connector_of = _AsyncConnector
 
     async def _run(self, flow: Flow[T]) -> T:
+        self._check_open()
         self._connector.check_loop()
         return await drive(flow, self._connector)
 
-    async def _ask(self, asked: Asked, read: Callable[[Asked], T]) -> T:
+    async def _ask(  # noqa: PLR0913, PLR0917 - what a caller may say
+        self,
+        method: Method[T],
+        filter_typeid: str,
+        objects: Iterable[Any],
+        max_age: int | None = None,
+        retry: FilterAPIError | None = None,
+        key: Key = None,
+    ) -> T:
+        """Ask about items; return the method's result once all answers are there."""
+        asked = self._api.question(method, filter_typeid, objects, max_age, retry, key)
+        return await self._resolved(asked, method.result)
+
+    async def _resolved(self, asked: Asked, read: Callable[[Asked], T]) -> T:
         """Get all answers of a call; return the result that ``read`` makes of them."""
+        self._check_open()
         self._connector.check_loop()
         with self._api.session.pending.hold(asked):
             return read(await self._run(self._api.resolve(asked)))
@@ -153,15 +171,51 @@ class AsyncFilterAPIClient(Client):
             >>> answer["URI_list_unique"], answer["total"], answer["unique"]
             (['https://example.com/'], 2, 1)
         """
-        return await self._ask(self._api.filter(filter_typeid, uris, retry), attrgetter("told"))
+        return await self._resolved(self._api.filter(filter_typeid, uris, retry), attrgetter("told"))
 
     async def insert_many(
         self,
         filter_typeid: str,
-        uris: Iterable[object],
+        uris: Iterable[Any],
         *,
         max_age: int | None = None,
         retry: FilterAPIError | None = None,
+        key: Key = None,
+    ) -> list[bool]:
+        """Insert items; return whether each is new.
+
+        Args:
+            filter_typeid: the filter's name.
+            uris: any number of items: URIs, or any other JSON values. Long lists go out as several requests, one after
+                the other.
+            max_age: ring: look only at so many of the newest slices; None: at all of them.
+            retry: the error that this method, or another one that inserts, raised for the same items; only items
+                without an answer are asked again. It is valid for eight minutes, in the process that got it.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
+
+        Returns:
+            True for each item that is new, False for one that was seen, in the order of the items.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached. ``answers`` has the answers that arrived.
+                After ``error_code`` ``answer_lost`` the service may have made the change: pass the error as ``retry=``.
+            TypeError: one string was given instead of a list of items.
+            ValueError: ``retry`` is the error of another call.
+
+        Example:
+            >>> await api.insert_many("news", ["https://example.com/", "https://example.com/a", "https://example.com/"])
+            [True, True, False]
+        """
+        return await self._ask(methods.INSERT_MANY, filter_typeid, uris, max_age, retry, key)
+
+    async def insert_ages(
+        self,
+        filter_typeid: str,
+        uris: Iterable[Any],
+        *,
+        max_age: int | None = None,
+        retry: FilterAPIError | None = None,
+        key: Key = None,
     ) -> list[int]:
         """Insert items; return their ages.
 
@@ -170,8 +224,9 @@ class AsyncFilterAPIClient(Client):
             uris: any number of items: URIs, or any other JSON values. Long lists go out as several requests, one after
                 the other.
             max_age: ring: look only at so many of the newest slices; None: at all of them.
-            retry: the error that this method raised for the same arguments; only items without an answer are asked
-                again. It is valid for eight minutes, in the process that got it.
+            retry: the error that this method, or another one that inserts, raised for the same items; only items
+                without an answer are asked again. It is valid for eight minutes, in the process that got it.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
 
         Returns:
             An age for each item: 0 if it is new, n if it was seen in the n-th newest slice.
@@ -183,10 +238,10 @@ class AsyncFilterAPIClient(Client):
             ValueError: ``retry`` is the error of another call.
 
         Example:
-            >>> await api.insert_many("news", ["https://example.com/", "https://example.com/a", "https://example.com/"])
+            >>> await api.insert_ages("news", ["https://example.com/", "https://example.com/a", "https://example.com/"])
             [0, 0, 1]
         """
-        return await self._ask(self._api.command(filter_typeid, "insert", uris, retry, max_age), attrgetter("whole"))
+        return await self._ask(methods.INSERT_AGES, filter_typeid, uris, max_age, retry, key)
 
     async def unique(
         self,
@@ -195,6 +250,7 @@ class AsyncFilterAPIClient(Client):
         *,
         max_age: int | None = None,
         retry: FilterAPIError | None = None,
+        key: Callable[[T], object] | None = None,
     ) -> list[T]:
         """Insert items; return the new ones.
 
@@ -203,8 +259,9 @@ class AsyncFilterAPIClient(Client):
             uris: any number of items: URIs, or any other JSON values. Long lists go out as several requests, one after
                 the other.
             max_age: ring: look only at so many of the newest slices; None: at all of them.
-            retry: the error that this method raised for the same arguments; only items without an answer are asked
-                again. It is valid for eight minutes, in the process that got it.
+            retry: the error that this method, or another one that inserts, raised for the same items; only items
+                without an answer are asked again. It is valid for eight minutes, in the process that got it.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
 
         Returns:
             The items that nobody had inserted before, in their order, each once.
@@ -221,10 +278,37 @@ class AsyncFilterAPIClient(Client):
             >>> await api.unique("news", ["https://example.com/", "https://example.com/a"])
             ['https://example.com/a']
         """
-        return await self._ask(self._api.command(filter_typeid, "insert", uris, retry, max_age), attrgetter("new"))
+        return await self._ask(methods.UNIQUE, filter_typeid, uris, max_age, retry, key)
 
     async def contains_many(
-        self, filter_typeid: str, uris: Iterable[object], *, max_age: int | None = None
+        self, filter_typeid: str, uris: Iterable[Any], *, max_age: int | None = None, key: Key = None
+    ) -> list[bool]:
+        """Return whether each item was seen; nothing is inserted.
+
+        Args:
+            filter_typeid: the filter's name.
+            uris: any number of items: URIs, or any other JSON values. Long lists go out as several requests, one after
+                the other.
+            max_age: ring: look only at so many of the newest slices; None: at all of them.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
+
+        Returns:
+            True for each item that was seen, in the order of the items.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached.
+            TypeError: one string was given instead of a list of items.
+
+        Example:
+            >>> await api.unique("news", ["https://example.com/"])
+            ['https://example.com/']
+            >>> await api.contains_many("news", ["https://example.com/", "https://example.com/a"])
+            [True, False]
+        """
+        return await self._ask(methods.CONTAINS_MANY, filter_typeid, uris, max_age, None, key)
+
+    async def ages(
+        self, filter_typeid: str, uris: Iterable[Any], *, max_age: int | None = None, key: Key = None
     ) -> list[int]:
         """Return the ages of items; nothing is inserted.
 
@@ -233,6 +317,7 @@ class AsyncFilterAPIClient(Client):
             uris: any number of items: URIs, or any other JSON values. Long lists go out as several requests, one after
                 the other.
             max_age: ring: look only at so many of the newest slices; None: at all of them.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
 
         Returns:
             An age for each item: 0 if it was not seen, n if it was seen in the n-th newest slice.
@@ -244,13 +329,13 @@ class AsyncFilterAPIClient(Client):
         Example:
             >>> await api.unique("news", ["https://example.com/"])
             ['https://example.com/']
-            >>> await api.contains_many("news", ["https://example.com/", "https://example.com/a"])
+            >>> await api.ages("news", ["https://example.com/", "https://example.com/a"])
             [1, 0]
         """
-        return await self._ask(self._api.command(filter_typeid, "contains", uris, None, max_age), attrgetter("whole"))
+        return await self._ask(methods.AGES, filter_typeid, uris, max_age, None, key)
 
     async def forget(
-        self, filter_typeid: str, uris: Iterable[object], *, retry: FilterAPIError | None = None
+        self, filter_typeid: str, uris: Iterable[Any], *, retry: FilterAPIError | None = None, key: Key = None
     ) -> list[bool]:
         """Make items new again; return whether each was there.
 
@@ -260,6 +345,7 @@ class AsyncFilterAPIClient(Client):
                 the other.
             retry: the error that this method raised for the same arguments; only items without an answer are asked
                 again. It is valid for eight minutes, in the process that got it.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
 
         Returns:
             For each item: True if it was there, False if it was new already.
@@ -278,10 +364,10 @@ class AsyncFilterAPIClient(Client):
             >>> await api.unique("news", ["https://example.com/"])
             ['https://example.com/']
         """
-        return await self._ask(self._api.command(filter_typeid, "forget", uris, retry), attrgetter("truths"))
+        return await self._ask(methods.FORGET, filter_typeid, uris, None, retry, key)
 
     async def remove(
-        self, filter_typeid: str, uris: Iterable[object], *, retry: FilterAPIError | None = None
+        self, filter_typeid: str, uris: Iterable[Any], *, retry: FilterAPIError | None = None, key: Key = None
     ) -> list[bool]:
         """Take items out of a filter of layout counting; return whether each was there.
 
@@ -294,6 +380,7 @@ class AsyncFilterAPIClient(Client):
                 the other.
             retry: the error that this method raised for the same arguments; only items without an answer are asked
                 again. It is valid for eight minutes, in the process that got it.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
 
         Returns:
             For each item: True if it was there and was taken out, False if it was not there.
@@ -310,7 +397,7 @@ class AsyncFilterAPIClient(Client):
             >>> await api.remove("queue", ["https://example.com/", "https://example.com/a"])
             [True, False]
         """
-        return await self._ask(self._api.command(filter_typeid, "remove", uris, retry), attrgetter("truths"))
+        return await self._ask(methods.REMOVE, filter_typeid, uris, None, retry, key)
 
     async def filters(self) -> list[str]:
         """Return the names of the filters that the access token may use.
@@ -349,14 +436,16 @@ class AsyncFilterAPIClient(Client):
         return await self._run(self._api.get(self._api.path_of(filter_typeid)))
 
     async def close(self) -> None:
-        """Close the connections, those of this event loop; the next call opens new ones.
+        """Close the connections, those of this event loop; a later call raises ValueError.
 
         Example:
             >>> await api.close()
         """
+        self._closed = True
         await self._connector.close()
 
     async def __aenter__(self) -> Self:
+        self._check_open()
         return self
 
     async def __aexit__(self, *_: object) -> None:

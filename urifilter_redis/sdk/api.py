@@ -12,10 +12,11 @@ import httpx
 
 from urifilter_redis.bloom.encoding import encode_items
 from urifilter_redis.engine.batch import call_to_resume
+from urifilter_redis.engine.given import listed
+from urifilter_redis.engine.methods import UNIQUE, with_batch
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.session import Session
 from urifilter_redis.errors import BadItem, FilterAPIError, UriFilterError
-from urifilter_redis.flows.items import listed
 from urifilter_redis.http_api import (
     ATTEMPT_HEADER,
     COMMANDS,
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Self
 
+    from urifilter_redis.engine.given import Key
+    from urifilter_redis.engine.methods import Method
     from urifilter_redis.engine.steps import Flow, Timeouts
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.sdk.reaching import Verify
@@ -65,6 +68,7 @@ class Client:
     """The part of both clients that needs no connection; it goes through pickle and can be copied."""
 
     _connector_of: ClassVar[type[Any]]
+    _closed = False
 
     def __init__(  # noqa: PLR0913 - all settings of a client
         self,
@@ -79,6 +83,18 @@ class Client:
         self._api = API(url, access_token, timeouts, path, verify, proxy)
         self._connector = self._connector_of(self._api)
         self._more: dict[str, Any] = {"timeouts": timeouts, "path": path, "verify": verify, "proxy": proxy}
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._api.url}{': closed' if self._closed else ''}>"
+
+    def _check_open(self) -> None:
+        """Check that the client was not closed.
+
+        Raises:
+            ValueError: it was, as a closed file has it.
+        """
+        if self._closed:
+            raise ValueError(f"the client of {self._api.url} is closed: make another one")
 
     def __reduce__(self) -> tuple[Any, ...]:
         if isinstance(self._more["verify"], ssl.SSLContext):
@@ -169,32 +185,44 @@ class API:
         self.session.timeouts = self._timeouts
         return judged(self.session, attempt, response)
 
-    def command(self, filter_typeid: str, command: str, items: Iterable[object], retry: UriFilterError | None = None,
-                max_age: int | None = None) -> Asked:  # fmt: skip
-        """Make a call of a command of a filter; nothing is sent.
+    def question(  # noqa: PLR0913, PLR0917 - what a caller may say
+        self,
+        method: Method[Any],
+        filter_typeid: str,
+        objects: Iterable[Any],
+        max_age: int | None = None,
+        retry: UriFilterError | None = None,
+        key: Key = None,
+    ) -> Asked:
+        """Make the call of a method about items, or return the call of ``retry``; nothing is sent.
 
         Args:
+            method: the method; its command is one of ``http_api.COMMANDS``.
             filter_typeid: the filter's name.
-            command: one of ``http_api.COMMANDS``.
-            items: the items.
-            retry: an error of the same call in this process; its call is returned instead of a new one.
+            objects: the items, or objects that have a ``key``.
             max_age: ring: look only at so many of the newest slices.
+            retry: an error of such a call in this process; its call is returned instead of a new one.
+            key: makes an item of each object; None: the objects are the items.
 
         Raises:
             FilterAPIError: JSON cannot carry some items (``bad_item``).
-            TypeError: ``items`` is one string.
+            TypeError: ``objects`` is one string.
             ValueError: ``retry`` is the error of another call.
         """
-        more = {} if max_age is None else {"max_age": max_age}
-        what, wanted = (filter_typeid, command, max_age), listed(items)
+        command, more = method.command, {} if max_age is None else {"max_age": max_age}
         path = f"{self.path_of(filter_typeid)}/{command}"
-        return _or_resumed(Asked(what, COMMANDS[command], path, more, wanted, _cuts(_sizes(wanted))), retry)
+        what = (filter_typeid, command, max_age)
+        asked = _or_resumed(Asked(what, COMMANDS[command], path, more, listed(objects), _cuts, key), retry)
+        asked.term = method.term
+        return asked
 
     def filter(self, filter_typeid: str, items: Iterable[object], retry: UriFilterError | None) -> Asked:
-        """Make a call of the endpoint that answers the new items; its arguments and errors are those of ``command``."""
+        """Make a call of the endpoint that answers the new items; arguments and errors are those of ``question``."""
         more = {"filter_typeid": filter_typeid}
-        what, wanted = (filter_typeid, "filter", None), listed(items)
-        return _or_resumed(Asked(what, COMMANDS["insert"], self.path, more, wanted, _cuts(_sizes(wanted))), retry)
+        what = (filter_typeid, "filter", None)
+        asked = _or_resumed(Asked(what, COMMANDS["insert"], self.path, more, listed(items), _cuts), retry)
+        asked.term = UNIQUE.term
+        return asked
 
     def get(self, path: str) -> Flow[dict[str, Any]]:
         """Read a path; a read changes nothing, so it may be repeated.
@@ -227,7 +255,7 @@ class API:
                 try:
                     yield from self._send(asked, part)
                 except FilterAPIError as error:
-                    error.batch = asked
+                    with_batch(error, asked)
                     raise
         return asked
 
@@ -237,8 +265,7 @@ class API:
         for asked in self.session.pending.interrupted():
             if asked.process == os.getpid():
                 error = FilterAPIError("interrupted; ask again with retry= for the answers", error_code="answer_lost")
-                error.batch = asked
-                errors.append(error)
+                errors.append(with_batch(error, asked))
         return errors
 
     def _send(self, asked: Asked, part: Part) -> Flow[None]:
@@ -275,9 +302,10 @@ def _or_resumed(made: Asked, retry: UriFilterError | None) -> Asked:
     if retry is None:
         return made
     asked = call_to_resume(retry, Asked, made.what[1])
-    if not asked.is_of(made.what, made.items):
+    if not asked.is_like(made):
         text = f"retry= takes what {made.what[1]} raised for these same items, in this process, not {retry!r}"
         raise ValueError(text)
+    asked.items, asked.key = made.items, made.key
     return asked
 
 
@@ -304,9 +332,13 @@ def _sizes(items: Sequence[object]) -> list[int]:
     return list(map(len, encoded))
 
 
-def _cuts(sizes: Sequence[int]) -> list[int]:
-    """Return the positions at which the parts of a call begin, and the end of the last part."""
-    cuts, size = [0], 0
+def _cuts(items: Sequence[object]) -> list[int]:
+    """Return the positions at which the parts of a call begin, and the end of the last part.
+
+    Raises:
+        FilterAPIError: as ``_sizes``.
+    """
+    sizes, cuts, size = _sizes(items), [0], 0
     for at, each in enumerate(sizes):
         if at - cuts[-1] == ITEMS_A_REQUEST or (size + each > BYTES_A_REQUEST and at > cuts[-1]):
             cuts.append(at)

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from urifilter_redis.bloom.encoding import encode_items
-from urifilter_redis.flows.items import selected
+from urifilter_redis.engine.given import items_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from urifilter_redis.engine.given import Key
     from urifilter_redis.http_api import Command
     from urifilter_redis.protocol.call_ids import CallId
 
@@ -57,7 +58,9 @@ class Asked:
         command: the command that the items are for.
         path: the path of the endpoint.
         more: the fields of the request's body beside the items.
-        items: the items as the caller gave them.
+        items: the items as the caller gave them, or objects of the caller's.
+        key: makes an item of each object; None: the objects are the items.
+        term: makes an answer in the terms of the caller's method of the service's answer.
         parts: the parts in which the items go out.
         process: the id of the process that made the call.
     """
@@ -68,20 +71,27 @@ class Asked:
         command: Command,
         path: str,
         more: dict[str, Any],
-        items: Sequence[object],
-        cuts: Sequence[int],
+        objects: Sequence[Any],
+        cut: Callable[[Sequence[object]], Sequence[int]],
+        key: Key = None,
     ) -> None:
         self.what = what
         self.command = command
         self.path, self.more = path, more
-        self.items = list(items)
-        self.parts = [Part(begin, self.items[begin:end]) for begin, end in itertools.pairwise(cuts)]
+        self.items, self.key = list(objects), key
+        self.term: Callable[[int], int] = int
+        items = items_of(self.items, key)
+        self.parts = [Part(begin, items[begin:end]) for begin, end in itertools.pairwise(cut(items))]
         self.process = os.getpid()
 
-    def is_of(self, what: What, items: Sequence[object]) -> bool:
-        """Whether this is a call for these items, of this process: a forked child cannot take its parent's answers."""
-        same = self.what == what and self.process == os.getpid()
-        return same and encode_items(self.items) == encode_items(items)
+    def is_like(self, other: Asked) -> bool:
+        """Whether both calls are for the same items, and of one process: a child cannot take its parent's answers."""
+        return (self.what, self.process, self.encoded) == (other.what, other.process, other.encoded)
+
+    @property
+    def encoded(self) -> list[bytes]:
+        """The bytes of each item."""
+        return [each for part in self.parts for each in encode_items(part.items)]
 
     @property
     def writes(self) -> bool:
@@ -97,26 +107,11 @@ class Asked:
         return found
 
     @property
-    def whole(self) -> list[int]:
-        """The answers of a call that has them all: ages, or 1 (was there) and 0 (was not)."""
-        return [answer for answer in self.answers if answer is not None]
-
-    @property
-    def new(self) -> list[Any]:
-        """The new items, in their order."""
-        return selected(self.items, self.answers)
-
-    @property
     def told(self) -> dict[str, Any]:
         """The answer of ``filter``: the replies to all parts, put together."""
         replies = [part.reply for part in self.parts if part.reply is not None]
         new = [item for reply in replies for item in reply["URI_list_unique"]]
         return {"filter_typeid": self.what[0], "URI_list_unique": new, "total": len(self.items), "unique": len(new)}
-
-    @property
-    def truths(self) -> list[bool]:
-        """The answers of a call that has them all: whether each item was there."""
-        return [answer == 1 for answer in self.whole]
 
 
 def _ages(part: Part, field: str) -> list[int]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
+from urifilter_redis.engine import methods
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.http_api import FILTERS_PATH
 from urifilter_redis.protocol.outcomes import Unanswered
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Self
 
+    from urifilter_redis.engine.given import Key
+    from urifilter_redis.engine.methods import Method
     from urifilter_redis.engine.steps import Flow, Timeouts
     from urifilter_redis.errors import FilterAPIError
     from urifilter_redis.protocol.calls import Arguments
@@ -101,10 +104,25 @@ class FilterAPIClient(Client):
     _connector_of = _Connector
 
     def _run(self, flow: Flow[T]) -> T:
+        self._check_open()
         return drive(flow, self._connector)
 
-    def _ask(self, asked: Asked, read: Callable[[Asked], T]) -> T:
+    def _ask(  # noqa: PLR0913, PLR0917 - what a caller may say
+        self,
+        method: Method[T],
+        filter_typeid: str,
+        objects: Iterable[Any],
+        max_age: int | None = None,
+        retry: FilterAPIError | None = None,
+        key: Key = None,
+    ) -> T:
+        """Ask about items; return the method's result once all answers are there."""
+        asked = self._api.question(method, filter_typeid, objects, max_age, retry, key)
+        return self._resolved(asked, method.result)
+
+    def _resolved(self, asked: Asked, read: Callable[[Asked], T]) -> T:
         """Get all answers of a call; return the result that ``read`` makes of them."""
+        self._check_open()
         with self._api.session.pending.hold(asked):
             return read(self._run(self._api.resolve(asked)))
 
@@ -150,15 +168,51 @@ class FilterAPIClient(Client):
             >>> answer["URI_list_unique"], answer["total"], answer["unique"]
             (['https://example.com/'], 2, 1)
         """
-        return self._ask(self._api.filter(filter_typeid, uris, retry), attrgetter("told"))
+        return self._resolved(self._api.filter(filter_typeid, uris, retry), attrgetter("told"))
 
     def insert_many(
         self,
         filter_typeid: str,
-        uris: Iterable[object],
+        uris: Iterable[Any],
         *,
         max_age: int | None = None,
         retry: FilterAPIError | None = None,
+        key: Key = None,
+    ) -> list[bool]:
+        """Insert items; return whether each is new.
+
+        Args:
+            filter_typeid: the filter's name.
+            uris: any number of items: URIs, or any other JSON values. Long lists go out as several requests, one after
+                the other.
+            max_age: ring: look only at so many of the newest slices; None: at all of them.
+            retry: the error that this method, or another one that inserts, raised for the same items; only items
+                without an answer are asked again. It is valid for eight minutes, in the process that got it.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
+
+        Returns:
+            True for each item that is new, False for one that was seen, in the order of the items.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached. ``answers`` has the answers that arrived.
+                After ``error_code`` ``answer_lost`` the service may have made the change: pass the error as ``retry=``.
+            TypeError: one string was given instead of a list of items.
+            ValueError: ``retry`` is the error of another call.
+
+        Example:
+            >>> api.insert_many("news", ["https://example.com/", "https://example.com/a", "https://example.com/"])
+            [True, True, False]
+        """
+        return self._ask(methods.INSERT_MANY, filter_typeid, uris, max_age, retry, key)
+
+    def insert_ages(
+        self,
+        filter_typeid: str,
+        uris: Iterable[Any],
+        *,
+        max_age: int | None = None,
+        retry: FilterAPIError | None = None,
+        key: Key = None,
     ) -> list[int]:
         """Insert items; return their ages.
 
@@ -167,8 +221,9 @@ class FilterAPIClient(Client):
             uris: any number of items: URIs, or any other JSON values. Long lists go out as several requests, one after
                 the other.
             max_age: ring: look only at so many of the newest slices; None: at all of them.
-            retry: the error that this method raised for the same arguments; only items without an answer are asked
-                again. It is valid for eight minutes, in the process that got it.
+            retry: the error that this method, or another one that inserts, raised for the same items; only items
+                without an answer are asked again. It is valid for eight minutes, in the process that got it.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
 
         Returns:
             An age for each item: 0 if it is new, n if it was seen in the n-th newest slice.
@@ -180,10 +235,10 @@ class FilterAPIClient(Client):
             ValueError: ``retry`` is the error of another call.
 
         Example:
-            >>> api.insert_many("news", ["https://example.com/", "https://example.com/a", "https://example.com/"])
+            >>> api.insert_ages("news", ["https://example.com/", "https://example.com/a", "https://example.com/"])
             [0, 0, 1]
         """
-        return self._ask(self._api.command(filter_typeid, "insert", uris, retry, max_age), attrgetter("whole"))
+        return self._ask(methods.INSERT_AGES, filter_typeid, uris, max_age, retry, key)
 
     def unique(
         self,
@@ -192,6 +247,7 @@ class FilterAPIClient(Client):
         *,
         max_age: int | None = None,
         retry: FilterAPIError | None = None,
+        key: Callable[[T], object] | None = None,
     ) -> list[T]:
         """Insert items; return the new ones.
 
@@ -200,8 +256,9 @@ class FilterAPIClient(Client):
             uris: any number of items: URIs, or any other JSON values. Long lists go out as several requests, one after
                 the other.
             max_age: ring: look only at so many of the newest slices; None: at all of them.
-            retry: the error that this method raised for the same arguments; only items without an answer are asked
-                again. It is valid for eight minutes, in the process that got it.
+            retry: the error that this method, or another one that inserts, raised for the same items; only items
+                without an answer are asked again. It is valid for eight minutes, in the process that got it.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
 
         Returns:
             The items that nobody had inserted before, in their order, each once.
@@ -218,9 +275,38 @@ class FilterAPIClient(Client):
             >>> api.unique("news", ["https://example.com/", "https://example.com/a"])
             ['https://example.com/a']
         """
-        return self._ask(self._api.command(filter_typeid, "insert", uris, retry, max_age), attrgetter("new"))
+        return self._ask(methods.UNIQUE, filter_typeid, uris, max_age, retry, key)
 
-    def contains_many(self, filter_typeid: str, uris: Iterable[object], *, max_age: int | None = None) -> list[int]:
+    def contains_many(
+        self, filter_typeid: str, uris: Iterable[Any], *, max_age: int | None = None, key: Key = None
+    ) -> list[bool]:
+        """Return whether each item was seen; nothing is inserted.
+
+        Args:
+            filter_typeid: the filter's name.
+            uris: any number of items: URIs, or any other JSON values. Long lists go out as several requests, one after
+                the other.
+            max_age: ring: look only at so many of the newest slices; None: at all of them.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
+
+        Returns:
+            True for each item that was seen, in the order of the items.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached.
+            TypeError: one string was given instead of a list of items.
+
+        Example:
+            >>> api.unique("news", ["https://example.com/"])
+            ['https://example.com/']
+            >>> api.contains_many("news", ["https://example.com/", "https://example.com/a"])
+            [True, False]
+        """
+        return self._ask(methods.CONTAINS_MANY, filter_typeid, uris, max_age, None, key)
+
+    def ages(
+        self, filter_typeid: str, uris: Iterable[Any], *, max_age: int | None = None, key: Key = None
+    ) -> list[int]:
         """Return the ages of items; nothing is inserted.
 
         Args:
@@ -228,6 +314,7 @@ class FilterAPIClient(Client):
             uris: any number of items: URIs, or any other JSON values. Long lists go out as several requests, one after
                 the other.
             max_age: ring: look only at so many of the newest slices; None: at all of them.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
 
         Returns:
             An age for each item: 0 if it was not seen, n if it was seen in the n-th newest slice.
@@ -239,12 +326,14 @@ class FilterAPIClient(Client):
         Example:
             >>> api.unique("news", ["https://example.com/"])
             ['https://example.com/']
-            >>> api.contains_many("news", ["https://example.com/", "https://example.com/a"])
+            >>> api.ages("news", ["https://example.com/", "https://example.com/a"])
             [1, 0]
         """
-        return self._ask(self._api.command(filter_typeid, "contains", uris, None, max_age), attrgetter("whole"))
+        return self._ask(methods.AGES, filter_typeid, uris, max_age, None, key)
 
-    def forget(self, filter_typeid: str, uris: Iterable[object], *, retry: FilterAPIError | None = None) -> list[bool]:
+    def forget(
+        self, filter_typeid: str, uris: Iterable[Any], *, retry: FilterAPIError | None = None, key: Key = None
+    ) -> list[bool]:
         """Make items new again; return whether each was there.
 
         Args:
@@ -253,6 +342,7 @@ class FilterAPIClient(Client):
                 the other.
             retry: the error that this method raised for the same arguments; only items without an answer are asked
                 again. It is valid for eight minutes, in the process that got it.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
 
         Returns:
             For each item: True if it was there, False if it was new already.
@@ -271,9 +361,11 @@ class FilterAPIClient(Client):
             >>> api.unique("news", ["https://example.com/"])
             ['https://example.com/']
         """
-        return self._ask(self._api.command(filter_typeid, "forget", uris, retry), attrgetter("truths"))
+        return self._ask(methods.FORGET, filter_typeid, uris, None, retry, key)
 
-    def remove(self, filter_typeid: str, uris: Iterable[object], *, retry: FilterAPIError | None = None) -> list[bool]:
+    def remove(
+        self, filter_typeid: str, uris: Iterable[Any], *, retry: FilterAPIError | None = None, key: Key = None
+    ) -> list[bool]:
         """Take items out of a filter of layout counting; return whether each was there.
 
         Remove only items that certainly were inserted. Removing any other may hide items that were. ``forget`` is safe
@@ -285,6 +377,7 @@ class FilterAPIClient(Client):
                 the other.
             retry: the error that this method raised for the same arguments; only items without an answer are asked
                 again. It is valid for eight minutes, in the process that got it.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
 
         Returns:
             For each item: True if it was there and was taken out, False if it was not there.
@@ -301,7 +394,7 @@ class FilterAPIClient(Client):
             >>> api.remove("queue", ["https://example.com/", "https://example.com/a"])
             [True, False]
         """
-        return self._ask(self._api.command(filter_typeid, "remove", uris, retry), attrgetter("truths"))
+        return self._ask(methods.REMOVE, filter_typeid, uris, None, retry, key)
 
     def filters(self) -> list[str]:
         """Return the names of the filters that the access token may use.
@@ -340,14 +433,16 @@ class FilterAPIClient(Client):
         return self._run(self._api.get(self._api.path_of(filter_typeid)))
 
     def close(self) -> None:
-        """Close the connections, those of this process; the next call opens new ones.
+        """Close the connections, those of this process; a later call raises ValueError.
 
         Example:
             >>> api.close()
         """
+        self._closed = True
         self._connector.close()
 
     def __enter__(self) -> Self:
+        self._check_open()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -48,10 +48,11 @@ class Unique(BaseModel):
 
 
 class Inserted(BaseModel):
-    """The age of each item before it was inserted."""
+    """The age of each item before it was inserted, and whether it is new."""
 
     filter_typeid: str
     ages: list[int] = Field(description="0: new; n: seen, in the n-th newest slice")
+    new: list[bool] = Field(description="true: new")
     total: int
     unique: int = Field(description="items that are new")
 

@@ -159,6 +159,7 @@ class Service:
         content = {
             "filter_typeid": filter_typeid,
             kind.field: answers if ages else [each == 1 for each in answers],
+            **({"new": [age == 0 for age in answers]} if command == "insert" else {}),
             "total": len(answers),
             kind.count: answers.count(0) if kind.count == "unique" else len(answers) - answers.count(0),
         }

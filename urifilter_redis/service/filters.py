@@ -121,7 +121,7 @@ class Filters:
             FilterNotFound: there is no such filter.
             UriFilterError, ValueError: the errors of ``flows.items.answer``.
         """
-        return await self._run(name, lambda session: answer(session, command, items, None, max_age, key=key))
+        return await self._run(name, lambda session: answer(session, command, items, max_age, call_key=key))
 
     async def measured(self, name: str) -> Measured:
         """Return the state of a filter; it is read seldom enough to cost the server little."""

@@ -115,6 +115,16 @@ def _shown(client: Any) -> str:
     return without_password(url.format(**known))
 
 
+def _no_client(given: object, wanted: str) -> TypeError:
+    """Say that an object is no client for here, and which address its server has, if it is another library's client."""
+    kind, known = type(given), getattr(getattr(given, "connection_pool", None), "connection_kwargs", None)
+    text = f"redis= takes a URL or a {wanted} and not {kind.__module__}.{kind.__qualname__}"
+    if not isinstance(known, dict):
+        return TypeError(text)
+    password = ", with its user and password" if known.get("password") else ""
+    return TypeError(f"{text}: give the server's URL: redis={_shown(given)!r}{password}")
+
+
 class Connector:
     """Sends pipelines, blocking; thread-safe, and after a fork over connections of its own.
 
@@ -133,7 +143,7 @@ class Connector:
         elif isinstance(given, redis.Redis):
             self._make, self.shown = functools.partial(Lane, given.connection_pool), _shown(given)
         else:
-            raise TypeError(f"redis= takes a URL or a redis.Redis and not {type(given).__name__}")
+            raise _no_client(given, "redis.Redis")
         # by process: redis-py's pool has a lock, which another thread may hold as this one forks
         self._lanes: dict[int, Lane] = {}
 
@@ -204,7 +214,7 @@ class AsyncConnector:
             lane = Lane(given.connection_pool)
             self._lanes = PerLoop(lent(lane, "the redis.asyncio.Redis that was given"), stays)
         else:
-            raise TypeError(f"redis= takes a URL or a redis.asyncio.Redis and not {type(given).__name__}")
+            raise _no_client(given, "redis.asyncio.Redis")
 
     def check_loop(self) -> None:
         """Check, before anything is sent, that there can be connections here.

@@ -1,0 +1,356 @@
+"""The answers, arguments and manners that a Python user expects of the clients."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import pickle
+from datetime import timedelta
+
+import numpy as np
+import pytest
+import redis
+import redis.asyncio
+import valkey
+from support.proxy import Fault, Proxy, first
+
+from urifilter_redis import AnswerLost, AsyncUriFilter, BadItem, Timeouts, UriFilter
+from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPIClient
+
+QUICK = Timeouts(connect=0.3, reply=0.3, total=0.6)
+
+
+class Awaited:
+    """An asyncio client as a blocking one."""
+
+    def __init__(self, client, run):
+        self.client, self._run = client, run
+
+    def __getattr__(self, name):
+        return lambda *args, **more: self._run(getattr(self.client, name)(*args, **more))
+
+
+class Of:
+    """The SDK's client, of one filter."""
+
+    def __init__(self, api, name):
+        self._api, self._name = api, name
+
+    def __getattr__(self, name):
+        return lambda *args, **more: getattr(self._api, name)(self._name, *args, **more)
+
+
+@pytest.fixture(params=["blocking", "asyncio", "SDK", "asyncio SDK"])
+def news(request, redis70):
+    """A client of each kind."""
+    url = request.getfixturevalue("service").url if "SDK" in request.param else ""
+    with UriFilter.create("news", redis=redis70.url, capacity=1000, error_rate=1e-9) as made:
+        if request.param == "blocking":
+            yield made
+            return
+        with asyncio.Runner() as runner:
+            if request.param == "asyncio":
+                client = runner.run(AsyncUriFilter.open("news", redis=redis70.url))
+                yield Awaited(client, runner.run)
+                runner.run(client.close())
+                return
+            if request.param == "SDK":
+                with FilterAPIClient(url) as api:
+                    yield Of(api, "news")
+            else:
+                client = AsyncFilterAPIClient(url)
+                yield Of(Awaited(client, runner.run), "news")
+                runner.run(client.close())
+
+
+class Page:
+    """An object of a crawler's, which no pickle takes."""
+
+    def __init__(self, url):
+        self.url, self.parse = url, lambda: None
+
+
+def url_of(page):
+    return page.url
+
+
+def test_bools_and_ages(news):
+    """``insert_many`` answers True for new and ``contains_many`` True for seen; ages are numbers."""
+    answers = {
+        "insert_many": news.insert_many(["a", "b", "a"]),
+        "insert_ages": news.insert_ages(["a", "c"]),
+        "contains_many": news.contains_many(["a", "x"]),
+        "ages": news.ages(["a", "x"]),
+        "forget": news.forget(["a", "x"]),
+    }
+    assert answers == {
+        "insert_many": [True, True, False],
+        "insert_ages": [1, 0],
+        "contains_many": [True, False],
+        "ages": [1, 0],
+        "forget": [True, False],
+    }
+    kinds = {name: {type(each) for each in found} for name, found in answers.items()}
+    assert kinds == {name: {int} if "ages" in name else {bool} for name in answers}
+
+
+def test_objects_with_a_key(news):
+    """``key=`` makes an item of each object, and the objects come back."""
+    pages = [Page("a"), Page("b"), Page("a")]
+    assert news.unique(pages, key=url_of) == pages[:2]
+    assert news.insert_many(pages, key=url_of) == [False] * 3
+    assert news.insert_ages([*pages, Page("c")], key=url_of) == [1, 1, 1, 0]
+    assert news.contains_many([Page("a"), Page("z")], key=url_of) == [True, False]
+    assert news.ages([Page("a"), Page("z")], key=url_of) == [1, 0]
+    assert news.contains_many(["a", "b", "c", "z"]) == [True, True, True, False]
+    assert news.forget(pages[:2], key=url_of) == [True, True]
+    assert news.insert_many(["a", "b"]) == [True, True]
+
+
+def test_streams_with_a_key(redis70):
+    """``iter_unique`` yields the objects; the rest that it inserted is forgotten, though the filter is closed."""
+    pages = [Page(str(n)) for n in range(10)]
+    with UriFilter.create("news", redis=redis70.url, capacity=1000) as news:
+        stream = news.iter_unique(pages, key=url_of)
+        assert [next(stream), next(stream)] == pages[:2]
+    stream.close()
+
+    async def session():
+        async with AsyncUriFilter.open("news", redis=redis70.url) as again:
+            stream = again.iter_unique(pages, key=url_of)
+            assert await anext(stream) is pages[2]
+        await stream.aclose()
+
+    asyncio.run(session())
+    with UriFilter.open("news", redis=redis70.url) as news:
+        assert news.contains_many(pages, key=url_of) == [True] * 3 + [False] * 7
+
+
+def test_any_inserting_method_goes_on_with_the_error_of_another(redis70):
+    """``answers`` are in the terms of the method that raised; ``retry=`` serves all methods that insert."""
+    UriFilter.create("news", redis=redis70.url, capacity=1000, shards=4, error_rate=1e-9).close()
+    asked = {
+        "insert_many": ({True, None}, lambda found: found == [True] * 50),
+        "insert_ages": ({0, None}, lambda found: found == [0] * 50),
+        "unique": ({True, None}, lambda found: [page.url for page in found] == [page.url for page in pages]),
+    }
+    with Proxy(redis70.port) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news:
+        news.insert("the script is loaded now")
+        for name, (terms, _) in asked.items():
+            for other, (_, is_right) in asked.items():
+                pages = [Page(f"{name} {other} {n}") for n in range(50)]
+                proxy.plan = first(Fault.PASS, Fault.PASS, *[Fault.CUT_AFTER] * 50)
+                with pytest.raises(AnswerLost) as lost:
+                    getattr(news, name)(pages, key=url_of)
+                found = lost.value.answers
+                proxy.plan = first()
+                assert is_right(getattr(news, other)(pages, key=url_of, retry=lost.value))
+                assert {(type(each), each) for each in found} == {(type(each), each) for each in terms}
+        proxy.plan = first(*[Fault.CUT_AFTER] * 50)
+        with pytest.raises(AnswerLost) as lost:
+            news.insert("alone")
+        proxy.plan = first()
+        assert lost.value.answers == [None]
+        assert news.unique(["alone"], retry=lost.value) == ["alone"]
+
+
+def test_an_error_about_objects_goes_through_pickle(redis70):
+    """In place of an object that no pickle takes the error has its item; the answers keep the method's terms."""
+    UriFilter.create("news", redis=redis70.url, capacity=1000, shards=4).close()
+    with Proxy(redis70.port) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news:
+        news.insert("the script is loaded now")
+        proxy.plan = first(Fault.PASS, Fault.PASS, *[Fault.CUT_AFTER] * 50)
+        with pytest.raises(AnswerLost) as lost:
+            news.insert_many([Page(f"{n}") for n in range(50)], key=url_of)
+    again = pickle.loads(pickle.dumps(lost.value))
+    assert again.items == [f"{n}" for n in range(50)]
+    assert again.answers == lost.value.answers
+    assert set(again.answers) == {True, None}
+
+
+def test_a_key_that_fails(redis70):
+    """A key's exception comes out, and a bad item that it makes is named; nothing is inserted."""
+    with UriFilter.create("news", redis=redis70.url, capacity=1000) as news:
+        with pytest.raises(AttributeError):
+            news.unique([Page("a"), "b"], key=url_of)
+        with pytest.raises(BadItem) as bad:
+            news.unique([Page("a"), Page(object())], key=url_of)
+        assert bad.value.indices == [1]
+        assert len(news) == 0
+
+
+class Column:
+    """A column of Arrow's: its own elements are no items."""
+
+    def __init__(self, values):
+        self._values = values
+
+    def __iter__(self):
+        return iter([object()] * len(self._values))
+
+    def to_pylist(self):
+        return list(self._values)
+
+
+def test_columns(news):
+    """A column that knows ``to_pylist`` or ``tolist`` counts as the list of its values."""
+    assert news.unique(Column(["a", "b"])) == ["a", "b"]
+    found = news.unique(np.array(["b", "c"]))
+    assert (found, type(found[0])) == (["c"], str)
+    assert news.insert_many(np.array([1, 2, 1])) == [True, True, False]
+    assert news.contains_many([1, 2, 3]) == [True, True, False]
+
+
+def test_columns_of_libraries(redis70):
+    """So does a column of Arrow and of pandas, in a stream too."""
+    arrow, pandas = pytest.importorskip("pyarrow"), pytest.importorskip("pandas")
+    with UriFilter.create("news", redis=redis70.url, capacity=1000) as news:
+        assert news.unique(arrow.array(["a", "b"])) == ["a", "b"]
+        assert news.unique(pandas.Series(["b", "c"])) == ["c"]
+        assert list(news.iter_unique(arrow.chunked_array([["c", "d"], ["e"]]))) == ["d", "e"]
+
+
+@pytest.mark.parametrize("lone", [b"a", "a", bytearray(b"a"), memoryview(b"a"), array.array("B", b"a"), np.str_("a")])
+def test_a_lone_item_is_refused(redis70, lone):
+    """One string, or what is like one, is no list of items."""
+    with UriFilter.create("news", redis=redis70.url, capacity=1000) as news:
+        for method in (news.insert_many, news.ages, lambda uris: list(news.iter_unique(uris))):
+            with pytest.raises(TypeError, match=r"a list of items is wanted, not one item: \[b?'a'\]"):
+                method(lone)
+        with pytest.raises(TypeError):
+            news.unique(np.int64(7))
+        assert len(news) == 0
+
+
+def test_numpy_scalars_are_numbers(news):
+    """A NumPy scalar is the number that it holds, in a list or object too."""
+    assert news.insert_many([1, 0.5, True, {"n": [1, 0.25]}]) == [True] * 4
+    scalars = [np.int64(1), np.float32(0.5), np.bool_(1), {"n": [np.uint8(1), np.float64(0.25)]}]
+    assert news.insert_many(scalars) == [False] * 4
+
+
+@pytest.mark.parametrize("bad", [np.datetime64("2026-01-01"), np.complex64(1), np.array([1, 2]), np.float32("nan")])
+def test_numpy_without_a_number(redis70, bad):
+    """A date, a complex number, NaN or an array among the items is a bad item."""
+    with UriFilter.create("news", redis=redis70.url, capacity=1000) as news, pytest.raises(BadItem):
+        news.insert_many(["a", bad])
+
+
+def test_length_and_truth(redis70):
+    """``len`` counts the items that were answered new; a filter is true without asking the server."""
+    with UriFilter.create("news", redis=redis70.url, capacity=1000, shards=3, error_rate=1e-9) as news:
+        assert (len(news), bool(news)) == (0, True)
+        news.insert_many(["a", "b", "a"])
+        assert len(news) == news.inserted() == 2
+        with redis70.client() as admin:
+            admin.config_resetstat()
+            assert news
+            assert not {*admin.info("commandstats")} - {"cmdstat_config|resetstat"}
+
+
+def test_representation(redis70, service):
+    """``repr`` says name, server, layout and retention; of a client of the service, its address."""
+    with UriFilter.create("news", redis=redis70.url, capacity=1000, retention="growing") as news:
+        assert repr(news) == f"<UriFilter news on {redis70.url}: blocked, growing>"
+        again = pickle.loads(pickle.dumps(news))
+        assert repr(again) == repr(news)
+    assert repr(news) == f"<UriFilter news on {redis70.url}: closed>"
+    with FilterAPIClient(service.url, access_token="secret") as api:
+        assert repr(api) == f"<FilterAPIClient of {service.url}>"
+    assert repr(api) == f"<FilterAPIClient of {service.url}: closed>"
+
+
+@pytest.mark.parametrize(("period", "text"), [(timedelta(days=1), "1d"), (timedelta(weeks=60), "60w"), (90, "90s")])
+def test_period_as_a_timedelta(redis70, period, text):
+    """A period may be a ``timedelta``; it is the same setting as its text."""
+    settings = {"redis": redis70.url, "capacity": 1000, "retention": "ring", "slices": 3}
+    with UriFilter.create("news", period=period, **settings) as news:
+        assert news.config.period == text
+    UriFilter.create("news", period=text, **settings).close()
+
+
+@pytest.mark.parametrize("period", [timedelta(0), timedelta(days=-1), timedelta(milliseconds=1500)])
+def test_period_that_cannot_be(redis70, period):
+    """A period is a whole number of seconds, from one up."""
+    with pytest.raises(ValueError, match="a period is 45s, 10m"):
+        UriFilter.create("news", redis=redis70.url, capacity=10, retention="ring", slices=3, period=period)
+
+
+def test_closed(redis70):
+    """A closed filter says so in each method, sends nothing, and has nothing unresolved; closing again is no error."""
+    with UriFilter.create("news", redis=redis70.url, capacity=1000) as news:
+        pass
+    news.close()
+    asked = [lambda: news.insert("a"), lambda: news.unique(["a"]), lambda: "a" in news, news.info, lambda: len(news)]
+    for ask in [*asked, lambda: list(news.iter_unique(["a"])), news.drop, news.__enter__]:
+        with pytest.raises(ValueError, match="filter 'news' is closed: open it again"):
+            ask()
+    assert news.unresolved == []
+    with UriFilter.open("news", redis=redis70.url) as again:
+        assert len(again) == 0
+
+
+def test_closed_awaited(redis70):
+    """A closed asyncio filter says so, too; ``async with`` opens without ``await``, and with it."""
+
+    async def session():
+        async with AsyncUriFilter.create("news", redis=redis70.url, capacity=1000) as news:
+            assert await news.insert("a")
+        async with await AsyncUriFilter.open("news", redis=redis70.url) as again:
+            assert not await again.insert("a")
+        for ask in (lambda: news.insert("b"), lambda: news.unique(["b"]), news.info, news.__aenter__):
+            with pytest.raises(ValueError, match="is closed: open it again"):
+                await ask()
+        task = asyncio.create_task(AsyncUriFilter.open("news", redis=redis70.url))
+        async with await task as third:
+            assert not await third.insert("a")
+
+    asyncio.run(session())
+
+
+def test_closed_client_of_the_service(service):
+    """A closed client of the service says so."""
+    api = FilterAPIClient(service.url)
+    api.close()
+    for ask in (lambda: api.insert_many("news", ["a"]), api.filters, api.__enter__):
+        with pytest.raises(ValueError, match="is closed: make another one"):
+            ask()
+    assert api.unresolved == []
+
+    async def session():
+        async with AsyncFilterAPIClient(service.url) as awaited:
+            pass
+        with pytest.raises(ValueError, match="is closed: make another one"):
+            await awaited.insert_many("news", ["a"])
+
+    asyncio.run(session())
+
+
+def test_clients_of_other_libraries():
+    """Another library's client is refused in words that name the URL, without its password."""
+    client = valkey.Valkey(host="cache", port=6380, db=2, password="secret")
+    text = r"takes a URL or a redis.Redis and not valkey.client.Valkey: give .* redis='redis://cache:6380/2', with its"
+    with pytest.raises(TypeError, match=text) as refused:
+        UriFilter.open("news", redis=client)
+    assert "secret" not in str(refused.value)
+    with pytest.raises(TypeError, match=r"not redis.asyncio.client.Redis: give .* redis='redis://localhost:6379/0'$"):
+        UriFilter.open("news", redis=redis.asyncio.Redis())
+    with pytest.raises(TypeError, match=r"a redis.asyncio.Redis and not redis.client.Redis: give the server's URL"):
+        asyncio.run(AsyncUriFilter.open("news", redis=redis.Redis()))
+    with pytest.raises(TypeError, match=r"takes a URL or a redis.Redis and not builtins.int$"):
+        UriFilter.open("news", redis=6379)
+
+
+def test_new_over_http(service, redis70):
+    """The answer of ``insert`` has ``new`` beside the ages; no other command's has it."""
+    import httpx
+
+    UriFilter.create("news", redis=redis70.url, capacity=1000).close()
+    with httpx.Client(base_url=service.url) as http:
+        answers = [
+            http.post(f"/v1/filters/news/{command}", json={"URI_list": ["a", "a"]}).json()
+            for command in ("insert", "contains", "forget")
+        ]
+    assert answers[0]["ages"] == [0, 1]
+    assert answers[0]["new"] == [True, False]
+    assert not [each for each in answers[1:] if "new" in each]

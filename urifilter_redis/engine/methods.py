@@ -1,0 +1,84 @@
+"""The methods of a client that ask about items: the command of each, and the form of its answers.
+
+A script answers an age for each item: 0 if the item is new or was not seen. ``forget`` and ``remove`` answer 1 if the
+item was there. These numbers stay as they are until the last line of a method, because False is 0, and would be new.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from urifilter_redis.errors import Answering, UriFilterError
+
+__all__ = [
+    "AGES",
+    "CONTAINS",
+    "CONTAINS_MANY",
+    "FORGET",
+    "INSERT",
+    "INSERT_AGES",
+    "INSERT_MANY",
+    "REMOVE",
+    "UNIQUE",
+    "Method",
+    "selected",
+    "with_batch",
+]
+
+R = TypeVar("R")
+E = TypeVar("E", bound="UriFilterError")
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[R]):
+    """A method of a client that asks about items.
+
+    Attributes:
+        command: ``insert``, ``contains``, ``forget`` or ``remove``.
+        term: makes an answer in the method's terms of a script's answer.
+        result: makes the method's result of a batch that has all answers.
+    """
+
+    command: str
+    term: Callable[[int], int]
+    result: Callable[[Answering], R]
+
+
+def selected(batch: Answering) -> list[Any]:
+    """Return the items that were answered "new"."""
+    return [item for item, answer in zip(batch.items, batch.answers, strict=True) if answer == 0]
+
+
+def with_batch(error: E, batch: Answering) -> E:
+    """Return an error with the batch that it is about, whose answers it tells in the terms of the batch's method."""
+    error.batch, error.term = batch, batch.term
+    return error
+
+
+def _is_new(batch: Answering) -> bool:
+    return batch.answers[0] == 0
+
+
+def _is_seen(batch: Answering) -> bool:
+    return batch.answers[0] != 0
+
+
+def _all(command: str, term: Callable[[int], int]) -> Method[list[Any]]:
+    """Make a method whose result is a list of all answers in its terms."""
+    return Method(command, term, lambda batch: list(map(term, batch.answers)))  # type: ignore[arg-type]
+
+
+INSERT: Method[bool] = Method("insert", operator.not_, _is_new)
+INSERT_MANY: Method[list[bool]] = _all("insert", operator.not_)
+INSERT_AGES: Method[list[int]] = _all("insert", int)
+UNIQUE: Method[list[Any]] = Method("insert", operator.not_, selected)
+CONTAINS: Method[bool] = Method("contains", bool, _is_seen)
+CONTAINS_MANY: Method[list[bool]] = _all("contains", bool)
+AGES: Method[list[int]] = _all("contains", int)
+FORGET: Method[list[bool]] = _all("forget", bool)
+REMOVE: Method[list[bool]] = _all("remove", bool)
