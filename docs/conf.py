@@ -30,7 +30,7 @@ napoleon_use_ivar = True  # attributes of a class are a list, as arguments are
 python_use_unqualified_type_names = True  # "Timeouts" instead of the module's name and it
 python_maximum_signature_line_length = 100  # a longer one has a line for each argument
 
-smartquotes = False  # quotes and dashes in text may be typed as they stand
+smartquotes_action = "D"  # dashes only: quotes in text may be typed as they stand
 
 copybutton_prompt_text = "$ "  # of console: commands are copied without it, and without their output
 copybutton_line_continuation_character = "\\"

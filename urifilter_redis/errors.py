@@ -349,7 +349,7 @@ class FilterAPIError(UriFilterError):
     """The HTTP service refused, failed, or could not be reached.
 
     Attributes:
-        error_code: the service's word for the error (docs/reference/http.md), or one of the SDK's own:
+        error_code: the service's word for the error (``http_api.ERROR_CODES``), or one of the SDK's own:
             ``answer_lost`` (the request may have inserted: pass the error as ``retry=``), ``unreachable``,
             ``bad_item``, ``bad_response``.
         status: the HTTP status; None if there was no response.

@@ -1,4 +1,4 @@
-"""What autodoc and sphinx-click leave out: tables made from the code, and help texts as the plain text that they are."""
+"""The parts that autodoc and sphinx-click leave out: tables made from the code, and help texts as plain text."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import click
+from sphinx.domains.python import PyObject
 from sphinx.util.docutils import SphinxDirective
 from tables import TABLES
-
 from urifilter_redis.cli import main
 
 if TYPE_CHECKING:
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 __all__ = ["setup"]
+
+#: Code in a help text: between backticks, or an option.
+_CODE = re.compile(r"`([^`]+)`|(?<![\w-])(--[a-z][\w-]*)")
 
 #: What begins markup in reStructuredText, in which sphinx-click takes the help texts to be.
 _MARKUP = re.compile(r"([*`|\\]|_(?!\w)|:(?=//))")
@@ -34,6 +37,16 @@ class FromCode(SphinxDirective):
         return self.parse_text_to_nodes(TABLES[self.arguments[0]](), allow_section_headings=True)
 
 
+def _marked_up(text: str) -> str:
+    """Return a line of a help text as reStructuredText."""
+    parts: list[str] = []
+    end = 0
+    for code in _CODE.finditer(text):
+        parts += [_MARKUP.sub(r"\\\1", text[end : code.start()]), f"``{code[1] or code[2]}``"]
+        end = code.end()
+    return "".join([*parts, _MARKUP.sub(r"\\\1", text[end:])])
+
+
 def _describe(_: Sphinx, __: click.Context, lines: list[str]) -> None:
     """Show the text of a command; the lines of its example are code."""
     shown: list[str] = []
@@ -42,13 +55,13 @@ def _describe(_: Sphinx, __: click.Context, lines: list[str]) -> None:
             shown += [] if shown[-1].startswith("   ") else ["", ".. code-block:: sh", ""]
             shown.append(line.removeprefix("| ").rstrip() if len(line) > len("| ") else "")
         else:
-            shown.append(_MARKUP.sub(r"\\\1", line.removeprefix("| ")))
+            shown.append(_marked_up(line.removeprefix("| ")))
     lines[:] = shown
 
 
 def _show_options(_: Sphinx, __: click.Context, lines: list[str]) -> None:
     """Show the texts of options as they are."""
-    lines[:] = [line if line.startswith((".. ", "    :")) else _MARKUP.sub(r"\\\1", line) for line in lines]
+    lines[:] = [line if line.startswith((".. ", "    :")) else _marked_up(line) for line in lines]
 
 
 def _hide_options_of_all(group: click.Group) -> None:
@@ -80,4 +93,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("sphinx-click-process-description", _describe)
     app.connect("sphinx-click-process-options", _show_options)
     _hide_options_of_all(main)
+    for field in PyObject.doc_field_types:
+        if field.name == "variable":
+            field.label = "Attributes"  # as the docstrings call them
     return {"parallel_read_safe": True}

@@ -11,6 +11,7 @@ from prometheus_client import Counter, Histogram
 
 import urifilter_redis
 from urifilter_redis import errors
+from urifilter_redis.bloom.retention import Shape
 from urifilter_redis.http_api import ERROR_CODES
 from urifilter_redis.service import metrics as service_metrics
 from urifilter_redis.service.app import make_app
@@ -143,6 +144,12 @@ def metrics() -> str:
     return _table(("metric", "type", "labels", "meaning"), rows)
 
 
+def shape() -> str:
+    """The attributes that a filter's answers inherit."""
+    told = _entries(Shape, "Attributes")
+    return _table(("attribute", "meaning"), ((f"`{name}`", _capital(text)) for name, text in told.items()))
+
+
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "needed"
@@ -164,17 +171,12 @@ def _bounds(field: FieldInfo) -> str:
 
 
 def _settings_of(model: type[BaseModel], told: dict[str, str], variable: str | None) -> str:
-    head = ["setting", "default", "meaning"]
-    if variable is not None:
-        head.insert(1, "variable")
     rows = []
     for name, field in model.model_fields.items():
         text = _capital(told.get(name) or field.description or "")
-        row = [f"`{name}`", _default(field), f"{text}{_bounds(field)}"]
-        if variable is not None:
-            row.insert(1, f"`{variable}{name.upper()}`")
-        rows.append(row)
-    return _table(head, rows)
+        in_environment = "" if variable is None else f" `{variable}{name.upper()}`"
+        rows.append((f"`{name}`{in_environment}", _default(field), f"{text}{_bounds(field)}"))
+    return _table(("setting" if variable is None else "setting, variable", "default", "meaning"), rows)
 
 
 def _service_settings() -> str:
@@ -205,4 +207,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "settings-filters": _filters,
     "settings-limits": _limits,
     "settings-tokens": _tokens,
+    "shape": shape,
 }
