@@ -6,13 +6,13 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import click
+from docutils import nodes
 from sphinx.domains.python import PyObject
 from sphinx.util.docutils import SphinxDirective
 from tables import TABLES
 from urifilter_redis.cli import main
 
 if TYPE_CHECKING:
-    from docutils import nodes
     from sphinx.application import Sphinx
 
 __all__ = ["setup"]
@@ -34,7 +34,10 @@ class FromCode(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return the parsed table."""
-        return self.parse_text_to_nodes(TABLES[self.arguments[0]](), allow_section_headings=True)
+        parsed = self.parse_text_to_nodes(TABLES[self.arguments[0]](), allow_section_headings=True)
+        for table in (table for node in parsed for table in node.findall(nodes.table)):
+            table["classes"].append("from-code")
+        return parsed
 
 
 def _marked_up(text: str) -> str:
