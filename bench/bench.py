@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import tempfile
 import time
+import timeit
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +27,8 @@ import redis
 
 from urifilter_redis import UriFilter
 from urifilter_redis.bloom.digest import hasher, shard_of
+from urifilter_redis.bloom.normalize import NORMALIZATIONS
+from urifilter_redis.engine.batch import Digester
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.call_ids import CallIds
 from urifilter_redis.protocol.keys import FilterKeys
@@ -171,6 +174,16 @@ def python_side(name: str, count: int) -> None:
                     print(f"{name:8} {news.config.shards:3} shards  {label:5} {used * 1e6 / count:6.2f}")
 
 
+def normalisations() -> None:
+    """Print the cost of each normalisation of an item: the least of five rounds, all URLs in each."""
+    urls = (Path(__file__).parents[1] / "examples" / "urls.txt").read_text().splitlines()
+    print("\nNormalisation and digest (mmh3) of the URLs of examples/urls.txt, us an item")
+    for name in NORMALIZATIONS:
+        digester = Digester(name, hasher("mmh3", "1"))
+        least = min(timeit.repeat(lambda digester=digester: digester(urls), number=1, repeat=5))
+        print(f"{name:8} {least * 1e6 / len(urls):6.2f}")
+
+
 def main() -> None:
     """Run all rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -182,6 +195,7 @@ def main() -> None:
     for name in options.server:
         server_time(name, options.items)
     python_side(options.server[0], options.items)
+    normalisations()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""``lua list|show|load``: the Lua scripts, for use by hand."""
+"""``lua list|show|load|export``: the Lua scripts, for use by hand and from other languages."""
 
 from __future__ import annotations
 
+import hashlib
 import shlex
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import click
@@ -14,10 +16,12 @@ from urifilter_redis.client import run
 from urifilter_redis.engine.batch import Digester
 from urifilter_redis.engine.queries import ask
 from urifilter_redis.protocol import calls
+from urifilter_redis.protocol.exported import INDEX, exported_files, files_in
 from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.protocol.scripts import COMMANDS, load, variants
 
-from .common import Group, Shared, columns, filter_name, pass_shared, print_json, say, shared
+from .common import Group, Shared, columns, counted, filter_name, pass_shared, print_json, say, shared
+from .folders import write_files
 
 __all__ = ["lua"]
 
@@ -27,7 +31,7 @@ ABOUT_ITEMS = ("insert", "contains", "forget", "remove")
 @click.group(cls=Group)
 @shared
 def lua() -> None:
-    """Show and load the Lua scripts.
+    """Show, load and export the Lua scripts.
 
     \b
     Example:
@@ -71,6 +75,38 @@ def load_(options: Shared) -> None:
         return
     for each in scripts:
         click.echo(f"{each.name} {each.sha1}")
+
+
+@lua.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--force", is_flag=True, help="Overwrite files in DIR that no earlier export wrote, or that were changed."
+)
+@shared
+@pass_shared
+def export(options: Shared, folder: Path, force: bool) -> None:  # noqa: FBT001 - click passes it by name
+    """Write all scripts into a folder, with an index and known answers, for programs in other languages.
+
+    The index, scripts.json, has each script's file, SHA1, KEYS, ARGV, reply and error words. vectors.json has known
+    digests, shards and tags. The page docs/reference/protocol.md describes their use.
+
+    \b
+    Example:
+      urifilter lua export ./scripts
+    """
+    files, index = exported_files(), folder / INDEX
+    written = files_in(index.read_bytes()) if index.is_file() else {}
+
+    def is_ours(path: Path) -> bool:
+        sha1 = hashlib.sha1(path.read_bytes(), usedforsecurity=False).hexdigest()
+        return force or (path == index and bool(written)) or written.get(path.name) == sha1
+
+    write_files(folder, files, is_ours)
+    if options.json:
+        print_json({"folder": str(folder), "files": list(files)})
+    else:
+        scripts = counted(sum(name.endswith(".lua") for name in files), "script")
+        say(f"wrote {scripts}, {', '.join(name for name in files if not name.endswith('.lua'))} into {folder}")
 
 
 @lua.command()

@@ -3,38 +3,42 @@
 ``UriFilter`` and ``AsyncUriFilter`` are the clients; ``errors`` has everything that they raise.
 """
 
+import importlib
 import pathlib
+from typing import TYPE_CHECKING, Any
 
 from urifilter_redis import _starting  # noqa: F401 - before what takes a while to import
 from urifilter_redis._version import __version__
-from urifilter_redis.aio import AsyncUriFilter
-from urifilter_redis.bloom.sizing import Slice
-from urifilter_redis.client import UriFilter, drop_filter, list_filters
-from urifilter_redis.engine.session import Restored
-from urifilter_redis.engine.steps import Timeouts
-from urifilter_redis.errors import (
-    AnswerLost,
-    ArchiveCorrupt,
-    ArchiveError,
-    ArchiveMissing,
-    BadItem,
-    ConfigMismatch,
-    FilterAPIError,
-    FilterFull,
-    FilterNotFound,
-    Restoring,
-    RotationConflict,
-    ServerUnavailable,
-    SliceLost,
-    TooLarge,
-    UriFilterError,
-)
-from urifilter_redis.flows.checkpoint import Written
-from urifilter_redis.flows.info import FilterInfo, SliceInfo
-from urifilter_redis.flows.rotation import Rotation
-from urifilter_redis.flows.upgrade import Upgraded
-from urifilter_redis.protocol.config import Config, FilterSettings
-from urifilter_redis.protocol.meta import View
+
+if TYPE_CHECKING:
+    from urifilter_redis.aio import AsyncUriFilter
+    from urifilter_redis.bloom.sizing import Slice
+    from urifilter_redis.client import UriFilter, drop_filter, list_filters
+    from urifilter_redis.engine.session import Restored
+    from urifilter_redis.engine.steps import Timeouts
+    from urifilter_redis.errors import (
+        AnswerLost,
+        ArchiveCorrupt,
+        ArchiveError,
+        ArchiveMissing,
+        BadItem,
+        ConfigMismatch,
+        FilterAPIError,
+        FilterFull,
+        FilterNotFound,
+        Restoring,
+        RotationConflict,
+        ServerUnavailable,
+        SliceLost,
+        TooLarge,
+        UriFilterError,
+    )
+    from urifilter_redis.flows.checkpoint import Written
+    from urifilter_redis.flows.info import FilterInfo, SliceInfo
+    from urifilter_redis.flows.rotation import Rotation
+    from urifilter_redis.flows.upgrade import Upgraded
+    from urifilter_redis.protocol.config import Config, FilterSettings
+    from urifilter_redis.protocol.meta import View
 
 __all__ = [
     "AnswerLost",
@@ -69,6 +73,39 @@ __all__ = [
     "drop_filter",
     "list_filters",
 ]
+
+#: The module that defines each public name. It is loaded when the name is first used, because the asyncio client and
+#: the archive take a while, and a program may need neither.
+_PLACES = {
+    "AsyncUriFilter": "aio",
+    "Config": "protocol.config",
+    "FilterInfo": "flows.info",
+    "FilterSettings": "protocol.config",
+    "Restored": "engine.session",
+    "Rotation": "flows.rotation",
+    "Slice": "bloom.sizing",
+    "SliceInfo": "flows.info",
+    "Timeouts": "engine.steps",
+    "Upgraded": "flows.upgrade",
+    "UriFilter": "client",
+    "View": "protocol.meta",
+    "Written": "flows.checkpoint",
+    "drop_filter": "client",
+    "list_filters": "client",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"{__name__}.{_PLACES.get(name, 'errors')}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 _checkout = pathlib.Path(__file__).resolve().parents[1]
 if not pathlib.Path(__file__).with_name("lua").exists() and (_checkout / "lua" / "insert.lua").is_file():

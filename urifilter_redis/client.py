@@ -122,7 +122,7 @@ class UriFilter(OpenedFilter):
             expire_after: ring and rolling: ``first-seen`` or ``last-seen``; None: first-seen.
             period_capacity: ring with write newest: the most new items of one period; None: 2 capacity / slices.
             shards: 1 to 4096, above 64 a power of two; None: the fewest that keep bitmaps under 16 MiB.
-            normalize: ``none``, ``whatwg`` or ``sorted``.
+            normalize: ``none``, ``whatwg``, ``sorted`` or ``loose``.
             hash: ``mmh3``, ``md5`` or ``blake2b`` (keyed: for hostile input).
             seed: for mmh3 a 32-bit number, for blake2b 32 hex digits; None: random.
             large: make the filter even if it takes more than half of the server's free memory.

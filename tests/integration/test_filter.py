@@ -336,7 +336,7 @@ def test_environment_names_the_server(redis70, monkeypatch):
     assert list_filters(redis=redis70.url) == ["news"]
 
 
-@pytest.mark.parametrize(("normalize", "new"), [("none", 4), ("whatwg", 3), ("sorted", 2)])
+@pytest.mark.parametrize(("normalize", "new"), [("none", 5), ("whatwg", 4), ("sorted", 3), ("loose", 2)])
 def test_normalize(redis70, normalize, new):
     """Which spellings are one item is fixed at creation."""
     with UriFilter.create("news", redis=redis70.url, normalize=normalize, **PRECISE) as news:
@@ -344,6 +344,7 @@ def test_normalize(redis70, normalize, new):
             "http://example.com/?a=1&b=2",
             "http://Example.com:80/?a=1&b=2#x",
             b"http://example.com/?b=2&a=1&utm_source=y",
+            "https://www.example.com/index.html?a=1&b=2",
             "other.example",
         ]
         assert news.insert_ages(spellings).count(0) == new

@@ -254,8 +254,11 @@ def test_a_ring_that_an_old_process_has_open(redis70):
 
 
 def test_a_new_filter(redis70):
-    """Old processes refuse it in words: they neither open, make, list nor rotate it, and change nothing."""
-    with UriFilter.create("news", redis=redis70.url, **SETTINGS) as news, redis70.client() as admin:
+    """Old processes refuse it in words: they neither open, make, list nor rotate it, and change nothing.
+
+    So they never see settings that they do not know, such as ``loose``.
+    """
+    with UriFilter.create("news", redis=redis70.url, normalize="loose", **SETTINGS) as news, redis70.client() as admin:
         news.insert_many(range(100))
         before = dumped(admin)
         with Old(redis70.url) as old:

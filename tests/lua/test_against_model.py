@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -14,8 +13,9 @@ from support.shard import KEYS, Shard, geometry, md5
 
 from urifilter_redis.bloom.digest import shard_of
 from urifilter_redis.bloom.offsets import blocked_offsets, classic_offsets
+from urifilter_redis.protocol.exported import vectors
 
-VECTORS = json.loads((Path(__file__).parent.parent / "vectors.json").read_text())
+VECTORS = json.loads(vectors())
 geometries = st.one_of(
     st.tuples(st.just("blocked"), st.sampled_from([8, 12, 16]), st.integers(1, 40)),
     st.tuples(st.just("classic"), st.integers(1, 30), st.integers(1, 5000)),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-SHIPPED = {".py", ".lua", ".html", ".css", ".js"}
+SHIPPED = {".py", ".lua", ".html", ".css", ".js", ".json"}
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,7 +44,7 @@ def test_one_top_level_package(wheel):
 
 
 def test_every_file_is_inside(wheel):
-    """All modules, all Lua files, the page, and the marker of types."""
+    """All modules, all Lua files, the known answers, the page, and the marker of types."""
     inside = {name for name in wheel.namelist() if name.startswith("urifilter_redis/")}
     expected = {"urifilter_redis/py.typed"}
     for part, package in (

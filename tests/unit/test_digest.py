@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
 
 import mmh3
 import pytest
@@ -12,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from urifilter_redis.bloom.digest import HASHES, hasher, new_seed, shard_of, words
+from urifilter_redis.protocol.exported import vectors
 
-VECTORS = json.loads((Path(__file__).parent.parent / "vectors.json").read_text())
+VECTORS = json.loads(vectors())
 
 
 def test_known_md5():

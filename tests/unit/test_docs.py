@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "examples" / "node" / "README.md",
 ]
 TOPS = ("bench", "cli", "docs", "examples", "lua", "tests", "urifilter_redis")
 

@@ -27,3 +27,10 @@ def test_the_service_may_have_many_connections():
     """Systemd's own limit is 1,024 file descriptors, and each connection takes one."""
     unit = (EXAMPLES / "urifilter-serve.service").read_text().splitlines()
     assert "LimitNOFILE=65536" in unit
+
+
+def test_no_registry_of_npm_is_named():
+    """The lock file of the example in JavaScript has versions and checksums, and no address of a registry."""
+    lock = (EXAMPLES / "node" / "package-lock.json").read_text()
+    assert '"integrity"' in lock
+    assert '"resolved"' not in lock

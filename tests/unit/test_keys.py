@@ -6,7 +6,6 @@ import binascii
 import json
 from bisect import bisect
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,9 +19,10 @@ from urifilter_redis.bloom.retention import Shape
 from urifilter_redis.errors import ArchiveCorrupt, SliceLost
 from urifilter_redis.protocol import config as configs
 from urifilter_redis.protocol.config import Config
+from urifilter_redis.protocol.exported import vectors
 from urifilter_redis.protocol.keys import FilterKeys
 
-KNOWN = json.loads((Path(__file__).parent.parent / "vectors.json").read_text())["tags"]
+KNOWN = json.loads(vectors())["tags"]
 
 names = st.from_regex(r"[A-Za-z0-9._-]{1,64}", fullmatch=True)
 

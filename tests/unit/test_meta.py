@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from support.by_hand import NOW, config_of, meta_of, state_of
 
 from urifilter_redis.bloom.sizing import Slice
-from urifilter_redis.errors import SliceLost
+from urifilter_redis.errors import SliceLost, UriFilterError
+from urifilter_redis.protocol.config import Config
 from urifilter_redis.protocol.meta import Closed, ShardState, View
 
 CONFIG = config_of(retention="rolling", slices=4, period="1d")
@@ -133,3 +134,11 @@ def test_when_they_were_closed():
     assert rotating.closed_of("history") == Closed(6, 100, 310, 15)
     idle = state_of(CONFIG, **FULL | {"phase": "idle", "slices": "history:8:512 today:8:512"})
     assert idle.closed_of("history") == Closed(6, 100, 400, 24)
+
+
+@pytest.mark.parametrize("setting", ["normalize", "hash"])
+def test_a_setting_of_a_newer_release(setting):
+    """A normalisation or hash that this release does not know is no damage: the message says to upgrade."""
+    with pytest.raises(UriFilterError, match=f"^news: {setting} is 'newer', .* upgrade it") as caught:
+        Config.from_meta(meta_of(CONFIG, **{setting: "newer"}), "news")
+    assert not isinstance(caught.value, SliceLost)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from urifilter_redis.bloom.normalize import normalizer
+from urifilter_redis.bloom.normalize import INDEX_PAGES, normalizer
 
-whatwg, sorted_ = normalizer("whatwg"), normalizer("sorted")
+whatwg, sorted_, loose = normalizer("whatwg"), normalizer("sorted"), normalizer("loose")
 
 
 def test_none_does_nothing():
@@ -66,6 +66,87 @@ def test_sorted(item, expected):
     assert sorted_(item) == expected
 
 
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        ("http://example.com", "https://example.com/"),
+        ("https://www.example.com/", "https://example.com/"),
+        ("WWW.Example.com/", "https://example.com/"),
+        ("http://www.www.example.com/", "https://example.com/"),
+        ("http://www.ü.example/", "https://xn--tda.example/"),
+        ("http://www.example.com.:8080/", "https://example.com.:8080/"),
+        ("http://www.co.uk/", "https://co.uk/"),
+        ("http://www.com/", "https://www.com/"),
+        ("http://www.www.com/", "https://www.com/"),
+        ("http://www./", "https://www./"),
+        ("http://www..com/", "https://www..com/"),
+        ("http://www2.example.com/", "https://www2.example.com/"),
+        ("http://wwwexample.com/", "https://wwwexample.com/"),
+        ("http://a.www.example.com/", "https://a.www.example.com/"),
+        ("http://192.0.2.1/a/", "https://192.0.2.1/a"),
+        ("http://[::1]:80/", "https://[::1]/"),
+        ("http://www.1.2.3.4/a/", "http://www.1.2.3.4/a/"),
+        ("http://user:secret@www.example.com/", "https://user:secret@example.com/"),
+        ("http://example.com:443/", "https://example.com/"),
+        ("https://example.com:80/", "https://example.com:80/"),
+        ("http://example.com:8080/a/", "https://example.com:8080/a"),
+        ("http://example.com/a/", "https://example.com/a"),
+        ("http://example.com/A/", "https://example.com/A"),
+        ("http://example.com//", "https://example.com/"),
+        ("http://example.com/a//b///", "https://example.com/a//b"),
+        ("http://example.com//a/", "https://example.com//a"),
+        ("http://example.com/a/index.html", "https://example.com/a"),
+        ("http://example.com/a//Index.PHP", "https://example.com/a"),
+        ("http://example.com/Default.aspx", "https://example.com/"),
+        ("http://example.com/index.php/index.html/", "https://example.com/"),
+        ("http://example.com/index.php/a", "https://example.com/index.php/a"),
+        ("http://example.com/index.html/a/", "https://example.com/index.html/a"),
+        ("http://example.com/index", "https://example.com/index"),
+        ("http://example.com/my-index.html", "https://example.com/my-index.html"),
+        ("http://example.com/index%2Ehtml", "https://example.com/index%2Ehtml"),
+        ("http://example.com/index.jsp;id=1", "https://example.com/index.jsp;id=1"),
+        ("http://example.com/index.php?b=1&a=2&utm_id=3#top", "https://example.com/?a=2&b=1"),
+        ("http://example.com/a/?", "https://example.com/a"),
+        ("http://example.com/?next=/index.html", "https://example.com/?next=/index.html"),
+        ("ftp://www.example.com/index.html#top", "ftp://www.example.com/index.html"),
+        ("mailto:a@www.example.com/", "mailto:a@www.example.com/"),
+        ("www.example.com/a/ b", "https://example.com/a/%20b"),
+        ("hello/", "hello/"),
+    ],
+)
+def test_loose(item, expected):
+    """Read http as https; a leading www., slashes at the end and index pages are gone; everything else stays."""
+    assert loose(item) == expected
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("http://example.com/a", "http://example.com/A"),
+        ("http://example.com/a", "http://example.com/a.html"),
+        ("http://example.com/a/b", "http://example.com/a//b"),
+        ("http://example.com/", "http://example.com:8080/"),
+        ("http://example.com:80/", "https://example.com:80/"),
+        ("http://example.com/", "http://example.com./"),
+        ("http://example.com/", "http://user@example.com/"),
+        ("http://example.com/", "http://m.example.com/"),
+        ("http://example.com/", "ftp://example.com/"),
+        ("http://example.com/?a", "http://example.com/?a="),
+        ("http://example.com/?a=1", "http://example.com/?a=1/"),
+    ],
+)
+def test_loose_keeps_apart(one, other):
+    """Two pages stay two."""
+    assert loose(one) != loose(other)
+
+
+def test_each_index_page_is_its_folder():
+    """With any of the index pages, in capitals too."""
+    folder = loose("https://example.com/a")
+    for name in INDEX_PAGES:
+        assert {loose(f"https://example.com/a/{each}") for each in (name, name.upper())} == {folder}
+
+
 def test_bytes_that_are_no_utf8():
     """They are filtered as they are."""
     assert whatwg(b"http://example.com/\xff#x") == b"http://example.com/\xff#x"
@@ -82,6 +163,9 @@ urls = st.one_of(
     st.text(alphabet="abAB.:/?#&=%[]@ \\é0123456789-_\t\n").map(lambda text: "http://example.com/" + text),
     st.text(alphabet="abAB.:/?#&=%@ é019-\u3002\xad"),
     st.text(alphabet="ab.:/?#\\ \t\n@0"),
+    st.lists(st.sampled_from(["www.", "WWW", "index.php", "Default.ASP", "/", ".", "a", ":80", ":443", "?", "#"])).map(
+        lambda parts: "http://" + "".join(parts)
+    ),
     st.sampled_from(["example.com:", "data:", "a:", "file:", "a.b://"]).flatmap(
         lambda start: st.text(alphabet="ab.:08/?# \t\n\\&=|C").map(lambda text: start + text)
     ),
@@ -101,13 +185,28 @@ def test_text_and_its_bytes_are_the_same(normalize, text):
     assert normalize(text) == (of_bytes.decode() if isinstance(of_bytes, bytes) else of_bytes)
 
 
-@pytest.mark.parametrize("normalize", [whatwg, sorted_])
+@pytest.mark.parametrize("normalize", [whatwg, sorted_, loose])
 @settings(max_examples=1500)
 @given(urls)
 def test_twice_is_once(normalize, text):
     """What is normalised stays as it is."""
     once = normalize(text)
     assert normalize(once) == once
+
+
+@settings(max_examples=700)
+@given(urls)
+def test_loose_merges_more_than_sorted(text):
+    """Items that are one under ``sorted`` are one under ``loose``: its form follows from that of ``sorted``."""
+    assert loose(sorted_(text)) == loose(text)
+
+
+@pytest.mark.parametrize("end", ["", "a"])
+@pytest.mark.parametrize("part", ["/", "/index.html", "www."])
+def test_a_million_parts(part, end):
+    """``loose`` takes time that grows with the length and not with its square."""
+    begin = "http://" if part == "www." else "http://example.com"
+    assert len(loose(begin + part * 100_000 + end)) < 2_000_000
 
 
 @pytest.mark.parametrize("end", ["@", ":", "", "/"])
@@ -125,5 +224,5 @@ def test_any_order_of_different_parameters(pairs):
 
 def test_no_such_normalisation():
     """The message lists those there are."""
-    with pytest.raises(ValueError, match="none, whatwg, sorted"):
+    with pytest.raises(ValueError, match="none, whatwg, sorted, loose"):
         normalizer("canonical")

@@ -316,7 +316,7 @@ def test_wrong(text, name, said, toml):
         ("expire_after = 'last-seen'", "expire_after is not for retention forever"),
         ("period_capacity = 5", "period_capacity is for retention ring with write newest"),
         ("shards = 0", "shards are 1 to 4096, above 64 a power of two, and not 0"),
-        ("normalize = 'upper'", "normalize is one of none, whatwg, sorted and not 'upper'"),
+        ("normalize = 'upper'", "normalize is one of none, whatwg, sorted, loose and not 'upper'"),
         ("hash = 'sha1'", "hash is one of mmh3, md5, blake2b and not 'sha1'"),
         ("hash = 'md5'\nseed = 1", "md5"),
         ("seed = 'x'", "the seed of mmh3 is a number from 0 to 4294967295 and not 'x'"),

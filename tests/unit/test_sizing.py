@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,8 +13,9 @@ from hypothesis import strategies as st
 from urifilter_redis.bloom import sizing
 from urifilter_redis.bloom.offsets import classic_offsets
 from urifilter_redis.bloom.sizing import LAYOUTS, SLICE_LIMIT, size
+from urifilter_redis.protocol.exported import vectors
 
-VECTORS = json.loads((Path(__file__).parent.parent / "vectors.json").read_text())
+VECTORS = json.loads(vectors())
 
 KNOWN_BITS = [
     (float(rate), int(k), bits) for rate, by_k in VECTORS["blocked_bits_per_item"].items() for k, bits in by_k.items()

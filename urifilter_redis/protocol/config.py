@@ -70,7 +70,7 @@ class Settings(Shape):
     """The settings that the creator of a filter asks for: its shape, and how items become digests.
 
     Attributes:
-        normalize: the normalisation of items: ``none``, ``whatwg`` or ``sorted``.
+        normalize: the normalisation of items: ``none``, ``whatwg``, ``sorted`` or ``loose``.
         hash: the hash of items: ``mmh3``, ``md5`` or ``blake2b``.
         seed: the seed of the hash; None: a random one.
 
@@ -201,7 +201,7 @@ class Config(Shape):
 
         Raises:
             SliceLost: fields are missing or unreadable.
-            UriFilterError: a newer version of this library wrote ``meta``.
+            UriFilterError: a newer version of this library wrote ``meta``, or knows the filter's normalisation or hash.
         """
         try:
             if int(meta["format"]) > FORMAT:
@@ -212,9 +212,15 @@ class Config(Shape):
             values = {
                 f.name: _read(str(f.type), meta[_IN_META.get(f.name, f.name)]) for f in fields(cls) if _has(meta, f)
             }
-            return cls(**values)
+            config = cls(**values)
         except (KeyError, TypeError, ValueError) as error:
             raise SliceLost(f"{name}: meta is damaged: restore or drop the filter ({error!r})") from error
+        for setting, known in (("normalize", NORMALIZATIONS), ("hash", HASHES)):
+            if (value := getattr(config, setting)) not in known:
+                raise UriFilterError(
+                    f"{name}: {setting} is {value!r}, for which this urifilter-redis is too old: upgrade it"
+                )
+        return config
 
     @property
     def today(self) -> Slice:

@@ -1,0 +1,60 @@
+"""``docs/reference/protocol.md`` describes the scripts as they are, and its worked example works."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from urifilter_redis.protocol import scripts
+from urifilter_redis.protocol.call_ids import CALL_LIFE, PROOF_LIFE
+from urifilter_redis.protocol.calls import ITEMS_A_CALL, SLICES_AND_ITEMS
+from urifilter_redis.protocol.exported import Header
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "protocol.md").read_text()
+ADDRESS = "redis://localhost:6379/0"
+ABOUT_ITEMS = ("insert", "contains", "forget", "remove")
+
+
+@pytest.mark.slow
+def test_worked_example(redis70, tmp_path):
+    """Each command prints what stands below it (a word that ends with … stands for any)."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = os.environ | {"URIFILTER_REDIS_URL": redis70.url, "PATH": path}
+    compared = 0
+    for block in re.findall(r"^```console\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
+        for command, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
+            asked = command.replace(ADDRESS, redis70.url)
+            done = subprocess.run(asked, shell=True, env=env, capture_output=True, text=True, cwd=tmp_path)
+            assert re.fullmatch(re.sub(r"\w*…", ".*", re.escape(expected)), done.stdout), (command, done)
+            compared += 1
+    assert compared == 21
+
+
+def test_every_error_word_is_described():
+    """The table has the words with which the scripts about items refuse, and no other."""
+    used = {word for name in ABOUT_ITEMS for word in Header.of(scripts.load(name, "counting")).errors}
+    table = PAGE.split("## Errors\n")[1].split("\nThe text of STALE")[0]
+    assert set(re.findall(r"^\| `([A-Z]+)` \|", table, re.MULTILINE)) == used
+
+
+def test_keys_and_arguments():
+    """The tables name them as the headers of the scripts do."""
+    keys = dict(re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| (meta, .*) \|$", PAGE, re.MULTILINE))
+    arguments = re.findall(r"^\| (\d)[ …]* \| ([\w ]+) \|", PAGE, re.MULTILINE)
+    for name in ABOUT_ITEMS:
+        header = Header.of(scripts.load(name, "counting"))
+        (said,) = (text for names, text in keys.items() if f"`{name}`" in names)
+        assert said == ", ".join(part.name for part in header.keys[:-1]) + ", then the live slices, oldest first"
+        assert [part.name for part in header.args] == [argument for _, argument in arguments]
+
+
+def test_numbers():
+    """Limits and times are those of the library."""
+    assert f"A call has 1 to {ITEMS_A_CALL} digests" in PAGE
+    assert f"at most {SLICES_AND_ITEMS} / n digests" in PAGE
+    assert f"B + {CALL_LIFE:,} ≤ T < B + {PROOF_LIFE:,}" in PAGE
