@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from urifilter_redis import ConfigMismatch, Timeouts, UriFilter, UriFilterError, list_filters
 from urifilter_redis.bloom.retention import period_of, seconds_of
-from urifilter_redis.flows.memory import size_text
+from urifilter_redis.bloom.sizing import size_text
+from urifilter_redis.engine.steps import Timeouts
+from urifilter_redis.errors import UriFilterError
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, check_name
 
 from .signals import Interrupted, name_of
@@ -35,7 +36,6 @@ __all__ = [
     "print_json",
     "print_json_line",
     "print_rows",
-    "rows_of_each",
     "say",
     "shared",
     "size_text",
@@ -86,35 +86,6 @@ class Shared:
 
 
 pass_shared = click.make_pass_decorator(Shared, ensure=True)
-
-
-def open_one_of_all(options: Shared, name: str) -> UriFilter:
-    """Open one filter of the list; ignore the named archive if the filter was created without one."""
-    try:
-        return UriFilter.open(name, **options.filter())
-    except ConfigMismatch as error:
-        if "archive" not in error.differences:
-            raise
-        return UriFilter.open(name, **options.filter() | {"archive": ""})
-
-
-def rows_of_each(
-    options: Shared, names: Sequence[str], rows_of: Callable[[str], Iterable[dict[str, Any]]]
-) -> tuple[list[dict[str, Any]], bool]:
-    """Do something to the named filters, or to all of the server; one that fails does not keep it from the others.
-
-    Returns:
-        The rows of all, and whether any failed.
-    """
-    rows: list[dict[str, Any]] = []
-    failed = False
-    for name in names or list_filters(**options.where()):
-        try:
-            rows += rows_of(name)
-        except UriFilterError as error:
-            complain(str(error), type(error).__name__)
-            failed = True
-    return rows, failed
 
 
 def print_rows(options: Shared, rows: Sequence[dict[str, Any]], text: Callable[[dict[str, Any]], str]) -> None:

@@ -26,13 +26,13 @@ from .common import (
     complain,
     filter_name,
     moment,
-    open_one_of_all,
     pass_shared,
     print_json,
     say,
     shared,
     size_text,
 )
+from .opening import open_one_of_all
 from .settings import identity_options, layout_option, size_options, time_options, yes_option
 
 __all__ = ["create", "drop", "info", "list_"]

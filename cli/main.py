@@ -2,33 +2,79 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 import click
 
 from urifilter_redis._starting import started
 from urifilter_redis._version import __version__
 
-from .archive import archive
 from .common import Group, say, shared
-from .doctor import doctor
-from .filters import create, drop, info, list_
-from .items import add, check, dedupe, forget, remove
-from .lua import lua
-from .plan import digest, plan
-from .rotation import rotate, union
-from .serve import serve
 from .streams import drop_unwritten, explained, take_closed
-from .token import token
-from .upgrade import upgrade
-from .worker import checkpoint, restore, worker
 
 __all__ = ["main"]
+
+#: The module of each command, and the first sentence of its help. So --help loads no command, and a command loads no
+#: other.
+_COMMANDS: dict[str, tuple[str, str]] = {
+    "add": ("items", "Insert the lines of files, or of stdin."),
+    "archive": ("archive", "Look at an archive, verify it, and clean it up."),
+    "check": ("items", 'Print "seen" or "new" and a tab before each line, without inserting it.'),
+    "checkpoint": ("worker", "Write the changed shards of a filter to its archive."),
+    "create": ("filters", "Make a filter; if it exists with these settings, do nothing."),
+    "dedupe": ("items", "Print the lines of files, or of stdin, that have not been seen before, in their order."),
+    "digest": ("plan", "Print the digest of each item, a tab, and the item."),
+    "doctor": ("doctor", "Check whether this server keeps the filters' promises, and say what to change."),
+    "drop": ("filters", "Remove a filter, its items, and its copies in the archive."),
+    "forget": ("items", "Make the lines of files, or of stdin, new again."),
+    "info": ("filters", "Show a filter's configuration and state, and each live slice, newest first."),
+    "list": ("filters", "List the filters."),
+    "lua": ("lua", "Show, load and export the Lua scripts."),
+    "plan": ("plan", "Show the cost of a filter, for every layout and several error rates."),
+    "remove": ("items", "Remove the lines of files, or of stdin, from a filter of layout counting."),
+    "restore": (
+        "worker",
+        "Restore a filter from its archive: shards that Redis has lost, or has in an older state.",
+    ),
+    "rotate": (
+        "rotation",
+        "Close today's slice of ring and rolling filters, begin the next, let the oldest expire.",
+    ),
+    "serve": ("serve", "Answer crawlers over HTTP: POST a list of URIs, get back those that nobody has seen."),
+    "token": ("token", "Access tokens for `urifilter serve`."),
+    "union": ("rotation", "Insert all items of the SOURCES into TARGET."),
+    "upgrade": ("upgrade", "Convert filters that an older release made to this release's format."),
+    "worker": (
+        "worker",
+        "Write filters to their archive, rotate them on time, and restore those that are lost.",
+    ),
+}
+
+
+class _Commands(Mapping[str, click.Command]):
+    """The commands by their names; a command is loaded when it is asked for."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        module = importlib.import_module(f".{_COMMANDS[name][0]}", __package__)
+        return cast("click.Command", getattr(module, name if hasattr(module, name) else f"{name}_"))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_COMMANDS)
+
+    def __len__(self) -> int:
+        return len(_COMMANDS)
 
 
 class Program(Group):
     """The group of all commands, as a process runs it."""
+
+    def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without loading them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in sorted(_COMMANDS.items())])
 
     def main(self, *args: Any, **more: Any) -> Any:
         """Run a command, also with standard streams that are closed or broken."""
@@ -43,7 +89,11 @@ class Program(Group):
             drop_unwritten()
 
 
-@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Program,
+    commands=cast("dict[str, click.Command]", _Commands()),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="urifilter")
 @shared
 def main() -> None:
@@ -55,10 +105,3 @@ def main() -> None:
     Example:
       urifilter dedupe urls.txt > new.txt
     """
-
-
-for command in (
-    create, list_, info, drop, rotate, union, checkpoint, restore, archive, worker, add, check, dedupe, forget, remove,
-    serve, token, plan, digest, lua, doctor, upgrade,
-):  # fmt: skip
-    main.add_command(command)

@@ -15,14 +15,13 @@ from .common import (
     Shared,
     filter_name,
     moment,
-    open_one_of_all,
     pass_shared,
     print_json,
     print_rows,
-    rows_of_each,
     say,
     shared,
 )
+from .opening import open_one_of_all, rows_of_each
 from .progress import steps
 
 __all__ = ["rotate", "union"]
@@ -42,7 +41,7 @@ NOTHING_DUE = 3
 def rotate(
     options: Shared, names: tuple[str, ...], *, due: bool, epoch: int | None, dry_run: bool, quiet: bool
 ) -> None:
-    """Close today's slice of ring and rolling filters, begin the next, and let the oldest expire.
+    """Close today's slice of ring and rolling filters, begin the next, let the oldest expire.
 
     Finishes an interrupted rotation, too. A late rotation happens once, however many periods were missed. With --due
     exits with 0 if any filter was rotated, with 3 if none was due, with 2 on errors.

@@ -10,7 +10,8 @@ import click
 
 from urifilter_redis import UriFilter
 
-from .common import Shared, counted, filter_name, open_one_of_all, pass_shared, print_rows, rows_of_each, shared
+from .common import Shared, counted, filter_name, pass_shared, print_rows, shared
+from .opening import open_one_of_all, rows_of_each
 from .progress import steps
 
 __all__ = ["upgrade"]

@@ -56,7 +56,7 @@ def checkpoint(options: Shared, name: str, *, full: bool, quiet: bool) -> None:
 @shared
 @pass_shared
 def restore(options: Shared, name: str, *, quiet: bool) -> None:
-    """Restore a filter from its archive: the shards that Redis has lost, or has in an older state.
+    """Restore a filter from its archive: shards that Redis has lost, or has in an older state.
 
     \b
     Example:
@@ -136,7 +136,7 @@ def worker(
     pidfile: Path | None,
     log_file: Path | None,
 ) -> None:
-    """Write filters to their archive, rotate them on time, and restore those that a server has lost.
+    """Write filters to their archive, rotate them on time, and restore those that are lost.
 
     Looks after all filters, also those that only the archive has. Any number of workers may run; one at a time looks
     after a filter. SIGTERM ends a worker between two steps.

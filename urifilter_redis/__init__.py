@@ -9,6 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 from urifilter_redis import _starting  # noqa: F401 - before what takes a while to import
 from urifilter_redis._version import __version__
+from urifilter_redis.errors import (
+    AnswerLost,
+    ArchiveCorrupt,
+    ArchiveError,
+    ArchiveMissing,
+    BadItem,
+    ConfigMismatch,
+    FilterAPIError,
+    FilterFull,
+    FilterNotFound,
+    Restoring,
+    RotationConflict,
+    ServerUnavailable,
+    SliceLost,
+    TooLarge,
+    UriFilterError,
+)
 
 if TYPE_CHECKING:
     from urifilter_redis.aio import AsyncUriFilter
@@ -16,23 +33,6 @@ if TYPE_CHECKING:
     from urifilter_redis.client import UriFilter, drop_filter, list_filters
     from urifilter_redis.engine.session import Restored
     from urifilter_redis.engine.steps import Timeouts
-    from urifilter_redis.errors import (
-        AnswerLost,
-        ArchiveCorrupt,
-        ArchiveError,
-        ArchiveMissing,
-        BadItem,
-        ConfigMismatch,
-        FilterAPIError,
-        FilterFull,
-        FilterNotFound,
-        Restoring,
-        RotationConflict,
-        ServerUnavailable,
-        SliceLost,
-        TooLarge,
-        UriFilterError,
-    )
     from urifilter_redis.flows.checkpoint import Written
     from urifilter_redis.flows.info import FilterInfo, SliceInfo
     from urifilter_redis.flows.rotation import Rotation
@@ -74,8 +74,8 @@ __all__ = [
     "list_filters",
 ]
 
-#: The module that defines each public name. It is loaded when the name is first used, because the asyncio client and
-#: the archive take a while, and a program may need neither.
+#: The modules of all other public names. A module is loaded when its name is first used, because redis-py and the
+#: clients take a while.
 _PLACES = {
     "AsyncUriFilter": "aio",
     "Config": "protocol.config",
@@ -96,9 +96,9 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"{__name__}.{_PLACES.get(name, 'errors')}"), name)
+    found = getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
     globals()[name] = found
     return found
 

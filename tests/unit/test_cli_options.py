@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
+import subprocess
+import sys
 
 import click
 import pytest
 from click.testing import CliRunner
 from urifilter_redis.cli import main
 from urifilter_redis.cli.common import Group, Shared, pass_shared, print_json, shared
+from urifilter_redis.cli.main import _COMMANDS
+
+import urifilter_redis
 
 #: By option: its variable, a value for each place, and how each is kept; a flag has no value.
 SHARED = {
@@ -109,3 +115,39 @@ def test_impossible_wait(places):
     done = ask(words("wait", places, ["soon"] * 3))
     assert (done.exit_code, done.stdout) == (2, "")
     assert "'soon'" in done.stderr
+
+
+@pytest.mark.parametrize("name", sorted(main.commands))
+def test_help_of_a_command(name):
+    """The list of commands says of each the first sentence of its help."""
+    command = main.commands[name]
+    assert command.name == name
+    sentence = inspect.cleandoc(command.help).split("\n\n")[0].replace("\n", " ").split(". ")[0]
+    assert _COMMANDS[name][1] == f"{sentence.rstrip('.')}."
+
+
+def test_help_and_library_load_little():
+    """``--help`` loads no command and not redis-py; nor does the library, until a client is asked for."""
+    script = """
+import contextlib, sys
+import urifilter_redis
+assert "redis" not in sys.modules
+assert urifilter_redis.errors.FilterFull is urifilter_redis.FilterFull
+sys.argv = ["urifilter", "--help"]
+from urifilter_redis.cli import main
+with contextlib.suppress(SystemExit):
+    main()
+assert "redis" not in sys.modules
+urifilter_redis.UriFilter
+assert "redis" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL, timeout=60)
+
+
+def test_public_names():
+    """Each public name can be imported, and ``dir`` has it; any other is an AttributeError."""
+    for name in urifilter_redis.__all__:
+        assert getattr(urifilter_redis, name) is not None
+        assert name in dir(urifilter_redis)
+    with pytest.raises(AttributeError, match="module 'urifilter_redis' has no attribute 'nothing'"):
+        urifilter_redis.nothing  # noqa: B018 - asked for on purpose

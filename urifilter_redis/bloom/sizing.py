@@ -33,6 +33,7 @@ __all__ = [
     "items_from_fill",
     "shard_capacity",
     "size",
+    "size_text",
     "units_within",
 ]
 
@@ -398,3 +399,12 @@ def _blocked_rate(k: int, mean: float) -> float:
         math.exp(i * log_mean - mean - math.lgamma(i + 1)) * (-math.expm1(i * unset)) ** k
         for i in range(first, last + 1)
     )
+
+
+def size_text(size: float) -> str:
+    """Return bytes as a short text, in units of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:  # noqa: PLR2004
+            return f"{size:.3g} {unit}" if unit != "B" else f"{size:.0f} B"
+        size /= 1000
+    return f"{size:.3g} TB"

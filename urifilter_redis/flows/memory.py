@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.retention import memory, size_first
+from urifilter_redis.bloom.sizing import size_text
 from urifilter_redis.engine.queries import server_info
 from urifilter_redis.errors import TooLarge
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Settings
 
-__all__ = ["check_free", "check_room", "size_text"]
+__all__ = ["check_free", "check_room"]
 
 #: A filter that takes more than this share of the free memory is made only with ``large``.
 LARGE = 0.5
@@ -72,15 +73,6 @@ def check_free(session: Session, needed: int) -> Flow[None]:
     if room is not None and needed > room.free:
         text = f"{session.where}: its restore takes {size_text(needed)}, and the server has {room}"
         raise TooLarge(f"{text}: raise maxmemory, or free some", fits=False)
-
-
-def size_text(size: float) -> str:
-    """Return bytes as a short text, in units of 1000."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:  # noqa: PLR2004
-            return f"{size:.3g} {unit}" if unit != "B" else f"{size:.0f} B"
-        size /= 1000
-    return f"{size:.3g} TB"
 
 
 def _room(info: dict[str, str]) -> _Room | None:
