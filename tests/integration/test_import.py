@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import shutil
 import signal
+import subprocess
 
 import pytest
 from support.cli import run, start
@@ -103,6 +106,22 @@ def test_key_that_is_no_set(redis70, imported, command, words):
     _, err = imported("--set", "there", code=2)
     assert words in json.loads(err)["error"]
     assert list_filters() == []
+
+
+def test_advice_for_a_list_can_be_run(redis70, imported, monkeypatch):
+    """The advised command reads the list of the named server, whatever the key's characters."""
+    if shutil.which("redis-cli") is None:
+        pytest.skip("redis-cli is missing")
+    monkeypatch.delenv("URIFILTER_REDIS_URL")
+    UriFilter.create("news", redis=redis70.url, capacity=1000).close()
+    with redis70.client() as client:
+        for key in ("it's a; list", b"\xff'list"):
+            client.rpush(key, "https://example.com/")
+            _, err = imported("--set", os.fsdecode(key), "--redis", redis70.url, code=2)
+            advised = json.loads(err)["error"].partition("pipe its elements: ")[2]
+            reading = advised.removesuffix(" | urifilter import NAME")
+            assert reading != advised
+            assert subprocess.check_output(["bash", "-c", reading], text=True) == "https://example.com/\n"
 
 
 def test_digests(redis70, imported):
