@@ -19,7 +19,7 @@ from urifilter_redis.moving.sources import SetSource, Source, Window
 
 from .common import Shared, complain, counted, filter_name, pass_shared, print_json, say, shared
 from .lines import STDIN, Place, placed_windows, total_size
-from .opening import DEFAULT_SETTINGS, made
+from .opening import DEFAULT_SETTINGS, made, over_capacity
 from .progress import bar
 from .settings import identity_options, layout_option, size_options, time_options, yes_option
 from .signals import Signals
@@ -147,7 +147,7 @@ def import_(
         except BaseException:
             told.stopped(moving, source)
             raise
-        told.ended(moving, source)
+        told.ended(moving, source, receiver)
 
 
 def _source(
@@ -171,7 +171,7 @@ class _Wanted:
         self._digests = digests
         self.given = {each for each in settings if context.get_parameter_source(each) is not ParameterSource.DEFAULT}
         members = source.total if isinstance(source, SetSource) else None
-        self.expected: int | None = settings["capacity"] or members
+        self.expected: int | None = settings["capacity"] if members is None else members
         self.settings = settings
         if settings["capacity"] is None and members is not None:
             settings["capacity"] = max(LEAST, HEADROOM * members)
@@ -264,15 +264,19 @@ class _Told:
             done = counted(moving.counts.items, source.noun)
             self.note(f"stopped after {done}: the same command goes on there")
 
-    def ended(self, moving: Import, source: Source) -> None:
-        """Print the summary; exit with 2 if anything was left out."""
+    def ended(self, moving: Import, source: Source, receiver: Receiver) -> None:
+        """Print the summary, and whether the filter is too full; exit with 2 if anything was left out."""
         counts = moving.counts
+        notice = over_capacity(receiver) if self._options.json or not self.quiet else ""
         if self._options.json:
             about = {"filter": self._name, "source": [*source.names[1:]], "seen": counts.items - counts.new}
-            print_json(about | asdict(counts) | {"resumed": moving.resumed, "begun_anew": moving.begun_anew or None})
+            about |= asdict(counts) | {"resumed": moving.resumed, "begun_anew": moving.begun_anew or None}
+            print_json(about | {"over_capacity": bool(notice)})
         else:
             left_out = f", {counts.bad:,} left out" if counts.bad else ""
             seen = f"{counts.new:,} new, {counts.items - counts.new:,} seen before{left_out}"
             self.note(f"{counted(counts.items, source.noun)}: {seen} (filter {self._name})")
+        if notice:
+            self.note(notice)
         if counts.bad:
             raise click.exceptions.Exit(2)

@@ -187,8 +187,28 @@ def test_existing_filter(redis70, imported):
     UriFilter.create("news", capacity=400, error_rate=1e-6).close()
     found, err = imported("--set", KEY, "--layout", "classic", "--expect", "1k")
     assert found["items"] == 500
+    assert found["over_capacity"]
     assert "filter news exists: its own settings count" in err
-    assert "has room for 400 more items, and 1,000 are expected" in err
+    assert "has room for 400 more items, and 500 are expected" in err
+    assert "import: filter news is over its capacity: 500 of 400; it goes on working" in err
+
+
+def test_set_larger_than_expected(redis70, imported):
+    """--expect does not hide the number of members: too little room is said, before and at the end."""
+    with redis70.client() as client:
+        client.sadd(KEY, *fingerprints(500))
+    found, err = imported("--set", KEY, "--expect", 100)
+    assert "has room for 100 more items, and 500 are expected" in err
+    assert "over its capacity" in err
+    assert found["over_capacity"]
+    found, err = imported("--set", KEY, "-q")
+    assert (found["over_capacity"], err) == (True, "")
+
+
+def test_pipe_larger_than_expected(imported):
+    """Nothing is known of a pipe before it has ended; the notice comes then."""
+    _, err = imported("--expect", 100, given="\n".join(fingerprints(300)).encode())
+    assert re.fullmatch(r"import: filter news is over its capacity: \d+ of 100; .*\n", err)
 
 
 def test_ring_has_room_for_all_of_them_in_one_period(redis70, imported):
