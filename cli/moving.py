@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from urifilter_redis import FilterNotFound
+from urifilter_redis import FilterNotFound, UriFilterError
 from urifilter_redis.bloom.retention import size_first
+from urifilter_redis.moving.digests import Digests
 from urifilter_redis.moving.importing import Import, Receiver
-from urifilter_redis.moving.sources import SetSource, Source, Window
+from urifilter_redis.moving.sources import Peeked, SetSource, Source, Window
 
 from .common import Shared, complain, counted, filter_name, pass_shared, print_json, say, shared
 from .lines import STDIN, Place, placed_windows, total_size
@@ -61,11 +62,11 @@ class FileSource:
             *(each if each == STDIN else str(Path(each).absolute()) for each in files),
         )
         self.total = total_size(files)
+        self._found = [_state_of(name) for name in files]
 
     def state(self) -> dict[str, Any] | None:
-        """Return the size and the time of the last change of all files; None if one is a pipe."""
-        found = [_state_of(name) for name in self._files]
-        return {"files": found} if all(found) else None
+        """Return the size and the time of the last change of all files before the reading; None if one is a pipe."""
+        return {"files": self._found} if all(self._found) else None
 
     def windows(self, place: Any, bad: Callable[[str], None], /) -> Iterator[Window]:
         """Yield the lines after a place in windows."""
@@ -139,7 +140,9 @@ def import_(
         with signals.allowed():
             source = stack.enter_context(_source(key, origin or options.redis, files, signals))
             wanted = _Wanted(context, settings, source, digests=digests)
-            receiver = stack.enter_context(_opened(options, name, wanted, told, yes=yes))
+            if digests:
+                source = Digests(source)
+            receiver, source = _opened(options, name, source, wanted, told, stack, yes=yes)
             moving = Import(receiver, source, _left_out, digests=digests, restart=restart)
             told.begun(moving, receiver, source, wanted.expected)
         try:
@@ -197,14 +200,23 @@ class _Wanted:
         return settings
 
 
-def _opened(options: Shared, name: str, wanted: _Wanted, told: _Told, *, yes: bool) -> Receiver:
+def _opened(
+    options: Shared, name: str, source: Source, wanted: _Wanted, told: _Told, stack: contextlib.ExitStack, *, yes: bool
+) -> tuple[Receiver, Source]:
+    """Open the filter, or make it once the source's first window is read; return the source to read on from."""
     try:
-        found = Receiver.open(name, **options.filter())
+        found = stack.enter_context(Receiver.open(name, **options.filter()))
     except FilterNotFound:
-        return made(Receiver, name, **options.filter(), **wanted.checked(), large=yes)
+        settings = wanted.checked()
+        peeked = stack.enter_context(contextlib.closing(Peeked(source)))
+        if peeked.first is None and peeked.messages:
+            for message in peeked.messages:
+                _left_out(message)
+            raise UriFilterError(f"nothing could be read, so filter {name!r} was not made") from None
+        return stack.enter_context(made(Receiver, name, **options.filter(), **settings, large=yes)), peeked
     if wanted.given - {"capacity"}:
         told.note(f"filter {name} exists: its own settings count")
-    return found
+    return found, source
 
 
 def _run(moving: Import, source: Source, signals: Signals, told: _Told) -> None:

@@ -166,6 +166,23 @@ def test_lines_of_digests(imported):
         assert "https://example.com/" in news
 
 
+def test_mistake_makes_no_filter(redis70, imported, tmp_path):
+    """Files that are all missing, or items that are no digests, end the command before it makes a filter."""
+    (tmp_path / "urls").write_text("https://example.com/a\n")
+    _, err = imported(tmp_path / "missing", tmp_path / "gone", code=2)
+    assert err.count("No such file") == 2
+    assert "nothing could be read, so filter 'news' was not made" in err
+    _, err = imported("--digests", "--hash", "md5", tmp_path / "urls", code=2)
+    assert "is no digest" in err
+    with redis70.client() as client:
+        client.sadd(KEY, *fingerprints(5))
+        _, err = imported("--digests", "--hash", "md5", "--set", KEY, code=2)
+        assert "is no digest" in err
+        assert client.keys("urifilter*") == []
+    found, err = imported(tmp_path / "missing", tmp_path / "urls", code=2)
+    assert (found["new"], found["bad"], err.count("No such file")) == (1, 1, 1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.steps import Timeouts
 
-__all__ = ["SetSource", "Source", "Window"]
+__all__ = ["Peeked", "SetSource", "Source", "Window"]
 
 #: The COUNT of one SSCAN. A reply may have a few members more, which shall not need a further call.
 MEMBERS_A_SCAN = WINDOW - WINDOW // 50
@@ -164,3 +165,57 @@ class SetSource:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Peeked:
+    """A source whose first window is read at once, so that a wrong source is noticed before a filter is made for it.
+
+    Its windows from the beginning can be read once.
+
+    Attributes:
+        noun: the word for one item.
+        names: the texts that tell the source from others.
+        total: the source's total.
+        raw: whether an item may have any bytes.
+        first: the first window; None: there is none.
+        messages: the messages about parts that could not be read before the end of the first window.
+
+    Args:
+        source: the source.
+
+    Raises:
+        ValueError: the source has digests, and the first window has none.
+        UriFilterError: the source cannot be read.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.noun, self.names, self.total, self.raw = source.noun, source.names, source.total, source.raw
+        self.messages: list[str] = []
+        self._bad: Callable[[str], None] = self.messages.append
+        self._windows = source.windows(None, self._report)
+        self.first = next(self._windows, None)
+
+    def state(self) -> dict[str, Any] | None:
+        """Return the source's state."""
+        return self._source.state()
+
+    def windows(self, place: Any, bad: Callable[[str], None], /) -> Iterator[Window]:
+        """Yield the windows after a place; from the beginning, the first one is not read again."""
+        if place is not None:
+            yield from self._source.windows(place, bad)
+            return
+        for message in self.messages:
+            bad(message)
+        self._bad = bad
+        if self.first is not None:
+            yield self.first
+            yield from self._windows
+
+    def _report(self, message: str) -> None:
+        self._bad(message)
+
+    def close(self) -> None:
+        """End the reading."""
+        if isinstance(self._windows, Generator):
+            self._windows.close()
