@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from urifilter_redis import FilterNotFound, UriFilterError
+from urifilter_redis.bloom.digest import new_seed
 from urifilter_redis.bloom.retention import size_first
 from urifilter_redis.moving.digests import Digests
 from urifilter_redis.moving.importing import Import, Receiver
@@ -27,6 +28,8 @@ from .signals import Signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from urifilter_redis import Config
 
 __all__ = ["import_"]
 
@@ -165,13 +168,14 @@ class _Wanted:
     """The settings of a new filter, from the options.
 
     Attributes:
+        digests: whether the items are digests.
         given: the names of the settings that the command line has.
         expected: the number of items that will come; None: it is not known.
         settings: the arguments of ``create``.
     """
 
     def __init__(self, context: click.Context, settings: dict[str, Any], source: Source, *, digests: bool) -> None:
-        self._digests = digests
+        self.digests = digests
         self.given = {each for each in settings if context.get_parameter_source(each) is not ParameterSource.DEFAULT}
         members = source.total if isinstance(source, SetSource) else None
         self.expected: int | None = settings["capacity"] if members is None else members
@@ -186,7 +190,7 @@ class _Wanted:
             UsageError: options are missing.
         """
         settings = dict(self.settings)
-        if self._digests and "seed" not in self.given and settings["hash"] != "md5":
+        if self.digests and not {"hash", "seed"} <= self.given and settings["hash"] != "md5":
             text = "the filter does not exist, and the digests were made by one hash: say --hash md5, or another"
             raise click.UsageError(f"{text} --hash with its --seed")
         if settings["capacity"] is None:
@@ -198,6 +202,28 @@ class _Wanted:
             usual = HEADROOM * settings["capacity"] // (settings["slices"] or 1)
             settings["period_capacity"] = max(self.expected or 0, usual)
         return settings
+
+    def check_digests(self, name: str, config: Config) -> None:
+        """Check that the items of a filter have the digests that are imported.
+
+        Raises:
+            UsageError: the filter has another hash, seed or normalisation, or the command line does not say them.
+            ValueError: the hash does not take the seed.
+        """
+        if not self.digests:
+            return
+        if "hash" in self.given and self.settings["hash"] != config.hash:
+            raise click.UsageError(
+                f"filter {name} has the hash {config.hash}: digests of another are none of its items"
+            )
+        if config.hash != "md5" and not {"hash", "seed"} <= self.given:
+            text = f"filter {name} has the hash {config.hash}, with a seed (`urifilter info {name}`)"
+            raise click.UsageError(f"{text}: if the digests were made with both, say --hash and --seed")
+        if "seed" in self.given and new_seed(config.hash, self.settings["seed"]) != config.seed:
+            raise click.UsageError(f"filter {name} has another seed: digests of this one are none of its items")
+        if config.normalize != self.settings["normalize"]:
+            text = f"filter {name} has the normalisation {config.normalize}, and digests do not show theirs"
+            raise click.UsageError(f"{text}: if it is the same, say --normalize {config.normalize}")
 
 
 def _opened(
@@ -214,7 +240,8 @@ def _opened(
                 _left_out(message)
             raise UriFilterError(f"nothing could be read, so filter {name!r} was not made") from None
         return stack.enter_context(made(Receiver, name, **options.filter(), **settings, large=yes)), peeked
-    if wanted.given - {"capacity"}:
+    wanted.check_digests(name, found.config)
+    if wanted.given - ({"capacity", "hash", "seed", "normalize"} if wanted.digests else {"capacity"}):
         told.note(f"filter {name} exists: its own settings count")
     return found, source
 

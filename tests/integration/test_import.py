@@ -166,6 +166,30 @@ def test_lines_of_digests(imported):
         assert "https://example.com/" in news
 
 
+@pytest.mark.parametrize(
+    ("settings", "refused", "done"),
+    [
+        ({"hash": "md5"}, {"--hash blake2b": "has the hash md5"}, ""),
+        ({"hash": "md5", "normalize": "loose"}, {"": "--normalize loose"}, "--normalize loose"),
+        (
+            {"seed": 7},
+            {"": "say --hash and --seed", "--hash md5": "has the hash mmh3", "--hash mmh3 --seed 8": "another seed"},
+            "--hash mmh3 --seed 7",
+        ),
+    ],
+)
+def test_digests_of_another_hash(imported, settings, refused, done):
+    """Digests go into an existing filter only if they are those of its items, as far as the command line says."""
+    digest = hashlib.md5(b"https://example.com/").hexdigest().encode()
+    with UriFilter.create("news", capacity=1000, **settings) as news:
+        for options, words in refused.items():
+            _, err = imported("-q", "--digests", *options.split(), given=digest, code=2)
+            assert words in json.loads(err)["error"]
+        assert news.inserted() == 0
+        found, err = imported("--digests", *done.split(), given=digest)
+        assert (found["new"], err) == (1, "")
+
+
 def test_mistake_makes_no_filter(redis70, imported, tmp_path):
     """Files that are all missing, or items that are no digests, end the command before it makes a filter."""
     (tmp_path / "urls").write_text("https://example.com/a\n")
