@@ -42,7 +42,7 @@ LEAST = 10_000
 _EXPECT = f"Items that the filter is for: 10M, 1e8. By default {HEADROOM} x the members of --set; for files it grows."
 _SET = "Read the members of this set or sorted set, instead of files."
 _FROM = "The server of --set, if it is not the filter's."
-_DIGESTS = "The items are digests: 32 hex digits (in a set also 16 bytes). They are not hashed again."
+_DIGESTS = "The items are digests by --hash: 32 hex digits (in a set also 16 bytes). They are not hashed again."
 
 
 class FileSource:
@@ -70,6 +70,10 @@ class FileSource:
     def state(self) -> dict[str, Any] | None:
         """Return the size and the time of the last change of all files before the reading; None if one is a pipe."""
         return {"files": self._found} if all(self._found) else None
+
+    def is_still(self, state: dict[str, Any], _: Any) -> bool:
+        """Return whether the files have the same sizes and times of the last change."""
+        return state == self.state()
 
     def windows(self, place: Any, bad: Callable[[str], None], /) -> Iterator[Window]:
         """Yield the lines after a place in windows."""
@@ -127,7 +131,8 @@ def import_(
     """Insert the members of a Redis set, or the lines of files or of stdin, into a filter.
 
     The filter is made if it does not exist; the settings of one that exists stay. The same command goes on where an
-    interrupted one stopped, if it is certain that nothing was lost; a pipe begins anew.
+    interrupted one stopped, unless the filter has lost items, or the set or the files show a change. A few members of
+    a set may be replaced unnoticed: use --restart if that is possible. A pipe is read from its beginning.
 
     \b
     Example:

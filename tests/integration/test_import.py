@@ -320,6 +320,13 @@ def _more_members(server, news):
         client.sadd(KEY, "another")
 
 
+def _replaced(server, news):
+    """Another set of the same size comes in its place; half of its members are those of the old one."""
+    with server.client() as client:
+        client.delete(KEY)
+        client.sadd(KEY, *fingerprints(1500), *fingerprints(1500, start=10_000))
+
+
 def _restarted(server, news):
     server.kill()
     server.start()
@@ -332,6 +339,7 @@ def _restarted(server, news):
         (_restored, "restored from its archive"),
         (_fewer, "fewer items"),
         (_more_members, "source of the members has changed"),
+        (_replaced, "source of the members has changed"),
         (_restarted, "server was restarted"),
     ],
 )
@@ -354,7 +362,34 @@ def test_note_that_does_not_count(make_server, folder, small, harm, reason):
         moving = begin(news, members)
         assert reason in moving.begun_anew
         assert moving.resumed == 0
-        assert seen(news, fingerprints(3000)) == 3000
+        with server.client() as client:
+            assert seen(news, client.smembers(KEY)) == client.scard(KEY)
+
+
+def test_replaced_sorted_set(redis70, small):
+    """A sorted set that was replaced is read from its beginning; one that was not, with a score of 0, goes on."""
+    with redis70.client() as client, Receiver.create("news", redis=redis70.url, capacity=10_000) as news:
+        client.zadd(KEY, dict.fromkeys(fingerprints(1000), 0))
+        with SetSource(KEY.encode(), redis=redis70.url) as members:
+            begin(news, members, 2)
+            assert Import(news, members, print).resumed > 0
+        client.delete(KEY)
+        client.zadd(KEY, dict.fromkeys(fingerprints(1000, start=1000), 0))
+        with SetSource(KEY.encode(), redis=redis70.url) as members:
+            assert begin(news, members).begun_anew == "the source of the members has changed"
+        assert seen(news, fingerprints(1000, start=1000)) == 1000
+
+
+def test_sample_is_spread_over_the_part_that_was_read():
+    """Members of the first and of the last window are equally likely; long ones are left out."""
+    place = sources.SetPlace().after([], "1")
+    assert (place.cursor, place.sampled()) == ("1", [])
+    for number in range(40):
+        place = place.after([b"%d" % number] * 100, str(number))
+    assert len(place.sampled()) > 15
+    assert place.read == 4000
+    place = place.after([b"long" * 1000] * 1_000_000, "0")
+    assert len(place.sampled()) < 10
 
 
 def test_ring_whose_first_items_have_expired(redis70, small):

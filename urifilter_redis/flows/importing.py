@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
 
-__all__ = ["Condition", "SetState", "condition_of", "look_at_set", "read_members"]
+__all__ = ["Condition", "SetState", "condition_of", "has_members", "look_at_set", "read_members"]
 
-#: The command that counts the members of a key's type, the one that reads them, and the values that come with a member.
-_READ_BY = {"set": ("SCARD", "SSCAN", 1), "zset": ("ZCARD", "ZSCAN", 2)}
+#: For a key's type: the commands that count its members, read them and look for one; the values of a member as read.
+_READ_BY = {"set": ("SCARD", "SSCAN", "SISMEMBER", 1), "zset": ("ZCARD", "ZSCAN", "ZSCORE", 2)}
 
 #: The advice for a key of another type; ``{cli}`` is redis-cli with the server's address, ``{key}`` is the key.
 _ADVICE = {
@@ -112,10 +112,17 @@ def read_members(
     A cursor counts for one run of a server only. The run id is read after the members: if it is still that of the
     cursor, the same run of the server has answered.
     """
-    _, command, values = _READ_BY[kind]
+    _, command, _, values = _READ_BY[kind]
     ((after, listed),) = yield from ask(session, (command, key, cursor, "COUNT", count))
     run = yield from _run_of(session)
     return run, text_in(after), listed[::values]
+
+
+def has_members(session: Session, kind: str, key: bytes, members: Sequence[bytes]) -> Flow[bool]:
+    """Return whether a set or sorted set has all of some members."""
+    command = _READ_BY[kind][2]
+    replies = yield from ask(session, *((command, key, member) for member in members))
+    return all(reply not in {None, 0} for reply in replies)
 
 
 def _run_of(session: Session) -> Flow[str]:

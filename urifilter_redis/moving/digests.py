@@ -62,6 +62,10 @@ class Digests:
         """Return the source's state."""
         return self._source.state()
 
+    def is_still(self, state: dict[str, Any], place: Any) -> bool:
+        """Return whether the source shows no change."""
+        return self._source.is_still(state, place)
+
     def windows(self, place: Any, bad: Callable[[str], None], /) -> Iterator[Window]:
         """Yield the digests after a place in windows.
 

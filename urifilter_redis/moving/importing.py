@@ -113,8 +113,9 @@ class Import:
         note = self._file.read()
         if note is None:
             return
-        changed = "" if note.state == self._state else f"the source of the {self._source.noun}s has changed"
-        self.begun_anew = doubt(note, self._condition, self._receiver.config) or changed
+        self.begun_anew = doubt(note, self._condition, self._receiver.config)
+        if not self.begun_anew and not self._source.is_still(note.state, note.place):
+            self.begun_anew = f"the source of the {self._source.noun}s has changed"
         if not self.begun_anew:
             self._condition, self._place, self.counts = note.condition, note.place, replace(note.counts)
             self.resumed = note.counts.items
