@@ -63,6 +63,7 @@ class OpenCall:
         call_id: the id under which the call was sent. A retry keeps it, so that an earlier attempt that is still
             under way cannot insert a second time. None: not sent yet, or the call writes nothing.
         in_doubt: whether the call may have run.
+        digests: the digests, for the near cache of the batch, which may empty the list; None: the batch has none.
     """
 
     shard: int
@@ -70,6 +71,7 @@ class OpenCall:
     packed: bytes
     call_id: CallId | None = None
     in_doubt: bool = False
+    digests: list[bytes] | None = None
 
 
 class Batch:
@@ -143,11 +145,11 @@ class Batch:
             self.answers = [SEEN] * len(items)
         elif self._found and True in self._found:
             self.answers = [SEEN if found else None for found in self._found]
-            self.open = _some(digests, [not found for found in self._found], shards, cut)
+            self.open = _chosen(digests, [not found for found in self._found], shards, cut, keep=True)
         elif len(digests) == 1:
-            self.open = [OpenCall(shards_of(digests, shards)[0], range(1), digests[0])]
+            self.open = [OpenCall(shards_of(digests, shards)[0], range(1), digests[0], digests=digests)]
         else:
-            self.open = _cut(digests, shards, cut)
+            self.open = _cut(digests, shards, cut, keep=near is not None)
         self.packed = b"".join(digests)
 
     def name_calls(self, key: CallKey, now: int) -> None:
@@ -164,7 +166,7 @@ class Batch:
     def distrust(self, shards: int, cut: Callable[[int], int]) -> None:
         """Open calls for the items that the near cache has answered, because it knows no ages."""
         if self._found and True in self._found:
-            self.open += _some(split(self.packed), self._found, shards, cut)
+            self.open += _chosen(split(self.packed), self._found, shards, cut, keep=False)
             self.answers = [None if found else answer for found, answer in zip(self._found, self.answers, strict=True)]
         self._found = None
 
@@ -213,32 +215,31 @@ def call_to_resume(retry: object, kind: type[B], command: str) -> B:
     raise ValueError(f"retry= takes what {command} raised for these same items, {why}")
 
 
-def _cut(digests: list[bytes], shards: int, cut: Callable[[int], int]) -> list[OpenCall]:
-    """Cut digests into calls."""
-    return _one_shard(digests, cut(0)) if shards == 1 else _many_shards(digests, shards, cut)
+def _cut(digests: list[bytes], shards: int, cut: Callable[[int], int], *, keep: bool) -> list[OpenCall]:
+    """Cut digests into calls, which keep their lists of digests if ``keep``."""
+    return _one_shard(digests, cut(0), keep=keep) if shards == 1 else _many_shards(digests, shards, cut, keep=keep)
 
 
-def _some(digests: list[bytes], wanted: list[bool], shards: int, cut: Callable[[int], int]) -> list[OpenCall]:
-    """Cut those digests that are wanted into calls."""
-    made = _cut(list(compress(digests, wanted)), shards, cut)
-    positions = list(compress(range(len(digests)), wanted))
+def _chosen(
+    digests: list[bytes], chosen: list[bool], shards: int, cut: Callable[[int], int], *, keep: bool
+) -> list[OpenCall]:
+    """Cut those digests into calls that are chosen."""
+    made = _cut(list(compress(digests, chosen)), shards, cut, keep=keep)
+    positions = list(compress(range(len(digests)), chosen))
     for call in made:
-        some = call.positions
-        call.positions = (
-            positions[some.start : some.stop] if isinstance(some, range) else [positions[each] for each in some]
-        )
+        call.positions = [positions[each] for each in call.positions]
     return made
 
 
-def _one_shard(digests: list[bytes], size: int) -> list[OpenCall]:
-    starts = range(0, len(digests), size)
-    return [
-        OpenCall(0, range(start, min(start + size, len(digests))), b"".join(digests[start : start + size]))
-        for start in starts
-    ]
+def _one_shard(digests: list[bytes], size: int, *, keep: bool) -> list[OpenCall]:
+    calls = []
+    for start in range(0, len(digests), size):
+        some = digests[start : start + size]
+        calls.append(OpenCall(0, range(start, start + len(some)), b"".join(some), digests=some if keep else None))
+    return calls
 
 
-def _many_shards(digests: list[bytes], shards: int, cut: Callable[[int], int]) -> list[OpenCall]:
+def _many_shards(digests: list[bytes], shards: int, cut: Callable[[int], int], *, keep: bool) -> list[OpenCall]:
     positions: defaultdict[int, list[int]] = defaultdict(list)
     for position, shard in enumerate(shards_of(digests, shards)):
         positions[shard].append(position)
@@ -246,6 +247,7 @@ def _many_shards(digests: list[bytes], shards: int, cut: Callable[[int], int]) -
     for shard, all_of_it in sorted(positions.items()):
         size = cut(shard)
         for start in range(0, len(all_of_it), size):
-            some = all_of_it[start : start + size]
-            calls.append(OpenCall(shard, some, b"".join([digests[position] for position in some])))
+            places = all_of_it[start : start + size]
+            some = [digests[position] for position in places]
+            calls.append(OpenCall(shard, places, b"".join(some), digests=some if keep else None))
     return calls

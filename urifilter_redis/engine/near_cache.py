@@ -19,11 +19,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from urifilter_redis.bloom.digest import split
 from urifilter_redis.bloom.retention import seconds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from urifilter_redis.protocol.config import Config
 
@@ -109,14 +108,13 @@ class Question:
     """A call of a script that is on its way.
 
     Attributes:
-        order: the call's digests in the order of its items.
-        digests: those digests that may go into the cache once they are answered.
+        digests: the call's digests in the order of its items. ``forget`` and ``clear`` empty the list; then no answer
+            to the call goes into the cache.
         into: the young generation as the call was sent.
         begun: the time before the sending, by the clock.
     """
 
-    order: list[bytes]
-    digests: set[bytes]
+    digests: list[bytes]
     into: _Generation
     begun: float
 
@@ -158,14 +156,10 @@ class NearCache:
         self._misses += len(found) - hits
         return found
 
-    def begin(self, packed: bytes) -> Question:
-        """Note a call before it is sent; ``end`` must follow. ``packed`` are its digests, 16 bytes each.
-
-        ``forget`` takes its digests out of each call that is noted.
-        """
+    def begin(self, digests: list[bytes]) -> Question:
+        """Note a call before it is sent; ``end`` must follow. ``forget`` and ``clear`` may empty the list."""
         self._current()
-        order = split(packed)
-        question = Question(order, set(order), self._generations[-1], self._clock())
+        question = Question(digests, self._generations[-1], self._clock())
         self._on_their_way[question] = None
         return question
 
@@ -177,32 +171,31 @@ class NearCache:
             ages: the call's answers; empty if none came.
             least: the lowest age that shows that the item is seen from now on.
         """
-        order, digests = question.order, question.digests
-        if len(ages) != len(order):
-            digests.clear()
-        elif min(ages) < least:
-            digests.difference_update([digest for digest, age in zip(order, ages, strict=True) if age < least])
-        self._add(question)
-        self._on_their_way.pop(question, None)  # last: until its digests are in, forget looks for them in the question
+        if len(ages) == len(question.digests):
+            seen = [age >= least for age in ages] if min(ages) < least else None
+            self._add(question, seen)
+        self._on_their_way.pop(question, None)  # last: until its digests are in, forget must find the question
 
-    def forget(self, digests: Iterable[bytes]) -> None:
-        """Take digests out, also out of the calls that are on their way.
+    def forget(self, digests: Sequence[bytes]) -> None:
+        """Take digests out, and let no answer in that is on its way.
 
         A caller that makes items new again calls it before the sending, and after the reply. An answer from before the
         reply may be older than the forgetting. The second call finds it: in the question, or in a generation.
         """
-        digests = list(digests)
-        for question in list(self._on_their_way):  # first, because a question may put its digests in at any moment
-            question.digests.difference_update(digests)
+        self._spoil()
         for generation in tuple(self._generations):
             generation.digests.difference_update(digests)
 
     def clear(self) -> None:
-        """Take all digests out, also out of the calls that are on their way."""
-        for question in list(self._on_their_way):
-            question.digests.clear()
+        """Take all digests out, and let no answer in that is on its way."""
+        self._spoil()
         for generation in tuple(self._generations):
             generation.digests.clear()
+
+    def _spoil(self) -> None:
+        """Empty the questions; this comes first, because a question may put its digests in at any moment."""
+        for question in list(self._on_their_way):
+            question.digests.clear()
 
     def _current(self) -> tuple[set[bytes], set[bytes]]:
         """Return the digests of both generations whose time is not over, the young ones first."""
@@ -212,15 +205,16 @@ class NearCache:
             self._generations.append(young)
         return young.digests, old.digests if now < old.begun + self.seconds else set()
 
-    def _add(self, question: Question) -> None:
-        """Put a question's digests into the generation that was young as it was sent, or into a new one."""
+    def _add(self, question: Question, seen: list[bool] | None) -> None:
+        """Put a question's digests, or those that were seen, into its generation, or a new one if that is full."""
         digests, most, into = question.digests, self.entries // 2, question.into
         if len(digests) > most - len(into.digests):
             if into is not self._generations[-1]:  # the young one may have begun after the answers
                 return
             into = _Generation(question.begun)
             self._generations.append(into)
-        into.digests.update(digests if len(digests) <= most else itertools.islice(digests, most))
+        chosen = digests if seen is None else itertools.compress(digests, seen)
+        into.digests.update(itertools.islice(chosen, most))
 
 
 def near_cache_of(settings: NearCacheSettings, config: Config) -> NearCache | None:

@@ -168,7 +168,7 @@ def resolve(session: Session, batch: Batch) -> Flow[Batch]:
         while batch.open:
             window = batch.open[:CALLS_IN_FLIGHT]
             requests = [_request(session, batch, call) for call in window]
-            questions = () if near is None else [near.begin(call.packed) for call in window]
+            questions = () if near is None else [near.begin(call.digests or []) for call in window]
             try:
                 yield from exchange(session, requests)
             finally:
