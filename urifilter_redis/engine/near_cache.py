@@ -171,7 +171,7 @@ class NearCache:
             ages: the call's answers; empty if none came.
             least: the lowest age that shows that the item is seen from now on.
         """
-        if len(ages) == len(question.digests):
+        if ages and len(ages) == len(question.digests):
             seen = [age >= least for age in ages] if min(ages) < least else None
             self._add(question, seen)
         self._on_their_way.pop(question, None)  # last: until its digests are in, forget must find the question
