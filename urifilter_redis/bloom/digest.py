@@ -13,9 +13,12 @@ import mmh3
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["HASHES", "hasher", "new_seed", "shard_of", "shards_of", "words"]
+__all__ = ["HASHES", "hasher", "new_seed", "shard_of", "shards_of", "split", "words"]
 
 HASHES = ("mmh3", "md5", "blake2b")
+
+#: The bytes of a digest.
+SIZE = 16
 
 _WORDS = struct.Struct("<4I")
 
@@ -81,6 +84,11 @@ def _mmh3_seed(seed: int | str | None) -> str:
 def words(digest: bytes) -> tuple[int, int, int, int]:
     """Return the digest as four little-endian 32-bit words d0 to d3."""
     return _WORDS.unpack(digest)
+
+
+def split(packed: bytes) -> list[bytes]:
+    """Return the digests that were joined."""
+    return [packed[start : start + SIZE] for start in range(0, len(packed), SIZE)]
 
 
 def shard_of(digest: bytes, shards: int) -> int:
