@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from urifilter_redis.bloom.digest import shards_of
+from urifilter_redis.bloom.digest import shard_of, shards_of
 from urifilter_redis.bloom.encoding import encode_items
 from urifilter_redis.bloom.normalize import normalizer
 from urifilter_redis.engine.given import items_of
@@ -118,7 +118,7 @@ class Batch:
         self.writes = command != "contains"
         self.answers: list[int | None] = [None] * len(items)
         if len(digests) == 1:
-            self.open = [OpenCall(shards_of(digests, shards)[0], range(1), digests[0])]
+            self.open = [OpenCall(shard_of(digests[0], shards), range(1), digests[0])]
         elif shards == 1:
             self.open = _one_shard(digests, cut(0))
         else:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 if TYPE_CHECKING:
     from urifilter_redis.protocol.calls import Arguments
 
-__all__ = ["REST", "AsyncSender", "Flow", "Pause", "Send", "Sender", "Step", "Timeouts", "Work"]
+__all__ = ["REST", "AsyncSender", "Beginner", "Flow", "Pause", "Reply", "Send", "Sender", "Step", "Timeouts", "Work"]
 
 
 @dataclass(slots=True)
@@ -88,6 +88,26 @@ class Sender(Protocol):
 
     def send(self, commands: Sequence[Arguments]) -> list[Any]:
         """Send commands once; return an outcome a command (see ``Send``)."""
+        ...
+
+
+class Reply(Protocol):
+    """Commands that were sent, and whose replies are on their way."""
+
+    def finish(self) -> list[Any]:
+        """Wait for the replies; return one outcome a command (see ``Send``)."""
+        ...
+
+    def leave(self) -> None:
+        """Do not wait for replies that were not waited for yet."""
+        ...
+
+
+class Beginner(Sender, Protocol):
+    """Sends commands for the blocking driver, and lets it do other work before it waits for their replies."""
+
+    def begin(self, commands: Sequence[Arguments]) -> Reply:
+        """Send commands once, and do not wait for their replies."""
         ...
 
 
