@@ -13,6 +13,7 @@ from urifilter_redis.archive.homes.opening import named_home
 from urifilter_redis.engine import methods
 from urifilter_redis.engine.async_driver import drive
 from urifilter_redis.engine.given import listed, opened_up
+from urifilter_redis.engine.near_cache import SECONDS, NearCacheSettings
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow, Timeouts
 from urifilter_redis.engine.timekeeper import Timekeeper
@@ -83,6 +84,8 @@ class AsyncUriFilter(OpenedFilter):
         timeouts: Timeouts | None = None,
         connections: int | None = None,
         rotate: str | None = None,
+        near_cache: int = 0,
+        near_cache_seconds: float = SECONDS,
         **settings: Unpack[FilterSettings],
     ) -> Opening[Self]:
         """Make a filter, or open it if it is there with the same settings.
@@ -113,6 +116,10 @@ class AsyncUriFilter(OpenedFilter):
                 one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first.
             rotate: ``auto``: inserting turns a ring, and rolling with closed slices in Redis, when a period is over;
                 ``never``: only worker, cron and ``rotate`` do; None: ``URIFILTER_ROTATE``, else auto.
+            near_cache: the most digests, of items that were seen, that this object keeps in the process, so that it
+                need not ask the server about them again (some 100 bytes each); 0: none.
+            near_cache_seconds: the longest time that it keeps one, and at most a tenth of ``period``. An item that
+                another process forgets, or that expires, is answered "seen" for so long.
 
         Raises:
             ValueError: a setting is not possible.
@@ -128,8 +135,9 @@ class AsyncUriFilter(OpenedFilter):
             >>> news.config.shards
             3
         """
+        near = NearCacheSettings(near_cache, near_cache_seconds)
         flow = functools.partial(lifecycle.create, settings=Settings(**settings), large=large)
-        return Opening(cls._begin(flow, name, redis, prefix, timeouts, archive, connections, rotate))
+        return Opening(cls._begin(flow, name, redis, prefix, timeouts, archive, connections, rotate, near))
 
     @classmethod
     def open(  # noqa: PLR0913 - where the filter is
@@ -142,6 +150,8 @@ class AsyncUriFilter(OpenedFilter):
         timeouts: Timeouts | None = None,
         connections: int | None = None,
         rotate: str | None = None,
+        near_cache: int = 0,
+        near_cache_seconds: float = SECONDS,
     ) -> Opening[Self]:
         """Open a filter that exists in Redis or its archive.
 
@@ -158,6 +168,10 @@ class AsyncUriFilter(OpenedFilter):
                 one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first.
             rotate: ``auto``: inserting turns a ring, and rolling with closed slices in Redis, when a period is over;
                 ``never``: only worker, cron and ``rotate`` do; None: ``URIFILTER_ROTATE``, else auto.
+            near_cache: the most digests, of items that were seen, that this object keeps in the process, so that it
+                need not ask the server about them again (some 100 bytes each); 0: none.
+            near_cache_seconds: the longest time that it keeps one, and at most a tenth of ``period``. An item that
+                another process forgets, or that expires, is answered "seen" for so long.
 
         Raises:
             FilterNotFound: there is no filter of this name.
@@ -173,7 +187,8 @@ class AsyncUriFilter(OpenedFilter):
             Traceback (most recent call last):
             urifilter_redis.errors.FilterNotFound: ...
         """
-        return Opening(cls._begin(lifecycle.open_, name, redis, prefix, timeouts, archive, connections, rotate))
+        near = NearCacheSettings(near_cache, near_cache_seconds)
+        return Opening(cls._begin(lifecycle.open_, name, redis, prefix, timeouts, archive, connections, rotate, near))
 
     @classmethod
     async def _begin(  # noqa: PLR0913, PLR0917 - where the filter is
@@ -186,6 +201,7 @@ class AsyncUriFilter(OpenedFilter):
         archive: str | None,
         connections: int | None,
         rotate: str | None,
+        near: NearCacheSettings,
     ) -> Self:
         keys, timeouts, timekeeper = FilterKeys(prefix, name), timeouts or Timeouts(), Timekeeper(rotate)
         home = named_home(archive, asynchronous=True)
@@ -193,7 +209,8 @@ class AsyncUriFilter(OpenedFilter):
         given = await asyncio.to_thread(Address, redis) if redis is None or isinstance(redis, str) else redis
         connector = AsyncConnector(given, timeouts, connections)
         insists = archive is not None
-        opened = cls(connector, Session(keys, connector.shown, timeouts, home, insists, timekeeper=timekeeper))
+        session = Session(keys, connector.shown, timeouts, home, insists, timekeeper=timekeeper, near_cache=near)
+        opened = cls(connector, session)
         try:
             await opened._run(flow(opened._session))
         except BaseException:

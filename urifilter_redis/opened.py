@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Self
 
+    from urifilter_redis.engine.near_cache import NearCacheInfo
     from urifilter_redis.engine.session import Restored, Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.errors import AnswerLost
@@ -179,6 +180,19 @@ class OpenedFilter:
             True
         """
         return self._session.restored
+
+    @property
+    def near_cache(self) -> NearCacheInfo | None:
+        """The use of this object's near cache so far; None if it has none.
+
+        It has none unless ``near_cache=`` asked for one, and never for a filter whose items expire after they were last
+        seen.
+
+        Example:
+            >>> news.near_cache is None
+            True
+        """
+        return None if self._session.near is None else self._session.near.info
 
     @property
     def on_progress(self) -> Callable[[int, int], object]:

@@ -15,7 +15,7 @@ import mmh3
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["HASHES", "hasher", "new_seed", "shard_of", "shards_of", "words"]
+__all__ = ["HASHES", "hasher", "new_seed", "shard_of", "shards_of", "split", "words"]
 
 HASHES = ("mmh3", "md5", "blake2b")
 
@@ -83,6 +83,11 @@ def _mmh3_seed(seed: int | str | None) -> str:
 def words(digest: bytes) -> tuple[int, int, int, int]:
     """Return the digest as four little-endian 32-bit words d0 to d3."""
     return _WORDS.unpack(digest)
+
+
+def split(packed: bytes) -> list[bytes]:
+    """Return the digests that were joined."""
+    return [packed[start : start + 16] for start in range(0, len(packed), 16)]
 
 
 def shard_of(digest: bytes, shards: int) -> int:

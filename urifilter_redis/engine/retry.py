@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from urifilter_redis.engine.steps import Flow, Pause, Send
-from urifilter_redis.errors import AnswerLost, FilterNotFound, ServerUnavailable, UriFilterError
+from urifilter_redis.errors import (
+    AnswerLost,
+    ConfigMismatch,
+    FilterNotFound,
+    ServerUnavailable,
+    SliceLost,
+    UriFilterError,
+)
 from urifilter_redis.protocol.outcomes import (
     Judged,
     Verdict,
@@ -176,6 +183,8 @@ def _settle(session: Session, request: Request, outcome: Any, *, in_doubt: bool)
         request.answered, request.reply, in_doubt = True, outcome, False
     elif verdict is Verdict.IN_DOUBT:
         request.reply_lost, in_doubt = True, True
+    elif verdict is Verdict.RESTORING:  # the archive may be older than what was answered before
+        session.clear_near()
     elif verdict is Verdict.FULL:
         request.full = True
     elif verdict is Verdict.RENEW:
@@ -185,6 +194,8 @@ def _settle(session: Session, request: Request, outcome: Any, *, in_doubt: bool)
         request.error = error_of(outcome, session.where)
         if isinstance(request.error, FilterNotFound):
             request.error = session.not_found(text_of(outcome))
+        elif isinstance(request.error, ConfigMismatch | SliceLost):
+            session.clear_near()
         if in_doubt:  # this attempt is refused, but an earlier one may have run, or may still run
             why = "it may be half done" if verdict is Verdict.DIED else "a reply was lost, and asking again failed"
             request.error = AnswerLost(f"{why}: {request.error}")

@@ -6,6 +6,7 @@ import functools
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
+from urifilter_redis.bloom.digest import split
 from urifilter_redis.engine.batch import Batch, call_to_resume, check_question
 from urifilter_redis.engine.given import items_of
 from urifilter_redis.engine.methods import with_batch
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.batch import OpenCall
     from urifilter_redis.engine.given import Key
     from urifilter_redis.engine.methods import Method
+    from urifilter_redis.engine.near_cache import NearCache, Question
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.call_ids import CallKey
@@ -42,6 +44,9 @@ __all__ = [
 #: another process must be able to cut the same items into the same calls. Rolling never has more slices. Growing seldom
 #: has more; then a call takes longer, in proportion. The size for a ring does not depend on it.
 LIVE_UNDER_A_KEY = {"forever": 1, "growing": 16, "ring": 0, "rolling": 3}
+
+#: The commands that make items new again.
+FORGETTING = ("forget", "remove")
 
 #: The most calls of one window: enough to hide the round trip, few enough for short pipelines.
 CALLS_IN_FLIGHT = 8
@@ -86,7 +91,10 @@ def question(  # noqa: PLR0913, PLR0917 - what a caller may say
     key: Key = None,
 ) -> Batch:
     """Make the batch of a client's method, whose errors are told in the method's terms; see ``batch_of``."""
-    batch = batch_of(session, method.command, objects, retry, max_age, key=key)
+    near = session.near if method.nearby and max_age is None else None
+    batch = batch_of(session, method.command, objects, retry, max_age, key=key, near=near)
+    if retry is not None and not method.nearby:
+        batch.distrust(session.config.shards, functools.partial(_size, session))
     batch.items, batch.key, batch.term = objects, key, method.term  # of this call, if it goes on with another
     return batch
 
@@ -101,6 +109,7 @@ def batch_of(  # noqa: PLR0913 - likewise
     key: Key = None,
     call_key: CallKey | None = None,
     digester: MakesDigests | None = None,
+    near: NearCache | None = None,
 ) -> Batch:
     """Make the batch of a command, or return the batch of ``retry``; nothing is sent.
 
@@ -113,6 +122,7 @@ def batch_of(  # noqa: PLR0913 - likewise
         key: makes an item of each object; None: the objects are the items.
         call_key: makes the call ids of all calls, so that another process may repeat the request.
         digester: makes the digests of items; None: the filter's own.
+        near: the near cache that may answer; None: all items are asked about. It does not answer to ``retry``.
 
     Raises:
         BadItem: some items cannot be filtered; the error has the indices of all of them.
@@ -122,7 +132,23 @@ def batch_of(  # noqa: PLR0913 - likewise
     digester = digester or session.digester
     if retry is not None:
         return _resume(session, command, digester(items_of(objects, key)), retry, max_age or 0)
-    return _batch(session, command, objects, digester, max_age or 0, key, call_key)
+    digests = digester(items_of(objects, key))
+    cut = functools.partial(_size if call_key is None else _size_under_a_key, session)
+    config = session.config
+    batch = Batch(
+        command,
+        objects,
+        digests,
+        shards=config.shards,
+        cut=cut,
+        client=session.ids.client,
+        max_age=max_age or 0,
+        key=key,
+        near=near,
+    )
+    if call_key is not None and batch.writes:
+        batch.name_calls(call_key, session.ids.clock.now())
+    return batch
 
 
 def resolve(session: Session, batch: Batch) -> Flow[Batch]:
@@ -134,49 +160,39 @@ def resolve(session: Session, batch: Batch) -> Flow[Batch]:
         AnswerLost: some calls may have run and have no answer; the error has the answers that arrived.
         UriFilterError: some calls failed; the error has the answers that arrived.
     """
-    while batch.open:
-        window = batch.open[:CALLS_IN_FLIGHT]
-        requests = [_request(session, batch, call) for call in window]
-        try:
-            yield from exchange(session, requests)
-        finally:
-            missed = _take_over(session, batch, window, requests)
-        if missed:
-            yield from _mend(session, batch, missed)
+    near = batch.near
+    forgets = session.near if batch.command in FORGETTING else None
+    if forgets is not None:
+        forgets.forget(split(batch.packed))
+    try:
+        while batch.open:
+            window = batch.open[:CALLS_IN_FLIGHT]
+            requests = [_request(session, batch, call) for call in window]
+            questions = () if near is None else [near.begin(call.digests or []) for call in window]
+            try:
+                yield from exchange(session, requests)
+            finally:
+                if near is not None:
+                    _learn(near, batch, questions, requests)
+                missed = _take_over(session, batch, window, requests)
+            if missed:
+                yield from _mend(session, batch, missed)
+    finally:
+        if forgets is not None:
+            forgets.forget(split(batch.packed))
     if batch.command == "insert" and session.timekeeper.at <= monotonic():
         yield from attend(session)
     return batch
 
 
-def _batch(  # noqa: PLR0913, PLR0917 - likewise
-    session: Session,
-    command: str,
-    objects: Sequence[Any],
-    digester: MakesDigests,
-    max_age: int,
-    key: Key,
-    call_key: CallKey | None,
-) -> Batch:
-    """Make a batch; under a call key its calls are cut in the same way however many slices are live."""
-    config = session.config
+def _size(session: Session, shard: int) -> int:
+    """Return the most items of one call to a shard."""
+    return calls.items_a_call(session.config, len(session.view(shard).slices))
 
-    def cut(shard: int) -> int:
-        live = LIVE_UNDER_A_KEY[config.retention] if call_key is not None else len(session.view(shard).slices)
-        return calls.items_a_call(config, live)
 
-    batch = Batch(
-        command,
-        objects,
-        digester,
-        shards=config.shards,
-        cut=cut,
-        client=session.ids.client,
-        max_age=max_age,
-        key=key,
-    )
-    if call_key is not None and batch.writes:
-        batch.name_calls(call_key, session.ids.clock.now())
-    return batch
+def _size_under_a_key(session: Session, _: int) -> int:
+    """Return the most items of one call under a call key: as many however many slices are live."""
+    return calls.items_a_call(session.config, LIVE_UNDER_A_KEY[session.config.retention])
 
 
 def _resume(session: Session, command: str, digests: list[bytes], retry: UriFilterError, max_age: int) -> Batch:
@@ -186,6 +202,7 @@ def _resume(session: Session, command: str, digests: list[bytes], retry: UriFilt
         raise ValueError(f"retry= takes what {command} raised for these same items, not {retry!r}")
     if batch.client != session.ids.client:
         raise ValueError("retry= takes what this very filter object raised, in this very process")
+    batch.near = None  # a repeated call may answer what was so before this process forgot
     return batch
 
 
@@ -219,6 +236,13 @@ def _request(session: Session, batch: Batch, call: OpenCall) -> Request:
 def _call(session: Session, batch: Batch, call: OpenCall, _: Request) -> Call:
     call_id = calls.NO_CALL_ID if call.call_id is None else str(call.call_id)
     return session.asking(batch.command, call.shard).call(call_id, call.packed, batch.max_age)
+
+
+def _learn(near: NearCache, batch: Batch, questions: Sequence[Question], requests: Sequence[Request]) -> None:
+    """Let the near cache take in the answers of a window, before they are noted: then all of them are, or none."""
+    least = 0 if batch.writes else 1
+    for question, request in zip(questions, requests, strict=True):
+        near.end(question, request.reply if request.answered else (), least)
 
 
 def _take_over(
