@@ -16,7 +16,7 @@ from urifilter_redis.streaming import Answers, Stream, StreamedFilter
 
 from .common import Shared, counted, pass_shared, say
 from .output import Output
-from .over_lines import DEFAULT_FILTER, Summary, finish, lines_command, max_age_option, open_filter, put_all
+from .over_lines import DEFAULT_FILTER, NEAR_CACHE, Summary, finish, lines_command, max_age_option, open_filter, put_all
 from .settings import yes_option
 from .signals import Interrupted, Signals
 
@@ -55,7 +55,7 @@ def dedupe(
         signals = stack.enter_context(Signals())
         with contextlib.nullcontext() if temporary else signals.allowed():  # a signal would leave a temporary filter
             make = temporary or name == DEFAULT_FILTER
-            news = stack.enter_context(open_filter(options, summary.filter, make=make, yes=yes))
+            news = stack.enter_context(open_filter(options, summary.filter, make=make, yes=yes, near_cache=NEAR_CACHE))
         if temporary:
             stack.callback(news.drop)
         printer = _Printer(signals, output, summary)

@@ -16,7 +16,17 @@ from urifilter_redis.streaming import Answers, Stream, StreamedFilter
 
 from .common import Shared, counted, pass_shared, say
 from .output import Output
-from .over_lines import Summary, do_all, finish, lines_command, max_age_option, open_filter, put_all, windows
+from .over_lines import (
+    NEAR_CACHE,
+    Summary,
+    do_all,
+    finish,
+    lines_command,
+    max_age_option,
+    open_filter,
+    put_all,
+    windows,
+)
 from .settings import yes_option
 from .signals import Signals
 
@@ -39,7 +49,7 @@ def add(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool, max_
       urifilter add --filter news seen-already.txt
     """
     summary = Summary(name)
-    with open_filter(options, name, yes=yes) as news, Signals() as signals:
+    with open_filter(options, name, yes=yes, near_cache=NEAR_CACHE) as news, Signals() as signals:
         stream: Stream[Window] = Stream(news, "insert", lambda _, ages: summary.count(ages), max_age)
         do_all(stream, files, summary, signals, quiet=quiet)
         finish(options, summary, _added(summary), news, quiet=quiet)

@@ -20,6 +20,7 @@ from .signals import Interrupted, Signals
 
 __all__ = [
     "DEFAULT_FILTER",
+    "NEAR_CACHE",
     "Summary",
     "do_all",
     "finish",
@@ -32,6 +33,9 @@ __all__ = [
 
 #: The filter for commands that name none; ``add`` and ``dedupe`` make it.
 DEFAULT_FILTER = "default"
+
+#: Digests in the near cache of ``add`` and ``dedupe``, some 100 bytes each.
+NEAR_CACHE = 1_000_000
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -91,15 +95,18 @@ def max_age_option(command: F) -> F:
     return click.option("--max-age", type=int, metavar="SLICES", help=text)(command)
 
 
-def open_filter(options: Shared, name: str, *, make: bool | None = None, yes: bool = False) -> StreamedFilter:
+def open_filter(
+    options: Shared, name: str, *, make: bool | None = None, yes: bool = False, near_cache: int = 0
+) -> StreamedFilter:
     """Open a filter. ``make``: whether to make a missing one; None: only the default filter."""
     make = name == DEFAULT_FILTER if make is None else make
+    where = options.filter() | {"near_cache": near_cache}
     try:
-        return StreamedFilter.open(name, **options.filter())
+        return StreamedFilter.open(name, **where)
     except FilterNotFound as error:
         if make:
             archive = {} if name == DEFAULT_FILTER else {"archive": ""}  # a temporary filter needs no archive
-            return StreamedFilter.create(name, **DEFAULT_SETTINGS, **(options.filter() | archive), large=yes)
+            return StreamedFilter.create(name, **DEFAULT_SETTINGS, **(where | archive), large=yes)
         text = f"{error}: urifilter create {name} --capacity 10M"
         raise FilterNotFound(text) from error
 

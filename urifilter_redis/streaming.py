@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, cast
 
 from urifilter_redis.client import UriFilter
+from urifilter_redis.engine.batch import SEEN
 from urifilter_redis.engine.driver import Begun
 from urifilter_redis.errors import AnswerLost, UriFilterError
 from urifilter_redis.flows import items as flows
@@ -23,10 +24,8 @@ __all__ = ["UNDER_WAY", "Answers", "Stream", "StreamedFilter"]
 #: anybody learning of it.
 UNDER_WAY = flows.WINDOW
 
-#: The answer for an item that comes again within the stream: it is in the newest slice.
-SEEN = 1
-
-#: One answer an item, as the scripts give it; None for each that has not arrived.
+#: One answer an item: 0 as the scripts give it, any other number for one that was seen (it is no age); None for each
+#: that has not arrived.
 Answers: TypeAlias = "Sequence[int | None]"
 
 W = TypeVar("W")
@@ -44,9 +43,13 @@ class StreamedFilter(UriFilter):
         return self._session.digester(items)
 
     def batch(self, command: str, digests: list[bytes], max_age: int | None) -> Batch:
-        """Make the batch of a command about items whose digests are known; nothing is sent."""
+        """Make the batch of a command about items whose digests are known; nothing is sent.
+
+        The near cache, if the filter was opened with one, answers an insert as it answers ``insert_many``.
+        """
         as_they_are = cast("Callable[[Sequence[object]], list[bytes]]", list)
-        return flows.batch_of(self._session, command, digests, max_age=max_age, digester=as_they_are)
+        near = self._session.near if command == "insert" and max_age is None else None
+        return flows.batch_of(self._session, command, digests, max_age=max_age, digester=as_they_are, near=near)
 
     def begin(self, batch: Batch) -> Begun[Batch]:
         """Send the first calls of a batch, and do not wait for their answers."""
@@ -174,5 +177,6 @@ class Stream(Generic[W]):
     def _answers(self, asked: _Asked[W], *, retry: UriFilterError | None = None) -> None:
         """Wait until the batch of a window has its answers; with an error to ``retry``, ask again for those missing."""
         if retry is not None:
+            asked.batch.near = None  # as it is for ``retry=``
             asked.begun = self._filter.begin(asked.batch)
         asked.begun.finish()
