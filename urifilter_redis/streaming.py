@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.batch import Batch
 
-__all__ = ["UNDER_WAY", "Answers", "Stream", "StreamedFilter"]
+__all__ = ["UNDER_WAY", "WINDOWS", "Answers", "Stream", "StreamedFilter"]
 
 #: The most items of a stream that are under way. If the process is killed, at most so many were inserted without
 #: anybody learning of it.
 UNDER_WAY = flows.WINDOW
+
+#: The most windows of a stream that are under way; each takes a connection.
+WINDOWS = 4
 
 #: One answer an item: 0 as the scripts give it, any other number for one that was seen (it is no age); None for each
 #: that has not arrived.
@@ -33,6 +36,11 @@ W = TypeVar("W")
 
 class StreamedFilter(UriFilter):
     """A filter that a ``Stream`` asks."""
+
+    @property
+    def connections(self) -> int:
+        """The most connections to the server."""
+        return self._connector.lane.places.count
 
     def digests(self, items: Sequence[object]) -> list[bytes]:
         """Return the digests of items, 16 bytes each.
@@ -125,7 +133,8 @@ class Stream(Generic[W]):
             UriFilterError: as ``drain``; nothing of this window was sent.
         """
         digests = self._filter.digests(items)
-        while self._under_way and self._items + len(digests) > UNDER_WAY:
+        most = min(WINDOWS, self._filter.connections)
+        while self._under_way and (self._items + len(digests) > UNDER_WAY or len(self._under_way) >= most):
             self._receive()
         count = len(digests)
         digests, positions, known = self._fresh(digests) if self._command == "insert" else (digests, None, ())

@@ -59,6 +59,7 @@ class Begun(Generic[T]):
     def __init__(self, flow: Flow[T], sender: Beginner, check: Callable[[], object]) -> None:
         self._flow, self._sender, self._check = flow, sender, check
         self._reply: Reply | None = None
+        self._sent = 0.0
         self._step: Step | None = None
         self._result: Any = None
         try:
@@ -67,6 +68,7 @@ class Begun(Generic[T]):
                 try:
                     check()
                     self._reply = sender.begin(step.commands)
+                    self._sent = time.monotonic()
                 except BaseException as error:
                     flow.throw(error)
                     raise
@@ -90,7 +92,10 @@ class Begun(Generic[T]):
 
     def _perform(self, step: Step) -> Any:
         reply, self._reply = self._reply, None
-        return perform_step(step, self._sender) if reply is None else reply.finish()
+        if reply is None or not isinstance(step, Send):
+            return perform_step(step, self._sender)
+        step.idle = time.monotonic() - self._sent
+        return reply.finish()
 
 
 def _go_on(flow: Flow[T], step: Step, do: Callable[[Step], Any], check: Callable[[], object]) -> T:

@@ -25,9 +25,11 @@ class Send:
 
     Attributes:
         commands: the commands, each with its arguments.
+        idle: set by a driver that did other work after the sending: how long it did so before it waited, in seconds.
     """
 
     commands: list[Arguments]
+    idle: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
