@@ -17,14 +17,16 @@ import statistics
 import time
 import tracemalloc
 from collections.abc import Callable
-
-import redis
+from typing import TYPE_CHECKING
 
 from bench import CAPACITY, ERROR_RATE, server
 from urifilter_redis import UriFilter
 from urifilter_redis.bloom.digest import hasher
 from urifilter_redis.engine.batch import Digester
 from urifilter_redis.engine.near_cache import SECONDS, NearCache
+
+if TYPE_CHECKING:
+    import redis
 
 ENTRIES, PAGES, LINKS_A_PAGE = 100_000, 600, 100
 LISTS, TURNS = (100, 500, 4000), 10

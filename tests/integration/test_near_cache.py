@@ -25,7 +25,7 @@ from urifilter_redis import (
 )
 from urifilter_redis.engine import driver, methods
 from urifilter_redis.engine.steps import Send
-from urifilter_redis.flows import items
+from urifilter_redis.flows import dropping, items
 from urifilter_redis.protocol.call_ids import CallKey
 
 PRECISE = {"capacity": 10_000, "error_rate": 1e-8}
@@ -254,6 +254,13 @@ def test_dropped_while_an_answer_is_on_its_way(news, valkey):
         news.insert("b")
 
 
+def test_asked_while_a_drop_is_on_its_way(news):
+    """An answer that arrives before the last reply to a drop is dropped with that reply."""
+    flow = dropping.drop(news._session)
+    assert driver.drive(flow, news._connector, perform=perform_with(lambda: news.insert("a"))) is True
+    assert known(news, "a") == [False]
+
+
 def test_rotated_by_this_object(valkey):
     """What expires by a rotation of this object is new at once, also if an answer was on its way meanwhile."""
     with UriFilter.create("news", redis=valkey.url, near_cache=1000, shards=3, **RING) as news:
@@ -349,7 +356,7 @@ def test_a_forgetting_that_is_interrupted(news, sample):
 
 
 def test_made_anew_by_another(news, valkey):
-    """Once the server says that the filter is gone or another one, or that a part is lost, nothing is known any more."""
+    """Once the server says that the filter is gone, or is another one, nothing is known any more."""
     with UriFilter.open("news", redis=valkey.url) as other:
         other.drop()
         for error, prepare in {

@@ -64,6 +64,19 @@ def test_time_counts_from_the_sending(clock):
     assert near.find([b"b"]) == [False]
 
 
+def test_time_counts_from_the_sending_also_in_a_new_generation(clock):
+    """An answer that finds its generation full begins the next one, with the time at which it was sent."""
+    near = NearCache(4, 60, clock)
+    question = near.begin([b"a"])
+    learn(near, b"b", b"c")
+    clock.now += 20
+    near.end(question, [1], 0)
+    clock.now += 39.9
+    assert near.find([b"a"]) == [True]
+    clock.now += 0.1
+    assert near.find([b"a"]) == [False]
+
+
 def test_a_hit_prolongs_nothing(clock):
     """A digest that is found again and again is asked about again after its time."""
     near = NearCache(100, 60, clock)
