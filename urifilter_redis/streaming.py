@@ -100,6 +100,9 @@ class Stream(Generic[W]):
 
     An item that is inserted is asked about once while it is under way: it is "new" where it comes first.
 
+    Attributes:
+        filter: the filter.
+
     Args:
         news: the filter.
         command: ``insert``, ``contains``, ``forget`` or ``remove``.
@@ -117,9 +120,14 @@ class Stream(Generic[W]):
     def __init__(
         self, news: StreamedFilter, command: str, take: Callable[[W, Answers], object], max_age: int | None = None
     ) -> None:
-        self._filter, self._command, self._take, self._max_age = news, command, take, max_age
+        self.filter, self._command, self._take, self._max_age = news, command, take, max_age
         self._under_way: deque[_Asked[W]] = deque()
         self._items = 0
+
+    @property
+    def windows(self) -> int:
+        """The number of windows that are under way."""
+        return len(self._under_way)
 
     def put(self, window: W, items: Sequence[object]) -> None:
         """Send a window. The oldest ones under way are finished before that, if there would be too many items.
@@ -132,14 +140,14 @@ class Stream(Generic[W]):
             BadItem: some items cannot be filtered; nothing of this window was sent.
             UriFilterError: as ``drain``; nothing of this window was sent.
         """
-        digests = self._filter.digests(items)
-        most = min(WINDOWS, self._filter.connections)
+        digests = self.filter.digests(items)
+        most = min(WINDOWS, self.filter.connections)
         while self._under_way and (self._items + len(digests) > UNDER_WAY or len(self._under_way) >= most):
             self._receive()
         count = len(digests)
         digests, positions, known = self._fresh(digests) if self._command == "insert" else (digests, None, ())
-        batch = self._filter.batch(self._command, digests, self._max_age)
-        self._under_way.append(_Asked(window, count, known, positions, batch, self._filter.begin(batch)))
+        batch = self.filter.batch(self._command, digests, self._max_age)
+        self._under_way.append(_Asked(window, count, known, positions, batch, self.filter.begin(batch)))
         self._items += count
 
     def drain(self) -> None:
@@ -187,5 +195,5 @@ class Stream(Generic[W]):
         """Wait until the batch of a window has its answers; with an error to ``retry``, ask again for those missing."""
         if retry is not None:
             asked.batch.near = None  # as it is for ``retry=``
-            asked.begun = self._filter.begin(asked.batch)
+            asked.begun = self.filter.begin(asked.batch)
         asked.begun.finish()

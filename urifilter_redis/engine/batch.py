@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "Digester", "OpenCall", "call_to_resume", "check_question"]
 
-#: The bytes of a digest.
-DIGEST = 16
-
 B = TypeVar("B")
 
 #: The answer of the near cache: it stands for any age, as it knows none.
@@ -164,7 +161,7 @@ class Batch:
     @property
     def digests(self) -> list[bytes]:
         """The digest of each item."""
-        return [self._packed[at : at + DIGEST] for at in range(0, len(self._packed), DIGEST)]
+        return split(self.packed)
 
     def is_of(self, command: str, digests: Sequence[bytes], max_age: int) -> bool:
         """Whether this batch has the same command, items and ``max_age``."""
