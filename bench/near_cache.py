@@ -5,8 +5,9 @@ links as text, in the same lists. The ways take turns, so that a noisy machine t
 median of the turns' links a second, and the median of each turn's ratio to bare BF.MADD.
 
 The streams: "crawl" is 600 pages of 100 links to one another, a page a call (99 % repeats), and each turn is one more
-crawl with new caches. "far" is ``--links`` links of which each comes a second time half of the stream later, which is
-more than the cache holds. So the cache is asked in vain.
+crawl with new caches. "skewed" is ``--links`` links to ten million pages, the n-th of which has a share of 1/n (Zipf's
+law): many times more pages than the cache holds. "far" has each link a second time half of the stream later, which is
+far more than the cache holds, so that the cache is asked in vain.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import random
 import statistics
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from bench import CAPACITY, ERROR_RATE, server
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     import redis
 
 ENTRIES, PAGES, LINKS_A_PAGE = 100_000, 600, 100
-LISTS, TURNS = (100, 500, 4000), 10
+LISTS, TURNS, WEB = (100, 500, 4000), 10, 10_000_000
 
 #: A function that answers whether each of some links is new.
 Way = Callable[[list[str]], list[bool]]
@@ -124,16 +125,26 @@ def crawls(client: redis.Redis) -> None:
     show("crawl, 100", {way: rates[way] for way in made(client)})
 
 
-def far(client: redis.Redis, links: int, size: int) -> None:
-    """Print the rows of the stream whose repeats are far from one another, in lists of ``size``."""
+def skewed(links: int, _: int) -> list[int]:
+    """Return the pages of one turn; their number in the web is also their rank."""
+    return [int(WEB ** random.random()) for _ in range(links // TURNS)]
+
+
+def far(links: int, number: int) -> range:
+    """Return the pages of one turn; the second half of the turns has those of the first."""
+    start = number * (links // TURNS) % (links // 2)
+    return range(start, start + links // TURNS)
+
+
+def stream(client: redis.Redis, pages: Callable[[int, int], Sequence[int]], links: int, size: int) -> None:
+    """Print the rows of a stream, in lists of ``size``."""
     make_filters(client)
-    ways, rates = made(client), {}
-    each = links // TURNS
+    rates: dict[str, list[float]] = {}
+    ways = made(client)
     for number in range(TURNS):
-        start = number * each % (links // 2)
-        stream = [f"https://example.com/far/{link}" for link in range(start, start + each)]
-        measure(ways, [stream[at : at + size] for at in range(0, each, size)], rates)
-    show(f"far, {size}", {way: rates[way] for way in ways})
+        uris = [f"https://example.com/pages/{page}.html" for page in pages(links, number)]
+        measure(ways, [uris[at : at + size] for at in range(0, len(uris), size)], rates)
+    show(f"{pages.__name__}, {size}", {way: rates[way] for way in ways})
 
 
 def memory() -> None:
@@ -158,8 +169,9 @@ def main() -> None:
     print(f"{'stream, list':14} {'way':24} {'links/s':>12} {'ratio':>7}")
     with server("bloom") as client:
         crawls(client)
-        for size in LISTS:
-            far(client, options.links, size)
+        for pages in (skewed, far):
+            for size in LISTS:
+                stream(client, pages, options.links, size)
     memory()
 
 
