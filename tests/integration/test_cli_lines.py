@@ -88,6 +88,40 @@ def test_many_lines_in_windows(tmp_path):
     assert "60,000 new" in err
 
 
+def test_first_of_equal_lines_is_printed(tmp_path):
+    """Near and far apart, with other ends of lines, and with a normalisation that makes lines equal."""
+    UriFilter.create("pages", capacity=100_000, error_rate=1e-8, normalize="whatwg").close()
+    lines = [b"http://%d.com/" % (number // 2) for number in range(12_000)]
+    for at in range(1, 12_000, 2):
+        lines[at] = lines[at][:-1] + b"#top\r"
+    lines += [b"HTTP://0.com", b"http://5999.com"]
+    (tmp_path / "urls").write_bytes(joined(lines))
+    assert cli.run("dedupe", "-q", "--filter", "pages", tmp_path / "urls")[0] == joined(lines[:12_000:2])
+
+
+@pytest.mark.parametrize("command", ["add", "dedupe"])
+def test_repeated_lines_are_kept_from_the_server(server_, tmp_path, command):
+    """Each line is sent once, however often it comes."""
+    make()
+    (tmp_path / "urls").write_bytes(joined(urls(3000) * 6))
+    with server_.client() as client:
+        client.config_resetstat()
+        _, err = cli.run(command, "--filter", "precise", tmp_path / "urls")
+        assert err.startswith("18,000 lines: 3,000 ")
+        calls = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    assert calls <= 15  # of 36 that all lines would take: six, each once more once the script is loaded, and to open
+
+
+def test_lines_before_a_named_pipe_without_a_writer(tmp_path):
+    """They are printed before it is opened, which takes until there is a writer."""
+    (tmp_path / "one").write_bytes(b"a\n")
+    os.mkfifo(tmp_path / "pipe")
+    process = cli.start("dedupe", "-q", tmp_path / "one", tmp_path / "pipe")
+    assert process.stdout.readline() == b"a\n"
+    (tmp_path / "pipe").write_bytes(b"a\nb\n")
+    assert process.communicate(timeout=60) == (b"b\n", b"")
+
+
 def test_long_lines(tmp_path):
     """A line of 16 MiB is an item; a longer one is reported by its number, the rest goes on, exit 2."""
     make()

@@ -6,6 +6,8 @@ import hashlib
 import re
 import secrets
 import struct
+import sys
+from array import array
 from typing import TYPE_CHECKING
 
 import mmh3
@@ -93,9 +95,12 @@ def split(packed: bytes) -> list[bytes]:
 
 def shard_of(digest: bytes, shards: int) -> int:
     """Return the shard that a digest belongs to: the top 12 bits of d3, modulo ``shards``."""
-    return shards_of([digest], shards)[0]
+    return (int.from_bytes(digest[14:], "little") >> 4) % shards
 
 
 def shards_of(digests: Iterable[bytes], shards: int) -> list[int]:
     """Return the shard of each digest."""
-    return [(digest[14] >> 4 | digest[15] << 4) % shards for digest in digests]
+    halves = array("H", b"".join(digests))
+    if sys.byteorder == "big":
+        halves.byteswap()
+    return [(half >> 4) % shards for half in halves[7::8]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING, TypeVar
 
-from urifilter_redis.bloom.digest import shards_of, split
+from urifilter_redis.bloom.digest import shard_of, shards_of, split
 from urifilter_redis.bloom.encoding import encode_items
 from urifilter_redis.bloom.normalize import normalizer
 from urifilter_redis.errors import Past, UriFilterError
@@ -146,7 +146,7 @@ class Batch:
             self.answers = [SEEN if found else None for found in self._found]
             self.open = _chosen(digests, [not found for found in self._found], shards, cut, keep=True)
         elif len(digests) == 1:
-            self.open = [OpenCall(shards_of(digests, shards)[0], range(1), digests[0], digests=digests)]
+            self.open = [OpenCall(shard_of(digests[0], shards), range(1), digests[0], digests=digests)]
         else:
             self.open = _cut(digests, shards, cut, keep=near is not None)
         self.packed = b"".join(digests)

@@ -134,7 +134,9 @@ def exchange(session: Session, requests: Sequence[Request]) -> Flow[None]:
         for request in waiting:
             commands.append(request.command())
             doubts.append(request.begin())
-        outcomes = yield Send(commands)
+        sending = Send(commands)
+        outcomes = yield sending
+        began += sending.idle  # in which nobody waited
         missed = []
         for request, outcome, in_doubt in zip(waiting, outcomes, doubts, strict=True):
             verdict = _settle(session, request, outcome, in_doubt=in_doubt)
