@@ -7,7 +7,7 @@ help:  ## list the commands
 
 venv/.made: pyproject.toml
 	$(PYTHON) -m venv venv
-	$(BIN)/pip install -q -e '.[test,lint]'
+	$(BIN)/pip install -q -e '.[test,lint,docs]'
 	touch $@
 
 venv: venv/.made  ## make the virtual environment that the others use
@@ -30,6 +30,9 @@ format: venv  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+site: venv  ## the pages as a site, in site/
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs site
+
 ci:  ## everything, as CI does it
 	.ci/run
 
@@ -38,4 +41,4 @@ dist: venv  ## build wheel and sdist, and check them
 	$(BIN)/hatchling build
 	$(BIN)/twine check --strict dist/*
 
-.PHONY: help venv unit test slow lint format ci dist
+.PHONY: help venv unit test slow lint format site ci dist

@@ -301,8 +301,8 @@ class ServerUnavailable(UriFilterError):
 class AnswerLost(ServerUnavailable):
     """The retries ran out after a call was sent that may have inserted.
 
-    Pass the error as ``retry=`` to the same method with the same items. The method asks again only for the items
-    without an answer. It uses the same call ids, so "new" is still answered exactly once.
+    Pass the error as ``retry=`` to the same method with the same items, or to another method that inserts. The method
+    asks again only for the items without an answer. It uses the same call ids, so "new" is still answered exactly once.
 
     Example:
         >>> try:
@@ -349,7 +349,7 @@ class FilterAPIError(UriFilterError):
     """The HTTP service refused, failed, or could not be reached.
 
     Attributes:
-        error_code: the service's word for the error (README, "Errors of the service"), or one of the SDK's own:
+        error_code: one of the error codes of the HTTP service, or one of the SDK's own:
             ``answer_lost`` (the request may have inserted: pass the error as ``retry=``), ``unreachable``,
             ``bad_item``, ``bad_response``.
         status: the HTTP status; None if there was no response.

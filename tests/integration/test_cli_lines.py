@@ -201,7 +201,7 @@ def test_lines_come_out_as_they_come_in():
 
 
 def test_kill_9_costs_at_most_a_window(tmp_path):
-    """What the README says of kill -9: at most the lines of one window are remembered and not printed."""
+    """A kill -9 costs what the page about pipes says: at most one window's lines are remembered and not printed."""
     make()
     (tmp_path / "urls").write_bytes(joined(urls(60_000)))
     out = tmp_path / "out"

@@ -1,14 +1,9 @@
-"""``docs/reference/protocol.md`` describes the scripts as they are, and its worked example works."""
+"""``docs/reference/protocol.md`` describes the scripts as they are."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
-
-import pytest
 
 from urifilter_redis.protocol import scripts
 from urifilter_redis.protocol.call_ids import CALL_LIFE, PROOF_LIFE
@@ -16,23 +11,7 @@ from urifilter_redis.protocol.calls import ITEMS_A_CALL, SLICES_AND_ITEMS
 from urifilter_redis.protocol.exported import Header
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "protocol.md").read_text()
-ADDRESS = "redis://localhost:6379/0"
 ABOUT_ITEMS = ("insert", "contains", "forget", "remove")
-
-
-@pytest.mark.slow
-def test_worked_example(redis70, tmp_path):
-    """Each command prints what stands below it (a word that ends with … stands for any)."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    env = os.environ | {"URIFILTER_REDIS_URL": redis70.url, "PATH": path}
-    compared = 0
-    for block in re.findall(r"^```console\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
-        for command, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
-            asked = command.replace(ADDRESS, redis70.url)
-            done = subprocess.run(asked, shell=True, env=env, capture_output=True, text=True, cwd=tmp_path)
-            assert re.fullmatch(re.sub(r"\w*…", ".*", re.escape(expected)), done.stdout), (command, done)
-            compared += 1
-    assert compared == 21
 
 
 def test_every_error_word_is_described():

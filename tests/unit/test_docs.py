@@ -95,9 +95,20 @@ def test_every_function_of_the_walks_exists():
     assert len(places) > 60
 
 
+def test_every_test_that_is_named_exists():
+    """Each test that a page names with its file is there."""
+    found = [
+        named_test
+        for page in PAGES
+        for named_test in re.findall(r"`(test_\w+)`\s+in\s+`(tests/[\w/]+\.py)`", without_blocks(page.read_text()))
+    ]
+    assert [(name, path) for name, path in found if name not in python_names(ROOT / path)] == []
+    assert len(found) >= 6
+
+
 def test_the_glossary_is_alphabetical():
     """Terms stand in alphabetical order, each once."""
-    terms = re.findall(r"^### (.+)$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    terms = re.findall(r"^## (.+)$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
     assert terms == sorted(set(terms), key=str.lower)
 
 

@@ -43,7 +43,7 @@ _LATER = {"later": True}
 
 
 class FilterSettings(TypedDict, total=False):
-    """The settings of a filter as keyword arguments; ``Settings`` describes them.
+    """The settings of a filter as keyword arguments; ``UriFilter.create`` describes them.
 
     Example:
         >>> FilterSettings(capacity=1000, error_rate=1e-6)

@@ -25,14 +25,19 @@ if TYPE_CHECKING:
 
 __all__ = ["add_routes"]
 
+_Filter = Annotated[str, Field(description="the filter's name")]
+_Total = Annotated[int, Field(description="items of the request")]
+_Seen = Annotated[int, Field(description="items that were seen before")]
 _Name = Annotated[str, Path(pattern=NAME_PATTERN, description="the filter's name")]
 
 
 class Error(BaseModel):
     """An error, with advice on what to do."""
 
-    error_code: str = Field(json_schema_extra={"enum": [*sorted(ERROR_CODES)]})
-    error: str
+    error_code: str = Field(
+        description="the word for the error, for programs", json_schema_extra={"enum": [*sorted(ERROR_CODES)]}
+    )
+    error: str = Field(description="the error and what to do about it, for people")
     indices: list[int] = Field(default=[], description="the positions of the items that the error is about")
     ages: list[int | None] = Field(default=[], description="the ages that arrived, null for each item without one")
     was_there: list[bool | None] = Field(default=[], description="the answers that arrived, likewise")
@@ -41,44 +46,44 @@ class Error(BaseModel):
 class Unique(BaseModel):
     """The items that were not seen before, in their order."""
 
-    filter_typeid: str
-    URI_list_unique: list[Any]
-    total: int = Field(description="items of the request")
+    filter_typeid: _Filter
+    URI_list_unique: list[Any] = Field(description="the items that are new, as they were sent")
+    total: _Total
     unique: int = Field(description="items that are new")
 
 
 class Inserted(BaseModel):
     """The age of each item before it was inserted, and whether it is new."""
 
-    filter_typeid: str
+    filter_typeid: _Filter
     ages: list[int] = Field(description="0: new; n: seen, in the n-th newest slice")
     new: list[bool] = Field(description="true: new")
-    total: int
+    total: _Total
     unique: int = Field(description="items that are new")
 
 
 class Found(BaseModel):
     """The age of each item; nothing was inserted."""
 
-    filter_typeid: str
+    filter_typeid: _Filter
     ages: list[int] = Field(description="0: new; n: seen, in the n-th newest slice")
-    total: int
-    seen: int
+    total: _Total
+    seen: _Seen
 
 
 class WasThere(BaseModel):
     """Whether each item was there."""
 
-    filter_typeid: str
-    was_there: list[bool]
-    total: int
+    filter_typeid: _Filter
+    was_there: list[bool] = Field(description="for each item whether it was there")
+    total: _Total
     seen: int = Field(description="items that were there")
 
 
 class Filters(BaseModel):
     """The names of the filters that the token may use."""
 
-    filters: list[str]
+    filters: list[str] = Field(description="the names, in alphabetical order")
     problems: dict[str, str] = Field(
         default={}, description="by name, the problems of filters that are answered all the same"
     )
@@ -87,25 +92,25 @@ class Filters(BaseModel):
 class Answered(BaseModel):
     """The numbers of items that all workers of this service inserted or looked up since it started."""
 
-    new: int
-    seen: int
+    new: int = Field(description="items that were new")
+    seen: _Seen
 
 
 class Info(BaseModel):
     """The state of a filter."""
 
-    filter_typeid: str
+    filter_typeid: _Filter
     now: float = Field(description="time of Redis, in seconds since 1970")
     measured: float = Field(description="when `info` was read, likewise")
-    answered: Answered
-    info: FilterInfo
+    answered: Answered = Field(description="the items that this service has answered")
+    info: FilterInfo = Field(description="the filter's settings and state")
     problem: str | None = Field(default=None, description="the problem of a filter that is answered all the same")
 
 
 class Status(BaseModel):
     """The state of the process."""
 
-    status: str
+    status: str = Field(description="`ok` or `ready`")
 
 
 _COMMANDS: Mapping[str, tuple[type[BaseModel], str]] = {

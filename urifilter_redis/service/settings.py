@@ -71,7 +71,7 @@ class Limits(BaseModel):
         body: bytes of a request's body.
         items: items of a request.
         item: bytes of an item.
-        seconds: the time for a head, and for a body, to arrive.
+        seconds: the seconds in which a head, and then a body, must arrive.
         requests: requests of one token that one worker runs at once; more wait.
         wait: seconds for which a request may wait for others of its token.
 

@@ -1,0 +1,143 @@
+"""The reference leaves nothing out, and the diagrams are those that their script draws."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import urifilter_redis
+from urifilter_redis import errors, sdk
+from urifilter_redis.bloom.digest import hasher, shards_of
+from urifilter_redis.protocol.keys import FilterKeys
+from urifilter_redis.service import settings
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+REFERENCE = DOCS / "reference"
+
+TABLES = (
+    "answers",
+    "endpoints",
+    "error-codes",
+    "metrics",
+    "python-errors",
+    "settings",
+    "settings-filters",
+    "settings-limits",
+    "settings-tokens",
+    "shape",
+)
+
+
+def module(name: str, monkeypatch):
+    """Import a module of the site's own."""
+    folder, _, name = name.rpartition("/")
+    monkeypatch.syspath_prepend(str(DOCS / folder))
+    yielded = importlib.import_module(name)
+    monkeypatch.delitem(sys.modules, name)
+    return yielded
+
+
+def test_every_public_name_is_documented():
+    """The page has a directive for each name that can be imported, and for no other."""
+    page = (REFERENCE / "python.md").read_text()
+    directives = re.findall(r"^\.\. auto\w+:: (\S+)$", page, re.MULTILINE)
+    assert len(directives) == len(set(directives))
+    in_errors = {f"urifilter_redis.errors.{name}" for name in errors.__all__}
+    wanted = {f"urifilter_redis.{name}" for name in urifilter_redis.__all__ if name not in errors.__all__}
+    wanted |= {f"urifilter_redis.sdk.{name}" for name in sdk.__all__ if name not in errors.__all__}
+    wanted |= {f"urifilter_redis.service.settings.{name}" for name in settings.__all__}
+    assert set(directives) == wanted | in_errors
+
+
+def test_every_table_stands_on_a_page():
+    """Each table is made once, and stands on one page."""
+    found = [
+        name
+        for page in DOCS.rglob("*.md")
+        for name in re.findall(r"^```\{from-code\} (.+)$", page.read_text(), re.MULTILINE)
+    ]
+    assert sorted(found) == sorted(TABLES)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_of_the_code(monkeypatch, name):
+    """Each row has all its cells, and none that a reader must do without."""
+    tables = module("_ext/tables", monkeypatch)
+    assert tuple(tables.TABLES) == TABLES
+    head: list[str] = []
+    for line in tables.TABLES[name]().splitlines():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        head = head if cells and head else cells
+        if cells and set(cells) != {"---"}:
+            assert len(cells) == len(head), line
+            may_be_empty = {"labels", "fields of the body"}
+            assert all(cell for cell, column in zip(cells, head, strict=True) if column not in may_be_empty), line
+
+
+def test_every_endpoint_has_an_example(monkeypatch):
+    """Each endpoint is asked in a snippet, which is run."""
+    tables = module("_ext/tables", monkeypatch)
+    page = (REFERENCE / "http.md").read_text()
+    endpoints = re.findall(r"^\| `(\w+) (\S+)` \|", tables.TABLES["endpoints"](), re.MULTILINE)
+    assert len(endpoints) >= 10
+    for _, path in endpoints:
+        asked = rf"^\$ curl -s http://localhost:8000{re.escape(path).replace(re.escape('{filter_typeid}'), 'news')}\s"
+        assert re.search(asked, page, re.MULTILINE), path
+
+
+def test_every_variable_is_listed():
+    """Each variable of the environment that the code reads by its name has a row, and each row's is read."""
+    texts: set[str] = set()
+    for folder in ("urifilter_redis", "cli"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    texts.add(node.value)
+    page = (REFERENCE / "settings.md").read_text()
+    rows = re.findall(r"^\| ((?:`[A-Z_]+`(?:, )?)+) \|", page, re.MULTILINE)
+    listed = set(re.findall(r"[A-Z_]+", " ".join(rows)))
+    read = {text for text in texts if re.fullmatch(r"URIFILTER_[A-Z_]+[A-Z]|SSL_CERT_\w+|PROMETHEUS_\w+", text)}
+    assert listed == read
+
+
+@pytest.mark.parametrize("name", ["keys-and-shards", "lost-reply", "rotation"])
+def test_diagrams_are_drawn_by_the_script(monkeypatch, name):
+    """Each committed file is what the script draws: ``python docs/diagrams/draw.py``."""
+    draw = module("diagrams/draw", monkeypatch)
+    assert draw.DRAWINGS[name]() == (DOCS / "diagrams" / f"{name}.svg").read_text()
+    assert {path.stem for path in (DOCS / "diagrams").glob("*.svg")} == set(draw.DRAWINGS)
+
+
+def test_the_keys_of_the_diagram_are_real():
+    """The item's digest and shard, and all keys, are those of a filter with three shards and the seed 0."""
+    text = (DOCS / "diagrams" / "keys-and-shards.svg").read_text()
+    digest = hasher("mmh3", "0")([b"https://example.com/"])
+    assert digest[0].hex() in text
+    assert f">{shards_of(digest, 3)[0]} of 0, 1, 2<" in text
+    keys = FilterKeys("urifilter", "news").of(3, "spread")
+    of_shards = [keys.shard(number) for number in range(3)]
+    real = {each for one in of_shards for each in (one.meta, one.replies, one.forgotten, one.slice("today"))}
+    assert set(re.findall(r">(urifilter:\S+?)<", text)) == real | {keys.filters}
+
+
+def test_links_that_lead_nowhere_are_found(monkeypatch, tmp_path):
+    """A built site is searched for links to files and fragments that are not there."""
+    links = module("_ext/links", monkeypatch)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "index.html").write_text(
+        '<a href="a/page.html#there">1</a><a href="a/page.html#no">2</a><a href="#here" id="here">3</a>'
+        '<a href="a/none.html">4</a><a href="https://example.com/none">5</a><img src="a/none.svg">'
+    )
+    (tmp_path / "a" / "page.html").write_text('<p id="there"><a href="../index.html">1</a><a href="#no">2</a></p>')
+    assert links.wrong_links(tmp_path) == [
+        "a/page.html: #no",
+        "index.html: a/page.html#no",
+        "index.html: a/none.html",
+        "index.html: a/none.svg",
+    ]
