@@ -14,6 +14,7 @@ from scrapy.utils.request import referer_str
 
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.scrapy import engine
+from urifilter_redis.scrapy.gathering import MOST
 from urifilter_redis.scrapy.giving_back import GivingBack
 from urifilter_redis.scrapy.link import Answer, Link
 from urifilter_redis.scrapy.marks import META, Mark, items_of, mark_of
@@ -85,7 +86,7 @@ class Judge:
         self._ledger: dict[int, list[str | bytes]] = {}
         self._tickets = itertools.count(1)
         self._ended: list[Page] = []
-        self._held: list[Request] = []
+        self._held: dict[Request, None] = {}
         self._release: asyncio.Task[None] | None = None
         self._log_next, self._closed = True, False
         crawler.signals.connect(self._open_at_last, signals.spider_opened)
@@ -219,7 +220,7 @@ class Judge:
 
     def is_held(self, request: Request) -> bool:
         """Whether a request waits until Redis is back."""
-        return any(each is request for each in self._held)
+        return request in self._held
 
     def clear(self) -> None:
         """Empty the filter, if ``URIFILTER_CLEAR`` allows it; otherwise warn.
@@ -290,18 +291,18 @@ class Judge:
 
     def _hold(self, request: Request) -> None:
         """Keep a request until Redis is back, because no other part of this crawl will ask about it."""
-        self._held.append(request)
+        self._held[request] = None
         self._release = self._release or asyncio.ensure_future(self._release_held())
 
     async def _release_held(self) -> None:
         while self._held:
-            request, page = self._held[0], Page(self.crawler, None)
-            (seen,) = await self.judge([request], page)
-            self._held.pop(0)
-            if seen:
-                self.filtered(request, signal=False)
-            else:
-                engine.crawl(self.crawler, request)
+            requests, page = list(itertools.islice(self._held, MOST)), Page(self.crawler, None)
+            for request, seen in zip(requests, await self.judge(requests, page), strict=True):
+                del self._held[request]
+                if seen:
+                    self.filtered(request, signal=False)
+                else:
+                    engine.crawl(self.crawler, request)
             self.end(page)
         self._release = None
 
