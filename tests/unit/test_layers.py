@@ -22,7 +22,7 @@ LAYERS = (
     ("archive.export", "archive.listing", "archive.upkeep", "archive.verifying"),
     ("client", "aio", "opened", "packed", "persisting", "streaming", "http_api"),
     (PACKAGE,),
-    ("worker", "moving", "sdk", "service", "cli"),
+    ("worker", "moving", "scrapy", "sdk", "service", "cli"),
 )
 
 
