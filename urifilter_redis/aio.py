@@ -10,9 +10,11 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, It
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.archive.homes.opening import named_home
+from urifilter_redis.coalescing import Coalescer
 from urifilter_redis.engine import methods
 from urifilter_redis.engine.async_driver import drive
 from urifilter_redis.engine.given import listed, opened_up
+from urifilter_redis.engine.joint import Joint
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow, Timeouts
 from urifilter_redis.engine.timekeeper import Timekeeper
@@ -28,6 +30,7 @@ from urifilter_redis.protocol.config import FilterSettings, Settings
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.transport.addresses import Address
 from urifilter_redis.transport.connections import AsyncConnector
+from urifilter_redis.transport.loops import PerLoop
 
 if TYPE_CHECKING:
     from typing import Self, Unpack
@@ -66,6 +69,12 @@ class AsyncUriFilter(OpenedFilter):
     _asynchronous = True
     _connector: AsyncConnector
 
+    def __init__(self, connector: AsyncConnector, session: Session, unopened: PackedFilter | None = None) -> None:
+        super().__init__(connector, session, unopened)
+        self._coalescers = PerLoop(lambda: Coalescer(session, self._drive), Coalescer.close)
+        if unopened is not None:
+            self._coalesces = unopened.coalesce
+
     @classmethod
     def _unpacked(cls, packed: PackedFilter) -> Self:
         connector = AsyncConnector(Address(packed.server), packed.timeouts, packed.connections)
@@ -83,6 +92,7 @@ class AsyncUriFilter(OpenedFilter):
         timeouts: Timeouts | None = None,
         connections: int | None = None,
         rotate: str | None = None,
+        coalesce: bool = True,
         **settings: Unpack[FilterSettings],
     ) -> Opening[Self]:
         """Make a filter, or open it if it is there with the same settings.
@@ -113,6 +123,8 @@ class AsyncUriFilter(OpenedFilter):
                 one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first.
             rotate: ``auto``: inserting turns a ring, and rolling with closed slices in Redis, when a period is over;
                 ``never``: only worker, cron and ``rotate`` do; None: ``URIFILTER_ROTATE``, else auto.
+            coalesce: whether ``insert`` and ``contains`` of many tasks are sent together: while one call is under way,
+                those that come wait, and go in the next.
 
         Raises:
             ValueError: a setting is not possible.
@@ -129,7 +141,7 @@ class AsyncUriFilter(OpenedFilter):
             3
         """
         flow = functools.partial(lifecycle.create, settings=Settings(**settings), large=large)
-        return Opening(cls._begin(flow, name, redis, prefix, timeouts, archive, connections, rotate))
+        return Opening(cls._begin(flow, name, redis, prefix, timeouts, archive, connections, rotate, coalesce))
 
     @classmethod
     def open(  # noqa: PLR0913 - where the filter is
@@ -142,6 +154,7 @@ class AsyncUriFilter(OpenedFilter):
         timeouts: Timeouts | None = None,
         connections: int | None = None,
         rotate: str | None = None,
+        coalesce: bool = True,
     ) -> Opening[Self]:
         """Open a filter that exists in Redis or its archive.
 
@@ -158,6 +171,8 @@ class AsyncUriFilter(OpenedFilter):
                 one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first.
             rotate: ``auto``: inserting turns a ring, and rolling with closed slices in Redis, when a period is over;
                 ``never``: only worker, cron and ``rotate`` do; None: ``URIFILTER_ROTATE``, else auto.
+            coalesce: whether ``insert`` and ``contains`` of many tasks are sent together: while one call is under way,
+                those that come wait, and go in the next.
 
         Raises:
             FilterNotFound: there is no filter of this name.
@@ -173,7 +188,9 @@ class AsyncUriFilter(OpenedFilter):
             Traceback (most recent call last):
             urifilter_redis.errors.FilterNotFound: ...
         """
-        return Opening(cls._begin(lifecycle.open_, name, redis, prefix, timeouts, archive, connections, rotate))
+        return Opening(
+            cls._begin(lifecycle.open_, name, redis, prefix, timeouts, archive, connections, rotate, coalesce)
+        )
 
     @classmethod
     async def _begin(  # noqa: PLR0913, PLR0917 - where the filter is
@@ -186,6 +203,7 @@ class AsyncUriFilter(OpenedFilter):
         archive: str | None,
         connections: int | None,
         rotate: str | None,
+        coalesce: bool,  # noqa: FBT001 - only keywords reach it
     ) -> Self:
         keys, timeouts, timekeeper = FilterKeys(prefix, name), timeouts or Timeouts(), Timekeeper(rotate)
         home = named_home(archive, asynchronous=True)
@@ -194,6 +212,7 @@ class AsyncUriFilter(OpenedFilter):
         connector = AsyncConnector(given, timeouts, connections)
         insists = archive is not None
         opened = cls(connector, Session(keys, connector.shown, timeouts, home, insists, timekeeper=timekeeper))
+        opened._coalesces = coalesce
         try:
             await opened._run(flow(opened._session))
         except BaseException:
@@ -226,7 +245,23 @@ class AsyncUriFilter(OpenedFilter):
             self._connector.check_loop()
         batch = items.question(self._session, method, objects, max_age, retry, key)
         with self._session.pending.hold(batch):
-            return method.result(await self._drive(items.resolve(self._session, batch)))
+            if isinstance(batch.joint, Joint):
+                await self._coalescers.get().again(batch, batch.joint)
+            else:
+                await self._drive(items.resolve(self._session, batch))
+            return method.result(batch)
+
+    async def _ask_singly(
+        self, method: Method[T], uri: object, max_age: int | None = None, retry: UriFilterError | None = None
+    ) -> T:
+        """Ask about one item; the calls of many tasks are sent together."""
+        if retry is not None or not self._coalesces:
+            return await self._ask(method, [uri], max_age, retry)
+        self._check_open()
+        if self._unopened is None:
+            self._connector.check_loop()
+        batch = items.question(self._session, method, [uri], max_age)
+        return await self._coalescers.get().ask(method, batch)
 
     async def insert(self, uri: object, *, max_age: int | None = None, retry: UriFilterError | None = None) -> bool:
         """Insert an item; return whether it is new.
@@ -252,7 +287,7 @@ class AsyncUriFilter(OpenedFilter):
             >>> await news.insert("https://example.com/a")
             False
         """
-        return await self._ask(methods.INSERT, [uri], max_age, retry)
+        return await self._ask_singly(methods.INSERT, uri, max_age, retry)
 
     async def insert_many(
         self,
@@ -459,7 +494,7 @@ class AsyncUriFilter(OpenedFilter):
             >>> await news.contains("https://example.com/a")
             False
         """
-        return await self._ask(methods.CONTAINS, [uri], max_age)
+        return await self._ask_singly(methods.CONTAINS, uri, max_age)
 
     async def contains_many(self, uris: Iterable[Any], *, max_age: int | None = None, key: Key = None) -> list[bool]:
         """Return whether each item was seen; nothing is inserted.
@@ -747,13 +782,15 @@ class AsyncUriFilter(OpenedFilter):
     async def close(self) -> None:
         """Close the connections; the filter stays on the server.
 
-        If this client has inserted and a period is over, it goes on with the rotation before, for a second at most.
+        Single calls of other tasks that wait are sent before. If this client has inserted and a period is over, it
+        goes on with the rotation before, for a second at most.
 
         Example:
             >>> await news.close()
         """
         self._closed = True
         try:
+            await self._coalescers.close()
             with contextlib.suppress(UriFilterError):  # nothing can be sent from another loop than the connections'
                 await drive(leave(self._session), self._connector)
             if self._session.home is not None:

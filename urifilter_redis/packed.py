@@ -30,6 +30,7 @@ class PackedFilter:
         timeouts: how long to wait; connections: how many there may be.
         config: whose uid the filter must still have; view: the live slices as they were last known.
         rotate: whether it turns the filter; see ``UriFilter.create``.
+        coalesce: whether it sends single calls together; see ``AsyncUriFilter.create``.
     """
 
     name: str
@@ -42,9 +43,10 @@ class PackedFilter:
     config: Config
     view: View
     rotate: str | None
+    coalesce: bool = True
 
     @classmethod
-    def of(cls, session: Session, server: Packed, connections: int | None) -> PackedFilter:
+    def of(cls, session: Session, server: Packed, connections: int | None, *, coalesce: bool) -> PackedFilter:
         """Pack a filter, with all secrets."""
         home, keys = session.home, session.keys
         archive = None if home is None else Packed(home.url, home.shown, ARCHIVE_VARIABLE)
@@ -55,6 +57,7 @@ class PackedFilter:
             session.config,
             session.view(0),
             session.timekeeper.rotate,
+            coalesce,
         )
         return cls(keys.name, keys.prefix, server, archive, *more)
 

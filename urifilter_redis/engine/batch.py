@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeVar
 from urifilter_redis.bloom.digest import shards_of
 from urifilter_redis.bloom.encoding import encode_items
 from urifilter_redis.bloom.normalize import normalizer
-from urifilter_redis.engine.given import items_of
 from urifilter_redis.errors import Past, UriFilterError
 
 if TYPE_CHECKING:
@@ -59,6 +58,7 @@ class OpenCall:
         call_id: the id under which the call was sent. A retry keeps it, so that an earlier attempt that is still
             under way cannot insert a second time. None: not sent yet, or the call writes nothing.
         in_doubt: whether the call may have run.
+        sent: whether an attempt that failed may have reached the server, so that a late copy of it may still run.
     """
 
     shard: int
@@ -66,6 +66,7 @@ class OpenCall:
     packed: bytes
     call_id: CallId | None = None
     in_doubt: bool = False
+    sent: bool = False
 
 
 class Batch:
@@ -81,15 +82,29 @@ class Batch:
         client: the client that the call ids in ``open`` belong to.
         max_age: ring: how many of the newest slices are tested; 0: all.
         writes: whether its calls write. The answers of such calls must not be lost.
+        packed: the digests of all items, 16 bytes an item.
+        joint: the ``Joint`` in which this batch, of one item, was sent with others; None: it is sent by itself.
     """
 
-    __slots__ = ("_packed", "answers", "client", "command", "items", "key", "max_age", "open", "term", "writes")
+    __slots__ = (
+        "answers",
+        "client",
+        "command",
+        "items",
+        "joint",
+        "key",
+        "max_age",
+        "open",
+        "packed",
+        "term",
+        "writes",
+    )
 
     def __init__(  # noqa: PLR0913 - all of it is what a batch is
         self,
         command: str,
         items: Sequence[object],
-        digester: Callable[[Sequence[object]], list[bytes]],
+        digests: list[bytes],
         *,
         shards: int,
         cut: Callable[[int], int],
@@ -97,19 +112,18 @@ class Batch:
         max_age: int = 0,
         key: Key = None,
     ) -> None:
-        """Make digests and cut them into calls.
+        """Cut digests into calls.
 
         Args:
             command: ``insert``, ``contains``, ``forget`` or ``remove``.
             items: the items as the caller gave them, or objects of the caller's.
-            digester: makes the digests of items.
+            digests: the digest of each item.
             shards: the filter's number of shards.
             cut: returns the most items of one call, given the shard.
             client: the client that makes the call ids.
             max_age: ring: how many of the newest slices are tested; 0: all.
             key: makes an item of each object; None: the objects are the items.
         """
-        digests = digester(items if key is None else items_of(items, key))
         self.command = command
         self.items, self.key = items, key
         self.term: Callable[[int], int] = int
@@ -117,24 +131,25 @@ class Batch:
         self.max_age = max_age
         self.writes = command != "contains"
         self.answers: list[int | None] = [None] * len(items)
+        self.joint: object | None = None
         if len(digests) == 1:
             self.open = [OpenCall(shards_of(digests, shards)[0], range(1), digests[0])]
         elif shards == 1:
             self.open = _one_shard(digests, cut(0))
         else:
             self.open = _many_shards(digests, shards, cut)
-        self._packed = b"".join(digests)
+        self.packed = b"".join(digests)
 
     def name_calls(self, key: CallKey, now: int) -> None:
         """Give all calls the ids that ``key`` makes; ``now`` is the server's time, ms."""
         parts: defaultdict[int, int] = defaultdict(int)
         for call in self.open:
-            call.call_id = key.call_id(self.command, self._packed, parts[call.shard], now)
+            call.call_id = key.call_id(self.command, self.packed, parts[call.shard], now)
             parts[call.shard] += 1
 
     def is_of(self, command: str, digests: Sequence[bytes], max_age: int) -> bool:
         """Whether this batch has the same command, items and ``max_age``."""
-        return (command, max_age) == (self.command, self.max_age) and b"".join(digests) == self._packed
+        return (command, max_age) == (self.command, self.max_age) and b"".join(digests) == self.packed
 
     def close(self, call: OpenCall, answers: Sequence[int]) -> None:
         """Note the answers of a call, which is then no longer open.
