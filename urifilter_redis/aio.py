@@ -55,6 +55,10 @@ class AsyncUriFilter(OpenedFilter):
     The methods are those of ``UriFilter``, with the same arguments, answers and errors. A call of a cancelled task may
     have inserted its items: ``unresolved`` has the call, and ``retry=`` gets its answers.
 
+    ``insert`` and ``contains`` of many tasks are sent together: while one such call is under way, those that come wait,
+    for ``Timeouts.total`` at most, and go in the next. A call of a client without any other is sent at once. ``close``
+    waits until all of them are answered or have failed.
+
     A filter that comes out of pickle, or is a copy, opens at its first call. That call raises as ``open`` does, and
     ConfigMismatch if another filter has the name by then. No password goes through pickle: ``URIFILTER_REDIS_URL`` and
     ``URIFILTER_ARCHIVE`` give it. A filter that was opened with a client object is neither pickled nor copied: it
@@ -782,8 +786,7 @@ class AsyncUriFilter(OpenedFilter):
     async def close(self) -> None:
         """Close the connections; the filter stays on the server.
 
-        Single calls of other tasks that wait are sent before. If this client has inserted and a period is over, it
-        goes on with the rotation before, for a second at most.
+        If this client has inserted and a period is over, it goes on with the rotation before, for a second at most.
 
         Example:
             >>> await news.close()
