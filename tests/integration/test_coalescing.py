@@ -570,11 +570,11 @@ def test_errors_of_the_filter(any_server):
 def test_a_lost_slice_is_its_shards_alone(any_server, monkeypatch):
     """Callers whose shard lost its bitmap hear SliceLost; all others have their answers."""
     create(any_server, shards=4)
-    with any_server.client() as admin:
-        admin.delete(min(admin.scan_iter("*:today")))
 
     async def test(news, gate):
         tasks, pipeline = await behind(news, gate, *(f"u{n}" for n in range(40)), call=news.contains)
+        with any_server.client() as admin:
+            admin.delete(min(admin.scan_iter("*:today")))
         gate.shut = False
         pipeline.go()
         answers = await asyncio.gather(*tasks, return_exceptions=True)
