@@ -56,10 +56,11 @@ _COMMANDS: dict[str, tuple[str, str]] = {
 
 
 class _Commands(Mapping[str, click.Command]):
-    """The commands by their names; a command is loaded when it is asked for."""
+    """The commands by their names; a command is loaded when it is asked for, and until then Ctrl-C ends the process."""
 
     def __getitem__(self, name: str) -> click.Command:
         module = importlib.import_module(f".{_COMMANDS[name][0]}", __package__)
+        started()
         return cast("click.Command", getattr(module, name if hasattr(module, name) else f"{name}_"))
 
     def __iter__(self) -> Iterator[str]:
@@ -81,7 +82,6 @@ class Program(Group):
         """Run a command, also with standard streams that are closed or broken."""
         take_closed()
         try:
-            started()
             return super().main(*args, **more)
         except OSError as error:  # --help and --version print before there is a command
             say(f"urifilter: {explained(error)}")

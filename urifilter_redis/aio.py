@@ -445,15 +445,15 @@ class AsyncUriFilter(OpenedFilter):
             ['https://example.com/0', 'https://example.com/1', 'https://example.com/2']
         """
         async for window in _windows(uris):
-            left: Iterator[Any] = iter(())
+            left: Iterator[tuple[Any, bytes]] = iter(())
             failed: UriFilterError | None = None
             try:
                 left, failed = await self._insert_window(window, max_age, key)
-                for item in left:
+                for item, _ in left:
                     yield item
             except BaseException:
                 if failed is None:
-                    await self._give_back(left, key)
+                    await self._give_back(left)
                 else:  # the loop has ended with another error, so only ``unresolved`` can tell of this one
                     self._session.pending.keep(failed.batch)
                 raise
@@ -462,8 +462,8 @@ class AsyncUriFilter(OpenedFilter):
 
     async def _insert_window(
         self, window: Sequence[T], max_age: int | None, key: Key
-    ) -> tuple[Iterator[T], UriFilterError | None]:
-        """Insert items; return those that are known to be new, and the error that left others without an answer."""
+    ) -> tuple[Iterator[tuple[T, bytes]], UriFilterError | None]:
+        """Insert items; return the known new ones with their digests, and the error that left others without answer."""
         self._check_open()
         batch = items.question(self._session, methods.UNIQUE, window, max_age, key=key)
         with self._session.pending.hold(batch):
@@ -472,15 +472,23 @@ class AsyncUriFilter(OpenedFilter):
                 await self._drive(items.resolve(self._session, batch))
             except UriFilterError as error:
                 failed = error
-            return iter(methods.UNIQUE.result(batch)), failed
+            return iter(items.new_pairs(batch)), failed
 
-    async def _give_back(self, objects: Iterator[Any], key: Key) -> None:
-        """Forget new items that were not yielded, also in a filter that was closed: a generator may end later."""
-        batch = items.question(self._session, methods.FORGET, list(objects), key=key)
-        with self._session.pending.hold(batch):
-            await self._drive(items.resolve(self._session, batch))
-        if self._closed:
-            await self._connector.close()
+    async def _give_back(self, left: Iterator[tuple[Any, bytes]]) -> None:
+        """Forget new items that were not yielded, also in a filter that was closed: a generator may end later.
+
+        If it fails, ``unresolved`` tells of it, because nobody sees an error of a generator that ends.
+        """
+        batch = items.give_back(self._session, list(left))
+        try:
+            with self._session.pending.hold(batch):
+                await self._drive(items.resolve(self._session, batch))
+        except UriFilterError:
+            self._session.pending.keep(batch)
+            raise
+        finally:
+            if self._closed:
+                await self._connector.close()
 
     async def contains(self, uri: object, *, max_age: int | None = None) -> bool:
         """Whether an item was seen; nothing is inserted.

@@ -405,14 +405,14 @@ class UriFilter(OpenedFilter):
         """
         stream = iter(opened_up(uris))
         while window := list(itertools.islice(stream, items.WINDOW)):
-            left: Iterator[Any] = iter(())
+            left: Iterator[tuple[Any, bytes]] = iter(())
             failed: UriFilterError | None = None
             try:
                 left, failed = self._insert_window(window, max_age, key)
-                yield from left
+                yield from (each for each, _ in left)
             except BaseException:
                 if failed is None:
-                    self._give_back(left, key)
+                    self._give_back(left)
                 else:  # the loop has ended with another error, so only ``unresolved`` can tell of this one
                     self._session.pending.keep(failed.batch)
                 raise
@@ -421,8 +421,8 @@ class UriFilter(OpenedFilter):
 
     def _insert_window(
         self, window: Sequence[T], max_age: int | None, key: Key
-    ) -> tuple[Iterator[T], UriFilterError | None]:
-        """Insert items; return those that are known to be new, and the error that left others without an answer."""
+    ) -> tuple[Iterator[tuple[T, bytes]], UriFilterError | None]:
+        """Insert items; return the known new ones with their digests, and the error that left others without answer."""
         self._check_open()
         batch = items.question(self._session, methods.UNIQUE, window, max_age, key=key)
         with self._session.pending.hold(batch):
@@ -431,15 +431,23 @@ class UriFilter(OpenedFilter):
                 self._drive(items.resolve(self._session, batch))
             except UriFilterError as error:
                 failed = error
-            return iter(methods.UNIQUE.result(batch)), failed
+            return iter(items.new_pairs(batch)), failed
 
-    def _give_back(self, objects: Iterator[Any], key: Key) -> None:
-        """Forget new items that were not yielded, also in a filter that was closed: a generator may end later."""
-        batch = items.question(self._session, methods.FORGET, list(objects), key=key)
-        with self._session.pending.hold(batch):
-            self._drive(items.resolve(self._session, batch))
-        if self._closed:
-            self._connector.close()
+    def _give_back(self, left: Iterator[tuple[Any, bytes]]) -> None:
+        """Forget new items that were not yielded, also in a filter that was closed: a generator may end later.
+
+        If it fails, ``unresolved`` tells of it, because nobody sees an error of a generator that ends.
+        """
+        batch = items.give_back(self._session, list(left))
+        try:
+            with self._session.pending.hold(batch):
+                self._drive(items.resolve(self._session, batch))
+        except UriFilterError:
+            self._session.pending.keep(batch)
+            raise
+        finally:
+            if self._closed:
+                self._connector.close()
 
     def contains(self, uri: object, *, max_age: int | None = None) -> bool:
         """Whether an item was seen; nothing is inserted.

@@ -301,8 +301,8 @@ class ServerUnavailable(UriFilterError):
 class AnswerLost(ServerUnavailable):
     """The retries ran out after a call was sent that may have inserted.
 
-    Pass the error as ``retry=`` to the same method with the same items. The method asks again only for the items
-    without an answer. It uses the same call ids, so "new" is still answered exactly once.
+    Pass the error as ``retry=`` to the same method with the same items, or to another method that inserts. The method
+    asks again only for the items without an answer. It uses the same call ids, so "new" is still answered exactly once.
 
     Example:
         >>> try:

@@ -270,6 +270,25 @@ def test_what_was_forgotten_on_both_sides(redis70, folder, archived_filter):
     assert [uri for uri in ("told", "back", "kept", "gone") if uri in again] == ["told", "back", "kept"]
 
 
+@pytest.mark.parametrize(("milliseconds", "seen"), [(-3, True), (0, True), (3, False)])
+def test_forgotten_close_to_a_checkpoint(redis70, folder, archived_filter, milliseconds, seen):
+    """An older Redis has it as forgotten just before the checkpoint began, or as it did: the archive knows better."""
+    news = archived_filter(capacity=1000)
+    news.insert("back")
+    news.forget(["back"])
+    saved = Saved(redis70)
+    assert news.insert("back")
+    begun = news.checkpoint().begun
+    saved.bring_back()
+    assert news.insert("later")
+    with redis70.client() as admin:
+        ((digest, _),) = admin.zrange("urifilter:{news:0}:forgotten", 0, -1, withscores=True)
+        admin.zadd("urifilter:{news:0}:forgotten", {digest: (begun + milliseconds / 1000) / 2**33})
+    again = archived_filter()
+    assert again.restored is not None
+    assert [uri in again for uri in ("back", "later")] == [seen, True]
+
+
 def test_reinserted_between_what_is_read(redis70, folder, archived_filter):
     """An item that was forgotten, and is inserted anew while the replies are read, is not seen without its reply."""
     news = archived_filter(capacity=1000)

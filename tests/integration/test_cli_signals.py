@@ -279,7 +279,7 @@ def test_signal_while_it_starts(tmp_path, number, module, way):
     (tmp_path / f"{module}.py").write_text(text)
     path = f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}"
     (tmp_path / "urifilter").write_text("from urifilter_redis.cli import main\nmain()\n")
-    words = ["-m", "urifilter_redis.cli"] if way == "module" else [tmp_path / "urifilter"]
+    words = ["-m", "urifilter_redis.cli", "list"] if way == "module" else [tmp_path / "urifilter", "list"]
     env = os.environ | {"PYTHONPATH": path}
     done = subprocess.run([sys.executable, *words], env=env, capture_output=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (-number, b"", b"")

@@ -445,7 +445,9 @@ def test_exported_names():
     assert names == sorted(names)
     assert all(hasattr(urifilter_redis, name) for name in names)
     public = {
-        name for name, value in vars(urifilter_redis).items() if inspect.isclass(value) or inspect.isfunction(value)
+        name
+        for name, value in vars(urifilter_redis).items()
+        if (inspect.isclass(value) or inspect.isfunction(value)) and value.__module__.startswith("urifilter_redis.")
     }
     assert public <= set(names)
 

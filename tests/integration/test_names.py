@@ -32,7 +32,7 @@ archive show BAD | archive verify BAD | archive export BAD out | archive prune B
 worker --once --filter BAD | worker --once --filter news --filter BAD
 add --filter BAD | check --filter BAD | check --filter BAD --archive-file out | dedupe --filter BAD
 forget --filter BAD | remove --filter BAD | digest --filter BAD item | lua show insert BAD item
-token new BAD | token new one --filter BAD
+import BAD /dev/null | token new BAD | token new one --filter BAD
 """
 LINES = [line.split() for line in re.split(r"[|\n]", COMMANDS.strip())]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import array
 import asyncio
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import numpy as np
@@ -14,8 +16,10 @@ import redis.asyncio
 import valkey
 from support.proxy import Fault, Proxy, first
 
-from urifilter_redis import AnswerLost, AsyncUriFilter, BadItem, Timeouts, UriFilter
-from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPIClient
+from urifilter_redis import AnswerLost, AsyncUriFilter, BadItem, ServerUnavailable, Timeouts, UriFilter
+from urifilter_redis.archive.export import ExportedFilter, export
+from urifilter_redis.engine.driver import drive
+from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPIClient, FilterAPIError
 
 QUICK = Timeouts(connect=0.3, reply=0.3, total=0.6)
 
@@ -61,6 +65,26 @@ def news(request, redis70):
                 client = AsyncFilterAPIClient(url)
                 yield Of(Awaited(client, runner.run), "news")
                 runner.run(client.close())
+
+
+class Held:
+    """Holds the first thread that sends something for a filter, until ``go_on`` is set."""
+
+    def __init__(self, news):
+        self.arrived, self.go_on, self._connector = threading.Event(), threading.Event(), news._connector
+
+    def __enter__(self):
+        self._send = self._connector.send
+        self._connector.send = self._wait
+        return self
+
+    def _wait(self, commands):
+        self.arrived.set()
+        self.go_on.wait(60)
+        return self._send(commands)
+
+    def __exit__(self, *_):
+        del self._connector.send
 
 
 class Page:
@@ -126,6 +150,65 @@ def test_streams_with_a_key(redis70):
         assert news.contains_many(pages, key=url_of) == [True] * 3 + [False] * 7
 
 
+def test_a_stream_that_ends_while_its_objects_change(redis70):
+    """The rest is forgotten by its digests: not by a key that answers otherwise, or only once."""
+    pages = [{"url": str(n)} for n in range(4)]
+    with UriFilter.create("news", redis=redis70.url, capacity=1000) as news:
+        for _ in news.iter_unique(pages, key=lambda page: page.pop("url")):
+            break
+        assert news.contains_many("0123"[n] for n in range(4)) == [True, False, False, False]
+
+
+def test_a_stream_that_cannot_forget(redis70):
+    """If the rest of an ended stream cannot be forgotten, ``unresolved`` tells of it."""
+    UriFilter.create("news", redis=redis70.url, capacity=1000).close()
+    with Proxy(redis70.port) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news:
+        stream = news.iter_unique(["a", "b", "c"])
+        assert next(stream) == "a"
+        proxy.plan = first(*[Fault.CUT_BEFORE] * 50)
+        with pytest.raises(ServerUnavailable):
+            stream.close()
+        proxy.plan = first()
+        (lost,) = news.unresolved
+        assert news.forget(["b", "c"], retry=lost) == [True, True]
+        assert news.unresolved == []
+        assert news.contains_many("abc"[n] for n in range(3)) == [True, False, False]
+
+
+def test_a_list_that_changes_meanwhile(redis70):
+    """The answers are about the items as they were given."""
+
+    async def session():
+        async with AsyncUriFilter.create("news", redis=redis70.url, capacity=1000) as news:
+            todo = ["a", "b"]
+
+            async def other():
+                todo[:] = ["c", "d", "e"]
+
+            new, _ = await asyncio.gather(news.unique(todo), other())
+            assert new == ["a", "b"]
+            assert await news.contains_many(["a", "c"]) == [True, False]
+
+    asyncio.run(session())
+
+
+def test_an_error_that_two_threads_retry(redis70):
+    """One of them gets the answers, and the other is refused, with the library's client."""
+    UriFilter.create("news", redis=redis70.url, capacity=1000).close()
+    with Proxy(redis70.port) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news:
+        proxy.plan = first(*[Fault.CUT_AFTER] * 50)
+        with pytest.raises(AnswerLost) as lost:
+            news.insert_many(["a", "b"])
+        with Held(news) as held, ThreadPoolExecutor(1) as other:
+            answers = other.submit(news.insert_many, ["a", "b"], retry=lost.value)
+            held.arrived.wait(60)
+            with pytest.raises(ValueError, match="another thread or task is asking"):
+                news.unique(["a", "b"], retry=lost.value)
+            proxy.plan = first()
+            held.go_on.set()
+            assert answers.result() == [True, True]
+
+
 def test_any_inserting_method_goes_on_with_the_error_of_another(redis70):
     """``answers`` are in the terms of the method that raised; ``retry=`` serves all methods that insert."""
     UriFilter.create("news", redis=redis70.url, capacity=1000, shards=4, error_rate=1e-9).close()
@@ -179,6 +262,15 @@ def test_a_key_that_fails(redis70):
         assert len(news) == 0
 
 
+class Table:
+    """A table of pandas: its elements are the names of its columns."""
+
+    columns = ("url", "depth")
+
+    def __iter__(self):
+        return iter(self.columns)
+
+
 class Column:
     """A column of Arrow's: its own elements are no items."""
 
@@ -219,6 +311,8 @@ def test_a_lone_item_is_refused(redis70, lone):
                 method(lone)
         with pytest.raises(TypeError):
             news.unique(np.int64(7))
+        with pytest.raises(TypeError, match="not a table: give one column"):
+            news.unique(Table())
         assert len(news) == 0
 
 
@@ -333,12 +427,40 @@ def test_clients_of_other_libraries():
     with pytest.raises(TypeError, match=text) as refused:
         UriFilter.open("news", redis=client)
     assert "secret" not in str(refused.value)
+    secure = valkey.Valkey.from_url("rediss://cache:6380/2")
+    with pytest.raises(TypeError, match="redis='rediss://cache:6380/2'$"):
+        UriFilter.open("news", redis=secure)
     with pytest.raises(TypeError, match=r"not redis.asyncio.client.Redis: give .* redis='redis://localhost:6379/0'$"):
         UriFilter.open("news", redis=redis.asyncio.Redis())
     with pytest.raises(TypeError, match=r"a redis.asyncio.Redis and not redis.client.Redis: give the server's URL"):
         asyncio.run(AsyncUriFilter.open("news", redis=redis.Redis()))
     with pytest.raises(TypeError, match=r"takes a URL or a redis.Redis and not builtins.int$"):
         UriFilter.open("news", redis=6379)
+
+
+def test_closed_file(tmp_path, archived_filter):
+    """A closed exported filter says so, too."""
+    news = archived_filter(capacity=1000)
+    news.insert("a")
+    news.checkpoint()
+    drive(export(news._session.home, "news", tmp_path / "news.urifilter", lambda *_: None))
+    with ExportedFilter(tmp_path / "news.urifilter") as exported:
+        assert exported.contains_many(["a", "b"]) == [True, False]
+        assert repr(exported) == f"<ExportedFilter news in {tmp_path / 'news.urifilter'}: blocked, forever>"
+    assert repr(exported).endswith(": closed>")
+    for ask in (lambda: exported.ages(["a"]), exported.verify, exported.__enter__):
+        with pytest.raises(ValueError, match="is closed: open it again"):
+            ask()
+
+
+@pytest.mark.parametrize("item", [b"a", np.bytes_(b"a")])
+def test_bytes_over_http(service, item):
+    """Bytes of any kind are refused before anything is sent."""
+    with FilterAPIClient(service.url) as api:
+        with pytest.raises(FilterAPIError) as refused:
+            api.insert_many("news", [item])
+        assert refused.value.error_code == "bad_item"
+        assert api.unresolved == []
 
 
 def test_new_over_http(service, redis70):

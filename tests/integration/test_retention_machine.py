@@ -122,7 +122,7 @@ class Machine(RuleBasedStateMachine):
         if self.options["retention"] == "growing":
             self.insert_growing(some, faults)
             return
-        answers = self.drive(answer(self.session, "insert", some, None, max_age or None), faults)
+        answers = self.drive(answer(self.session, "insert", some, max_age or None), faults)
         assert answers == [self.oracle.insert(item, max_age) for item in some]
 
     def insert_growing(self, some, faults):

@@ -20,7 +20,7 @@ class Newcomer(Session):
     """A session in which everything is as it stands there: installations, too, and Python of the new environment."""
 
     def __init__(self, page: Path, clone: Path, path: str, folder: Path, monkeypatch) -> None:
-        monkeypatch.setattr(pages, "_INSTALLS", [])
+        monkeypatch.setattr(pages, "INSTALLS", [])
         super().__init__(page, "redis://127.0.0.1:1/0", folder, monkeypatch)
         monkeypatch.setenv("PATH", path)
         monkeypatch.setenv("XDG_DATA_HOME", str(folder / "data"))

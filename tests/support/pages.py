@@ -49,7 +49,7 @@ _COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 _LISTENS = re.compile(r"^listens at (http://\S+?:\d+)", re.MULTILINE)
 
 #: The commands that install run in an environment that has everything.
-_INSTALLS = [
+INSTALLS = [
     (re.compile(r"\S*pip install [^&;\n]*"), "true"),
     (re.compile(r"python3 -m venv \S+"), "true"),
     (re.compile(r"(\.|source) venv/bin/activate"), "true"),
@@ -206,7 +206,7 @@ class Session:
 
     def _shell(self, commands: str) -> subprocess.CompletedProcess[str]:
         """Run commands in a shell that begins where the one before ended: its folder and variables."""
-        for pattern, replacement in _INSTALLS:
+        for pattern, replacement in INSTALLS:
             commands = pattern.sub(replacement, commands)
         state = self._folder / "state"
         script = f"trap 'pwd >{state}.pwd; env -0 >{state}.env' EXIT\n{self._own(commands)}\n"
@@ -257,7 +257,7 @@ class Session:
 
     def _start(self, command: str) -> None:
         """Start a command that goes on; a service is asked once it listens."""
-        for pattern, replacement in _INSTALLS:
+        for pattern, replacement in INSTALLS:
             command = pattern.sub(replacement, command)
         log = self._folder / f"log{len(self._background)}"
         with log.open("wb") as stream:

@@ -314,6 +314,7 @@ class ExportedFilter:
             ArchiveError: the file cannot be read.
             ArchiveCorrupt: the piece is damaged.
         """
+        self._check_open()
         spans = self._spans.setdefault(content.blob, content.spans())
         offset, length = spans[number]
         try:
@@ -339,6 +340,7 @@ class ExportedFilter:
             ValueError: this filter does not take this ``max_age``.
             ArchiveCorrupt: a piece is damaged.
         """
+        self._check_open()
         check_question(self.config, "contains", max_age)
         digests = self._digester(items_of(listed(uris), key))
         return [
@@ -377,10 +379,19 @@ class ExportedFilter:
         return self.piece(self.checkpoints[shard].bitmaps[bitmap].content, number)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; a later question raises ValueError."""
         self._file.close()
 
+    def _check_open(self) -> None:
+        if self._file.closed:
+            raise ValueError(f"the exported filter {self._path} is closed: open it again")
+
+    def __repr__(self) -> str:
+        state = "closed" if self._file.closed else f"{self.config.layout}, {self.config.retention}"
+        return f"<ExportedFilter {self.name} in {self._path}: {state}>"
+
     def __enter__(self) -> Self:
+        self._check_open()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "Digester", "OpenCall", "call_to_resume", "check_question"]
 
+#: The bytes of a digest.
+DIGEST = 16
 
 B = TypeVar("B")
 
@@ -146,6 +148,11 @@ class Batch:
         for call in self.open:
             call.call_id = key.call_id(self.command, self.packed, parts[call.shard], now)
             parts[call.shard] += 1
+
+    @property
+    def digests(self) -> list[bytes]:
+        """The digest of each item."""
+        return [self.packed[at : at + DIGEST] for at in range(0, len(self.packed), DIGEST)]
 
     def is_of(self, command: str, digests: Sequence[bytes], max_age: int) -> bool:
         """Whether this batch has the same command, items and ``max_age``."""

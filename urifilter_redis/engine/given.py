@@ -21,10 +21,12 @@ def opened_up(items: Any) -> Iterable[Any]:
     """Return a collection of Python's own objects: those of Arrow, NumPy and pandas know how to make them.
 
     Raises:
-        TypeError: one string or bytes-like object was given instead of a list.
+        TypeError: one string or bytes-like object was given instead of a list, or a table.
     """
     if not isinstance(items, _LONE):
         convert = getattr(items, "to_pylist", None) or getattr(items, "tolist", None)
+        if convert is None and hasattr(items, "columns"):
+            raise TypeError("a list of items is wanted, not a table: give one column, such as table['url']")
         items = items if convert is None else convert()
     if isinstance(items, _LONE):
         start = items[:40] if isinstance(items, str) else bytes(items[:40])
@@ -33,13 +35,12 @@ def opened_up(items: Any) -> Iterable[Any]:
 
 
 def listed(items: Iterable[Any]) -> Sequence[Any]:
-    """Return items as a sequence.
+    """Return items as a list of our own: the caller's may change while the answers are on their way.
 
     Raises:
         TypeError: one string or bytes-like object was given instead of a list, or no collection.
     """
-    items = opened_up(items)
-    return items if isinstance(items, list | tuple) else list(items)
+    return list(opened_up(items))
 
 
 def items_of(objects: Sequence[Any], key: Key) -> Sequence[object]:

@@ -45,6 +45,16 @@ class Pending(Generic[B]):
         """
         return _Hold(self._owners, batch)
 
+    def check_free(self, batch: B) -> None:
+        """Check that no other thread or task is asking for the answers of a batch.
+
+        Raises:
+            ValueError: one is.
+        """
+        owner = self._owners.get(batch)
+        if owner is not None and owner is not _owner() and _runs(owner):
+            raise ValueError("retry=: another thread or task is asking for these answers at this moment")
+
     def keep(self, batch: B) -> None:
         """Count a batch as interrupted, because no caller will get its error."""
         self._owners[batch] = None

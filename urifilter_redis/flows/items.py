@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urifilter_redis.engine.batch import Batch, call_to_resume, check_question
 from urifilter_redis.engine.given import items_of
 from urifilter_redis.engine.joint import Joint
-from urifilter_redis.engine.methods import with_batch
+from urifilter_redis.engine.methods import FORGET, with_batch
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.errors import AnswerLost, UriFilterError
 from urifilter_redis.flows.timely import attend
@@ -38,7 +38,9 @@ __all__ = [
     "ask_again",
     "ask_jointly",
     "batch_of",
+    "give_back",
     "joint_of",
+    "new_pairs",
     "question",
     "resolve",
     "unresolved",
@@ -81,6 +83,22 @@ def answer(
     """
     batch = yield from resolve(session, batch_of(session, command, items, max_age=max_age, call_key=call_key))
     return cast("list[int]", batch.answers)
+
+
+def new_pairs(batch: Batch) -> list[tuple[Any, bytes]]:
+    """Return the items of a batch that are known to be new, each with its digest."""
+    return [
+        (item, digest)
+        for item, digest, answer in zip(batch.items, batch.digests, batch.answers, strict=True)
+        if answer == 0
+    ]
+
+
+def give_back(session: Session, pairs: Sequence[tuple[Any, bytes]]) -> Batch:
+    """Make the batch that forgets items by their digests: the caller's objects may have changed meanwhile."""
+    batch = batch_of(session, "forget", [each for each, _ in pairs], digester=lambda _: [digest for _, digest in pairs])
+    batch.term = FORGET.term
+    return batch
 
 
 def question(  # noqa: PLR0913, PLR0917 - what a caller may say
@@ -258,6 +276,7 @@ def _batch_of_digests(  # noqa: PLR0913, PLR0917 - likewise
 def _resume(session: Session, command: str, digests: list[bytes], retry: UriFilterError, max_age: int) -> Batch:
     """Return the batch that ``retry`` is about."""
     batch = call_to_resume(retry, Batch, command)
+    session.pending.check_free(batch)
     if not batch.is_of(command, digests, max_age):
         raise ValueError(f"retry= takes what {command} raised for these same items, not {retry!r}")
     if batch.client != session.ids.client:

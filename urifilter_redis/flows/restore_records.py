@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Records", "worked_on"]
 
-#: Seconds by which the time in the score of a forgotten digest may be wrong.
-CLOCK = 0.01
-
 #: Most records or digests of one call.
 ENTRIES_A_CALL = 500
 
@@ -98,8 +95,8 @@ class Records:
         If their time leaves doubt, they are removed, so that their items count as seen.
         """
         ours = yield from scanned(self._session, "ZSCAN", key)
-        fresh, now = begun / 1000 - CLOCK, (yield from server_time(self._session)) / 1000 + CLOCK
-        known = (digest for digest, score in ours if fresh <= forgotten_at(float(score)) <= now)
+        now = yield from server_time(self._session)
+        known = (digest for digest, score in ours if begun < forgotten_at(float(score)) <= now)
         doomed = sorted({digest for digest, _ in ours} - set(theirs) - set(known))
         for start in range(0, len(doomed), ENTRIES_A_CALL):
             yield from self._refill("unforget", data=doomed[start : start + ENTRIES_A_CALL])

@@ -212,7 +212,9 @@ class API:
         command, more = method.command, {} if max_age is None else {"max_age": max_age}
         path = f"{self.path_of(filter_typeid)}/{command}"
         what = (filter_typeid, command, max_age)
-        asked = _or_resumed(Asked(what, COMMANDS[command], path, more, listed(objects), _cuts, key), retry)
+        asked = _or_resumed(
+            Asked(what, COMMANDS[command], path, more, listed(objects), _cuts, key), retry, self.session
+        )
         asked.term = method.term
         return asked
 
@@ -220,7 +222,7 @@ class API:
         """Make a call of the endpoint that answers the new items; arguments and errors are those of ``question``."""
         more = {"filter_typeid": filter_typeid}
         what = (filter_typeid, "filter", None)
-        asked = _or_resumed(Asked(what, COMMANDS["insert"], self.path, more, listed(items), _cuts), retry)
+        asked = _or_resumed(Asked(what, COMMANDS["insert"], self.path, more, listed(items), _cuts), retry, self.session)
         asked.term = UNIQUE.term
         return asked
 
@@ -293,15 +295,16 @@ class API:
             raise told(request.error)
 
 
-def _or_resumed(made: Asked, retry: UriFilterError | None) -> Asked:
+def _or_resumed(made: Asked, retry: UriFilterError | None, session: Session) -> Asked:
     """Return a new call, or the call that ``retry`` is the error of.
 
     Raises:
-        ValueError: ``retry`` is the error of another call.
+        ValueError: ``retry`` is the error of another call, or another thread or task is asking for its answers.
     """
     if retry is None:
         return made
     asked = call_to_resume(retry, Asked, made.what[1])
+    session.pending.check_free(asked)
     if not asked.is_like(made):
         text = f"retry= takes what {made.what[1]} raised for these same items, in this process, not {retry!r}"
         raise ValueError(text)
@@ -320,7 +323,7 @@ def _sizes(items: Sequence[object]) -> list[int]:
     except BadItem as error:
         raise FilterAPIError(str(error), error_code="bad_item", indices=error.indices) from None
     bad: list[int] = []
-    if bytes in set(map(type, items)):
+    if any(issubclass(kind, bytes) for kind in set(map(type, items))):
         text, bad = "bytes are not JSON: decode them", [n for n, item in enumerate(items) if isinstance(item, bytes)]
     elif _PAIR.search(b"".join(encoded)):
         text, bad = (

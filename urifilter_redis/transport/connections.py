@@ -111,7 +111,9 @@ def _revive(address: Address | None) -> OSError | None:
 def _shown(client: Any) -> str:
     """Describe a client that the caller made."""
     known = {"host": "localhost", "port": 6379, "db": 0} | client.connection_pool.connection_kwargs
-    url = "unix://{path}?db={db}" if "path" in known else "redis://{host}:{port}/{db}"
+    secure = any("SSL" in each.__name__ for each in client.connection_pool.connection_class.__mro__)
+    scheme = "rediss" if secure else "redis"
+    url = "unix://{path}?db={db}" if "path" in known else scheme + "://{host}:{port}/{db}"
     return without_password(url.format(**known))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from typing import TYPE_CHECKING
@@ -78,8 +79,11 @@ def split_forgotten(data: bytes) -> tuple[list[tuple[bytes, float]], bytes]:
 
 
 def forgotten_at(score: float) -> float:
-    """Return the time at which a digest was forgotten, seconds since 1970, from its score."""
-    return score % 1 / _SECOND
+    """Return the earliest time at which a digest may have been forgotten, ms since 1970, from its score.
+
+    The later an epoch, the fewer binary digits of the score are left for the time.
+    """
+    return 1000 * (score % 1 - math.ulp(score)) / _SECOND
 
 
 def record_time(record: bytes) -> float:
