@@ -64,6 +64,7 @@ class OpenedFilter:
 
     _asynchronous = False
     _closed = False
+    _coalesces = True
 
     def __init__(self, connector: Any, session: Session, unopened: PackedFilter | None = None) -> None:
         self._connector, self._session, self._unopened = connector, session, unopened
@@ -97,7 +98,10 @@ class OpenedFilter:
             raise ValueError(f"filter {self.name!r} is closed: open it again")
 
     def _packed(self) -> PackedFilter:
-        return self._unopened or PackedFilter.of(self._session, self._connector.packed(), self._connector.connections)
+        connector = self._connector
+        return self._unopened or PackedFilter.of(
+            self._session, connector.packed(), connector.connections, coalesce=self._coalesces
+        )
 
     def _opened_first(self, flow: Flow[T]) -> Flow[T]:
         """Open a filter that was unpacked, and then go on with a flow."""

@@ -32,6 +32,7 @@ class PackedFilter:
         config: whose uid the filter must still have; view: the live slices as they were last known.
         rotate: whether it turns the filter; see ``UriFilter.create``.
         near_cache: the caller's wish for a near cache; what is in the cache stays where it is.
+        coalesce: whether it sends single calls together; see ``AsyncUriFilter.create``.
     """
 
     name: str
@@ -45,9 +46,10 @@ class PackedFilter:
     view: View
     rotate: str | None
     near_cache: NearCacheSettings
+    coalesce: bool = True
 
     @classmethod
-    def of(cls, session: Session, server: Packed, connections: int | None) -> PackedFilter:
+    def of(cls, session: Session, server: Packed, connections: int | None, *, coalesce: bool) -> PackedFilter:
         """Pack a filter, with all secrets."""
         home, keys = session.home, session.keys
         archive = None if home is None else Packed(home.url, home.shown, ARCHIVE_VARIABLE)
@@ -59,6 +61,7 @@ class PackedFilter:
             session.view(0),
             session.timekeeper.rotate,
             session.near_cache,
+            coalesce,
         )
         return cls(keys.name, keys.prefix, server, archive, *more)
 

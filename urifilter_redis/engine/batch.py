@@ -63,6 +63,7 @@ class OpenCall:
             under way cannot insert a second time. None: not sent yet, or the call writes nothing.
         in_doubt: whether the call may have run.
         digests: the digests, for the near cache of the batch, which may empty the list; None: the batch has none.
+        sent: whether an attempt that failed may have reached the server, so that a late copy of it may still run.
     """
 
     shard: int
@@ -71,6 +72,7 @@ class OpenCall:
     call_id: CallId | None = None
     in_doubt: bool = False
     digests: list[bytes] | None = None
+    sent: bool = False
 
 
 class Batch:
@@ -88,6 +90,7 @@ class Batch:
         writes: whether its calls write. The answers of such calls must not be lost.
         packed: the digests of all items, 16 bytes an item.
         near: the near cache that has answered some items, and takes in the answers to the others; None: there is none.
+        joint: the ``Joint`` in which this batch, of one item, was sent with others; None: it is sent by itself.
     """
 
     __slots__ = (
@@ -96,6 +99,7 @@ class Batch:
         "client",
         "command",
         "items",
+        "joint",
         "key",
         "max_age",
         "near",
@@ -138,6 +142,7 @@ class Batch:
         self.max_age = max_age
         self.writes = command != "contains"
         self.answers: list[int | None] = [None] * len(items)
+        self.joint: object | None = None
         self.open: list[OpenCall] = []
         self.near, self._found = near, None if near is None else near.find(digests)
         if self._found and all(self._found):

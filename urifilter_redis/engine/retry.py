@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from urifilter_redis.errors import (
 )
 from urifilter_redis.protocol.outcomes import (
     Judged,
+    Unsent,
     Verdict,
     error_of,
     fields_of_stale,
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.call_ids import CallId
     from urifilter_redis.protocol.calls import Arguments, Call
 
-__all__ = ["Numbered", "Request", "exchange"]
+__all__ = ["Callers", "Numbered", "Request", "exchange"]
 
 #: Seconds of the first pause before requests are sent again. Each pause is twice the one before, up to the longest.
 FIRST_PAUSE = 0.02
@@ -54,6 +56,26 @@ class Numbered(Protocol):
     in_doubt: bool
 
 
+class Callers(Protocol):
+    """The callers of an exchange, if they began at different times, or others wait for its end."""
+
+    @property
+    def began(self) -> float:
+        """The time by ``monotonic`` at which the last of the callers began to wait."""
+        ...
+
+    def leave(self, request: Request, before: float, error: UriFilterError) -> None:
+        """Tell an error to the callers of an unsettled request that began at ``before`` or earlier.
+
+        If nobody waits for the request any more, and it was never sent, the request gets the error.
+        """
+        ...
+
+    def repeat(self, waiting: Sequence[Request]) -> None:
+        """Note that all requests but these are settled; these are sent again after a pause."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """One command on its way to a settled outcome.
@@ -63,6 +85,7 @@ class Request:
         shard: the shard whose live slices the command names; None: it names none.
         numbered: the call with a call id that is sent; None: the command may be repeated freely.
         reply_lost: whether a reply was lost, so that an earlier attempt may have run.
+        sent: whether an attempt that failed may have reached the server.
         answered: whether ``reply`` is the answer.
         full: whether the command did not run because today has no room. Sent again under the same call id, after the
             next slice was made, it will run.
@@ -74,6 +97,7 @@ class Request:
     shard: int | None = None
     numbered: Numbered | None = None
     reply_lost: bool = False
+    sent: bool = False
     answered: bool = False
     full: bool = False
     reply: Any = None
@@ -123,10 +147,11 @@ class Request:
         return "" if isinstance(made, tuple) else made.script.source
 
 
-def exchange(session: Session, requests: Sequence[Request]) -> Flow[None]:
+def exchange(session: Session, requests: Sequence[Request], callers: Callers | None = None) -> Flow[None]:
     """Send requests in one pipeline, and send unsettled ones again in the next, until all are settled.
 
     Afterwards each request is ``answered``, or ``full``, or has an ``error``; one that is ``in_doubt`` may still run.
+    The time counts from the beginning of the exchange, or from the ``began`` of the callers.
     """
     waiting, began, again = requests, time.monotonic(), None
     while waiting:
@@ -144,35 +169,51 @@ def exchange(session: Session, requests: Sequence[Request]) -> Flow[None]:
                 missed.append((request, outcome, verdict))
         if not missed:
             return
-        again = again or _Again(session, began)
+        again = again or _Again(session, began, callers)
         waiting = yield from again.prepare(missed)
 
 
 class _Again:
     """The time and the pauses of an exchange in which requests are sent again."""
 
-    def __init__(self, session: Session, began: float) -> None:
-        self._session, self._began, self._restored = session, began, began
+    def __init__(self, session: Session, began: float, callers: Callers | None) -> None:
+        self._session, self._callers = session, callers
+        self._began = began if callers is None else callers.began
+        self._restored = -math.inf
         self._pauses, self._repeated = _pauses(), False
 
     def prepare(self, missed: Sequence[tuple[Request, Any, Verdict]]) -> Flow[list[Request]]:
         """Do what comes before requests are sent again, and return those; give up what took too long."""
-        now, timeouts = time.monotonic(), self._session.timeouts
-        if now < self._began + timeouts.restoring and any(verdict is Verdict.RESTORING for *_, verdict in missed):
-            self._restored = now  # the time for all other failures counts from the end of the restore
-        else:
-            every = now >= self._restored + timeouts.total
-            for request, outcome, verdict in missed:
-                if not request.settled and (every or verdict is Verdict.RESTORING):
-                    _give_up(self._session, request, outcome)
+        self._give_up(missed)
         unsettled = [(request, verdict, outcome) for request, outcome, verdict in missed if not request.settled]
         yield from _prepare(self._session, unsettled)
         waiting = [request for request, _, _ in unsettled if not request.settled]
+        if waiting and self._callers is not None:
+            self._callers.repeat(waiting)
         if waiting and (self._repeated or any(verdict in _WAITING for _, verdict, _ in unsettled)):
             wanted = [outcome.pause for _, outcome, _ in missed if isinstance(outcome, Judged)]
             yield Pause(max([next(self._pauses), *wanted]))
         self._repeated = True
         return waiting
+
+    def _give_up(self, missed: Sequence[tuple[Request, Any, Verdict]]) -> None:
+        """Give up the requests, or the callers of requests, whose time is over."""
+        now, timeouts = time.monotonic(), self._session.timeouts
+        waits = now < self._began + timeouts.restoring and any(verdict is Verdict.RESTORING for *_, verdict in missed)
+        if waits:
+            self._restored = now  # the time for all other failures counts from the end of the restore
+        over = now - (timeouts.restoring if waits else timeouts.total)
+        if now < self._restored + timeouts.total and not waits:
+            over = -math.inf
+        for request, outcome, verdict in missed:
+            request.sent = request.sent or not isinstance(outcome, Unsent)
+            if request.settled:
+                continue
+            error = _given_up(self._session, request, outcome)
+            if over >= self._began or (verdict is Verdict.RESTORING and not waits):
+                request.error = error
+            elif self._callers is not None:
+                self._callers.leave(request, over, error)
 
 
 def _settle(session: Session, request: Request, outcome: Any, *, in_doubt: bool) -> Verdict:
@@ -221,14 +262,15 @@ def _renew(session: Session, request: Request, outcome: Any, *, in_doubt: bool) 
     return False
 
 
-def _give_up(session: Session, request: Request, outcome: Any) -> None:
+def _given_up(session: Session, request: Request, outcome: Any) -> UriFilterError:
+    """Return the error of a request that is not sent again after this outcome."""
     error = error_of(outcome, session.where)
     if request.in_doubt or judge(outcome) is not Verdict.RESTORING:
         kind = AnswerLost if request.in_doubt else ServerUnavailable
-        request.error = kind(f"{error}; gave up after {session.timeouts.total:g} s")
-        request.error.__cause__ = error
-    else:
-        request.error = error
+        told = kind(f"{error}; gave up after {session.timeouts.total:g} s")
+        told.__cause__ = error
+        return told
+    return error
 
 
 def _prepare(session: Session, unsettled: Sequence[tuple[Request, Verdict, Any]]) -> Flow[None]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urifilter_redis.bloom.digest import split
 from urifilter_redis.engine.batch import Batch, call_to_resume, check_question
 from urifilter_redis.engine.given import items_of
+from urifilter_redis.engine.joint import Joint
 from urifilter_redis.engine.methods import FORGET, with_batch
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.errors import AnswerLost, UriFilterError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.batch import OpenCall
     from urifilter_redis.engine.given import Key
+    from urifilter_redis.engine.joint import Single, Turn
     from urifilter_redis.engine.methods import Method
     from urifilter_redis.engine.near_cache import NearCache, Question
     from urifilter_redis.engine.session import Session
@@ -30,12 +32,16 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.calls import Call
 
     MakesDigests: TypeAlias = Callable[[Sequence[object]], list[bytes]]
+    Work: TypeAlias = Callable[[], object]
 
 __all__ = [
     "WINDOW",
     "answer",
+    "ask_again",
+    "ask_jointly",
     "batch_of",
     "give_back",
+    "joint_of",
     "new_pairs",
     "question",
     "resolve",
@@ -151,56 +157,127 @@ def batch_of(  # noqa: PLR0913 - likewise
     if retry is not None:
         return _resume(session, command, digester(items_of(objects, key)), retry, max_age or 0)
     digests = digester(items_of(objects, key))
-    cut = functools.partial(_size if call_key is None else _size_under_a_key, session)
-    config = session.config
-    batch = Batch(
-        command,
-        objects,
-        digests,
-        shards=config.shards,
-        cut=cut,
-        client=session.ids.client,
-        max_age=max_age or 0,
-        key=key,
-        near=near,
-    )
+    batch = _batch_of_digests(session, command, objects, digests, max_age or 0, key, call_key, near)
     if call_key is not None and batch.writes:
         batch.name_calls(call_key, session.ids.clock.now())
     return batch
 
 
-def resolve(session: Session, batch: Batch) -> Flow[Batch]:
+def resolve(session: Session, batch: Batch, turn: Turn | None = None) -> Flow[Batch]:
     """Ask for the answers that a batch does not have yet; return the batch.
 
     After an insert the filter is turned if its period is over. If Ctrl-C comes then, the batch has all answers.
+
+    Args:
+        session: the filter's session.
+        batch: the batch.
+        turn: the turn of this batch, if others wait for its end; None: nobody does.
 
     Raises:
         AnswerLost: some calls may have run and have no answer; the error has the answers that arrived.
         UriFilterError: some calls failed; the error has the answers that arrived.
     """
-    near = batch.near
     forgets = session.near if batch.command in FORGETTING else None
     if forgets is not None:
         forgets.forget(batch.digests)
     try:
         while batch.open:
-            window = batch.open[:CALLS_IN_FLIGHT]
-            requests = [_request(session, batch, call) for call in window]
-            questions = () if near is None else [near.begin(call.digests or split(call.packed)) for call in window]
-            try:
-                yield from exchange(session, requests)
-            finally:
-                if near is not None:
-                    _learn(near, batch, questions, requests)
-                missed = _take_over(session, batch, window, requests)
-            if missed:
-                yield from _mend(session, batch, missed)
+            failed = yield from _ask_window(session, batch, batch.open[:CALLS_IN_FLIGHT], turn)
+            if failed:
+                errors = list(failed.values())
+                raise with_batch(next((each for each in errors if isinstance(each, AnswerLost)), errors[0]), batch)
     finally:
         if forgets is not None:
             forgets.forget(batch.digests)
     if batch.command == "insert" and session.timekeeper.at <= monotonic():
         yield from attend(session)
     return batch
+
+
+def joint_of(session: Session, singles: Sequence[Single]) -> Joint:
+    """Make the joint of single calls of the same command and ``max_age``."""
+    first = singles[0].batch
+    batch = _batch_of_digests(
+        session,
+        first.command,
+        [single.batch.items[0] for single in singles],
+        [single.batch.packed for single in singles],
+        first.max_age,
+    )
+    batch.near = first.near  # which does not know them: each of them was looked up when it was asked
+    return Joint(session, batch, singles)
+
+
+def ask_jointly(session: Session, joint: Joint, turn: Turn) -> Flow[None]:
+    """Send single calls together, and tell each caller its answer, or the error of its own call.
+
+    After an insert the filter is turned if its period is over; the callers have their answers before.
+    """
+    failed: dict[OpenCall, UriFilterError] = {}
+    while window := [call for call in joint.batch.open if call not in failed]:
+        failed |= yield from _ask_window(session, joint.batch, window, turn)
+        joint.note()
+    joint.fail(failed)
+    if joint.batch.command == "insert" and session.timekeeper.at <= monotonic():
+        yield from attend(session)
+
+
+def ask_again(session: Session, joint: Joint, call: OpenCall) -> Flow[UriFilterError | None]:
+    """Ask once more for the answers of one call of a joint; return the error if it failed again."""
+    while call in joint.batch.open:
+        failed = yield from _ask_window(session, joint.batch, [call])
+        joint.note()
+        if failed:
+            return failed[call]
+    return None
+
+
+def _ask_window(
+    session: Session, batch: Batch, window: Sequence[OpenCall], turn: Turn | None = None
+) -> Flow[dict[OpenCall, UriFilterError]]:
+    """Ask for the answers of some calls at once; return the error of each call that failed.
+
+    A call for which a growing shard had no room stays open, and the shard's next slice is made.
+    """
+    near = batch.near
+    requests = [_request(session, batch, call) for call in window]
+    questions = () if near is None else [near.begin(call.digests or split(call.packed)) for call in window]
+    callers = None
+    if turn is not None:
+        callers = _Callers(turn, window, requests, functools.partial(_take_over, session, batch, window, requests))
+    try:
+        yield from exchange(session, requests, callers)
+    finally:
+        if near is not None:
+            _learn(near, batch, questions, requests)
+        missed = _take_over(session, batch, window, requests)
+    return (yield from _mend(session, missed)) if missed else {}
+
+
+def _batch_of_digests(  # noqa: PLR0913, PLR0917 - likewise
+    session: Session,
+    command: str,
+    objects: Sequence[Any],
+    digests: list[bytes],
+    max_age: int,
+    key: Key = None,
+    call_key: CallKey | None = None,
+    near: NearCache | None = None,
+) -> Batch:
+    """Make a batch; under a call key its calls are cut in the same way however many slices are live."""
+    config = session.config
+
+    return Batch(
+        command,
+        objects,
+        digests,
+        shards=config.shards,
+        cut=functools.partial(_size if call_key is None else _size_under_a_key, session),
+        client=session.ids.client,
+        max_age=max_age,
+        key=key,
+        near=near,
+    )
 
 
 def _size(session: Session, shard: int) -> int:
@@ -222,25 +299,49 @@ def _resume(session: Session, command: str, digests: list[bytes], retry: UriFilt
     if batch.client != session.ids.client:
         raise ValueError("retry= takes what this very filter object raised, in this very process")
     batch.near = None  # a repeated call may answer what was so before this process forgot
+    if isinstance(batch.joint, Joint):
+        batch.joint.batch.near = None
     return batch
 
 
-def _mend(session: Session, batch: Batch, missed: Sequence[tuple[OpenCall, Request]]) -> Flow[None]:
-    """Raise the error of a call that failed.
+class _Callers:
+    """The callers of one window, in the terms of ``exchange``."""
 
-    If a growing shard has no room for a call, the call stays open and the shard's next slice is made.
+    __slots__ = ("_calls", "_requests", "_take_over", "_turn")
+
+    def __init__(self, turn: Turn, calls: Sequence[OpenCall], requests: Sequence[Request], take_over: Work) -> None:
+        self._turn, self._calls, self._requests, self._take_over = turn, calls, requests, take_over
+
+    @property
+    def began(self) -> float:
+        return self._turn.began
+
+    def leave(self, request: Request, before: float, error: UriFilterError) -> None:
+        call = self._calls[self._requests.index(request)]
+        call.sent = call.sent or request.sent
+        if not self._turn.leave(call, before, error):
+            request.error = error
+
+    def repeat(self, waiting: Sequence[Request]) -> None:
+        self._take_over()
+        self._turn.repeat({request.shard for request in waiting if request.shard is not None})
+
+
+def _mend(session: Session, missed: Sequence[tuple[OpenCall, Request]]) -> Flow[dict[OpenCall, UriFilterError]]:
+    """Make the next slices of growing shards that have no room for a call; return the error of each call that failed.
+
+    A call whose shard has a next slice now has no error, and is still open.
     """
-    errors = [request.error for _, request in missed if request.error is not None]
-    full = {call.shard: call for call, request in missed if request.full}
-    try:
-        for shard, call in full.items():
-            yield from grow(session, shard, len(call.positions))
-    except UriFilterError as failed:
-        doubtful = any(call.in_doubt for call in full.values())
-        errors.append(AnswerLost(f"a reply was lost, and then: {failed}") if doubtful else failed)
-    if errors:
-        error = next((e for e in errors if isinstance(e, AnswerLost)), errors[0])
-        raise with_batch(error, batch)
+    failed = {call: request.error for call, request in missed if request.error is not None}
+    full = [call for call, request in missed if request.full]
+    for shard, items in {call.shard: len(call.positions) for call in full}.items():
+        try:
+            yield from grow(session, shard, items)
+        except UriFilterError as error:
+            for call in (each for each in full if each.shard == shard):
+                doubt = f"a reply was lost, and then: {error}"
+                failed[call] = AnswerLost(doubt) if call.in_doubt else error
+    return failed
 
 
 def _request(session: Session, batch: Batch, call: OpenCall) -> Request:
@@ -267,13 +368,19 @@ def _learn(near: NearCache, batch: Batch, questions: Sequence[Question], request
 def _take_over(
     session: Session, batch: Batch, window: Sequence[OpenCall], requests: Sequence[Request]
 ) -> list[tuple[OpenCall, Request]]:
-    """Note the answers of a window, and give back the slots of its answered calls; return the other calls."""
+    """Note the answers of a window, and give back the slots of its answered calls; return the other calls.
+
+    Answers that were noted before are left as they are.
+    """
     missed = []
     for call, request in zip(window, requests, strict=True):
+        if request.answered and call not in batch.open:
+            continue
         if request.answered:
             batch.close(call, request.reply)
             if call.call_id is not None:
                 session.ids.release(call.call_id)
         else:
+            call.sent = call.sent or request.sent
             missed.append((call, request))
     return missed
