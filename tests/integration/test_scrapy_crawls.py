@@ -49,7 +49,7 @@ def wait_for(site, count: int) -> None:
 
 def test_the_example(redis70, tmp_path):
     """The example's spider fetches each page of a site once."""
-    with Served(count=60) as site:
+    with Served(count=40) as site:
         folder = ROOT / "examples" / "crawl_scrapy"
         out = tmp_path / "pages.jsonl"
         command = [sys.executable, "-m", "scrapy", "crawl", "site", "-a", f"url={site.url}", "-O", str(out)]

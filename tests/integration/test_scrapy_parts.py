@@ -30,6 +30,10 @@ from urifilter_redis.scrapy.judge import Judge  # noqa: E402
 from urifilter_redis.scrapy.marks import META  # noqa: E402
 from urifilter_redis.scrapy.options import Options  # noqa: E402
 
+pytestmark = pytest.mark.skipif(
+    scrapy.version_info < (2, 15, 0), reason="before 2.15, Scrapy runs coroutines in a reactor only"
+)
+
 A, B, C = (f"https://example.com/{each}" for each in "abc")
 
 
@@ -440,6 +444,7 @@ def test_redis_is_away_pause(make_server):
     run(server, test, URIFILTER_TIMEOUT=0.5)
 
 
+@pytest.mark.slow
 def test_redis_is_away_pause_alone(make_server):
     """A dupefilter alone keeps its requests, and the spider open, until Redis is back."""
     server = make_server(appendonly="yes", appendfsync="always")
@@ -463,6 +468,7 @@ def test_redis_is_away_pause_alone(make_server):
     run(server, test, URIFILTER_TIMEOUT=0.5)
 
 
+@pytest.mark.slow
 def test_redis_is_away_pass(make_server):
     """With "pass" requests go on without an answer, and at once after the first."""
     server = make_server()
