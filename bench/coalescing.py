@@ -1,4 +1,4 @@
-"""Measure many asyncio tasks that ask singly, in one run: ``python bench/coalescing.py [--rounds N] [--server NAME …]``.
+"""Measure many asyncio tasks that ask singly: ``python bench/coalescing.py [--rounds N] [--server NAME …]``.
 
 So many tasks ask about one item after the other. Four ways take turns in each round: redis-py's SADD, this client with
 coalescing off, and with it ``insert`` and ``contains``. The table has the median of the rounds in items a second, and
