@@ -282,7 +282,7 @@ def test_expired_by_others(valkey):
             for _ in range(3):
                 other.rotate()
             assert news.insert("a") is False
-            near._clock = lambda now=near._clock: now() + 60 + next(clock)
+            near.clock = lambda now=near.clock: now() + 60 + next(clock)
             assert news.insert("a") is True
 
 

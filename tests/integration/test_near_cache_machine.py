@@ -30,15 +30,16 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        near = {"near_cache": LIMIT, "near_cache_seconds": SECONDS}
-        first = UriFilter.create("news", redis=self.url, capacity=1000, error_rate=1e-9, shards=2, **near)
-        others = [UriFilter.open("news", redis=self.url, **more) for more in (near, {})]
+        wish = {"near_cache": LIMIT, "near_cache_seconds": SECONDS}
+        first = UriFilter.create("news", redis=self.url, capacity=1000, error_rate=1e-9, shards=2, **wish)
+        others = [UriFilter.open("news", redis=self.url, **more) for more in (wish, {})]
         self.clients, self.now = [first, *others], 0.0
         for ask in (first.insert_many, first.contains_many, first.forget):
             ask(["z"])  # so that each script is loaded
         for each in self.clients[:2]:
-            each._session.near._clock = lambda: self.now
-            each._session.near.reset()
+            near = each._session.near
+            near.clock = lambda: self.now
+            near.reset()
         self.seen: set[str] = set()
         self.forgotten: dict[str, tuple[int, float]] = {}
 

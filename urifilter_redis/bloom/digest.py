@@ -19,6 +19,9 @@ __all__ = ["HASHES", "hasher", "new_seed", "shard_of", "shards_of", "split", "wo
 
 HASHES = ("mmh3", "md5", "blake2b")
 
+#: The bytes of a digest.
+SIZE = 16
+
 _WORDS = struct.Struct("<4I")
 
 
@@ -87,7 +90,7 @@ def words(digest: bytes) -> tuple[int, int, int, int]:
 
 def split(packed: bytes) -> list[bytes]:
     """Return the digests that were joined."""
-    return [packed[start : start + 16] for start in range(0, len(packed), 16)]
+    return [packed[start : start + SIZE] for start in range(0, len(packed), SIZE)]
 
 
 def shard_of(digest: bytes, shards: int) -> int:

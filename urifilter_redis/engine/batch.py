@@ -170,7 +170,7 @@ class Batch:
     def distrust(self, shards: int, cut: Callable[[int], int]) -> None:
         """Open calls for the items that the near cache has answered, because it knows no ages."""
         if self._found and True in self._found:
-            self.open += _chosen(split(self.packed), self._found, shards, cut, keep=False)
+            self.open += _chosen(self.digests, self._found, shards, cut, keep=False)
             self.answers = [None if found else answer for found, answer in zip(self._found, self.answers, strict=True)]
         self._found = None
 

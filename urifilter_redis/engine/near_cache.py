@@ -129,7 +129,7 @@ class NearCache:
     """
 
     def __init__(self, entries: int, seconds: float, clock: Callable[[], float] = _clock) -> None:
-        self.entries, self.seconds, self._clock = entries, seconds, clock
+        self.entries, self.seconds, self.clock = entries, seconds, clock
         self.reset()
         _alive.add(self)
 
@@ -138,7 +138,7 @@ class NearCache:
         self._hits = self._misses = 0
         self._on_their_way: dict[Question, None] = {}
         # Appending drops the old generation in the same step, so no thread can bring back one that forget missed.
-        self._generations = deque([_Generation(-math.inf), _Generation(self._clock())], maxlen=2)
+        self._generations = deque([_Generation(-math.inf), _Generation(self.clock())], maxlen=2)
 
     @property
     def info(self) -> NearCacheInfo:
@@ -159,7 +159,7 @@ class NearCache:
     def begin(self, digests: list[bytes]) -> Question:
         """Note a call before it is sent; ``end`` must follow. ``forget`` and ``clear`` may empty the list."""
         self._current()
-        question = Question(digests, self._generations[-1], self._clock())
+        question = Question(digests, self._generations[-1], self.clock())
         self._on_their_way[question] = None
         return question
 
@@ -199,7 +199,7 @@ class NearCache:
 
     def _current(self) -> tuple[set[bytes], set[bytes]]:
         """Return the digests of both generations whose time is not over, the young ones first."""
-        now, (old, young) = self._clock(), self._generations
+        now, (old, young) = self.clock(), self._generations
         if now >= young.begun + self.seconds / 2:
             old, young = young, _Generation(now)
             self._generations.append(young)

@@ -181,12 +181,12 @@ def resolve(session: Session, batch: Batch) -> Flow[Batch]:
     near = batch.near
     forgets = session.near if batch.command in FORGETTING else None
     if forgets is not None:
-        forgets.forget(split(batch.packed))
+        forgets.forget(batch.digests)
     try:
         while batch.open:
             window = batch.open[:CALLS_IN_FLIGHT]
             requests = [_request(session, batch, call) for call in window]
-            questions = () if near is None else [near.begin(call.digests or []) for call in window]
+            questions = () if near is None else [near.begin(call.digests or split(call.packed)) for call in window]
             try:
                 yield from exchange(session, requests)
             finally:
@@ -197,7 +197,7 @@ def resolve(session: Session, batch: Batch) -> Flow[Batch]:
                 yield from _mend(session, batch, missed)
     finally:
         if forgets is not None:
-            forgets.forget(split(batch.packed))
+            forgets.forget(batch.digests)
     if batch.command == "insert" and session.timekeeper.at <= monotonic():
         yield from attend(session)
     return batch
