@@ -16,6 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Self
 from urllib.parse import urljoin, urlsplit
 
 #: Debian's package python3.11-doc: a real site of some 500 linked pages.
@@ -41,7 +42,8 @@ class Page:
         if self.file is not None:
             return self.file.read_bytes()
         links = "".join(f'<li><a href="{each}">to {each}</a></li>\n' for each in self.links)
-        return f"<!DOCTYPE html><html><head><title>{self.path}</title></head><body><ul>\n{links}</ul></body></html>".encode()
+        head = f"<!DOCTYPE html><html><head><title>{self.path}</title></head>"
+        return f"{head}<body><ul>\n{links}</ul></body></html>".encode()
 
     def leads_to(self) -> set[str]:
         """The paths that a crawler of this site finds in the answer."""
@@ -135,7 +137,7 @@ class Served:
         options = [f"--count={count}", f"--delay={delay}", f"--port={port}", *(["--mended"] if mended else [])]
         self._options = options if folder is None else [*options, f"--folder={folder}"]
 
-    def __enter__(self) -> Served:
+    def __enter__(self) -> Self:
         with tempfile.NamedTemporaryFile(prefix="site-", suffix=".log", delete=False) as log:
             self.log = Path(log.name)
         command = [sys.executable, __file__, *self._options, f"--log={self.log}"]
@@ -164,7 +166,7 @@ class Served:
         return [path for name, path in lines if host is None or name.partition(":")[0] == host]
 
 
-async def _serve(pages: dict[str, Page], log: int, delay: float, port: int, mended: bool) -> None:
+async def _serve(pages: dict[str, Page], log: int, delay: float, port: int, *, mended: bool) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
@@ -186,7 +188,8 @@ async def _serve(pages: dict[str, Page], log: int, delay: float, port: int, mend
             writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", port)
-    print(server.sockets[0].getsockname()[1], flush=True)
+    sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
+    sys.stdout.flush()
     await server.serve_forever()
 
 
@@ -210,7 +213,7 @@ def main() -> None:
     given = parser.parse_args()
     pages = generated(given.count) if given.folder is None else of_folder(given.folder)
     log = os.open(given.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    asyncio.run(_serve(pages, log, given.delay, given.port, given.mended))
+    asyncio.run(_serve(pages, log, given.delay, given.port, mended=given.mended))
 
 
 if __name__ == "__main__":
