@@ -165,8 +165,8 @@ class Group(click.Group):
 def count(text: str) -> int:
     """Read a number of items: 1000, 1_000_000, 10k, 100M, 2G, 1e8."""
     found = re.fullmatch(r"([\d_,]*\.?\d+(?:e\d+)?)([kmgb]?)", text.lower())
-    number = float(re.sub("[_,]", "", found[1])) * _UNITS[found[2]] if found else 0
-    if not found or number != int(number):
+    number = float(re.sub("[_,]", "", found[1])) * _UNITS[found[2]] if found else 0.0
+    if not found or not number.is_integer():  # an infinite one is none either
         raise click.BadParameter(f"{text!r} is no number of items such as 1000, 10k, 100M or 1e8")
     return int(number)
 

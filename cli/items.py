@@ -19,7 +19,7 @@ from urifilter_redis.persisting import persist
 
 from .common import Shared, complain, counted, filter_name, pass_shared, print_json, say, shared
 from .lines import Window, total_size, windows_of
-from .opening import DEFAULT_SETTINGS
+from .opening import DEFAULT_SETTINGS, over_capacity
 from .output import Output
 from .progress import progress
 from .settings import yes_option
@@ -299,17 +299,14 @@ def _finish(
     options: Shared, summary: Summary, text: str, news: UriFilter | None, *, quiet: bool, to_stdout: bool = True
 ) -> None:
     """Print the summary; exit with 2 if any file or line was left out."""
+    notice = over_capacity(news) if news is not None and (options.json or not quiet) else ""
+    about = asdict(summary) | ({} if news is None else {"over_capacity": bool(notice)})
     if options.json and to_stdout:
-        print_json(asdict(summary))
+        print_json(about)
     elif not quiet:
-        say(json.dumps(asdict(summary)) if options.json else text)
-    if news is not None and not quiet:
-        config = news.config
-        countable = config.retention != "growing" and config.expire_after != "last-seen"
-        inserted = news.inserted() if countable else 0
-        if inserted > config.capacity:
-            text = f"filter {summary.filter} is over its capacity: {inserted:,} of {news.config.capacity:,}"
-            say(f"urifilter: {text}; it goes on working, with more items wrongly seen")
+        say(json.dumps(about) if options.json else text)
+    if notice and not quiet:
+        say(f"urifilter: {notice}")
     if summary.bad:
         raise click.exceptions.Exit(2)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import shlex
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import click
 
@@ -19,6 +18,7 @@ from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.exported import INDEX, exported_files, files_in
 from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.protocol.scripts import COMMANDS, load, variants
+from urifilter_redis.transport.addresses import redis_cli
 
 from .common import Group, Shared, columns, counted, filter_name, pass_shared, print_json, say, shared
 from .folders import write_files
@@ -155,15 +155,6 @@ def _line(opened: UriFilter, prefix: str, command: str, item: str) -> str:
     shard = shard_of(digest, config.shards)
     keys = FilterKeys(prefix, opened.name, config.shards, config.tags).shard(shard)
     call = calls.items(command, config, keys, opened.view(shard), calls.NO_CALL_ID, [digest])
-    return shlex.join(["redis-cli", *_address(opened.server), *(str(word) for word in call.command())])
-
-
-def _address(server: str) -> list[str]:
-    """Return redis-cli's options for a server, without its password, which belongs into REDISCLI_AUTH."""
-    parts = urlsplit(server)
-    if parts.scheme == "unix":
-        return ["-s", parts.path, *(["-n", parts.query.removeprefix("db=")] if parts.query else [])]
-    user, _, host = parts.netloc.rpartition("@")
-    if user:
+    if "@" in opened.server:
         say("urifilter: this server wants a password: set REDISCLI_AUTH")
-    return ["-u", f"{parts.scheme}://{host}{parts.path or '/0'}"]
+    return shlex.join([*redis_cli(opened.server), *(str(word) for word in call.command())])

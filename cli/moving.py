@@ -12,20 +12,24 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from urifilter_redis import FilterNotFound
+from urifilter_redis import FilterNotFound, UriFilterError
+from urifilter_redis.bloom.digest import new_seed
 from urifilter_redis.bloom.retention import size_first
+from urifilter_redis.moving.digests import Digests
 from urifilter_redis.moving.importing import Import, Receiver
-from urifilter_redis.moving.sources import SetSource, Source, Window
+from urifilter_redis.moving.sources import Peeked, SetSource, Source, Window
 
 from .common import Shared, complain, counted, filter_name, pass_shared, print_json, say, shared
 from .lines import STDIN, Place, placed_windows, total_size
-from .opening import DEFAULT_SETTINGS, made
+from .opening import DEFAULT_SETTINGS, made, over_capacity
 from .progress import bar
 from .settings import identity_options, layout_option, size_options, time_options, yes_option
 from .signals import Signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from urifilter_redis import Config
 
 __all__ = ["import_"]
 
@@ -38,7 +42,7 @@ LEAST = 10_000
 _EXPECT = f"Items that the filter is for: 10M, 1e8. By default {HEADROOM} x the members of --set; for files it grows."
 _SET = "Read the members of this set or sorted set, instead of files."
 _FROM = "The server of --set, if it is not the filter's."
-_DIGESTS = "The items are digests: 32 hex digits (in a set also 16 bytes). They are not hashed again."
+_DIGESTS = "The items are digests by --hash: 32 hex digits (in a set also 16 bytes). They are not hashed again."
 
 
 class FileSource:
@@ -61,11 +65,15 @@ class FileSource:
             *(each if each == STDIN else str(Path(each).absolute()) for each in files),
         )
         self.total = total_size(files)
+        self._found = [_state_of(name) for name in files]
 
     def state(self) -> dict[str, Any] | None:
-        """Return the size and the time of the last change of all files; None if one is a pipe."""
-        found = [_state_of(name) for name in self._files]
-        return {"files": found} if all(found) else None
+        """Return the size and the time of the last change of all files before the reading; None if one is a pipe."""
+        return {"files": self._found} if all(self._found) else None
+
+    def is_still(self, state: dict[str, Any], _: Any) -> bool:
+        """Return whether the files have the same sizes and times of the last change."""
+        return state == self.state()
 
     def windows(self, place: Any, bad: Callable[[str], None], /) -> Iterator[Window]:
         """Yield the lines after a place in windows."""
@@ -123,7 +131,8 @@ def import_(
     """Insert the members of a Redis set, or the lines of files or of stdin, into a filter.
 
     The filter is made if it does not exist; the settings of one that exists stay. The same command goes on where an
-    interrupted one stopped, if it is certain that nothing was lost; a pipe begins anew.
+    interrupted one stopped, unless the filter has lost items, or the set or the files show a change. A few members of
+    a set may be replaced unnoticed: use --restart if that is possible. A pipe is read from its beginning.
 
     \b
     Example:
@@ -139,7 +148,9 @@ def import_(
         with signals.allowed():
             source = stack.enter_context(_source(key, origin or options.redis, files, signals))
             wanted = _Wanted(context, settings, source, digests=digests)
-            receiver = stack.enter_context(_opened(options, name, wanted, told, yes=yes))
+            if digests:
+                source = Digests(source)
+            receiver, source = _opened(options, name, source, wanted, told, stack, yes=yes)
             moving = Import(receiver, source, _left_out, digests=digests, restart=restart)
             told.begun(moving, receiver, source, wanted.expected)
         try:
@@ -147,7 +158,7 @@ def import_(
         except BaseException:
             told.stopped(moving, source)
             raise
-        told.ended(moving, source)
+        told.ended(moving, source, receiver)
 
 
 def _source(
@@ -162,16 +173,17 @@ class _Wanted:
     """The settings of a new filter, from the options.
 
     Attributes:
+        digests: whether the items are digests.
         given: the names of the settings that the command line has.
         expected: the number of items that will come; None: it is not known.
         settings: the arguments of ``create``.
     """
 
     def __init__(self, context: click.Context, settings: dict[str, Any], source: Source, *, digests: bool) -> None:
-        self._digests = digests
+        self.digests = digests
         self.given = {each for each in settings if context.get_parameter_source(each) is not ParameterSource.DEFAULT}
         members = source.total if isinstance(source, SetSource) else None
-        self.expected: int | None = settings["capacity"] or members
+        self.expected: int | None = settings["capacity"] if members is None else members
         self.settings = settings
         if settings["capacity"] is None and members is not None:
             settings["capacity"] = max(LEAST, HEADROOM * members)
@@ -183,7 +195,7 @@ class _Wanted:
             UsageError: options are missing.
         """
         settings = dict(self.settings)
-        if self._digests and "seed" not in self.given and settings["hash"] != "md5":
+        if self.digests and not {"hash", "seed"} <= self.given and settings["hash"] != "md5":
             text = "the filter does not exist, and the digests were made by one hash: say --hash md5, or another"
             raise click.UsageError(f"{text} --hash with its --seed")
         if settings["capacity"] is None:
@@ -196,15 +208,47 @@ class _Wanted:
             settings["period_capacity"] = max(self.expected or 0, usual)
         return settings
 
+    def check_digests(self, name: str, config: Config) -> None:
+        """Check that the items of a filter have the digests that are imported.
 
-def _opened(options: Shared, name: str, wanted: _Wanted, told: _Told, *, yes: bool) -> Receiver:
+        Raises:
+            UsageError: the filter has another hash, seed or normalisation, or the command line does not say them.
+            ValueError: the hash does not take the seed.
+        """
+        if not self.digests:
+            return
+        if "hash" in self.given and self.settings["hash"] != config.hash:
+            raise click.UsageError(
+                f"filter {name} has the hash {config.hash}: digests of another are none of its items"
+            )
+        if config.hash != "md5" and not {"hash", "seed"} <= self.given:
+            text = f"filter {name} has the hash {config.hash}, with a seed (`urifilter info {name}`)"
+            raise click.UsageError(f"{text}: if the digests were made with both, say --hash and --seed")
+        if "seed" in self.given and new_seed(config.hash, self.settings["seed"]) != config.seed:
+            raise click.UsageError(f"filter {name} has another seed: digests of this one are none of its items")
+        if config.normalize != self.settings["normalize"]:
+            text = f"filter {name} has the normalisation {config.normalize}, and digests do not show theirs"
+            raise click.UsageError(f"{text}: if it is the same, say --normalize {config.normalize}")
+
+
+def _opened(
+    options: Shared, name: str, source: Source, wanted: _Wanted, told: _Told, stack: contextlib.ExitStack, *, yes: bool
+) -> tuple[Receiver, Source]:
+    """Open the filter, or make it once the source's first window is read; return the source to read on from."""
     try:
-        found = Receiver.open(name, **options.filter())
+        found = stack.enter_context(Receiver.open(name, **options.filter()))
     except FilterNotFound:
-        return made(Receiver, name, **options.filter(), **wanted.checked(), large=yes)
-    if wanted.given - {"capacity"}:
+        settings = wanted.checked()
+        peeked = stack.enter_context(contextlib.closing(Peeked(source)))
+        if peeked.first is None and peeked.messages:
+            for message in peeked.messages:
+                _left_out(message)
+            raise UriFilterError(f"nothing could be read, so filter {name!r} was not made") from None
+        return stack.enter_context(made(Receiver, name, **options.filter(), **settings, large=yes)), peeked
+    wanted.check_digests(name, found.config)
+    if wanted.given - ({"capacity", "hash", "seed", "normalize"} if wanted.digests else {"capacity"}):
         told.note(f"filter {name} exists: its own settings count")
-    return found
+    return found, source
 
 
 def _run(moving: Import, source: Source, signals: Signals, told: _Told) -> None:
@@ -264,15 +308,19 @@ class _Told:
             done = counted(moving.counts.items, source.noun)
             self.note(f"stopped after {done}: the same command goes on there")
 
-    def ended(self, moving: Import, source: Source) -> None:
-        """Print the summary; exit with 2 if anything was left out."""
+    def ended(self, moving: Import, source: Source, receiver: Receiver) -> None:
+        """Print the summary, and whether the filter is too full; exit with 2 if anything was left out."""
         counts = moving.counts
+        notice = over_capacity(receiver) if self._options.json or not self.quiet else ""
         if self._options.json:
             about = {"filter": self._name, "source": [*source.names[1:]], "seen": counts.items - counts.new}
-            print_json(about | asdict(counts) | {"resumed": moving.resumed, "begun_anew": moving.begun_anew or None})
+            about |= asdict(counts) | {"resumed": moving.resumed, "begun_anew": moving.begun_anew or None}
+            print_json(about | {"over_capacity": bool(notice)})
         else:
             left_out = f", {counts.bad:,} left out" if counts.bad else ""
             seen = f"{counts.new:,} new, {counts.items - counts.new:,} seen before{left_out}"
             self.note(f"{counted(counts.items, source.noun)}: {seen} (filter {self._name})")
+        if notice:
+            self.note(notice)
         if counts.bad:
             raise click.exceptions.Exit(2)

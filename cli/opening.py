@@ -12,7 +12,7 @@ from urifilter_redis import ConfigMismatch, TooLarge, UriFilter, UriFilterError,
 
 from .common import Shared, complain
 
-__all__ = ["DEFAULT_SETTINGS", "made", "open_one_of_all", "rows_of_each"]
+__all__ = ["DEFAULT_SETTINGS", "made", "open_one_of_all", "over_capacity", "rows_of_each"]
 
 #: The settings of a filter that a command makes without being told its size. The capacity is that of its first slice.
 DEFAULT_SETTINGS: dict[str, Any] = {"capacity": 10_000_000, "retention": "growing"}
@@ -29,6 +29,18 @@ def made(kind: type[Made], name: str, **settings: Any) -> Made:
             raise
         click.confirm(f"{error}. Make it?", abort=True, err=True)
     return kind.create(name, **(settings | {"large": True}))
+
+
+def over_capacity(news: UriFilter) -> str:
+    """Return the notice that a filter has more items than it is made for; an empty text if it has not."""
+    config = news.config
+    if config.retention == "growing" or config.expire_after == "last-seen":  # the first grows; the other counts often
+        return ""
+    inserted = news.inserted()
+    if inserted <= config.capacity:
+        return ""
+    text = f"filter {news.name} is over its capacity: {inserted:,} of {config.capacity:,}"
+    return f"{text}; it goes on working, with more items wrongly seen"
 
 
 def open_one_of_all(options: Shared, name: str) -> UriFilter:

@@ -268,7 +268,7 @@ def test_add_and_forget():
 
 def test_json_summaries():
     """--json: on stdout where it is free, on stderr where stdout is data."""
-    expected = {"filter": "default", "lines": 2, "new": 1, "seen": 1, "bad": 0}
+    expected = {"filter": "default", "lines": 2, "new": 1, "seen": 1, "bad": 0, "over_capacity": False}
     out, err = cli.run("dedupe", "--json", given=b"a\na\n")
     assert (out, json.loads(err)) == (b"a\n", expected)
     out, err = cli.run("add", "--json", given=b"b\na\n")
@@ -289,6 +289,8 @@ def test_over_capacity_is_said():
     UriFilter.create("small", capacity=10).close()
     _, err = cli.run("dedupe", "--filter", "small", given=joined(urls(100)))
     assert "filter small is over its capacity" in err
+    out, err = cli.run("add", "--json", "-q", "--filter", "small", given=b"a")
+    assert (json.loads(out)["over_capacity"], err) == (True, "")
 
 
 def test_progress_only_on_a_terminal(tmp_path):

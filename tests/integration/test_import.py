@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import shutil
 import signal
+import subprocess
 
 import pytest
 from support.cli import run, start
@@ -105,6 +108,22 @@ def test_key_that_is_no_set(redis70, imported, command, words):
     assert list_filters() == []
 
 
+def test_advice_for_a_list_can_be_run(redis70, imported, monkeypatch):
+    """The advised command reads the list of the named server, whatever the key's characters."""
+    if shutil.which("redis-cli") is None:
+        pytest.skip("redis-cli is missing")
+    monkeypatch.delenv("URIFILTER_REDIS_URL")
+    UriFilter.create("news", redis=redis70.url, capacity=1000).close()
+    with redis70.client() as client:
+        for key in ("it's a; list", b"\xff'list"):
+            client.rpush(key, "https://example.com/")
+            _, err = imported("--set", os.fsdecode(key), "--redis", redis70.url, code=2)
+            advised = json.loads(err)["error"].partition("pipe its elements: ")[2]
+            reading = advised.removesuffix(" | urifilter import NAME")
+            assert reading != advised
+            assert subprocess.check_output(["bash", "-c", reading], text=True) == "https://example.com/\n"
+
+
 def test_digests(redis70, imported):
     """MD5 digests, raw and as hex digits, are those of the filter: ``check`` finds the URLs. Others are named."""
     urls = [b"https://example.com/%d" % number for number in range(40)]
@@ -148,6 +167,47 @@ def test_lines_of_digests(imported):
 
 
 @pytest.mark.parametrize(
+    ("settings", "refused", "done"),
+    [
+        ({"hash": "md5"}, {"--hash blake2b": "has the hash md5"}, ""),
+        ({"hash": "md5", "normalize": "loose"}, {"": "--normalize loose"}, "--normalize loose"),
+        (
+            {"seed": 7},
+            {"": "say --hash and --seed", "--hash md5": "has the hash mmh3", "--hash mmh3 --seed 8": "another seed"},
+            "--hash mmh3 --seed 7",
+        ),
+    ],
+)
+def test_digests_of_another_hash(imported, settings, refused, done):
+    """Digests go into an existing filter only if they are those of its items, as far as the command line says."""
+    digest = hashlib.md5(b"https://example.com/").hexdigest().encode()
+    with UriFilter.create("news", capacity=1000, **settings) as news:
+        for options, words in refused.items():
+            _, err = imported("-q", "--digests", *options.split(), given=digest, code=2)
+            assert words in json.loads(err)["error"]
+        assert news.inserted() == 0
+        found, err = imported("--digests", *done.split(), given=digest)
+        assert (found["new"], err) == (1, "")
+
+
+def test_mistake_makes_no_filter(redis70, imported, tmp_path):
+    """Files that are all missing, or items that are no digests, end the command before it makes a filter."""
+    (tmp_path / "urls").write_text("https://example.com/a\n")
+    _, err = imported(tmp_path / "missing", tmp_path / "gone", code=2)
+    assert err.count("No such file") == 2
+    assert "nothing could be read, so filter 'news' was not made" in err
+    _, err = imported("--digests", "--hash", "md5", tmp_path / "urls", code=2)
+    assert "is no digest" in err
+    with redis70.client() as client:
+        client.sadd(KEY, *fingerprints(5))
+        _, err = imported("--digests", "--hash", "md5", "--set", KEY, code=2)
+        assert "is no digest" in err
+        assert client.keys("urifilter*") == []
+    found, err = imported(tmp_path / "missing", tmp_path / "urls", code=2)
+    assert (found["new"], found["bad"], err.count("No such file")) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("--set", KEY, "urls.txt"), "--set reads a set, and files were named"),
@@ -168,8 +228,28 @@ def test_existing_filter(redis70, imported):
     UriFilter.create("news", capacity=400, error_rate=1e-6).close()
     found, err = imported("--set", KEY, "--layout", "classic", "--expect", "1k")
     assert found["items"] == 500
+    assert found["over_capacity"]
     assert "filter news exists: its own settings count" in err
-    assert "has room for 400 more items, and 1,000 are expected" in err
+    assert "has room for 400 more items, and 500 are expected" in err
+    assert "import: filter news is over its capacity: 500 of 400; it goes on working" in err
+
+
+def test_set_larger_than_expected(redis70, imported):
+    """--expect does not hide the number of members: too little room is said, before and at the end."""
+    with redis70.client() as client:
+        client.sadd(KEY, *fingerprints(500))
+    found, err = imported("--set", KEY, "--expect", 100)
+    assert "has room for 100 more items, and 500 are expected" in err
+    assert "over its capacity" in err
+    assert found["over_capacity"]
+    found, err = imported("--set", KEY, "-q")
+    assert (found["over_capacity"], err) == (True, "")
+
+
+def test_pipe_larger_than_expected(imported):
+    """Nothing is known of a pipe before it has ended; the notice comes then."""
+    _, err = imported("--expect", 100, given="\n".join(fingerprints(300)).encode())
+    assert re.fullmatch(r"import: filter news is over its capacity: \d+ of 100; .*\n", err)
 
 
 def test_ring_has_room_for_all_of_them_in_one_period(redis70, imported):
@@ -240,6 +320,13 @@ def _more_members(server, news):
         client.sadd(KEY, "another")
 
 
+def _replaced(server, news):
+    """Another set of the same size comes in its place; half of its members are those of the old one."""
+    with server.client() as client:
+        client.delete(KEY)
+        client.sadd(KEY, *fingerprints(1500), *fingerprints(1500, start=10_000))
+
+
 def _restarted(server, news):
     server.kill()
     server.start()
@@ -252,6 +339,7 @@ def _restarted(server, news):
         (_restored, "restored from its archive"),
         (_fewer, "fewer items"),
         (_more_members, "source of the members has changed"),
+        (_replaced, "source of the members has changed"),
         (_restarted, "server was restarted"),
     ],
 )
@@ -274,7 +362,34 @@ def test_note_that_does_not_count(make_server, folder, small, harm, reason):
         moving = begin(news, members)
         assert reason in moving.begun_anew
         assert moving.resumed == 0
-        assert seen(news, fingerprints(3000)) == 3000
+        with server.client() as client:
+            assert seen(news, client.smembers(KEY)) == client.scard(KEY)
+
+
+def test_replaced_sorted_set(redis70, small):
+    """A sorted set that was replaced is read from its beginning; one that was not, with a score of 0, goes on."""
+    with redis70.client() as client, Receiver.create("news", redis=redis70.url, capacity=10_000) as news:
+        client.zadd(KEY, dict.fromkeys(fingerprints(1000), 0))
+        with SetSource(KEY.encode(), redis=redis70.url) as members:
+            begin(news, members, 2)
+            assert Import(news, members, print).resumed > 0
+        client.delete(KEY)
+        client.zadd(KEY, dict.fromkeys(fingerprints(1000, start=1000), 0))
+        with SetSource(KEY.encode(), redis=redis70.url) as members:
+            assert begin(news, members).begun_anew == "the source of the members has changed"
+        assert seen(news, fingerprints(1000, start=1000)) == 1000
+
+
+def test_sample_is_spread_over_the_part_that_was_read():
+    """Members of the first and of the last window are equally likely; long ones are left out."""
+    place = sources.SetPlace().after([], "1")
+    assert (place.cursor, place.sampled()) == ("1", [])
+    for number in range(40):
+        place = place.after([b"%d" % number] * 100, str(number))
+    assert len(place.sampled()) > 15
+    assert place.read == 4000
+    place = place.after([b"long" * 1000] * 1_000_000, "0")
+    assert len(place.sampled()) < 10
 
 
 def test_ring_whose_first_items_have_expired(redis70, small):

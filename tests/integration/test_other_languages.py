@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import http.server
 import os
 import shutil
 import socket
@@ -21,6 +23,8 @@ PAGE = ROOT / "docs" / "how-to" / "other-languages.md"
 
 #: The file of each program, with the command that runs it.
 PROGRAMS = {"unique.mjs": ("node",), "unique.go": ("go", "run"), "Unique.java": ("java",)}
+
+SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 class Losing:
@@ -54,24 +58,63 @@ class Losing:
         self._server.server_close()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_a_lost_reply_is_asked_for_again(redis70, tmp_path, name):
-    """The service inserts, its reply is lost, and the program still gets "new"."""
+def program(name, folder, address, *arguments) -> subprocess.CompletedProcess[str]:
+    """Run a program of the page against a service, to its end."""
     (code,) = (block.code for block in blocks_of(PAGE) if block.comment("file") == name)
     command = PROGRAMS[name]
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is missing: install it to run this program")
-    (tmp_path / name).write_text(code)
+    (folder / name).write_text(code)
+    environment = os.environ | {"URIFILTER_API_URL": address, "GOCACHE": str(folder / "go")}
+    return subprocess.run(
+        [*command, name, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+    )
+
+
+class NotFound(http.server.BaseHTTPRequestHandler):
+    """Answers as a proxy that knows no such path: 404, with a page for people."""
+
+    asked = 0
+
+    def do_POST(self) -> None:
+        type(self).asked += 1
+        self.rfile.read(int(self.headers["Content-Length"]))
+        page = b"<html><body>no such page</body></html>"
+        self.send_response(404)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+@pytest.mark.parametrize("name", [each if each == "unique.mjs" else SLOW(each) for each in PROGRAMS])
+def test_a_page_in_html_ends_the_program(tmp_path, name):
+    """A status that is final is not asked for again, also if the body is no JSON; the message has both."""
+    asked = type("Handler", (NotFound,), {})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), asked) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            done = program(name, tmp_path, f"http://127.0.0.1:{server.server_port}", "https://example.com/a")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert (done.returncode, asked.asked) == (1, 1)
+    assert "404 <html>" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_lost_reply_is_asked_for_again(redis70, tmp_path, name):
+    """The service inserts, its reply is lost, and the program still gets "new"."""
     with UriFilter.create("news", redis=redis70.url, capacity=1000) as news:
         service = Service(redis70.url)
         try:
             with Losing(service.port) as way:
-                environment = os.environ | {"URIFILTER_API_URL": way.url, "GOCACHE": str(tmp_path / "go")}
-                done = subprocess.run(
-                    [*command, name, "https://example.com/a"],
-                    cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120,
-                )  # fmt: skip
+                done = program(name, tmp_path, way.url, "https://example.com/a")
                 assert way.lost > 0
         finally:
             service.stop()

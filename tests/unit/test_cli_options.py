@@ -117,6 +117,16 @@ def test_impossible_wait(places):
     assert "'soon'" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "command", [("plan", "--capacity"), ("create", "x", "--capacity"), ("import", "x", "--expect")]
+)
+def test_infinite_number_of_items(command):
+    """A number that is too large for a float is refused with a message."""
+    result = CliRunner().invoke(main, [*command, "1e400"])
+    assert result.exit_code == 2
+    assert "'1e400' is no number of items" in result.stderr
+
+
 @pytest.mark.parametrize("name", sorted(main.commands))
 def test_help_of_a_command(name):
     """The list of commands says of each the first sentence of its help."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from urifilter_redis.engine.queries import ask, server_info, server_run
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows.turn import read_states
 from urifilter_redis.protocol.outcomes import text_in
+from urifilter_redis.transport.addresses import redis_cli
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,15 +19,15 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
 
-__all__ = ["Condition", "SetState", "condition_of", "look_at_set", "read_members"]
+__all__ = ["Condition", "SetState", "condition_of", "has_members", "look_at_set", "read_members"]
 
-#: The command that counts the members of a key's type, the one that reads them, and the values that come with a member.
-_READ_BY = {"set": ("SCARD", "SSCAN", 1), "zset": ("ZCARD", "ZSCAN", 2)}
+#: For a key's type: the commands that count its members, read them and look for one; the values of a member as read.
+_READ_BY = {"set": ("SCARD", "SSCAN", "SISMEMBER", 1), "zset": ("ZCARD", "ZSCAN", "ZSCORE", 2)}
 
-#: The advice for a key of another type; ``{key}`` is the key.
+#: The advice for a key of another type; ``{cli}`` is redis-cli with the server's address, ``{key}`` is the key.
 _ADVICE = {
-    "list": "pipe its elements: redis-cli --raw LRANGE {key} 0 -1 | urifilter import NAME",
-    "hash": "pipe its fields: redis-cli --raw HKEYS {key} | urifilter import NAME",
+    "list": "pipe its elements: {cli} --raw LRANGE {key} 0 -1 | urifilter import NAME",
+    "hash": "pipe its fields: {cli} --raw HKEYS {key} | urifilter import NAME",
     "string": "it may be a bitmap of another filter, which does not have the items: import the list of URLs instead",
     "MBbloom--": "a Bloom filter does not have the items: import the list of URLs instead",
 }
@@ -80,17 +82,26 @@ def look_at_set(session: Session, key: bytes) -> Flow[SetState]:
     """
     run, shown = (yield from _run_of(session)), key.decode(errors="backslashreplace")
     (reply,) = yield from ask(session, ("TYPE", key))
-    kind = text_in(reply)
+    kind, cli = text_in(reply), shlex.join(redis_cli(session.server))
     if kind == "none":
-        text = "look for the right one (redis-cli --scan), and say the database at the end of the address (/1)"
+        text = f"look for the right one ({cli} --scan), and say the database at the end of the address (/1)"
         raise UriFilterError(f"{session.where}: there is no key {shown!r}: {text}")
     if kind not in _READ_BY:
-        advice = _ADVICE.get(kind, "pipe its items: … | urifilter import NAME").format(key=shown)
+        advice = _ADVICE.get(kind, "pipe its items: … | urifilter import NAME").format(cli=cli, key=_quoted(key))
         raise UriFilterError(
             f"{session.where}: the key {shown!r} is of type {kind}, and only sets and sorted sets are read: {advice}"
         )
     (size,) = yield from ask(session, (_READ_BY[kind][0], key))
     return SetState(run, kind, size)
+
+
+def _quoted(key: bytes) -> str:
+    """Return a key as a word for a shell."""
+    text = key.decode(errors="backslashreplace")
+    if text.isprintable() and text.encode() == key:
+        return shlex.quote(text)
+    escaped = "".join(f"\\x{byte:02x}" for byte in key)
+    return f"$'{escaped}'"
 
 
 def read_members(
@@ -101,10 +112,17 @@ def read_members(
     A cursor counts for one run of a server only. The run id is read after the members: if it is still that of the
     cursor, the same run of the server has answered.
     """
-    _, command, values = _READ_BY[kind]
+    _, command, _, values = _READ_BY[kind]
     ((after, listed),) = yield from ask(session, (command, key, cursor, "COUNT", count))
     run = yield from _run_of(session)
     return run, text_in(after), listed[::values]
+
+
+def has_members(session: Session, kind: str, key: bytes, members: Sequence[bytes]) -> Flow[bool]:
+    """Return whether a set or sorted set has all of some members."""
+    command = _READ_BY[kind][2]
+    replies = yield from ask(session, *((command, key, member) for member in members))
+    return all(reply not in {None, 0} for reply in replies)
 
 
 def _run_of(session: Session) -> Flow[str]:

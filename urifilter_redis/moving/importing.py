@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import binascii
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -21,40 +20,13 @@ if TYPE_CHECKING:
     from urifilter_redis.flows.importing import Condition
     from urifilter_redis.moving.sources import Source, Window
 
-__all__ = ["Import", "Receiver", "read_digest"]
+__all__ = ["Import", "Receiver"]
 
 #: Windows between two notes. Writing a small file may take a twentieth of the time of a window.
 WINDOWS_A_NOTE = 5
 
 #: The most messages about parts that are left out; further ones are only counted.
 REPORTED = 10
-
-#: The most bytes of an item that a message shows.
-SHOWN = 50
-
-#: The bytes of a digest, and its hex digits.
-_RAW, _HEX = 16, 32
-
-
-def read_digest(text: bytes, *, raw: bool) -> bytes | None:
-    """Return the 16 bytes of a digest; None if the text is none.
-
-    Args:
-        text: 32 hex digits, or the 16 bytes themselves.
-        raw: whether 16 bytes are allowed. In a line they would be any text of 16 characters.
-
-    Example:
-        >>> read_digest(b"5d41402abc4b2a76b9719d911017c592", raw=False)[:2]
-        b']A'
-    """
-    if raw and len(text) == _RAW:
-        return text
-    if len(text) != _HEX:
-        return None
-    try:
-        return binascii.unhexlify(text)
-    except ValueError:
-        return None
 
 
 class Receiver(UriFilter):
@@ -104,7 +76,7 @@ class Import:
         receiver: the filter.
         source: the source.
         bad: called with a message for each part of the source that is left out.
-        digests: whether the source's items are digests of the filter's own hash.
+        digests: whether the source's items are digests of the filter's own hash, of 16 bytes each (``Digests``).
         restart: whether to begin anew although an earlier run came some way.
 
     Raises:
@@ -141,8 +113,9 @@ class Import:
         note = self._file.read()
         if note is None:
             return
-        changed = "" if note.state == self._state else f"the source of the {self._source.noun}s has changed"
-        self.begun_anew = doubt(note, self._condition, self._receiver.config) or changed
+        self.begun_anew = doubt(note, self._condition, self._receiver.config)
+        if not self.begun_anew and not self._source.is_still(note.state, note.place):
+            self.begun_anew = f"the source of the {self._source.noun}s has changed"
         if not self.begun_anew:
             self._condition, self._place, self.counts = note.condition, note.place, replace(note.counts)
             self.resumed = note.counts.items
@@ -151,6 +124,7 @@ class Import:
         """Yield the windows of the source that are not in the filter yet; pass each to ``insert``.
 
         Raises:
+            ValueError: the source has digests, and the first window has none.
             UriFilterError: the source cannot be read.
         """
         return self._source.windows(self._place, self.report_bad)
@@ -165,20 +139,18 @@ class Import:
         """Insert the items of a window; after every fifth, note that they are in the filter.
 
         Raises:
-            ValueError: digests are wanted, and the first window has none.
             UriFilterError: any of the tree in ``errors``.
         """
         if window.begun_anew:
             self.counts, self.resumed, self.begun_anew = Counts(), 0, window.begun_anew
             self._state, self._condition, self._note = self._source.state(), self._receiver.condition(), None
-        items = self._read_digests(window.items) if self._digests else window.items
-        answers = persist(self._receiver.take, items, digests=self._digests)
+        answers = persist(self._receiver.take, window.items, digests=self._digests)
         self.counts.items += len(answers)
         self.counts.new += sum(answers)
         if self.can_resume and self._state is not None:
             self._note = Note(self._condition, self._state, window.place, replace(self.counts))
         self._unnoted += 1
-        if self._unnoted >= WINDOWS_A_NOTE or self.counts.items == len(items):  # the first one at once
+        if self._unnoted >= WINDOWS_A_NOTE or self.counts.items == len(answers):  # the first one at once
             self.keep()
 
     def keep(self) -> None:
@@ -200,20 +172,3 @@ class Import:
         if reason:
             text = f"while the import ran, {reason}; some of its items may be missing: give the same command again"
             raise UriFilterError(f"filter {self._receiver.name!r}: {text}")
-
-    def _read_digests(self, items: list[bytes]) -> list[bytes]:
-        """Return the digests that items stand for; report and leave out those that are none."""
-        wanted = f"{_HEX} hex digits" + (f", or {_RAW} bytes" if self._source.raw else "")
-        read = [read_digest(item, raw=self._source.raw) for item in items]
-        if items and not self.counts.items and not any(read):
-            text = f"{_shown(items[0])} is no digest: a digest is {wanted}; other items are imported without --digests"
-            raise ValueError(text)
-        for item, digest in zip(items, read, strict=True):
-            if digest is None:
-                self.report_bad(f"{self._source.noun} {_shown(item)} is left out: a digest is {wanted}")
-        return [digest for digest in read if digest is not None]
-
-
-def _shown(item: bytes) -> str:
-    text = item[:SHOWN].decode(errors="backslashreplace")
-    return f"{text!r}{'…' if len(item) > SHOWN else ''} of {len(item)} bytes"

@@ -1,7 +1,7 @@
 """Notes about unfinished imports, as small files in the user's data folder.
 
-A note says: every item of a source before a place is in the filter. It counts only while that is certainly so. In doubt
-an import begins anew, which costs time and no item.
+A note says: every item of a source before a place is in the filter. It counts while the filter has certainly lost none
+of them, and the source shows no change. In doubt an import begins anew, which costs time and no item.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Counts", "Note", "NoteFile", "doubt", "loss"]
 
 #: The number of the notes' format. A note of another format does not count.
-_FORMAT = 1
+_FORMAT = 2
 
 #: The exceptions of an unusable folder; without a home directory it is a RuntimeError.
 _UNUSABLE = (OSError, RuntimeError, UnicodeError)

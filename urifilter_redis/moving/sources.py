@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from urifilter_redis.client import connect
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.errors import UriFilterError
-from urifilter_redis.flows.importing import look_at_set, read_members
+from urifilter_redis.flows.importing import has_members, look_at_set, read_members
 from urifilter_redis.flows.items import WINDOW
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX
 
@@ -19,13 +21,19 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.steps import Timeouts
 
-__all__ = ["SetSource", "Source", "Window"]
+__all__ = ["Peeked", "SetSource", "Source", "Window"]
 
 #: The COUNT of one SSCAN. A reply may have a few members more, which shall not need a further call.
 MEMBERS_A_SCAN = WINDOW - WINDOW // 50
 
 #: The place after the last members of a set.
 END = "end"
+
+#: The number of members that a place in a set remembers.
+SAMPLE = 64
+
+#: The most bytes of a member that is remembered.
+LONGEST_SAMPLED = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +69,15 @@ class Source(Protocol):
     raw: bool
 
     def state(self) -> dict[str, Any] | None:
-        """Return the source's state as JSON; None: it can be read once only, as a pipe.
+        """Return the source's state as JSON; None: it can be read once only, as a pipe."""
+        ...
 
-        While the state is the same, the source has the same items, and its places count.
+    def is_still(self, state: dict[str, Any], place: Any) -> bool:
+        """Return whether the source shows no change, so that an earlier reading may go on.
+
+        Args:
+            state: the source's state when that reading began.
+            place: the place that it has come to.
         """
         ...
 
@@ -77,10 +91,45 @@ class Source(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class SetPlace:
+    """A place in a set.
+
+    Attributes:
+        cursor: the cursor of SSCAN; ``END``: all members are read.
+        read: the number of members before the place.
+        sample: some of them, drawn at random; "" in place of a long one. Each byte is a character.
+    """
+
+    cursor: str = "0"
+    read: int = 0
+    sample: Sequence[str] = ("",) * SAMPLE
+
+    def after(self, members: Sequence[bytes], cursor: str) -> SetPlace:
+        """Return the place after some more members. Each part of the sample is any member before it, equally likely."""
+        if not members:
+            return replace(self, cursor=cursor)
+        read = self.read + len(members)
+        draw = random.Random()  # noqa: S311 - nothing secret
+        sample = [old if draw.random() * read < self.read else _text(draw.choice(members)) for old in self.sample]
+        return SetPlace(cursor, read, sample)
+
+    def sampled(self) -> list[bytes]:
+        """Return the members of the sample."""
+        return [each.encode("latin-1") for each in {*self.sample} - {""}]
+
+
+def _text(member: bytes) -> str:
+    return member.decode("latin-1") if len(member) <= LONGEST_SAMPLED else ""
+
+
 class SetSource:
     """The members of a set or sorted set in Redis. It is a context manager that closes itself.
 
-    A member that the set has from the beginning to the end of the reading is read at least once.
+    A member that the set has from the beginning to the end of the reading is read at least once. That holds for a
+    reading that was interrupted and goes on later, too. If another set came in its place meanwhile, its number of
+    members differs, or it lacks members of the sample. If only some members were replaced by as many others, that may
+    go unnoticed, and some of the others are not read.
 
     Attributes:
         noun: ``member``.
@@ -116,6 +165,17 @@ class SetSource:
         """Return the run of the server, the key's type and the number of members."""
         return asdict(self._found)
 
+    def is_still(self, state: dict[str, Any], place: Any) -> bool:
+        """Return whether the set is as large as before, and has the members of the sample.
+
+        Raises:
+            ServerUnavailable: the server is away, or refuses a command.
+        """
+        sample = SetPlace(**place).sampled()
+        if state != self.state() or not sample:
+            return False
+        return drive(has_members(self._session, self._found.kind, self._key, sample), self._connector)
+
     def windows(self, place: Any, _: Callable[[str], None], /) -> Iterator[Window]:
         """Yield the members after a cursor. If the server is restarted meanwhile, all members are yielded once more.
 
@@ -123,23 +183,25 @@ class SetSource:
             UriFilterError: the set was deleted meanwhile.
             ServerUnavailable: the server is away, or refuses a command.
         """
-        if place == END:
+        reached = SetPlace(**place) if place else SetPlace()
+        if reached.cursor == END:
             return
         anew = ""
         with ThreadPoolExecutor(1, "urifilter-import") as thread:  # the next members are read while these are inserted
-            reading = thread.submit(self._read, str(place or "0"))
+            reading = thread.submit(self._read, reached.cursor)
             while True:
                 run, cursor, members = reading.result()
                 if run != self._found.run:
                     self._look_again()
-                    anew = "the set's server was restarted"
+                    anew, reached = "the set's server was restarted", SetPlace()
                     reading = thread.submit(self._read, "0")
                     continue
                 last = cursor == "0"
                 if not last:
                     reading = thread.submit(self._read, cursor)
                 if members or anew:
-                    yield Window(members, END if last else cursor, begun_anew=anew)
+                    reached = reached.after(members, END if last else cursor)
+                    yield Window(members, asdict(reached), begun_anew=anew)
                 anew = ""
                 if last:
                     break
@@ -164,3 +226,61 @@ class SetSource:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Peeked:
+    """A source whose first window is read at once, so that a wrong source is noticed before a filter is made for it.
+
+    Its windows from the beginning can be read once.
+
+    Attributes:
+        noun: the word for one item.
+        names: the texts that tell the source from others.
+        total: the source's total.
+        raw: whether an item may have any bytes.
+        first: the first window; None: there is none.
+        messages: the messages about parts that could not be read before the end of the first window.
+
+    Args:
+        source: the source.
+
+    Raises:
+        ValueError: the source has digests, and the first window has none.
+        UriFilterError: the source cannot be read.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.noun, self.names, self.total, self.raw = source.noun, source.names, source.total, source.raw
+        self.messages: list[str] = []
+        self._bad: Callable[[str], None] = self.messages.append
+        self._windows = source.windows(None, self._report)
+        self.first = next(self._windows, None)
+
+    def state(self) -> dict[str, Any] | None:
+        """Return the source's state."""
+        return self._source.state()
+
+    def is_still(self, state: dict[str, Any], place: Any) -> bool:
+        """Return whether the source shows no change."""
+        return self._source.is_still(state, place)
+
+    def windows(self, place: Any, bad: Callable[[str], None], /) -> Iterator[Window]:
+        """Yield the windows after a place; from the beginning, the first one is not read again."""
+        if place is not None:
+            yield from self._source.windows(place, bad)
+            return
+        for message in self.messages:
+            bad(message)
+        self._bad = bad
+        if self.first is not None:
+            yield self.first
+            yield from self._windows
+
+    def _report(self, message: str) -> None:
+        self._bad(message)
+
+    def close(self) -> None:
+        """End the reading."""
+        if isinstance(self._windows, Generator):
+            self._windows.close()

@@ -12,7 +12,7 @@ from urifilter_redis.errors import ArchiveError, ServerUnavailable
 if TYPE_CHECKING:
     from urifilter_redis.transport.embedded import EmbeddedServer
 
-__all__ = ["URL_VARIABLE", "Address", "Packed", "without_password"]
+__all__ = ["URL_VARIABLE", "Address", "Packed", "redis_cli", "without_password"]
 
 #: The environment's address of the server.
 URL_VARIABLE = "URIFILTER_REDIS_URL"
@@ -31,6 +31,22 @@ def without_password(url: str) -> str:
     user = f"{parts.username or ''}:***@" if "@" in parts.netloc else ""
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or "localhost"
     return f"{parts.scheme}://{user}{host}:{parts.port or 6379}/{database}"
+
+
+def redis_cli(shown: str) -> list[str]:
+    """Return redis-cli with its options for a server, without a user and password.
+
+    Args:
+        shown: the server's address as ``without_password`` returns it.
+
+    Example:
+        >>> redis_cli("redis://reader:***@localhost:6379/1")
+        ['redis-cli', '-u', 'redis://localhost:6379/1']
+    """
+    parts = urlsplit(shown)
+    if parts.scheme == "unix":
+        return ["redis-cli", "-s", parts.path, *(["-n", parts.query.removeprefix("db=")] if parts.query else [])]
+    return ["redis-cli", "-u", f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path or '/0'}"]
 
 
 def _without_secrets(url: str) -> str:
