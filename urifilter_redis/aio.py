@@ -76,7 +76,7 @@ class AsyncUriFilter(OpenedFilter):
 
     def __init__(self, connector: AsyncConnector, session: Session, unopened: PackedFilter | None = None) -> None:
         super().__init__(connector, session, unopened)
-        self._coalescers = PerLoop(lambda: Coalescer(session, self._drive), Coalescer.close)
+        self._coalescers = PerLoop(self._coalescer, Coalescer.close)
         if unopened is not None:
             self._coalesces = unopened.coalesce
 
@@ -279,12 +279,17 @@ class AsyncUriFilter(OpenedFilter):
         if retry is not None or not self._coalesces:
             return await self._ask(method, [uri], max_age, retry)
         self._check_open()
-        if self._unopened is None:
-            self._connector.check_loop()
+        coalescer = self._coalescers.get()
         batch = items.question(self._session, method, [uri], max_age)
         if not batch.open:  # the near cache knows it
             return method.result(batch)
-        return await self._coalescers.get().ask(method, batch)
+        return await coalescer.ask(method, batch)
+
+    def _coalescer(self) -> Coalescer:
+        """Make the coalescer of an event loop in which there can be connections."""
+        if self._unopened is None:
+            self._connector.check_loop()
+        return Coalescer(self._session, self._drive)
 
     async def insert(self, uri: object, *, max_age: int | None = None, retry: UriFilterError | None = None) -> bool:
         """Insert an item; return whether it is new.

@@ -50,13 +50,13 @@ class Coalescer:
         self._queues: dict[tuple[str, int], _Queue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def ask(self, method: Method[T], batch: Batch) -> T:
-        """Return a method's result for a batch of one item that was not asked before; raises as ``items.resolve``."""
+    def ask(self, method: Method[T], batch: Batch) -> Awaitable[T]:
+        """Await a method's result for a batch of one item that was not asked before; raises as ``items.resolve``."""
         key = batch.command, batch.max_age
         queue = self._queues.get(key) or self._queues.setdefault(key, _Queue(self._session, self._drive, self._start))
         if queue.is_free(batch.open[0].shard):
-            return await queue.alone(method, batch)
-        return await queue.together(method, batch)
+            return queue.alone(method, batch)
+        return queue.together(method, batch)
 
     async def again(self, batch: Batch, joint: Joint) -> None:
         """Get the answer of a batch whose item was sent in a joint, or raise the error of this attempt.

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.calls import Call
 
     MakesDigests: TypeAlias = Callable[[Sequence[object]], list[bytes]]
-    Work: TypeAlias = Callable[[], object]
 
 __all__ = [
     "WINDOW",
@@ -242,9 +241,7 @@ def _ask_window(
     near = batch.near
     requests = [_request(session, batch, call) for call in window]
     questions = () if near is None else [near.begin(call.digests or split(call.packed)) for call in window]
-    callers = None
-    if turn is not None:
-        callers = _Callers(turn, window, requests, functools.partial(_take_over, session, batch, window, requests))
+    callers = None if turn is None else _Callers(session, batch, window, requests, turn)
     try:
         yield from exchange(session, requests, callers)
     finally:
@@ -307,23 +304,26 @@ def _resume(session: Session, command: str, digests: list[bytes], retry: UriFilt
 class _Callers:
     """The callers of one window, in the terms of ``exchange``."""
 
-    __slots__ = ("_calls", "_requests", "_take_over", "_turn")
+    __slots__ = ("_asked", "_turn")
 
-    def __init__(self, turn: Turn, calls: Sequence[OpenCall], requests: Sequence[Request], take_over: Work) -> None:
-        self._turn, self._calls, self._requests, self._take_over = turn, calls, requests, take_over
+    def __init__(
+        self, session: Session, batch: Batch, window: Sequence[OpenCall], requests: Sequence[Request], turn: Turn
+    ) -> None:
+        self._asked, self._turn = (session, batch, window, requests), turn
 
     @property
     def began(self) -> float:
         return self._turn.began
 
     def leave(self, request: Request, before: float, error: UriFilterError) -> None:
-        call = self._calls[self._requests.index(request)]
+        _, _, window, requests = self._asked
+        call = window[requests.index(request)]
         call.sent = call.sent or request.sent
         if not self._turn.leave(call, before, error):
             request.error = error
 
     def repeat(self, waiting: Sequence[Request]) -> None:
-        self._take_over()
+        _take_over(*self._asked)
         self._turn.repeat({request.shard for request in waiting if request.shard is not None})
 
 
