@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
