@@ -29,7 +29,7 @@ def ask_window(
 
     A call for which a growing shard had no room stays open, and the shard's next slice is made.
     """
-    requests = [_request(session, batch, call) for call in window]
+    requests = list(map(functools.partial(_request, session, batch), window))
     callers = None if turn is None else _Callers(session, batch, window, requests, turn)
     try:
         yield from exchange(session, requests, callers)
