@@ -88,7 +88,8 @@ class _Hold(Generic[B]):
     def __enter__(self) -> None:
         owners, owner = self._owners, _owner()
         owners[self._batch] = owner  # in one step, because a batch that is retried may be in already
-        _limit(owners)
+        if len(owners) > KEPT:
+            _limit(owners)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.call_ids import CallKey
+    from urifilter_redis.protocol.config import Config
 
     MakesDigests: TypeAlias = Callable[[Sequence[object]], list[bytes]]
 
@@ -148,15 +149,12 @@ def batch_of(  # noqa: PLR0913 - likewise
         BadItem: some items cannot be filtered; the error has the indices of all of them.
         ValueError: ``retry`` is not of this call, or the command or ``max_age`` is not for this filter.
     """
-    check_question(session.config, command, max_age)
-    digester = digester or session.digester
+    config = session.config
+    check_question(config, command, max_age)
+    digests = (digester or session.digester)(objects if key is None else items_of(objects, key))
     if retry is not None:
-        return _resume(session, command, digester(items_of(objects, key)), retry, max_age or 0)
-    digests = digester(items_of(objects, key))
-    batch = _batch_of_digests(session, command, objects, digests, max_age or 0, key, call_key, near)
-    if call_key is not None and batch.writes:
-        batch.name_calls(call_key, session.ids.clock.now())
-    return batch
+        return _resume(session, command, digests, retry, max_age or 0)
+    return _batch(session, config, command, objects, digests, max_age or 0, key, call_key, near)
 
 
 def resolve(session: Session, batch: Batch, turn: Turn | None = None) -> Flow[Batch]:
@@ -193,8 +191,9 @@ def resolve(session: Session, batch: Batch, turn: Turn | None = None) -> Flow[Ba
 def joint_of(session: Session, singles: Sequence[Single]) -> Joint:
     """Make the joint of single calls of the same command and ``max_age``."""
     first = singles[0].batch
-    batch = _batch_of_digests(
+    batch = _batch(
         session,
+        session.config,
         first.command,
         [single.batch.items[0] for single in singles],
         [single.batch.packed for single in singles],
@@ -228,8 +227,9 @@ def ask_again(session: Session, joint: Joint, call: OpenCall) -> Flow[UriFilterE
     return None
 
 
-def _batch_of_digests(  # noqa: PLR0913, PLR0917 - likewise
+def _batch(  # noqa: PLR0913, PLR0917 - likewise
     session: Session,
+    config: Config,
     command: str,
     objects: Sequence[Any],
     digests: list[bytes],
@@ -239,9 +239,7 @@ def _batch_of_digests(  # noqa: PLR0913, PLR0917 - likewise
     near: NearCache | None = None,
 ) -> Batch:
     """Make a batch; under a call key its calls are cut in the same way however many slices are live."""
-    config = session.config
-
-    return Batch(
+    batch = Batch(
         command,
         objects,
         digests,
@@ -252,6 +250,9 @@ def _batch_of_digests(  # noqa: PLR0913, PLR0917 - likewise
         key=key,
         near=near,
     )
+    if call_key is not None and batch.writes:
+        batch.name_calls(call_key, session.ids.clock.now())
+    return batch
 
 
 def _size(session: Session, shard: int) -> int:

@@ -32,7 +32,7 @@ def ask_window(
     A call for which a growing shard had no room stays open, and the shard's next slice is made.
     """
     near = batch.near
-    requests = [_request(session, batch, call) for call in window]
+    requests = list(map(functools.partial(_request, session, batch), window))
     questions = () if near is None else [near.begin(call.digests or split(call.packed)) for call in window]
     callers = None if turn is None else _Callers(session, batch, window, requests, turn)
     try:
