@@ -26,8 +26,14 @@ MB = 1_000_000
 
 
 @pytest.fixture
+def server(any_server):
+    """Debian's Redis, empty; in the slow tests each kind of server."""
+    return any_server
+
+
+@pytest.fixture
 def admin(server):
-    """A client of each kind of server; its limit is taken away again."""
+    """A client of the server; its limit is taken away again."""
     with server.client() as client:
         yield client
         client.config_set("maxmemory", 0)

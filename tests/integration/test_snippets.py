@@ -9,8 +9,8 @@ import pytest
 from support.pages import LANGUAGES, PAGES, ROOT, Session, blocks_of
 from urifilter_redis.cli import main
 
-#: The pages that a newcomer reads first; all others are slow tests.
-QUICK = ("README.md", "docs/tutorial.md")
+#: The page whose snippets are no slow test; tests/packaging follows the tutorial, too.
+QUICK = ("README.md",)
 
 COMMENTS = ("not run", "needs", "in the background", "file", "run", "main command", "test command")
 
