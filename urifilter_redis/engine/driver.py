@@ -28,8 +28,9 @@ def perform_step(step: Step, sender: Sender | None) -> Any:
 def drive(
     flow: Flow[T],
     sender: Sender | None = None,
-    check: Callable[[], object] = lambda: None,
-    perform: Callable[[Step, Sender | None], Any] | None = None,
+    check: Callable[[], object] | None = None,
+    perform: Callable[[Step, Sender | None], Any] = perform_step,
+    step: Step | None = None,
 ) -> T:
     """Run a flow with blocking I/O; return its result, or raise its error.
 
@@ -37,14 +38,23 @@ def drive(
         flow: the flow to run.
         sender: sends commands to the server; None for a flow that sends none.
         check: called before each step; an exception from it is thrown into the flow.
-        perform: does each step in place of ``perform_step``, so that a test may count, delay or stop steps.
+        perform: does each step, so that a test may count, delay or stop steps.
+        step: the step that the flow has yielded; None: it has not begun.
     """
-    do = perform or perform_step
     try:
-        step = next(flow)
+        if step is None:
+            step = next(flow)
+        while True:
+            try:
+                if check is not None:
+                    check()
+                outcome = perform(step, sender)
+            except BaseException as error:  # noqa: BLE001 - the flow must hear of Ctrl-C too
+                step = flow.throw(error)
+            else:
+                step = flow.send(outcome)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
-    return _go_on(flow, step, lambda each: do(each, sender), check)
 
 
 class Begun(Generic[T]):
@@ -56,7 +66,7 @@ class Begun(Generic[T]):
         check: called before each step; an exception from it is thrown into the flow.
     """
 
-    def __init__(self, flow: Flow[T], sender: Beginner, check: Callable[[], object]) -> None:
+    def __init__(self, flow: Flow[T], sender: Beginner, check: Callable[[], object] | None) -> None:
         self._flow, self._sender, self._check = flow, sender, check
         self._reply: Reply | None = None
         self._sent = 0.0
@@ -66,7 +76,8 @@ class Begun(Generic[T]):
             self._step = step = next(flow)
             if isinstance(step, Send):
                 try:
-                    check()
+                    if check is not None:
+                        check()
                     self._reply = sender.begin(step.commands)
                     self._sent = time.monotonic()
                 except BaseException as error:
@@ -80,7 +91,7 @@ class Begun(Generic[T]):
         if self._step is None:
             return self._result  # type: ignore[no-any-return]
         try:
-            return _go_on(self._flow, self._step, self._perform, self._check)
+            return drive(self._flow, self._sender, self._check, self._perform, self._step)
         finally:
             self.leave()
 
@@ -90,24 +101,9 @@ class Begun(Generic[T]):
         if reply is not None:
             reply.leave()
 
-    def _perform(self, step: Step) -> Any:
+    def _perform(self, step: Step, sender: Sender | None) -> Any:
         reply, self._reply = self._reply, None
         if reply is None or not isinstance(step, Send):
-            return perform_step(step, self._sender)
+            return perform_step(step, sender)
         step.idle = time.monotonic() - self._sent
         return reply.finish()
-
-
-def _go_on(flow: Flow[T], step: Step, do: Callable[[Step], Any], check: Callable[[], object]) -> T:
-    """Run a flow from a step to its end."""
-    try:
-        while True:
-            try:
-                check()
-                outcome = do(step)
-            except BaseException as error:  # noqa: BLE001 - the flow must hear of Ctrl-C too
-                step = flow.throw(error)
-            else:
-                step = flow.send(outcome)
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]

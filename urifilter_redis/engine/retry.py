@@ -234,16 +234,23 @@ def _settle(session: Session, request: Request, outcome: Any, *, in_doubt: bool)
         in_doubt = _renew(session, request, outcome, in_doubt=in_doubt)
     elif verdict in {Verdict.REFUSED, Verdict.DIED}:
         in_doubt = request.call_id is not None and (in_doubt or verdict is Verdict.DIED)
-        request.error = error_of(outcome, session.where)
-        if isinstance(request.error, FilterNotFound):
-            request.error = session.not_found(text_of(outcome))
-        elif isinstance(request.error, ConfigMismatch | SliceLost):
-            session.clear_near()
-        if in_doubt:  # this attempt is refused, but an earlier one may have run, or may still run
-            why = "it may be half done" if verdict is Verdict.DIED else "a reply was lost, and asking again failed"
-            request.error = AnswerLost(f"{why}: {request.error}")
-    request.in_doubt = in_doubt
+        request.error = _refused(session, outcome, in_doubt=in_doubt, died=verdict is Verdict.DIED)
+    if request.numbered is not None:
+        request.numbered.in_doubt = in_doubt
     return verdict
+
+
+def _refused(session: Session, outcome: Any, *, in_doubt: bool, died: bool) -> UriFilterError:
+    """Return the error of a refused request; ``in_doubt``: an attempt may have run, or may still run."""
+    error = error_of(outcome, session.where)
+    if isinstance(error, FilterNotFound):
+        error = session.not_found(text_of(outcome))
+    elif isinstance(error, ConfigMismatch | SliceLost):
+        session.clear_near()
+    if not in_doubt:
+        return error
+    why = "it may be half done" if died else "a reply was lost, and asking again failed"
+    return AnswerLost(f"{why}: {error}")
 
 
 def _renew(session: Session, request: Request, outcome: Any, *, in_doubt: bool) -> bool:

@@ -64,7 +64,7 @@ class Session:
         ids: the call ids of this client.
         where: the beginning of error messages: it names the filter and the server, or the server alone.
         discreet: whether errors keep the archive's address to themselves, as their readers need not know it.
-        check: called before each step of the blocking client; an exception from it ends the flow.
+        check: called before each step of the blocking client; an exception from it ends the flow. None: nothing is.
         report: called with (done, total) during long work.
         forbidden: the commands that the scripts call and that this user may not run.
         restored: the result of the restore when the filter was opened; None: nothing was restored.
@@ -82,7 +82,7 @@ class Session:
     ids: CallIds = field(default_factory=CallIds)
     where: str = ""
     discreet: bool = False
-    check: Callable[[], object] = lambda: None
+    check: Callable[[], object] | None = None
     report: Callable[[int, int], object] = lambda *_: None
     forbidden: tuple[str, ...] = ()
     restored: Restored | None = None

@@ -20,12 +20,12 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from urifilter_redis.engine.steps import Timeouts
-from urifilter_redis.protocol.outcomes import Unsent
+from urifilter_redis.protocol.outcomes import Unanswered, Unsent
 from urifilter_redis.transport.addresses import Address, without_password
 from urifilter_redis.transport.lanes import Lane
 from urifilter_redis.transport.loops import PerLoop, lent, stays
 from urifilter_redis.transport.places import CONNECTIONS, Turn
-from urifilter_redis.transport.sending import Sending, send_async
+from urifilter_redis.transport.sending import Sending, packed, send_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -179,7 +179,10 @@ class Connector:
             sending.fail(_unsent(_revive(self._address) or error, reached=self._reached))
             return
         self._reached = True
-        sending.post()
+        try:
+            sending.connection.send_packed_command(packed(sending.commands))
+        except (RedisError, OSError) as error:
+            sending.fail(Unanswered(error))
 
     @property
     def lane(self) -> Lane:

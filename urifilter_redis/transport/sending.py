@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.transport.lanes import Lane
 
-__all__ = ["Sending", "send_async"]
+__all__ = ["Sending", "packed", "send_async"]
 
 # What redis-py raises for an error reply, and then closes the connection.
 _CLOSING = (AuthenticationError, BusyLoadingError)
@@ -29,27 +29,21 @@ class Sending:
         lane: the connections of which it takes one.
         turn: its turn among the callers that want a connection.
         connection: its connection; None: it has none.
+        commands: its commands.
     """
 
-    __slots__ = ("_commands", "_outcomes", "_whole", "connection", "lane", "turn")
+    __slots__ = ("_outcomes", "_whole", "commands", "connection", "lane", "turn")
 
     def __init__(self, lane: Lane, commands: Sequence[Arguments]) -> None:
         self.lane, self.turn = lane, Turn()
         self.connection: Any = None
-        self._commands = commands
+        self.commands = commands
         self._outcomes: list[Any] = []
         self._whole = False
 
     def fail(self, outcome: Unsent | Unanswered) -> None:
         """Give this outcome to each command that has none."""
-        self._outcomes += [outcome] * (len(self._commands) - len(self._outcomes))
-
-    def post(self) -> None:
-        """Send the commands; a connection that fails is broken off."""
-        try:
-            self.connection.send_packed_command(_pack(self._commands))
-        except (RedisError, OSError) as error:
-            self.fail(Unanswered(error))
+        self._outcomes += [outcome] * (len(self.commands) - len(self._outcomes))
 
     def receive(self) -> list[Any]:
         """Return one outcome a command. The connection is broken off unless all commands are answered."""
@@ -57,7 +51,7 @@ class Sending:
         if outcomes:  # nothing was sent
             return outcomes
         try:
-            for _ in self._commands:
+            for _ in self.commands:
                 try:
                     outcomes.append(self.connection.read_response(disable_decoding=True))
                 except ResponseError as refusal:
@@ -91,7 +85,8 @@ class Sending:
             self.lane.places.leave(self.turn)
 
 
-def _pack(commands: Sequence[Arguments]) -> list[bytes]:
+def packed(commands: Sequence[Arguments]) -> list[bytes]:
+    """Return the bytes of a pipeline, as a connection sends them."""
     # not by the connection, which looks at every argument before it calls the same function
     return [b"".join(map(pack_command, commands))]  # type: ignore[arg-type]  # its stub knows tuples of one element
 
@@ -104,7 +99,7 @@ async def send_async(connection: Any, commands: Sequence[Arguments]) -> tuple[li
     outcomes: list[Any] = []
     whole = True
     try:
-        await connection.send_packed_command(_pack(commands))
+        await connection.send_packed_command(packed(commands))
         for _ in commands:
             try:
                 outcomes.append(await connection.read_response(disable_decoding=True))
