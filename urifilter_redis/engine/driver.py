@@ -29,7 +29,7 @@ def drive(
     flow: Flow[T],
     sender: Sender | None = None,
     check: Callable[[], object] | None = None,
-    perform: Callable[[Step, Sender | None], Any] = perform_step,
+    perform: Callable[[Step, Sender | None], Any] | None = None,
     step: Step | None = None,
 ) -> T:
     """Run a flow with blocking I/O; return its result, or raise its error.
@@ -38,9 +38,10 @@ def drive(
         flow: the flow to run.
         sender: sends commands to the server; None for a flow that sends none.
         check: called before each step; an exception from it is thrown into the flow.
-        perform: does each step, so that a test may count, delay or stop steps.
+        perform: does each step in place of ``perform_step``, so that a test may count, delay or stop steps.
         step: the step that the flow has yielded; None: it has not begun.
     """
+    do = perform or perform_step
     try:
         if step is None:
             step = next(flow)
@@ -48,7 +49,7 @@ def drive(
             try:
                 if check is not None:
                     check()
-                outcome = perform(step, sender)
+                outcome = do(step, sender)
             except BaseException as error:  # noqa: BLE001 - the flow must hear of Ctrl-C too
                 step = flow.throw(error)
             else:
