@@ -26,7 +26,7 @@ TASKS = 16
 
 
 @pytest.fixture
-def crawl(redis70):
+def crawl(redis70, tmp_path):
     """Start an example that crawls a site; at the end it and its processes are killed if they still run."""
     started = []
 
@@ -34,7 +34,7 @@ def crawl(redis70):
         # its folder is on the path, as it is where a reader runs it
         environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(EXAMPLES), os.environ["PYTHONPATH"]))}
         command = [sys.executable, EXAMPLES / f"{name}.py", site.url, "--redis", redis70.url, *more]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": tmp_path}
         started.append(subprocess.Popen(command, env=environment, start_new_session=True, **pipes))
         return started[-1]
 

@@ -362,7 +362,7 @@ def test_hashes(redis70, hash_):
 
 def test_scripts_survive_flush_and_restart(make_server):
     """SCRIPT FLUSH, CLIENT KILL and a restart with its data: the same object goes on."""
-    server = make_server("redis70", appendonly="yes")
+    server = make_server("redis70", appendonly="yes", appendfsync="always")
     with UriFilter.create("news", redis=server.url, **PRECISE) as news, server.client() as admin:
         assert news.insert("a") is True
         admin.script_flush()

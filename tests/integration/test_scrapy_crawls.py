@@ -230,7 +230,7 @@ def test_redis_dies_and_comes_back(make_server, alone):
 @pytest.mark.slow
 def test_redis_is_away_at_the_beginning(make_server):
     """A crawl waits for its server."""
-    server = make_server(appendonly="yes")
+    server = make_server(appendonly="yes", appendfsync="always")
     server.kill()
     with Served(count=100) as site:
         crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(server, URIFILTER_TIMEOUT=0.5))
