@@ -134,10 +134,11 @@ def test_long_lines(tmp_path):
 
 
 def test_unreadable_file_among_others(tmp_path):
-    """A file that is not there, and a folder: told, the others are read, exit 2."""
+    """A file that is not there, a name that is too long, and a folder: told, the others are read, exit 2."""
     (tmp_path / "good").write_bytes(b"a\n")
-    out, err = cli.run("dedupe", tmp_path / "none", tmp_path, tmp_path / "good", code=2)
+    out, err = cli.run("dedupe", tmp_path / "none", tmp_path / ("x" * 300), tmp_path, tmp_path / "good", code=2)
     assert out == b"a\n"
+    assert f"{'x' * 300}: File name too long" in err
     assert f"{tmp_path / 'none'}: No such file or directory" in err
     assert f"{tmp_path}: Is a directory" in err
 
