@@ -144,8 +144,8 @@ class Joint:
     def give_up(self, error: BaseException) -> None:
         """Tell an error that ended the whole, and that may have come at any moment, to all callers without answers."""
         self.note()
-        lost = AnswerLost if self.batch.writes else ServerUnavailable
-        why = f"{self._session.where}: interrupted ({error!r}); ask again with retry= for the answers"
+        lost, how = (AnswerLost, " with retry= for the answers") if self.batch.writes else (ServerUnavailable, "")
+        why = f"{self._session.where}: interrupted ({error!r}); ask again{how}"
         for call in self.batch.open:
             sent = call.sent or call.in_doubt
             ended = error if isinstance(error, UriFilterError) and not sent else lost(why)
