@@ -124,12 +124,12 @@ class _Queue:
     async def alone(self, method: Method[T], batch: Batch) -> T:
         """Send a call at once, in the task of its caller."""
         self.busy, turn = True, _Turn(self)
-        with self._session.pending.hold(batch):
-            try:
+        try:
+            with self._session.pending.hold(batch):
                 await self._drive(items.resolve(self._session, batch, turn))
-            finally:
-                turn.end()
-            return method.result(batch)
+                return method.result(batch)
+        finally:
+            turn.end()
 
     async def together(self, method: Method[T], batch: Batch) -> T:
         """Wait until a call is sent with others, and answered.
