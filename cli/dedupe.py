@@ -71,10 +71,11 @@ def dedupe(
                     stream.drain()
                 finally:
                     _take_back(news, output.undelivered(), printer.doubtful, quiet=quiet)
+                if printer.doubtful:
+                    say(f"urifilter: {printer.doubt}")
                 raise
         except AnswerLost as failed:
-            doubtful = f"{counted(printer.doubtful, 'line')} may have been inserted, and not printed"
-            raise AnswerLost(f"{failed}; {doubtful}: `urifilter forget` makes them new again") from failed
+            raise AnswerLost(f"{failed}; {printer.doubt}") from failed
         finish(options, summary, _deduped(summary), news, quiet=quiet, to_stdout=False)
 
 
@@ -89,6 +90,12 @@ class _Printer:
         self._signals, self._output, self._summary = signals, output, summary
         self._stopped = False
         self.doubtful = 0
+
+    @property
+    def doubt(self) -> str:
+        """The text about the lines without an answer."""
+        lines = f"{counted(self.doubtful, 'line')} may have been inserted, and not printed"
+        return f"{lines}: `urifilter forget` makes them new again"
 
     def take(self, window: Window, ages: Answers) -> None:
         """Print the new lines of a window, given the age of each line."""

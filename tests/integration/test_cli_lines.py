@@ -199,6 +199,21 @@ def test_full_disk_and_lost_answers(server_, tmp_path):
     assert int(found[1].replace(",", "")) + int(doubtful[1].replace(",", "")) == 4000
 
 
+@pytest.mark.slow
+def test_ctrl_c_while_answers_are_lost(server_, tmp_path):
+    """A user who presses Ctrl-C while answers are lost is told of the lines that may have been inserted."""
+    with make() as news:
+        news.insert("load the script")
+    (tmp_path / "urls").write_bytes(joined(urls(10)))
+    with Proxy(server_.port, lambda _: Fault.CUT_AFTER) as proxy:
+        process = cli.start("dedupe", "--redis", proxy.url, "--filter", "precise", tmp_path / "urls")
+        wait_until(lambda: proxy.counts[Fault.CUT_AFTER], "nothing was sent")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (out, process.returncode) == (b"", 130)
+    assert b"10 lines may have been inserted, and not printed: `urifilter forget`" in err
+
+
 def test_file_size_limit(tmp_path):
     """A file that takes only a part: that part is remembered, the rest is new again."""
     make()
