@@ -61,19 +61,21 @@ def dedupe(
         printer = _Printer(signals, output, summary)
         stream = Stream(news, "insert", printer.take, max_age)
         try:
-            put_all(stream, files, summary, signals, quiet=quiet or sys.stdout.isatty())
-            with signals.allowed():
-                output.finish()
-        except (OSError, Interrupted):
-            printer.stop()
             try:
-                stream.drain()
-            finally:
-                _take_back(news, output.undelivered(), quiet=quiet)
-            raise
+                put_all(stream, files, summary, signals, quiet=quiet or sys.stdout.isatty())
+                with signals.allowed():
+                    output.finish()
+            except (OSError, Interrupted):
+                printer.stop()
+                try:
+                    stream.drain()
+                finally:
+                    _take_back(news, output.undelivered(), printer.doubtful, quiet=quiet)
+                if printer.doubtful:
+                    say(f"urifilter: {printer.doubt}")
+                raise
         except AnswerLost as failed:
-            doubtful = f"{counted(printer.doubtful, 'line')} may have been inserted, and not printed"
-            raise AnswerLost(f"{failed}; {doubtful}: `urifilter forget` makes them new again") from failed
+            raise AnswerLost(f"{failed}; {printer.doubt}") from failed
         finish(options, summary, _deduped(summary), news, quiet=quiet, to_stdout=False)
 
 
@@ -88,6 +90,12 @@ class _Printer:
         self._signals, self._output, self._summary = signals, output, summary
         self._stopped = False
         self.doubtful = 0
+
+    @property
+    def doubt(self) -> str:
+        """The text about the lines without an answer."""
+        lines = f"{counted(self.doubtful, 'line')} may have been inserted, and not printed"
+        return f"{lines}: `urifilter forget` makes them new again"
 
     def take(self, window: Window, ages: Answers) -> None:
         """Print the new lines of a window, given the age of each line."""
@@ -106,12 +114,15 @@ class _Printer:
         self._stopped = True
 
 
-def _take_back(news: StreamedFilter, items: list[bytes], *, quiet: bool) -> None:
-    """Forget the items of lines that were inserted and that the reader may not have got."""
+def _take_back(news: StreamedFilter, items: list[bytes], doubtful: int, *, quiet: bool) -> None:
+    """Forget the items of lines that were inserted and that the reader may not have got.
+
+    ``doubtful`` is the number of other lines, whose answers were lost: these may have been seen before.
+    """
     try:
         persist(news.forget, items)
     except UriFilterError as error:
-        text = f"{counted(len(items), 'line')} may not have been read, and could not be made new again"
+        text = f"{counted(len(items) + doubtful, 'line')} may not have been read, and could not be made new again"
         raise UriFilterError(f"{text}: {error}") from error
     if not quiet:
         verb = "is" if len(items) == 1 else "are"

@@ -268,8 +268,7 @@ class AsyncUriFilter(OpenedFilter):
         with self._session.pending.hold(batch):
             if isinstance(batch.joint, Joint):
                 await self._coalescers.get().again(batch, batch.joint)
-            else:
-                await self._drive(items.resolve(self._session, batch))
+            await self._drive(items.resolve(self._session, batch))
             return method.result(batch)
 
     async def _ask_singly(

@@ -59,65 +59,53 @@ class Coalescer:
         return queue.together(method, batch)
 
     async def again(self, batch: Batch, joint: Joint) -> None:
-        """Get the answer of a batch whose item was sent in a joint, or raise the error of this attempt.
+        """Get the answer of a batch whose item was sent in a joint, or raise the error of the call that has it.
 
-        The call is sent again as a whole, once at a time, whoever of its callers asks.
+        The call is sent again as a whole, once at a time, whoever of its callers asks. If it turns out that the item
+        was never sent, the batch leaves the joint without an answer.
         """
-        call, mine = joint.call_of(batch), _Flight()
-        flight = joint.flights.setdefault(call, mine)
-        if flight is mine:
-            self._start(self._repeat(joint, call, mine))
-        await self._landing(flight)
-        if batch.open:
-            text = f"{self._session.where}: another event loop asks for the same answer; ask again with retry="
-            raise told(flight.error or AnswerLost(text), batch)
+        call, mine = joint.call_of(batch), asyncio.get_running_loop().create_future()
+        landed = joint.flights.setdefault(call, mine)
+        if landed is mine:
+            self._start(self._repeat(joint, call), lambda: joint.land(mine))
+        await self._landing(landed)
+        if batch.joint is not None:
+            why = "interrupted" if landed.done() else "another event loop asks for the same answer"
+            error = joint.errors.get(call) if landed.done() else None
+            raise told(error or AnswerLost(f"{self._session.where}: {why}; ask again with retry="), batch)
 
     async def close(self) -> None:
-        """Wait until all single calls that wait are answered, or have failed."""
-        while waiting := [*self._tasks, *(each.told for queue in self._queues.values() for each in queue.unsent())]:
-            await asyncio.wait(waiting)
+        """Wait until all single calls are answered, or have failed."""
+        while self._tasks or any(queue.is_at_work for queue in self._queues.values()):  # noqa: ASYNC110
+            await asyncio.sleep(LOOK)
 
-    def _start(self, work: Any) -> None:
+    def _start(self, work: Any, ended: Callable[[], None]) -> None:
+        """Run a task of the client's own; ``ended`` is called after it, also if it is cancelled before it begins."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: ended())
 
-    async def _repeat(self, joint: Joint, call: OpenCall, flight: _Flight) -> None:
+    async def _repeat(self, joint: Joint, call: OpenCall) -> None:
         try:
-            flight.error = await self._drive(items.ask_again(self._session, joint, call))
+            await self._drive(items.ask_again(self._session, joint, call))
         except UriFilterError as error:
-            flight.error = error
-        finally:
-            flight.land(joint)
+            joint.errors[call] = error
 
-    async def _landing(self, flight: _Flight) -> None:
+    async def _landing(self, landed: asyncio.Future[None]) -> None:
         """Wait until a call is no longer under way; at most ``Timeouts.total`` if it is in another event loop."""
-        if flight.landed.get_loop() is asyncio.get_running_loop():
-            await asyncio.wait([flight.landed])
+        if landed.get_loop() is asyncio.get_running_loop():
+            await asyncio.wait([landed])
             return
         end = monotonic() + self._session.timeouts.total
-        while monotonic() < end and not flight.landed.done():  # noqa: ASYNC110 - of another loop
+        while monotonic() < end and not landed.done():  # noqa: ASYNC110 - of another loop
             await asyncio.sleep(LOOK)
-
-
-class _Flight:
-    """A mark that a task asks for the answers of calls; ``landed`` is done when it has ended."""
-
-    def __init__(self) -> None:
-        self.landed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.error: UriFilterError | None = None
-
-    def land(self, joint: Joint) -> None:
-        """Take the mark off."""
-        for call in [call for call, flight in list(joint.flights.items()) if flight is self]:
-            del joint.flights[call]
-        self.landed.set_result(None)
 
 
 class _Queue:
     """The single calls of one command and ``max_age``."""
 
-    def __init__(self, session: Session, drive: Drive, start: Callable[[Any], None]) -> None:
+    def __init__(self, session: Session, drive: Drive, start: Callable[[Any, Callable[[], None]], None]) -> None:
         self._session, self._drive, self._start = session, drive, start
         self._waiting: deque[Single] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -128,19 +116,20 @@ class _Queue:
         """Whether a call to a shard may be sent at once."""
         return not self.busy and shard not in self.held
 
-    def unsent(self) -> list[Single]:
-        """Return the calls that wait."""
-        return [single for single in self._waiting if single.waits]
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a call is under way; if not, none waits either."""
+        return self.busy or bool(self.held)
 
     async def alone(self, method: Method[T], batch: Batch) -> T:
         """Send a call at once, in the task of its caller."""
         self.busy, turn = True, _Turn(self)
-        with self._session.pending.hold(batch):
-            try:
+        try:
+            with self._session.pending.hold(batch):
                 await self._drive(items.resolve(self._session, batch, turn))
-            finally:
-                turn.end()
-            return method.result(batch)
+                return method.result(batch)
+        finally:
+            turn.end()
 
     async def together(self, method: Method[T], batch: Batch) -> T:
         """Wait until a call is sent with others, and answered.
@@ -171,7 +160,7 @@ class _Queue:
         now, total = monotonic(), self._session.timeouts.total
         self._timer = None
         text = f"{self._session.where}: not sent, because earlier calls have been under way for {total:g} s"
-        for single in self.unsent():
+        for single in [single for single in self._waiting if single.waits]:
             if single.began > now - total:
                 self._look_after(single.began + total - now)
                 break
@@ -179,28 +168,17 @@ class _Queue:
 
     def go_on(self) -> None:
         """Send what waits, if that can be sent now."""
-        if not self.busy and (joint := self._take()):
-            self.busy = True
-            self._start(self._run(joint))
+        if not self.busy and any(single.waits and single.shard not in self.held for single in self._waiting):
+            self.busy, turn = True, _Turn(self)
+            # ends after the callers that have their answers have asked on, so that all these go together
+            self._start(self._run(turn), turn.end)
 
-    async def _run(self, joint: Joint | None) -> None:
-        """Send joints, one after the other, until nothing waits or a call of one must be sent again."""
-        while joint is not None:
-            turn = _Turn(self, joint)
-            try:
-                await self._send(joint, turn)
-            except BaseException:
-                turn.end()
-                raise
-            if turn.held is not None:
-                break
-            await asyncio.sleep(0)  # the callers that have their answers ask on, and all these go together
-            joint = self._take()
-        turn.end()
-
-    async def _send(self, joint: Joint, turn: _Turn) -> None:
-        flight = _Flight()
-        joint.flights.update(dict.fromkeys(joint.batch.open, flight))
+    async def _run(self, turn: _Turn) -> None:
+        """Send the calls that wait, in a turn that was begun for them."""
+        joint = turn.joint = self._take()
+        if joint is None:
+            return
+        landed = joint.begin(asyncio.get_running_loop().create_future())
         try:
             await self._drive(items.ask_jointly(self._session, joint, turn))
         except BaseException as error:
@@ -208,7 +186,7 @@ class _Queue:
             if not isinstance(error, UriFilterError):
                 raise
         finally:
-            flight.land(joint)
+            joint.land(landed)
 
     def _take(self) -> Joint | None:
         """Take the calls that go together next, in their order; without those of cancelled callers."""
@@ -229,21 +207,26 @@ class _Turn:
     being restored does not keep the others waiting.
     """
 
-    __slots__ = ("_joint", "_queue", "began", "held")
+    __slots__ = ("_began", "_held", "_queue", "joint")
 
-    def __init__(self, queue: _Queue, joint: Joint | None = None) -> None:
-        self._queue, self._joint = queue, joint
-        self.began = monotonic() if joint is None else joint.began
-        self.held: set[int] | None = None
+    def __init__(self, queue: _Queue) -> None:
+        self._queue, self._began = queue, monotonic()
+        self._held: set[int] | None = None
+        self.joint: Joint | None = None  # which is taken as the turn's task begins
+
+    @property
+    def began(self) -> float:
+        """See ``joint.Turn``."""
+        return self._began if self.joint is None else self.joint.began
 
     def leave(self, call: OpenCall, before: float, error: UriFilterError) -> bool:
         """Tell an error to callers whose time is over; see ``joint.Turn``."""
-        return self._joint is None or self._joint.leave(call, before, error)
+        return self.joint is None or self.joint.leave(call, before, error)
 
     def repeat(self, shards: set[int]) -> None:
         """Go on with the calls to all other shards."""
-        if self._joint is not None:
-            self._joint.note()
+        if self.joint is not None:
+            self.joint.note()
         self._free(shards)
 
     def end(self) -> None:
@@ -252,10 +235,10 @@ class _Turn:
 
     def _free(self, held: set[int]) -> None:
         queue = self._queue
-        if self.held is None:
+        if self._held is None:
             queue.busy = False
         else:
-            queue.held -= self.held
-        self.held = held
+            queue.held -= self._held
+        self._held = held
         queue.held |= held
         queue.go_on()

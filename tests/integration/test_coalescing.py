@@ -483,6 +483,25 @@ def test_closing_sends_what_waits(any_server, monkeypatch):
     gated(any_server, monkeypatch, test)
 
 
+def test_closing_waits_for_a_call_that_was_sent_alone(server, monkeypatch):
+    """Its caller has the answer, and no connection is opened after the end."""
+    create(server)
+
+    async def test(news, gate):
+        alone = asyncio.create_task(news.insert("a"))
+        pipeline = await gate.pipeline()
+        closing = asyncio.create_task(news.close())
+        assert not (await asyncio.wait([closing], timeout=0.05))[0]
+        pipeline.go()
+        await closing
+        assert await alone is True
+        with UriFilter.open("news", redis=server.url) as other:
+            other.info()
+        assert len(server.client().client_list()) == 1
+
+    gated(server, monkeypatch, test)
+
+
 def test_closing_fails_what_cannot_be_sent(make_server):
     """Without a server nobody waits for ever; those that waited were certainly not sent."""
     server = make_server("redis70")
@@ -546,6 +565,76 @@ def test_the_own_task_is_cancelled(any_server, monkeypatch):
         assert await asyncio.gather(*again) == [True, True]
 
     gated(any_server, monkeypatch, test)
+
+
+def own_tasks(name: str) -> list[asyncio.Task]:
+    """Return the client's own tasks that run a method of this name."""
+    return [task for task in asyncio.all_tasks() if task.get_coro().__qualname__.endswith(name)]
+
+
+@pytest.mark.parametrize("passes", range(6))
+def test_an_own_task_is_cancelled_at_any_moment(server, monkeypatch, passes):
+    """Also before it begins and after its answers: nobody who waits hangs, and later calls are sent."""
+    create(server)
+
+    async def test(news, gate):
+        leader = asyncio.create_task(news.insert("leader"))
+        head = await gate.pipeline()
+        tasks = asked(news.insert, "a", "b")
+        await settle()
+        head.go()
+        gate.open()
+        while not own_tasks("._run"):
+            await asyncio.sleep(0)
+        for _ in range(passes):
+            await asyncio.sleep(0)
+        for own in own_tasks("._run"):
+            own.cancel()
+        ended = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+        errors = [each for each in ended if isinstance(each, UriFilterError)]
+        again = [await news.insert(*error.items, retry=error) for error in errors]
+        assert [each for each in [*ended, *again] if each not in errors] == [True, True]
+        assert await leader is await news.insert("later") is True
+
+    gated(server, monkeypatch, test)
+
+
+def test_an_own_task_that_asks_again_is_cancelled(server, monkeypatch):
+    """The caller that passed ``retry=`` hears AnswerLost, and can ask again."""
+    create(server)
+
+    async def test(news, gate):
+        tasks, pipeline = await behind(news, gate, "a", "b")
+        lost, _ = await all_lost(gate, tasks, pipeline)
+        again = asyncio.create_task(news.insert("a", retry=lost))
+        while not (own := own_tasks("._repeat")):
+            await asyncio.sleep(0)
+        own[0].cancel()
+        (error,) = await asyncio.wait_for(asyncio.gather(again, return_exceptions=True), 10)
+        assert (type(error), error.items) == (AnswerLost, ["a"])
+        gate.open()
+        assert await news.insert("a", retry=error) is True
+
+    gated(server, monkeypatch, test, timeouts=QUICK)
+
+
+def test_asked_again_while_the_first_attempt_is_under_way(server, monkeypatch):
+    """The caller waits for the end of that attempt; if it fails, the caller hears the error of its own call."""
+    create(server)
+
+    async def test(news, gate):
+        tasks, pipeline = await behind(news, gate, "a", "b")
+        tasks[0].cancel()
+        await settle()
+        (lost,) = news.unresolved
+        again = asyncio.create_task(news.insert("a", retry=lost))
+        mine, other = await all_lost(gate, [again, tasks[1]], pipeline)
+        assert [type(mine), mine.items, type(other), other.items] == [AnswerLost, ["a"], AnswerLost, ["b"]]
+        assert "gave up" in str(mine)
+        gate.open()
+        assert await news.insert("a", retry=mine) is await news.insert("b", retry=other) is True
+
+    gated(server, monkeypatch, test, timeouts=QUICK)
 
 
 def test_errors_of_the_filter(any_server):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from urifilter_redis.engine.methods import with_batch
 from urifilter_redis.errors import AnswerLost, ServerUnavailable, UriFilterError
@@ -93,12 +93,14 @@ class Joint:
     Attributes:
         batch: the batch of all items, in the order in which the callers asked.
         singles: the call of each caller, in the same order.
-        flights: the calls of scripts that are being asked, each with a mark of the task that does so.
+        flights: the calls of scripts that are under way, each with a future that is done when it is so no longer.
+        errors: the error of the last attempt of each call of a script that failed.
     """
 
     def __init__(self, session: Session, batch: Batch, singles: Sequence[Single]) -> None:
         self.batch, self.singles = batch, singles
-        self.flights: dict[OpenCall, Any] = {}
+        self.flights: dict[OpenCall, asyncio.Future[None]] = {}
+        self.errors: dict[OpenCall, UriFilterError] = {}
         self._session = session
         for single in singles:
             single.batch.joint = self
@@ -113,14 +115,27 @@ class Joint:
         position = next(n for n, single in enumerate(self.singles) if single.batch is batch)
         return next(call for call in self.batch.open if position in call.positions)
 
-    def note(self) -> None:
-        """Tell each caller the answer that has arrived for it."""
-        for single, answer in zip(self.singles, self.batch.answers, strict=True):
+    def begin(self, landed: asyncio.Future[None]) -> asyncio.Future[None]:
+        """Count all calls of scripts as under way until ``land``; return the future."""
+        self.flights.update(dict.fromkeys(self.batch.open, landed))
+        return landed
+
+    def land(self, landed: asyncio.Future[None]) -> None:
+        """End the time in which calls of scripts are under way."""
+        for call in [call for call, future in list(self.flights.items()) if future is landed]:
+            del self.flights[call]
+        landed.set_result(None)
+
+    def note(self, call: OpenCall | None = None) -> None:
+        """Tell each caller, or each of one call of a script, the answer that has arrived for it."""
+        for position in range(len(self.singles)) if call is None else call.positions:
+            single, answer = self.singles[position], self.batch.answers[position]
             if answer is not None and single.batch.open:
                 self._answer(single, answer)
 
     def fail(self, failed: Mapping[OpenCall, UriFilterError]) -> None:
         """Tell the callers of calls that failed the error of their own call."""
+        self.errors.update(failed)
         for call, error in failed.items():
             sent = call.sent or call.in_doubt
             for position in call.positions:
@@ -129,8 +144,8 @@ class Joint:
     def give_up(self, error: BaseException) -> None:
         """Tell an error that ended the whole, and that may have come at any moment, to all callers without answers."""
         self.note()
-        lost = AnswerLost if self.batch.writes else ServerUnavailable
-        why = f"{self._session.where}: interrupted ({error!r}); ask again with retry= for the answers"
+        lost, how = (AnswerLost, " with retry= for the answers") if self.batch.writes else (ServerUnavailable, "")
+        why = f"{self._session.where}: interrupted ({error!r}); ask again{how}"
         for call in self.batch.open:
             sent = call.sent or call.in_doubt
             ended = error if isinstance(error, UriFilterError) and not sent else lost(why)

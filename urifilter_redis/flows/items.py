@@ -217,14 +217,13 @@ def ask_jointly(session: Session, joint: Joint, turn: Turn) -> Flow[None]:
         yield from attend(session)
 
 
-def ask_again(session: Session, joint: Joint, call: OpenCall) -> Flow[UriFilterError | None]:
-    """Ask once more for the answers of one call of a joint; return the error if it failed again."""
-    while call in joint.batch.open:
+def ask_again(session: Session, joint: Joint, call: OpenCall) -> Flow[None]:
+    """Ask once more for the answers of one call of a joint; the joint has the error if it failed again."""
+    failed: dict[OpenCall, UriFilterError] = {}
+    while call in joint.batch.open and not failed:
         failed = yield from ask_window(session, joint.batch, [call])
-        joint.note()
-        if failed:
-            return failed[call]
-    return None
+    joint.note(call)
+    joint.errors.update(failed)
 
 
 def _batch(  # noqa: PLR0913, PLR0917 - likewise
