@@ -270,6 +270,28 @@ def test_dropped_after_the_middleware(redis70):
     run(redis70, test)
 
 
+def test_a_response_of_another_request(redis70):
+    """If a middleware changes a response's request, the page is done with those that are scraped at its time."""
+
+    async def test(crawler, dupefilter):
+        middleware, active = UriSpiderMiddleware.from_crawler(crawler), crawler.engine.scraper.slot.active
+        first, later = scrapy.Request("https://example.com/first"), scrapy.Request("https://example.com/later")
+
+        async def result():
+            yield scrapy.Request(A)
+
+        active.add(first)
+        response = Response(first.url, request=first.copy())
+        assert [each.url async for each in middleware.process_spider_output(response, result())] == [A]
+        assert await passed(middleware, scrapy.Request(A)) == []
+        active.clear()
+        active.add(later)
+        Judge.of(crawler).look()
+        assert [each.url for each in await passed(middleware, scrapy.Request(A))] == [A]
+
+    run(redis70, test)
+
+
 def test_judged_and_never_yielded(redis70):
     """Whoever stops reading a page's output in the middle leaves its other requests new."""
 

@@ -24,7 +24,6 @@ __all__ = [
     "in_progress",
     "is_closing",
     "is_onsite",
-    "is_scraped",
     "missing",
     "queued",
     "scraping",
@@ -33,7 +32,7 @@ __all__ = [
 
 #: The attributes of the engine that this module uses; those of the scraper's slot are there once the spider is open.
 _NEEDED = ("_slot.closing", "_slot.inprogress", "_slot.scheduler", "scraper.slot")
-_NEEDED_ONCE_OPEN = ("scraper.slot.active", "scraper.slot.is_idle")
+_NEEDED_ONCE_OPEN = ("scraper.slot.active",)
 
 
 def engine_of(crawler: Crawler) -> Any:
@@ -117,12 +116,6 @@ def scraping(crawler: Crawler) -> set[Request]:
     """Return the requests whose pages go through callbacks, spider middlewares and item pipelines."""
     slot = _scraper_slot(crawler)
     return set() if slot is None else slot.active
-
-
-def is_scraped(crawler: Crawler) -> bool:
-    """Whether no page is being scraped."""
-    slot = _scraper_slot(crawler)
-    return slot is None or slot.is_idle()
 
 
 def unfetched(crawler: Crawler) -> list[Request]:

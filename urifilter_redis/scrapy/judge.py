@@ -48,15 +48,15 @@ class Page:
 
     def __init__(self, crawler: Crawler, response: Response | None) -> None:
         self._crawler, self.tickets = crawler, set[int]()
-        self._request = None if response is None else response.request
-        self._known = self._request in engine.scraping(crawler)
+        self._requests: set[Request | None] = set()
+        if response is not None:  # a middleware may have given it another request than Scrapy's; then it is one of all
+            active = engine.scraping(crawler)
+            self._requests = {response.request} if response.request in active else set(active)
 
     @property
     def is_done(self) -> bool:
         """Whether no part of Scrapy has a request of the page on its way to the scheduler."""
-        if self._known:
-            return self._request not in engine.scraping(self._crawler)
-        return self._request is None or engine.is_scraped(self._crawler)
+        return self._requests.isdisjoint(engine.scraping(self._crawler))
 
 
 class Judge:
