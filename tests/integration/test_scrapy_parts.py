@@ -636,6 +636,9 @@ def test_settings(redis70):
         ({"URIFILTER_ON_ERROR": "wait"}, "URIFILTER_ON_ERROR is one of pause, pass, close"),
         ({"URIFILTER_KEY": "uri"}, "URIFILTER_KEY is fingerprint, url, or a function"),
         ({"URIFILTER_LAYOUT": "round"}, "layout is"),
+        ({"URIFILTER_CAPACITY": "many"}, "URIFILTER_CAPACITY is a whole number and not 'many'"),
+        ({"URIFILTER_NEAR_CACHE_SECONDS": "long"}, "URIFILTER_NEAR_CACHE_SECONDS is a number and not 'long'"),
+        ({"URIFILTER_TIMEOUT": "0"}, "URIFILTER_TIMEOUT is a number of seconds above 0 and not 0"),
         ({"URIFILTER_AGAIN_AFTER": "30d", "URIFILTER_SLICES": 3}, "leave out URIFILTER_SLICES"),
     ],
 )

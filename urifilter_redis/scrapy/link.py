@@ -100,6 +100,8 @@ class Link:
         Raises:
             UriFilterError: the filter cannot be opened.
         """
+        if self.away:
+            return
         try:
             await self._opened()
             await asyncio.to_thread(self._opened_now)
