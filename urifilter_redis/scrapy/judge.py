@@ -7,8 +7,7 @@ import itertools
 import logging
 from typing import TYPE_CHECKING, cast
 
-import scrapy
-from scrapy import signals
+from scrapy import __version__, signals
 from scrapy.exceptions import DontCloseSpider, NotSupported
 from scrapy.utils.request import referer_str
 
@@ -19,6 +18,7 @@ from urifilter_redis.scrapy.giving_back import GivingBack
 from urifilter_redis.scrapy.link import Answer, Link
 from urifilter_redis.scrapy.marks import META, Mark, items_of, mark_of
 from urifilter_redis.scrapy.options import Options
+from urifilter_redis.scrapy.page import Page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,37 +26,15 @@ if TYPE_CHECKING:
 
     from scrapy import Request
     from scrapy.crawler import Crawler
-    from scrapy.http import Response
 
     from urifilter_redis.scrapy.gathering import Gathering
 
-__all__ = ["Judge", "Page"]
+__all__ = ["Judge"]
 
 logger = logging.getLogger(__name__)
 
 #: The attribute of a crawler that has its judge.
 _ATTRIBUTE = "_urifilter_judge"
-
-
-class Page:
-    """The output of a page, or of ``start()``: the tickets of its requests that were answered "new".
-
-    Args:
-        crawler: the crawl.
-        response: the page; None for ``start()``.
-    """
-
-    def __init__(self, crawler: Crawler, response: Response | None) -> None:
-        self._crawler, self.tickets = crawler, set[int]()
-        self._requests: set[Request | None] = set()
-        if response is not None:  # a middleware may have given it another request than Scrapy's; then it is one of all
-            active = engine.scraping(crawler)
-            self._requests = {response.request} if response.request in active else set(active)
-
-    @property
-    def is_done(self) -> bool:
-        """Whether no part of Scrapy has a request of the page on its way to the scheduler."""
-        return self._requests.isdisjoint(engine.scraping(self._crawler))
 
 
 class Judge:
@@ -124,7 +102,7 @@ class Judge:
             ) from None
         if missing := engine.missing(self.crawler):
             raise NotSupported(
-                f"urifilter_redis.scrapy does not know Scrapy {scrapy.__version__}, whose engine has no "
+                f"urifilter_redis.scrapy does not know Scrapy {__version__}, whose engine has no "
                 f"{', '.join(missing)}: install Scrapy 2.13 to 2.19"
             )
         try:

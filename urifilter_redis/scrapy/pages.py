@@ -9,7 +9,8 @@ from scrapy import Request
 
 from urifilter_redis.scrapy import engine
 from urifilter_redis.scrapy.gathering import Gathering
-from urifilter_redis.scrapy.judge import Judge, Page
+from urifilter_redis.scrapy.judge import Judge
+from urifilter_redis.scrapy.page import Page
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
