@@ -7,7 +7,6 @@ and crawls them with each filter in turn, in processes of their own. It needs th
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 import statistics
 import subprocess
@@ -23,8 +22,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from support.servers import Server  # noqa: E402
 from support.site import Served  # noqa: E402
 
-from urifilter_redis import AsyncUriFilter  # noqa: E402
-
 PAGES, LINKS = 600, 100
 
 ALONE = {"DUPEFILTER_CLASS": "urifilter_redis.scrapy.UriDupeFilter"}
@@ -36,8 +33,6 @@ FILTERS = {
     "ours, with middleware": ADDON | {"URIFILTER_NEAR_CACHE": 0},
     "ours, with middleware and near cache": ADDON,
 }
-if "near_cache" not in inspect.signature(AsyncUriFilter.open).parameters:
-    del FILTERS["ours, with middleware and near cache"]
 
 
 def write_pages(folder: Path) -> None:

@@ -22,6 +22,11 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("scrapy") is None, reason="Scrapy is not installed: pip install '.[scrapy]'"
 )
+needs_scrapy_redis = pytest.mark.skipif(
+    importlib.util.find_spec("scrapy_redis") is None, reason="scrapy-redis is not installed"
+)
+
+IN_REDIS = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler"}
 
 
 def settings(server, **more):
@@ -41,8 +46,9 @@ def paths(site, status: int) -> set[str]:
 
 
 def wait_for(site, count: int) -> None:
+    """Wait until so many pages were fetched."""
     deadline = time.monotonic() + 60
-    while len(site.fetched()) < count:
+    while len(set(site.fetched())) < count:
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -76,11 +82,12 @@ def test_the_example(redis70, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_share_a_site(redis70):
+def test_two_processes_share_a_site(redis70, tmp_path):
     """Two crawls that begin at different pages fetch each page once together, and miss none."""
     with Served(delay=0.002) as site:
         starts = [site.url], [site.at("127.0.0.1", path) for path in sorted(paths(site, 200))[:20]]
-        crawls = [Crawl(*urls, domains=["127.0.0.1"], **settings(redis70)) for urls in starts]
+        more = {"domains": ["127.0.0.1"], "together": (str(tmp_path), 2)}
+        crawls = [Crawl(*urls, **more, **settings(redis70)) for urls in starts]
         stats = [each.stats() for each in crawls]
         check(site)
         assert all(each["response_received_count"] > 100 for each in stats)
@@ -168,18 +175,32 @@ def test_failed_pages_are_new_again(redis70):
 
 
 @pytest.mark.slow
-def test_a_spider_that_closes(redis70):
-    """Pages that were found and not fetched, as the spider closed, are fetched by the next one."""
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ({}, {}),
+        pytest.param(IN_REDIS, {}, marks=needs_scrapy_redis),
+        pytest.param(
+            IN_REDIS | {"SCHEDULER_PERSIST": True},
+            IN_REDIS | {"SCHEDULER_FLUSH_ON_START": True},
+            marks=needs_scrapy_redis,
+        ),
+    ],
+    ids=["in memory", "in Redis, deleted at the end", "in Redis, deleted at the start"],
+)
+def test_a_spider_that_closes(redis70, first, then):
+    """Pages that were found and not fetched, as the queue ended, are fetched by the next spider."""
     with Served(count=250, delay=0.01) as site:
-        crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(redis70))
+        first, then = (each | ({"REDIS_URL": redis70.url} if each else {}) for each in (first, then))
+        crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(redis70, **first))
         wait_for(site, 60)
         crawl.stop()
         assert crawl.stats()["finish_reason"] == "shutdown"
-        first = set(site.fetched())
+        before = set(site.fetched())
         urls = [site.at("127.0.0.1", each) for each in sorted(site.pages)]
-        Crawl(*urls, **settings(redis70)).stats()
+        Crawl(*urls, **settings(redis70, **then)).stats()
         check(site, stopped=True)
-        assert 60 <= len(first) < len(site.pages)
+        assert 60 <= len(before) < len(site.pages)
 
 
 @pytest.mark.slow
@@ -191,6 +212,16 @@ def test_an_endless_start(redis70):
         crawl.stop()
         crawl.stats()
         check(site)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "reason"), [(True, "shutdown"), (False, "enough")])
+def test_a_start_that_closes_the_spider(redis70, engine, reason):
+    """The crawl ends if ``start()`` itself stops the engine or closes the spider."""
+    with Served(count=20) as site:
+        urls = [site.url] * (1 + engine)
+        stats = Crawl(*urls, spider="StopsItself", domains=["127.0.0.1"], **settings(redis70)).stats()
+        assert stats["finish_reason"] == reason
 
 
 @pytest.mark.slow
@@ -268,20 +299,22 @@ def test_a_filter_that_is_dropped(redis70):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("scrapy_redis") is None, reason="scrapy-redis is not installed")
+@needs_scrapy_redis
 @pytest.mark.parametrize("persist", [False, True])
 def test_the_scheduler_of_scrapy_redis(redis70, persist):
-    """Two processes share a queue and a filter; the filter is there after the first has closed."""
-    queue = {
-        "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
-        "REDIS_URL": redis70.url,
-        "SCHEDULER_PERSIST": persist,
-    }
+    """Two processes share a queue and a filter; the filter is there after the first has closed.
+
+    Without SCHEDULER_PERSIST the first deletes the queue. Pages that the second had put there are new again.
+    """
+    queue = IN_REDIS | {"REDIS_URL": redis70.url, "SCHEDULER_PERSIST": persist}
     with Served(count=250, delay=0.005) as site:
         urls = site.url, site.at("127.0.0.1", "/part1/1.html")
         crawls = [Crawl(url, domains=["127.0.0.1"], **settings(redis70, **queue)) for url in urls]
         stats = [each.stats() for each in crawls]
-        check(site)
+        if not persist:
+            urls = [site.at("127.0.0.1", each) for each in sorted(site.pages.keys() - set(site.fetched()))]
+            Crawl(*urls, domains=["127.0.0.1"], **settings(redis70, **queue)).stats()
+        check(site, stopped=not persist)
         assert ("URIFILTER_CLEAR" in stats[0]["log"]) is not persist
         again = Crawl(site.url, domains=["127.0.0.1"], **settings(redis70, **queue)).stats()
         assert again["dupefilter/filtered"] == 1

@@ -18,15 +18,22 @@ scrapy = pytest.importorskip("scrapy", reason="Scrapy is not installed: pip inst
 from scrapy import signals  # noqa: E402
 from scrapy.core.scheduler import Scheduler  # noqa: E402
 from scrapy.core.scraper import Slot  # noqa: E402
-from scrapy.exceptions import IgnoreRequest  # noqa: E402
+from scrapy.exceptions import IgnoreRequest, NotSupported  # noqa: E402
 from scrapy.http import Response  # noqa: E402
 from scrapy.utils.defer import maybe_deferred_to_future  # noqa: E402
 from scrapy.utils.test import get_crawler  # noqa: E402
+from support.proxy import Fault, Proxy, never  # noqa: E402
 
 from urifilter_redis import ConfigMismatch, Timeouts, UriFilter  # noqa: E402
-from urifilter_redis.scrapy import UriDownloaderMiddleware, UriDupeFilter, UriSpiderMiddleware  # noqa: E402
+from urifilter_redis.scrapy import (  # noqa: E402
+    UriDownloaderMiddleware,
+    UriDupeFilter,
+    UriSpiderMiddleware,
+    engine,
+)
 from urifilter_redis.scrapy.gathering import MOST, Gathering  # noqa: E402
 from urifilter_redis.scrapy.judge import Judge  # noqa: E402
+from urifilter_redis.scrapy.link import Answer  # noqa: E402
 from urifilter_redis.scrapy.marks import META  # noqa: E402
 from urifilter_redis.scrapy.options import Options  # noqa: E402
 
@@ -263,6 +270,28 @@ def test_dropped_after_the_middleware(redis70):
     run(redis70, test)
 
 
+def test_a_response_of_another_request(redis70):
+    """If a middleware changes a response's request, the page is done with those that are scraped at its time."""
+
+    async def test(crawler, dupefilter):
+        middleware, active = UriSpiderMiddleware.from_crawler(crawler), crawler.engine.scraper.slot.active
+        first, later = scrapy.Request("https://example.com/first"), scrapy.Request("https://example.com/later")
+
+        async def result():
+            yield scrapy.Request(A)
+
+        active.add(first)
+        response = Response(first.url, request=first.copy())
+        assert [each.url async for each in middleware.process_spider_output(response, result())] == [A]
+        assert await passed(middleware, scrapy.Request(A)) == []
+        active.clear()
+        active.add(later)
+        Judge.of(crawler).look()
+        assert [each.url for each in await passed(middleware, scrapy.Request(A))] == [A]
+
+    run(redis70, test)
+
+
 def test_judged_and_never_yielded(redis70):
     """Whoever stops reading a page's output in the middle leaves its other requests new."""
 
@@ -347,6 +376,74 @@ def test_an_item_waits_for_nobody():
             gathering.close()
 
     assert asyncio.run(main()) == [{"an": "item"}]
+
+
+def test_cancelled_as_it_asks(make_server):
+    """Ctrl-C cancels ``start()``; items that the filter inserts then are given back as the crawl closes."""
+    server = make_server()
+
+    async def start():
+        yield scrapy.Request(B)
+
+    async def main():
+        crawler = crawler_of(server)
+        async with opened(crawler) as dupefilter:
+            middleware = UriSpiderMiddleware.from_crawler(crawler)
+            (first,) = await passed(middleware, scrapy.Request(A))  # the server has the script from here
+            assert not dupefilter.request_seen(first)
+            server.suspend()
+            reading = asyncio.ensure_future(anext(middleware.process_start(start())))
+            while not Judge.of(crawler)._asking:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)  # it is sent
+            reading.cancel()
+            await asyncio.wait([reading])
+            server.resume()
+        return [Judge.of(crawler).item(scrapy.Request(each)) for each in (A, B)]
+
+    assert seen(server, *asyncio.run(main())) == [True, False]
+
+
+def test_a_start_that_goes_on_as_the_spider_closes(redis70):
+    """Requests that reach the scheduler too late to be fetched stay new."""
+
+    async def main():
+        crawler = crawler_of(redis70)
+        async with opened(crawler) as dupefilter:
+            assert not dupefilter.request_seen(scrapy.Request(A))
+            closing = asyncio.ensure_future(maybe_deferred_to_future(dupefilter.close("finished")))
+            await asyncio.sleep(0)
+            assert not dupefilter.request_seen(scrapy.Request(B))
+            await closing
+            assert not dupefilter.request_seen(scrapy.Request(C))
+        return [Judge.of(crawler).item(scrapy.Request(each)) for each in (A, B, C)]
+
+    assert seen(redis70, *asyncio.run(main())) == [True, False, False]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_doubt_as_the_crawl_closes(redis70, alone):
+    """A request whose answer was lost, and that waits in memory as the spider closes, is new again."""
+    with Proxy(redis70.port) as proxy:
+
+        async def main():
+            crawler = crawler_of(redis70, URIFILTER_REDIS_URL=proxy.url, URIFILTER_TIMEOUT=0.5)
+            async with opened(crawler) as dupefilter:
+                if not alone:
+                    UriDownloaderMiddleware(crawler)
+                assert not dupefilter.request_seen(scrapy.Request(A))
+                proxy.plan = lambda _: Fault.CUT_AFTER
+                lost = scrapy.Request(B)
+                assert dupefilter.request_seen(lost) is alone
+                proxy.plan = never
+                crawler.engine._slot.scheduler = SimpleNamespace(mqs=SimpleNamespace(pop=iter([lost, None]).__next__))
+                if alone:
+                    crawler.engine._slot.scheduler = None
+            return [Judge.of(crawler).item(scrapy.Request(each)) for each in (A, B)]
+
+        items = asyncio.run(main())
+    assert seen(redis70, *items) == [True, False]
 
 
 def redirected(request, url):
@@ -485,6 +582,36 @@ def test_redis_is_away_pass(make_server):
     run(server, test, URIFILTER_ON_ERROR="pass", URIFILTER_TIMEOUT=0.3)
 
 
+def test_redis_leaves_as_a_late_question_is_asked(redis70):
+    """With "pass" a page whose own address was not recorded gives back the addresses before it, and not its own."""
+
+    async def test(crawler, dupefilter):
+        downloads = UriDownloaderMiddleware(crawler)
+        judge = Judge.of(crawler)
+        judge.give_back(["another"])
+        late = scrapy.Request(A)
+        assert not dupefilter.request_seen(late)  # its answer would not be true any more
+        judge.link.insert = lambda items: asyncio.sleep(0, [Answer.PASS for _ in items])
+        await downloads.process_request(late)
+        return late.meta[META]["items"]
+
+    assert run(redis70, test, URIFILTER_ON_ERROR="pass") == []
+
+
+@pytest.mark.parametrize("name", ["_slot", "_slot.inprogress", "scraper.slot.active"])
+def test_a_scrapy_that_is_too_new(redis70, name):
+    """The crawl does not begin if a later Scrapy has another name for something that is needed."""
+    crawler = crawler_of(redis70)
+    *path, last = name.split(".")
+    holder = crawler.engine
+    for each in path:
+        holder = getattr(holder, each)
+    delattr(holder, last)
+    with pytest.raises(NotSupported, match=f"whose engine has no .*{name}.*: install Scrapy 2.13 to"):
+        asyncio.run(Judge.of(crawler).open())
+    assert not engine.is_closing(crawler)
+
+
 def test_settings(redis70):
     """Settings of the command line are text; they become the filter's."""
     crawler = crawler_of(
@@ -509,6 +636,9 @@ def test_settings(redis70):
         ({"URIFILTER_ON_ERROR": "wait"}, "URIFILTER_ON_ERROR is one of pause, pass, close"),
         ({"URIFILTER_KEY": "uri"}, "URIFILTER_KEY is fingerprint, url, or a function"),
         ({"URIFILTER_LAYOUT": "round"}, "layout is"),
+        ({"URIFILTER_CAPACITY": "many"}, "URIFILTER_CAPACITY is a whole number and not 'many'"),
+        ({"URIFILTER_NEAR_CACHE_SECONDS": "long"}, "URIFILTER_NEAR_CACHE_SECONDS is a number and not 'long'"),
+        ({"URIFILTER_TIMEOUT": "0"}, "URIFILTER_TIMEOUT is a number of seconds above 0 and not 0"),
         ({"URIFILTER_AGAIN_AFTER": "30d", "URIFILTER_SLICES": 3}, "leave out URIFILTER_SLICES"),
     ],
 )

@@ -1,13 +1,15 @@
 """A crawl by Scrapy in a process of its own: ``python scrapy_crawl.py JSON`` prints its stats as JSON.
 
-The JSON has ``url``, the addresses to start from; ``settings``, of Scrapy; and ``domains`` and ``spider``, one of those
-below, for the spider.
+The JSON has ``url``, the addresses to start from; ``settings``, of Scrapy; ``domains`` and ``spider``, one of those
+below, for the spider; and ``together``: a folder, and the number of crawls that have to be there before each begins.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -18,8 +20,8 @@ ADDON = {"urifilter_redis.scrapy.UriFilterAddon": 100}
 class Crawl:
     """A crawl that runs; ``stats`` waits for its end."""
 
-    def __init__(self, *urls: str, spider: str = "Follow", domains=(), **settings) -> None:
-        given = {"url": urls, "spider": spider, "domains": domains, "settings": settings}
+    def __init__(self, *urls: str, spider: str = "Follow", domains=(), together=None, **settings) -> None:
+        given = {"url": urls, "spider": spider, "domains": domains, "together": together, "settings": settings}
         self._process = subprocess.Popen(
             [sys.executable, __file__, json.dumps(given)],
             stdout=subprocess.PIPE,
@@ -50,8 +52,15 @@ def main() -> None:  # noqa: C901 - classes that need Scrapy, which may be missi
     import scrapy
     from scrapy.crawler import CrawlerProcess
     from scrapy.exceptions import IgnoreRequest
+    from scrapy.utils.defer import maybe_deferred_to_future
 
     given = json.loads(sys.argv[1])
+
+    async def together(folder, count):
+        """Wait until as many crawls have begun."""
+        await asyncio.to_thread(pathlib.Path(folder, str(os.getpid())).touch)
+        while len(os.listdir(folder)) < count:
+            await asyncio.sleep(0.01)
 
     class Follow(scrapy.Spider):
         """Follows all links."""
@@ -59,6 +68,8 @@ def main() -> None:  # noqa: C901 - classes that need Scrapy, which may be missi
         name, allowed_domains = "follow", given["domains"]
 
         async def start(self):
+            if given["together"] is not None:
+                await together(*given["together"])
             for url in given["url"]:
                 yield scrapy.Request(url)
 
@@ -82,11 +93,24 @@ def main() -> None:  # noqa: C901 - classes that need Scrapy, which may be missi
         name = "endless"
 
         async def start(self):
-            import asyncio
-
             for url in given["url"]:
                 yield scrapy.Request(url)
             await asyncio.sleep(1000)
+
+    class StopsItself(Follow):
+        """Stops the engine in its start(), or closes the spider."""
+
+        name = "stops_itself"
+
+        async def start(self):
+            engine = self.crawler.engine
+            yield scrapy.Request(given["url"][0])
+            if hasattr(engine, "stop_async"):
+                await (engine.stop_async() if given["url"][1:] else engine.close_spider_async(reason="enough"))
+            else:
+                await maybe_deferred_to_future(
+                    engine.stop() if given["url"][1:] else engine.close_spider(self, "enough")
+                )
 
     class Drop:
         """A spider middleware nearest to the engine that drops some requests."""

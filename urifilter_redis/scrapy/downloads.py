@@ -100,7 +100,8 @@ class UriDownloaderMiddleware:
             engine.crawl(self._crawler, request)
             raise IgnoreRequest("Redis is away, and the spider closes")
         if answer is Answer.PASS:  # once, and not for copies
-            request.meta[META] = Mark(of=mark["of"], url=mark["url"], items=mark["items"])
+            now = cast("Mark", request.meta[META])
+            request.meta[META] = Mark(of=now["of"], url=now["url"], items=now["items"])
         self._begin(request)
 
     def _begin(self, request: Request) -> None:

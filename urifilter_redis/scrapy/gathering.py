@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
@@ -10,13 +11,16 @@ from scrapy import Request
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-__all__ = ["MOST", "WAIT", "Gathering"]
+__all__ = ["MOST", "READING", "WAIT", "Gathering"]
 
 #: The most objects of a batch.
 MOST = 500
 
 #: Seconds from the first request of a batch to its end.
 WAIT = 0.05
+
+#: The gathering whose source makes the present call; None outside of sources.
+READING: ContextVar[Gathering | None] = ContextVar("READING", default=None)
 
 
 class Gathering:
@@ -57,6 +61,7 @@ class Gathering:
             self._due.cancel()
 
     async def _read(self, source: AsyncIterator[Any]) -> None:
+        READING.set(self)
         try:
             async for each in source:
                 self._found.append(each)

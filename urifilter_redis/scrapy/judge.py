@@ -7,18 +7,18 @@ import itertools
 import logging
 from typing import TYPE_CHECKING, cast
 
-from scrapy import signals
-from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
+from scrapy import __version__, signals
 from scrapy.exceptions import DontCloseSpider, NotSupported
 from scrapy.utils.request import referer_str
 
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.scrapy import engine
-from urifilter_redis.scrapy.gathering import MOST
+from urifilter_redis.scrapy.gathering import MOST, READING
 from urifilter_redis.scrapy.giving_back import GivingBack
 from urifilter_redis.scrapy.link import Answer, Link
 from urifilter_redis.scrapy.marks import META, Mark, items_of, mark_of
 from urifilter_redis.scrapy.options import Options
+from urifilter_redis.scrapy.page import Page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,35 +26,15 @@ if TYPE_CHECKING:
 
     from scrapy import Request
     from scrapy.crawler import Crawler
-    from scrapy.http import Response
 
-__all__ = ["Judge", "Page"]
+    from urifilter_redis.scrapy.gathering import Gathering
+
+__all__ = ["Judge"]
 
 logger = logging.getLogger(__name__)
 
 #: The attribute of a crawler that has its judge.
 _ATTRIBUTE = "_urifilter_judge"
-
-
-class Page:
-    """The output of a page, or of ``start()``: the tickets of its requests that were answered "new".
-
-    Args:
-        crawler: the crawl.
-        response: the page; None for ``start()``.
-    """
-
-    def __init__(self, crawler: Crawler, response: Response | None) -> None:
-        self._crawler, self.tickets = crawler, set[int]()
-        self._request = None if response is None else response.request
-        self._known = self._request in engine.scraping(crawler)
-
-    @property
-    def is_done(self) -> bool:
-        """Whether no part of Scrapy has a request of the page on its way to the scheduler."""
-        if self._known:
-            return self._request not in engine.scraping(self._crawler)
-        return self._request is None or engine.is_scraped(self._crawler)
 
 
 class Judge:
@@ -81,6 +61,8 @@ class Judge:
         self.returns = GivingBack(self.link, self.stats)
         #: The components of this crawl. The downloader middleware asks about requests that went on without an answer.
         self.has_dupefilter = self.has_pages = self.has_downloads = False
+        #: The reader of ``start()``.
+        self.start: Gathering | None = None
         #: Called by ``look``.
         self.looks: list[Callable[[], object]] = []
         self._ledger: dict[int, list[str | bytes]] = {}
@@ -88,6 +70,7 @@ class Judge:
         self._ended: list[Page] = []
         self._held: dict[Request, None] = {}
         self._release: asyncio.Task[None] | None = None
+        self._asking: set[asyncio.Task[list[Answer]]] = set()
         self._log_next, self._closed = True, False
         crawler.signals.connect(self._open_at_last, signals.spider_opened)
         crawler.signals.connect(self._idle, signals.spider_idle)
@@ -108,13 +91,20 @@ class Judge:
         """Open the filter, or make it.
 
         Raises:
-            NotSupported: Scrapy does not run in asyncio's event loop.
+            NotSupported: Scrapy does not run in asyncio's event loop, or is a version that is too new.
             UriFilterError: the filter cannot be opened.
         """
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            raise NotSupported("urifilter_redis.scrapy needs Scrapy's asyncio reactor: leave TWISTED_REACTOR") from None
+            raise NotSupported(
+                "urifilter_redis.scrapy needs Scrapy's asyncio reactor: remove TWISTED_REACTOR"
+            ) from None
+        if missing := engine.missing(self.crawler):
+            raise NotSupported(
+                f"urifilter_redis.scrapy does not know Scrapy {__version__}, whose engine has no "
+                f"{', '.join(missing)}: install Scrapy 2.13 to 2.19"
+            )
         try:
             await self.link.open()
         except UriFilterError:
@@ -124,26 +114,38 @@ class Judge:
     async def judge(self, requests: Sequence[Request], page: Page) -> list[bool]:
         """Ask about requests at once; return whether each was seen, and mark the others."""
         seen = [False] * len(requests)
-        asked = [n for n, each in enumerate(requests) if not each.dont_filter and not self._is_offsite(each)]
+        asked = {
+            n: self.item(each)
+            for n, each in enumerate(requests)
+            if not each.dont_filter and engine.is_onsite(self.crawler, each)
+        }
         if not asked or self._closed:
             return seen
+        task = asyncio.ensure_future(self._answers([(requests[n], item) for n, item in asked.items()], page))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+        # Ctrl-C cancels start(). The call goes on then, because it may have inserted, and close() gives that back.
+        for n, answer in zip(asked, await asyncio.shield(task), strict=True):
+            seen[n] = answer is Answer.SEEN
+        return seen
+
+    async def _answers(self, asked: Sequence[tuple[Request, str | bytes]], page: Page) -> list[Answer]:
         if not self.link.away:
             await self.returns.settle()
-        items = [self.item(requests[n]) for n in asked]
-        answers = await self.link.insert(items)
-        self.stats.inc_value("urifilter/asked", len(items))
-        for n, item, answer in zip(asked, items, answers, strict=True):
-            if answer is Answer.SEEN:
-                seen[n] = True
-            else:
-                self._mark(requests[n], [item], answer, page)
-        return seen
+        answers = await self.link.insert([item for _, item in asked])
+        self.stats.inc_value("urifilter/asked", len(asked))
+        for (request, item), answer in zip(asked, answers, strict=True):
+            if answer is not Answer.SEEN:
+                self._mark(request, [item], answer, page)
+        return answers
 
     def is_seen(self, request: Request) -> bool:
         """Whether the scheduler has to drop a request; the dupefilter's question."""
         fingerprint = self.fingerprint(request)
         mark = mark_of(request, fingerprint)
         if mark is not None and ("later" in mark or self.take(request)):
+            return False
+        if self._closed:  # start() may go on until the engine stops it
             return False
         item, earlier = self.item(request), items_of(request, fingerprint)
         if self.returns.is_done:
@@ -223,7 +225,9 @@ class Judge:
         return request in self._held
 
     def clear(self) -> None:
-        """Empty the filter, if ``URIFILTER_CLEAR`` allows it; otherwise warn.
+        """Empty the filter, if ``URIFILTER_CLEAR`` allows it; otherwise warn, and give back what the queue has.
+
+        The scheduler of scrapy-redis empties its queue after this.
 
         Raises:
             UriFilterError: the server is away.
@@ -233,6 +237,7 @@ class Judge:
                 "Filter %r is kept, because other crawls may share it; set URIFILTER_CLEAR to empty it at each clear()",
                 self.options.name,
             )
+            self._give_back_requests(engine.queued(self.crawler))
             return
         self._ledger.clear()
         self.link.drop()
@@ -242,17 +247,20 @@ class Judge:
         if self._closed:
             return
         self._closed = True
+        self.link.last_calls()
         if self._release is not None:
             self._release.cancel()
+        if self.start is not None and self.start is not READING.get():  # start() may have closed the spider itself
+            self.start.close()
+        if self._asking:
+            await asyncio.wait(self._asking)
         self.look()
         for items in self._ledger.values():
             self.give_back(items)
         self._ledger.clear()
-        for request in engine.unfetched(self.crawler):
-            mark = cast("Mark | None", request.meta.get(META))
-            if mark is None or "later" not in mark:
-                self.give_back(items_of(request, self.fingerprint(request)))
-        self.link.last_calls()
+        unfetched = engine.unfetched(self.crawler)
+        self._give_back_requests(unfetched)
+        await self._resolve_doubts([*unfetched, *self._held])
         await self.returns.finish()
         await self.link.close()
 
@@ -265,14 +273,17 @@ class Judge:
         """Return the item of a request."""
         return self.fingerprint(request) if self.options.key is None else self.options.key(request)
 
-    def _is_offsite(self, request: Request) -> bool:
-        """Whether Scrapy will drop a request because it leads to a site that is not the spider's."""
-        if engine.engine_of(self.crawler) is None or self.crawler.spider is None:
-            return False
-        offsite = self.crawler.get_downloader_middleware(OffsiteMiddleware)
-        if offsite is None or request.meta.get("allow_offsite"):
-            return False
-        return not offsite.should_follow(request, self.crawler.spider)
+    def _give_back_requests(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            mark = cast("Mark | None", request.meta.get(META))
+            if mark is None or "later" not in mark:
+                self.give_back(items_of(request, self.fingerprint(request)))
+
+    async def _resolve_doubts(self, requests: Sequence[Request]) -> None:
+        """Give back the items of requests that the filter may have inserted, if it has."""
+        items = {each: None for each in map(self.item, requests) if each in self.link.doubts}
+        answers = await self.link.insert(list(items))
+        self.give_back([item for item, answer in zip(items, answers, strict=True) if answer is Answer.NEW])
 
     def _mark(self, request: Request, items: list[str | bytes], answer: Answer, page: Page | None = None) -> None:
         mark = Mark(of=self.fingerprint(request), url=request.url, items=items)
@@ -314,7 +325,7 @@ class Judge:
             return
         try:
             await self.open()
-        except UriFilterError as error:
+        except (NotSupported, UriFilterError) as error:
             logger.error("The filter cannot be opened: %s", error)  # noqa: TRY400 - the message says it all
             engine.close_spider(self.crawler, "urifilter_error")
 

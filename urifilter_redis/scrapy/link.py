@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import enum
 import functools
-import inspect
 import logging
 import secrets
 import time
@@ -83,7 +82,8 @@ class Link:
         self._blocking: UriFilter | None = None
         self._opening = asyncio.Lock()
         self._left: list[AsyncUriFilter | None] = []
-        self._doubts: dict[str | bytes, UriFilterError] = {}
+        #: The items that the filter may have, by the error that came in place of the answer.
+        self.doubts: dict[str | bytes, UriFilterError] = {}
         self._watch: asyncio.Task[None] | None = None
         self._last = False
         #: Distinguishes this crawl's doubts from those in a queue that another process has left.
@@ -100,6 +100,8 @@ class Link:
         Raises:
             UriFilterError: the filter cannot be opened.
         """
+        if self.away:
+            return
         try:
             await self._opened()
             await asyncio.to_thread(self._opened_now)
@@ -110,7 +112,7 @@ class Link:
 
     async def insert(self, items: Sequence[str | bytes]) -> list[Answer]:
         """Insert items; return an answer each. While Redis is away, wait or not as ``URIFILTER_ON_ERROR`` says."""
-        told = {item: await self._resolve(item) for item in set(items) & self._doubts.keys()}
+        told = {item: await self._resolve(item) for item in set(items) & self.doubts.keys()}
         asked = [item for item in items if item not in told]
         if not asked:  # an item that is there twice is new once
             return [told.pop(item, Answer.SEEN) for item in items]
@@ -122,7 +124,7 @@ class Link:
 
     def insert_now(self, item: str | bytes) -> Answer:
         """Insert an item and wait for the answer. While Redis is away, the answer is neither NEW nor SEEN."""
-        if self.away or item in self._doubts:
+        if self.away or item in self.doubts:
             return self._unasked
         try:
             is_new = self._opened_now().insert(item)
@@ -130,7 +132,7 @@ class Link:
             self._note(error)
             if not isinstance(error, AnswerLost) or self._options.on_error == "pass":
                 return self._unasked
-            self._doubts[item] = error
+            self.doubts[item] = error
             return Answer.DOUBT
         self._stats.inc_value("urifilter/calls")
         return Answer.NEW if is_new else Answer.SEEN
@@ -177,7 +179,7 @@ class Link:
         async def ask(lost: UriFilterError | None) -> list[bool]:
             return [await asyncio.to_thread(self._opened_now().insert, item, retry=lost)]
 
-        doubt = self._doubts.pop(item)
+        doubt = self.doubts.pop(item)
         (answer,), error = await self._call(ask, 1, doubt)
         return self._settled(answer, error)
 
@@ -241,6 +243,7 @@ class Link:
         while True:
             try:
                 await (await self._opened()).inserted()
+                await asyncio.to_thread(self._opened_now)  # so that the reactor need not wait for it
             except _AWAY:
                 await asyncio.sleep(PAUSE)
             except UriFilterError:
@@ -259,8 +262,7 @@ class Link:
 
     async def _open_or_create(self) -> AsyncUriFilter:
         options = self._options
-        taken = inspect.signature(AsyncUriFilter.open).parameters
-        where = options.where | {name: value for name, value in options.cache.items() if name in taken}
+        where = options.where | options.cache
         if not options.filter:
             with contextlib.suppress(FilterNotFound):
                 return await AsyncUriFilter.open(options.name, **where)

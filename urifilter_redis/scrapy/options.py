@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -96,19 +97,34 @@ class Options:
 def _where(settings: BaseSettings) -> dict[str, Any]:
     given = {name: settings.get(f"URIFILTER_{setting}") for setting, name in _WHERE.items()}
     where = {name: value for name, value in given.items() if value is not None}
-    if settings.get("URIFILTER_CONNECTIONS") is not None:
-        where["connections"] = settings.getint("URIFILTER_CONNECTIONS")
-    if settings.get("URIFILTER_TIMEOUT") is not None:
-        where["timeouts"] = Timeouts(total=settings.getfloat("URIFILTER_TIMEOUT"))
+    connections, timeout = _number(settings, "connections", int), _number(settings, "timeout", float)
+    if connections is not None:
+        where["connections"] = connections
+    if timeout is not None:
+        if not 0 < timeout < math.inf:
+            raise ValueError(f"URIFILTER_TIMEOUT is a number of seconds above 0 and not {timeout}")
+        where["timeouts"] = Timeouts(total=timeout)
     return where
+
+
+def _number(settings: BaseSettings, name: str, kind: type[int | float]) -> float | None:
+    """Return a setting as a number; None if it is not set."""
+    value = settings.get(f"URIFILTER_{name.upper()}")
+    try:
+        return None if value is None else kind(value)
+    except (TypeError, ValueError):
+        wanted = "whole number" if kind is int else "number"
+        raise ValueError(f"URIFILTER_{name.upper()} is a {wanted} and not {value!r}") from None
 
 
 def _filter(settings: BaseSettings) -> dict[str, Any]:
     made: dict[str, Any] = {}
-    for name in (*_COUNTS, "error_rate", *_WORDS):
-        value = settings.get(f"URIFILTER_{name.upper()}")
-        if value is not None:
-            made[name] = int(value) if name in _COUNTS else float(value) if name == "error_rate" else value
+    for name in _COUNTS:
+        made[name] = _number(settings, name, int)
+    made["error_rate"] = _number(settings, "error_rate", float)
+    for name in _WORDS:
+        made[name] = settings.get(f"URIFILTER_{name.upper()}")
+    made = {name: value for name, value in made.items() if value is not None}
     if isinstance(made.get("seed"), str) and made.get("hash", "mmh3") == "mmh3":
         made["seed"] = int(made["seed"])
     again = settings.get("URIFILTER_AGAIN_AFTER")
@@ -130,9 +146,10 @@ def _tenth(duration: str | int | timedelta) -> int:
 
 
 def _cache(settings: BaseSettings) -> dict[str, Any]:
-    cache: dict[str, Any] = {"near_cache": settings.getint("URIFILTER_NEAR_CACHE", 100_000)}
-    if settings.get("URIFILTER_NEAR_CACHE_SECONDS") is not None:
-        cache["near_cache_seconds"] = settings.getfloat("URIFILTER_NEAR_CACHE_SECONDS")
+    entries, seconds = _number(settings, "near_cache", int), _number(settings, "near_cache_seconds", float)
+    cache: dict[str, Any] = {"near_cache": 100_000 if entries is None else entries}
+    if seconds is not None:
+        cache["near_cache_seconds"] = seconds
     return cache
 
 

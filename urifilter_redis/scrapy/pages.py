@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
 
+from urifilter_redis.scrapy import engine
 from urifilter_redis.scrapy.gathering import Gathering
-from urifilter_redis.scrapy.judge import Judge, Page
+from urifilter_redis.scrapy.judge import Judge
+from urifilter_redis.scrapy.page import Page
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator
     from typing import Self
 
     from scrapy.crawler import Crawler
@@ -48,11 +51,17 @@ class UriSpiderMiddleware:
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """Pass on the output of ``start()`` that is new."""
-        page = Page(self._crawler, None)
-        async for each in self._new(start, page):
-            yield each
-            if isinstance(each, Request):  # the engine schedules a request before it wants the next
-                self._judge.drop(page, each)
+        page, gathering = Page(self._crawler, None), Gathering(start)
+        self._judge.start = gathering
+        try:
+            async with aclosing(self._new(gathering, page)) as new:
+                async for each in new:
+                    yield each
+                    if isinstance(each, Request):  # the engine schedules a request before it wants the next
+                        self._judge.drop(page, each)
+        finally:
+            if not engine.is_closing(self._crawler):  # otherwise the judge stops it
+                gathering.close()
 
     async def process_spider_output(
         self,
@@ -61,11 +70,15 @@ class UriSpiderMiddleware:
         spider: Spider | None = None,  # noqa: ARG002 - Scrapy 2.13 gives it
     ) -> AsyncIterator[Any]:
         """Pass on the output of a page that is new."""
-        async for each in self._new(result, Page(self._crawler, response)):
-            yield each
+        gathering = Gathering(result)
+        try:
+            async with aclosing(self._new(gathering, Page(self._crawler, response))) as new:
+                async for each in new:
+                    yield each
+        finally:
+            gathering.close()
 
-    async def _new(self, source: AsyncIterator[Any], page: Page) -> AsyncIterator[Any]:
-        gathering = Gathering(source)
+    async def _new(self, gathering: Gathering, page: Page) -> AsyncGenerator[Any, None]:
         try:
             while batch := await gathering.batch():
                 seen = iter(await self._judge.judge([each for each in batch if isinstance(each, Request)], page))
@@ -75,5 +88,4 @@ class UriSpiderMiddleware:
                     else:
                         yield each
         finally:
-            gathering.close()
             self._judge.end(page)
