@@ -61,6 +61,10 @@ class Engine:
         self.downloader = SimpleNamespace(middleware=SimpleNamespace(middlewares=()))
         self._slot = SimpleNamespace(closing=None, inprogress=set(), scheduler=None)
 
+    def keep_in_memory(self, request):
+        """Have a scheduler with this request in its queue in memory."""
+        self._slot.scheduler = SimpleNamespace(mqs=SimpleNamespace(pop=iter([request, None]).__next__))
+
     def crawl(self, request):
         if not UriDupeFilter.from_spider(self.spider).request_seen(request):
             self.scheduled.append(request)
@@ -437,9 +441,8 @@ def test_a_doubt_as_the_crawl_closes(redis70, alone):
                 lost = scrapy.Request(B)
                 assert dupefilter.request_seen(lost) is alone
                 proxy.plan = never
-                crawler.engine._slot.scheduler = SimpleNamespace(mqs=SimpleNamespace(pop=iter([lost, None]).__next__))
-                if alone:
-                    crawler.engine._slot.scheduler = None
+                if not alone:
+                    crawler.engine.keep_in_memory(lost)
             return [Judge.of(crawler).item(scrapy.Request(each)) for each in (A, B)]
 
         items = asyncio.run(main())
