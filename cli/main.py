@@ -25,7 +25,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("items", 'Print "seen" or "new" and a tab before each line, without inserting it.'),
     "checkpoint": ("worker", "Write the changed shards of a filter to its archive."),
     "create": ("filters", "Make a filter; if it exists with these settings, do nothing."),
-    "dedupe": ("items", "Print the lines of files, or of stdin, that have not been seen before, in their order."),
+    "dedupe": ("dedupe", "Print the lines of files, or of stdin, that have not been seen before, in their order."),
     "digest": ("plan", "Print the digest of each item, a tab, and the item."),
     "doctor": ("doctor", "Check whether this server keeps the filters' promises, and say what to change."),
     "drop": ("filters", "Remove a filter, its items, and its copies in the archive."),

@@ -13,15 +13,13 @@ import os
 import select
 import stat
 import termios
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
 __all__ = ["Output"]
-
-#: Bytes written at once.
-WRITE = 1 << 16
 
 #: Bytes at the end of the output that a reader that has ended may not have processed. The buffer of a pipe holds
 #: 64 KiB, of a socket 208 KiB, of a terminal some 12 KiB; programs read ahead, too (head 8 KiB, grep 96 KiB).
@@ -36,6 +34,23 @@ POLL = 0.02
 _STDOUT = 1
 
 
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Some lines.
+
+    Attributes:
+        begin: the bytes of all lines before them.
+        end: the bytes before their end.
+        lines: the lines.
+        items: the item of each.
+    """
+
+    begin: int
+    end: int
+    lines: Sequence[bytes]
+    items: Sequence[bytes]
+
+
 class Output:
     """Unbuffered stdout that knows which items are undelivered."""
 
@@ -46,15 +61,16 @@ class Output:
         self._read = self._pipe or self._terminal or stat.S_ISSOCK(mode)  # a reader may end before it has read all
         self._added = 0
         self._written = 0
-        self._lines: collections.deque[bytes] = collections.deque()
-        self._undelivered: collections.deque[tuple[int, bytes]] = collections.deque()
+        self._unwritten: collections.deque[bytes] = collections.deque()
+        self._undelivered: collections.deque[_Block] = collections.deque()
 
-    def add(self, lines: Iterable[tuple[bytes, bytes]]) -> None:
-        """Take lines to write, each with its item. They are undelivered until ``write`` has written them."""
-        for line, item in lines:
-            self._added += len(line) + 1
-            self._lines.append(line)
-            self._undelivered.append((self._added, item))
+    def add(self, lines: Sequence[bytes], items: Sequence[bytes]) -> None:
+        """Take lines to write, and the item of each. They are undelivered until ``write`` has written them."""
+        if lines:
+            text = b"\n".join([*lines, b""])
+            begin, self._added = self._added, self._added + len(text)
+            self._unwritten.append(text)
+            self._undelivered.append(_Block(begin, self._added, lines, items))
 
     def write(self) -> None:
         """Write the lines that were added.
@@ -62,13 +78,9 @@ class Output:
         Raises:
             OSError: the pipe or terminal is closed, or the disk is full.
         """
-        while self._lines:
-            block = bytearray()
-            while self._lines and len(block) < WRITE:
-                block += self._lines.popleft() + b"\n"
-            self._write(block)
-        delivered = self._written - (READ_AHEAD if self._read else 0)
-        while self._undelivered and self._undelivered[0][0] <= delivered:
+        while self._unwritten:
+            self._write(self._unwritten.popleft())
+        while self._undelivered and self._undelivered[0].end <= self._delivered:
             self._undelivered.popleft()
 
     def finish(self) -> None:
@@ -92,10 +104,22 @@ class Output:
 
     def undelivered(self) -> list[bytes]:
         """Return the items of the lines that were not written, or that the reader may not have read."""
-        return [item for end, item in self._undelivered if self._read or end > self._written]
+        items, delivered = [], self._delivered
+        for block in self._undelivered:
+            end = block.begin
+            for line, item in zip(block.lines, block.items, strict=True):
+                end += len(line) + 1
+                if end > delivered:
+                    items.append(item)
+        return items
 
-    def _write(self, block: bytearray) -> None:
-        data = memoryview(block)
+    @property
+    def _delivered(self) -> int:
+        """The bytes that the reader has certainly read."""
+        return self._written - (READ_AHEAD if self._read else 0)
+
+    def _write(self, text: bytes) -> None:
+        data = memoryview(text)
         while data:
             size = os.write(_STDOUT, data)
             self._written += size

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from urifilter_redis.aio import AsyncUriFilter
     from urifilter_redis.bloom.sizing import Slice
     from urifilter_redis.client import UriFilter, drop_filter, list_filters
+    from urifilter_redis.engine.near_cache import NearCacheInfo
     from urifilter_redis.engine.session import Restored
     from urifilter_redis.engine.steps import Timeouts
     from urifilter_redis.flows.checkpoint import Written
@@ -54,6 +55,7 @@ __all__ = [
     "FilterInfo",
     "FilterNotFound",
     "FilterSettings",
+    "NearCacheInfo",
     "Restored",
     "Restoring",
     "Rotation",
@@ -81,6 +83,7 @@ _PLACES = {
     "Config": "protocol.config",
     "FilterInfo": "flows.info",
     "FilterSettings": "protocol.config",
+    "NearCacheInfo": "engine.near_cache",
     "Restored": "engine.session",
     "Rotation": "flows.rotation",
     "Slice": "bloom.sizing",

@@ -10,6 +10,7 @@ from urifilter_redis.archive.homes.opening import named_home
 from urifilter_redis.engine import methods
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.given import listed, opened_up
+from urifilter_redis.engine.near_cache import SECONDS, NearCacheSettings
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow, Timeouts
 from urifilter_redis.engine.timekeeper import Timekeeper
@@ -52,6 +53,7 @@ def connect(  # noqa: PLR0913, PLR0917 - where the filter is
     archive: str | None = None,
     connections: int | None = None,
     rotate: str | None = None,
+    near: NearCacheSettings | None = None,
 ) -> tuple[Connector, Session]:
     """Return a connector and a session for a filter that is not opened yet; name None: for the server alone."""
     keys, timeouts = FilterKeys(prefix, "any" if name is None else name), timeouts or Timeouts()
@@ -59,8 +61,9 @@ def connect(  # noqa: PLR0913, PLR0917 - where the filter is
     given = Address(redis) if redis is None or isinstance(redis, str) else redis
     connector = Connector(given, timeouts, connections)
     where, timekeeper = connector.shown if name is None else "", Timekeeper(rotate)
-    insists = archive is not None
-    return connector, Session(keys, connector.shown, timeouts, home, insists, where=where, timekeeper=timekeeper)
+    session = Session(keys, connector.shown, timeouts, home, archive is not None, where=where, timekeeper=timekeeper)
+    session.near_cache = near or NearCacheSettings()
+    return connector, session
 
 
 def _close(session: Session, connector: Connector) -> None:
@@ -105,6 +108,8 @@ class UriFilter(OpenedFilter):
         timeouts: Timeouts | None = None,
         connections: int | None = None,
         rotate: str | None = None,
+        near_cache: int = 0,
+        near_cache_seconds: float = SECONDS,
         **settings: Unpack[FilterSettings],
     ) -> Self:
         """Make a filter, or open it if it is there with the same settings.
@@ -135,6 +140,10 @@ class UriFilter(OpenedFilter):
                 one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first.
             rotate: ``auto``: inserting turns a ring, and rolling with closed slices in Redis, when a period is over;
                 ``never``: only worker, cron and ``rotate`` do; None: ``URIFILTER_ROTATE``, else auto.
+            near_cache: the most digests, of items that were seen, that this object keeps in the process, so that it
+                need not ask the server about them again (some 100 bytes each); 0: none.
+            near_cache_seconds: the longest time that it keeps one, and at most a tenth of ``period``. An item that
+                another process forgets, or that expires, is answered "seen" for so long.
 
         Raises:
             ValueError: a setting is not possible.
@@ -150,8 +159,9 @@ class UriFilter(OpenedFilter):
             >>> news.config.shards
             3
         """
+        near = NearCacheSettings(near_cache, near_cache_seconds)
         flow = functools.partial(lifecycle.create, settings=Settings(**settings), large=large)
-        return cls._begin(flow, name, redis, prefix, timeouts, archive, connections, rotate)
+        return cls._begin(flow, name, redis, prefix, timeouts, archive, connections, rotate, near)
 
     @classmethod
     def open(  # noqa: PLR0913 - where the filter is
@@ -164,6 +174,8 @@ class UriFilter(OpenedFilter):
         timeouts: Timeouts | None = None,
         connections: int | None = None,
         rotate: str | None = None,
+        near_cache: int = 0,
+        near_cache_seconds: float = SECONDS,
     ) -> Self:
         """Open a filter that exists in Redis or its archive.
 
@@ -180,6 +192,10 @@ class UriFilter(OpenedFilter):
                 one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first.
             rotate: ``auto``: inserting turns a ring, and rolling with closed slices in Redis, when a period is over;
                 ``never``: only worker, cron and ``rotate`` do; None: ``URIFILTER_ROTATE``, else auto.
+            near_cache: the most digests, of items that were seen, that this object keeps in the process, so that it
+                need not ask the server about them again (some 100 bytes each); 0: none.
+            near_cache_seconds: the longest time that it keeps one, and at most a tenth of ``period``. An item that
+                another process forgets, or that expires, is answered "seen" for so long.
 
         Raises:
             FilterNotFound: there is no filter of this name.
@@ -195,7 +211,8 @@ class UriFilter(OpenedFilter):
             Traceback (most recent call last):
             urifilter_redis.errors.FilterNotFound: ...
         """
-        return cls._begin(lifecycle.open_, name, redis, prefix, timeouts, archive, connections, rotate)
+        near = NearCacheSettings(near_cache, near_cache_seconds)
+        return cls._begin(lifecycle.open_, name, redis, prefix, timeouts, archive, connections, rotate, near)
 
     @classmethod
     def _begin(cls, flow: Callable[[Session], Flow[object]], *where: Any) -> Self:

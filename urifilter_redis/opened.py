@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Self
 
+    from urifilter_redis.engine.near_cache import NearCacheInfo
     from urifilter_redis.engine.session import Restored, Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.errors import AnswerLost
@@ -63,6 +64,7 @@ class OpenedFilter:
 
     _asynchronous = False
     _closed = False
+    _coalesces = True
 
     def __init__(self, connector: Any, session: Session, unopened: PackedFilter | None = None) -> None:
         self._connector, self._session, self._unopened = connector, session, unopened
@@ -96,7 +98,10 @@ class OpenedFilter:
             raise ValueError(f"filter {self.name!r} is closed: open it again")
 
     def _packed(self) -> PackedFilter:
-        return self._unopened or PackedFilter.of(self._session, self._connector.packed(), self._connector.connections)
+        connector = self._connector
+        return self._unopened or PackedFilter.of(
+            self._session, connector.packed(), connector.connections, coalesce=self._coalesces
+        )
 
     def _opened_first(self, flow: Flow[T]) -> Flow[T]:
         """Open a filter that was unpacked, and then go on with a flow."""
@@ -179,6 +184,19 @@ class OpenedFilter:
             True
         """
         return self._session.restored
+
+    @property
+    def near_cache(self) -> NearCacheInfo | None:
+        """The use of this object's near cache so far; None if it has none.
+
+        It has none unless ``near_cache=`` asked for one, and never for a filter whose items expire after they were last
+        seen.
+
+        Example:
+            >>> news.near_cache is None
+            True
+        """
+        return None if self._session.near is None else self._session.near.info
 
     @property
     def on_progress(self) -> Callable[[int, int], object]:

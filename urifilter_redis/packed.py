@@ -12,6 +12,7 @@ from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.transport.addresses import Packed
 
 if TYPE_CHECKING:
+    from urifilter_redis.engine.near_cache import NearCacheSettings
     from urifilter_redis.engine.steps import Timeouts
     from urifilter_redis.protocol.config import Config
     from urifilter_redis.protocol.meta import View
@@ -30,6 +31,8 @@ class PackedFilter:
         timeouts: how long to wait; connections: how many there may be.
         config: whose uid the filter must still have; view: the live slices as they were last known.
         rotate: whether it turns the filter; see ``UriFilter.create``.
+        near_cache: the caller's wish for a near cache; what is in the cache stays where it is.
+        coalesce: whether it sends single calls together; see ``AsyncUriFilter.create``.
     """
 
     name: str
@@ -42,9 +45,11 @@ class PackedFilter:
     config: Config
     view: View
     rotate: str | None
+    near_cache: NearCacheSettings
+    coalesce: bool = True
 
     @classmethod
-    def of(cls, session: Session, server: Packed, connections: int | None) -> PackedFilter:
+    def of(cls, session: Session, server: Packed, connections: int | None, *, coalesce: bool) -> PackedFilter:
         """Pack a filter, with all secrets."""
         home, keys = session.home, session.keys
         archive = None if home is None else Packed(home.url, home.shown, ARCHIVE_VARIABLE)
@@ -55,6 +60,8 @@ class PackedFilter:
             session.config,
             session.view(0),
             session.timekeeper.rotate,
+            session.near_cache,
+            coalesce,
         )
         return cls(keys.name, keys.prefix, server, archive, *more)
 
@@ -68,5 +75,6 @@ class PackedFilter:
         keys = FilterKeys(self.prefix, self.name)
         timekeeper = Timekeeper(self.rotate)
         session = Session(keys, self.server.shown, self.timeouts, insists=self.insists, timekeeper=timekeeper)
+        session.near_cache = self.near_cache
         session.assume(self.config, self.view)
         return session

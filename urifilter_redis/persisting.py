@@ -17,7 +17,7 @@ T = TypeVar("T")
 ASK_AGAIN = 2
 
 
-def persist(method: Callable[..., list[T]], items: list[bytes], **more: Any) -> list[T]:
+def persist(method: Callable[..., T], *items: object, **more: Any) -> T:
     """Call a writing method of a filter; if its answer is lost, repeat the same call.
 
     Args:
@@ -31,7 +31,7 @@ def persist(method: Callable[..., list[T]], items: list[bytes], **more: Any) -> 
     error: AnswerLost | None = None
     for _ in range(ASK_AGAIN):
         try:
-            return method(items, retry=error, **more)
+            return method(*items, retry=error, **more)
         except AnswerLost as lost:
             error = lost
-    return method(items, retry=error, **more)
+    return method(*items, retry=error, **more)

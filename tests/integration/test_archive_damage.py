@@ -165,7 +165,9 @@ def damage(data, path, others):
     return how
 
 
-@pytest.mark.parametrize("name", RETENTIONS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.slow) for each in ("forever", "ring")] + ["rolling"]
+)
 @fuzzed(max_examples=80)
 @given(data=st.data())
 def test_any_file_damaged_in_any_way(name, made, copied, redis70, data):
@@ -187,6 +189,7 @@ def test_registration_of_another_filter_of_the_name(made, copied, redis70):
     assert isinstance(look(redis70, archive, "forever"), ArchiveError)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RETENTIONS)
 @fuzzed(max_examples=20)
 @given(data=st.data())
@@ -596,7 +599,9 @@ def right(ages, seen):
     return (0 not in ages) if seen else not any(ages)
 
 
-@pytest.mark.parametrize("name", RETENTIONS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.slow) for each in ("forever", "ring")] + ["rolling"]
+)
 @fuzzed(max_examples=80)
 @given(data=st.data())
 def test_damaged_export(name, made, tmp_path, data):

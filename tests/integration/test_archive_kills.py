@@ -35,6 +35,9 @@ FLOWS = [
     ("forever", "import"),
 ]
 
+#: Those that are tried quickly, too.
+QUICK = [("rolling", "checkpoint"), ("rolling", "open"), ("forever", "drop")]
+
 #: What a ring does is the same steps as rolling's, and the emulator of MongoDB takes minutes for all.
 FLOWS_OF_MONGODB = [each for each in FLOWS if each[0] != "ring"]
 
@@ -113,7 +116,9 @@ class Scene:
         drop_filter("news", redis=self.server.url, archive=self.archive)
 
 
-@pytest.mark.parametrize(("retention", "method"), FLOWS)
+@pytest.mark.parametrize(
+    ("retention", "method"), [each if each in QUICK else pytest.param(*each, marks=pytest.mark.slow) for each in FLOWS]
+)
 def test_killed_at_each_step(retention, method, redis70, folder, tmp_path, killer, sample):
     """After the first and the last step of each name, which is before the next."""
     scene = Scene(retention, method, redis70, folder, tmp_path)

@@ -363,6 +363,7 @@ def test_deleted_bitmap(there, damage, told):
     assert (level, key in text, told in text) == ("danger", True, True)
 
 
+@pytest.mark.slow
 def test_doctor_sees_replicas(make_server):
     """A primary with a replica is noted; a replica is no place to insert."""
     primary = make_server("redis70")

@@ -391,6 +391,7 @@ def test_a_damaged_document(there, folder):
     assert "registration" in cli.run("archive", "verify", code=1)[0].decode()
 
 
+@pytest.mark.slow
 def test_export_is_asked_without_a_server(there, tmp_path):
     """``check --archive-file`` answers as ``check`` did, with neither server nor archive reachable."""
     make(**RING)
@@ -594,6 +595,7 @@ def test_worker_wrong_use(there, folder, wrong, tmp_path):
     assert not (tmp_path / "pid").exists()
 
 
+@pytest.mark.slow
 def test_worker_in_a_loop(make_server, folder, monkeypatch, started, tmp_path):
     """It writes back while others insert, brings back what a killed server has lost, and ends at SIGTERM with 0."""
     server = make_server("redis70")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support import cli
+from support.proxy import Fault, Proxy
 from support.servers import wait_until
 
 from urifilter_redis import UriFilter
@@ -88,6 +90,40 @@ def test_many_lines_in_windows(tmp_path):
     assert "60,000 new" in err
 
 
+def test_first_of_equal_lines_is_printed(tmp_path):
+    """Near and far apart, with other ends of lines, and with a normalisation that makes lines equal."""
+    UriFilter.create("pages", capacity=100_000, error_rate=1e-8, normalize="whatwg").close()
+    lines = [b"http://%d.com/" % (number // 2) for number in range(12_000)]
+    for at in range(1, 12_000, 2):
+        lines[at] = lines[at][:-1] + b"#top\r"
+    lines += [b"HTTP://0.com", b"http://5999.com"]
+    (tmp_path / "urls").write_bytes(joined(lines))
+    assert cli.run("dedupe", "-q", "--filter", "pages", tmp_path / "urls")[0] == joined(lines[:12_000:2])
+
+
+@pytest.mark.parametrize("command", ["add", "dedupe"])
+def test_repeated_lines_are_kept_from_the_server(server_, tmp_path, command):
+    """Each line is sent once, however often it comes."""
+    make()
+    (tmp_path / "urls").write_bytes(joined(urls(3000) * 6))
+    with server_.client() as client:
+        client.config_resetstat()
+        _, err = cli.run(command, "--filter", "precise", tmp_path / "urls")
+        assert err.startswith("18,000 lines: 3,000 ")
+        calls = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    assert calls <= 15  # of 36 that all lines would take: six, each once more once the script is loaded, and to open
+
+
+def test_lines_before_a_named_pipe_without_a_writer(tmp_path):
+    """They are printed before it is opened, which takes until there is a writer."""
+    (tmp_path / "one").write_bytes(b"a\n")
+    os.mkfifo(tmp_path / "pipe")
+    process = cli.start("dedupe", "-q", tmp_path / "one", tmp_path / "pipe")
+    assert process.stdout.readline() == b"a\n"
+    (tmp_path / "pipe").write_bytes(b"a\nb\n")
+    assert process.communicate(timeout=60) == (b"b\n", b"")
+
+
 def test_long_lines(tmp_path):
     """A line of 16 MiB is an item; a longer one is reported by its number, the rest goes on, exit 2."""
     make()
@@ -100,10 +136,11 @@ def test_long_lines(tmp_path):
 
 
 def test_unreadable_file_among_others(tmp_path):
-    """A file that is not there, and a folder: told, the others are read, exit 2."""
+    """A file that is not there, a name that is too long, and a folder: told, the others are read, exit 2."""
     (tmp_path / "good").write_bytes(b"a\n")
-    out, err = cli.run("dedupe", tmp_path / "none", tmp_path, tmp_path / "good", code=2)
+    out, err = cli.run("dedupe", tmp_path / "none", tmp_path / ("x" * 300), tmp_path, tmp_path / "good", code=2)
     assert out == b"a\n"
+    assert f"{'x' * 300}: File name too long" in err
     assert f"{tmp_path / 'none'}: No such file or directory" in err
     assert f"{tmp_path}: Is a directory" in err
 
@@ -138,6 +175,43 @@ def test_full_disk(tmp_path):
         _, err = cli.run("dedupe", "--filter", "precise", tmp_path / "urls", stdout=full, code=2)
     assert "No space left on device" in err
     assert cli.run("dedupe", "--filter", "precise", tmp_path / "urls")[0] == joined(urls(9000))
+
+
+@pytest.mark.slow
+def test_full_disk_and_lost_answers(server_, tmp_path):
+    """The lines that may have been inserted without an answer are counted in the message."""
+    with make() as news:
+        for method in (news.insert, lambda item: news.forget([item])):
+            method("load the script")
+    (tmp_path / "urls").write_bytes(joined(urls(30_000)))
+    scripts: list[bytes] = []
+
+    def plan(command: list[bytes]) -> Fault:
+        scripts.append(command[1])
+        works = len(scripts) <= 6 or command[1] != scripts[0]
+        return Fault.PASS if works else Fault.CUT_AFTER
+
+    with Proxy(server_.port, plan) as proxy, Path("/dev/full").open("wb") as full:
+        arguments = ("dedupe", "--redis", proxy.url, "--filter", "precise", tmp_path / "urls")
+        _, err = cli.run(*arguments, stdout=full, code=2)
+    found = re.search(r"stopped: ([0-9,]+) new lines that may not have been read are new again", err)
+    doubtful = re.search(r"; ([0-9,]+) lines may have been inserted, and not printed: `urifilter forget`", err)
+    assert int(found[1].replace(",", "")) + int(doubtful[1].replace(",", "")) == 4000
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_answers_are_lost(server_, tmp_path):
+    """A user who presses Ctrl-C while answers are lost is told of the lines that may have been inserted."""
+    with make() as news:
+        news.insert("load the script")
+    (tmp_path / "urls").write_bytes(joined(urls(10)))
+    with Proxy(server_.port, lambda _: Fault.CUT_AFTER) as proxy:
+        process = cli.start("dedupe", "--redis", proxy.url, "--filter", "precise", tmp_path / "urls")
+        wait_until(lambda: proxy.counts[Fault.CUT_AFTER], "nothing was sent")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (out, process.returncode) == (b"", 130)
+    assert b"10 lines may have been inserted, and not printed: `urifilter forget`" in err
 
 
 def test_file_size_limit(tmp_path):

@@ -166,6 +166,7 @@ def test_wrong_settings(arguments, settings, env, said, redis70, tmp_path):
         assert admin.keys() == []
 
 
+@pytest.mark.slow
 def test_flags_beat_environment_beats_the_file(redis70, tmp_path):
     """On the command line as in the library; the environment may name the file, and a flag may say the default."""
     for prefix in ("env", "urifilter"):
@@ -189,6 +190,7 @@ def test_flags_beat_environment_beats_the_file(redis70, tmp_path):
 # filters
 
 
+@pytest.mark.slow
 def test_filters_of_settings_archive_and_redis(redis70, folder):
     """Those of the settings are made, or restored first; those of the archive alone and of Redis alone are served."""
     make(redis70.url, items=["a"], archive=folder)
@@ -235,6 +237,7 @@ def test_filter_with_other_settings(where, redis70, folder, tmp_path):
     assert seen(redis70.url, "news", ["a", "b"], archive=folder) == [True, False]
 
 
+@pytest.mark.slow
 def test_redis_comes_later(make_server):
     """It warns, answers 503 within bounds, and serves as soon as Redis is there, without a restart."""
     server = make_server("redis70", requirepass="hunter2")
@@ -315,6 +318,7 @@ def asked(service) -> list[int]:
     return [line["process"] for line in lines if line.get("path") == service.path]
 
 
+@pytest.mark.slow
 def test_workers(redis70):
     """Each of two answers, for the same filters; one that is killed (-9) is started again, and service goes on."""
     make(redis70.url)
@@ -337,6 +341,7 @@ def test_workers(redis70):
     assert (asked(service)[-1], len(asked(service))) == (third, 23)
 
 
+@pytest.mark.slow
 def test_workers_end_with_their_parent(redis70, tmp_path):
     """When the parent is killed (-9) they end too, so that it can be started again at the same address."""
     make(redis70.url)
@@ -364,6 +369,7 @@ def gone(service, processes) -> None:
     assert "Traceback" not in service.log()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_request_that_is_arriving_is_answered(count, redis70, tmp_path):
     """SIGTERM while its body is on the way: it ends with 0, after the answer; its folder of counts is removed."""
@@ -419,6 +425,7 @@ def test_ctrl_c(redis70):
         gone(service, processes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "seconds"), [(1, 0), (1, 0.002), (2, 0)])
 def test_sigterm_at_the_very_start(count, seconds, redis70, tmp_path):
     """It ends, however early that comes: as soon as it has said that it listens, or a moment later."""
@@ -512,6 +519,7 @@ def test_daemon(daemon):
     assert told == {"running": False, "process": None}
 
 
+@pytest.mark.slow
 def test_daemon_that_was_killed(daemon):
     """The pidfile of one that was killed (-9) says nothing and blocks nobody."""
     first = daemon.start()
@@ -572,6 +580,7 @@ def test_a_file_in_a_missing_folder(option, more, redis70, tmp_path):
     assert err.startswith(f"urifilter: {option} {tmp_path}/nowhere/file: there is no folder {tmp_path}/nowhere")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_log_file_that_is_rotated(count, redis70, tmp_path):
     """After a rename and SIGHUP it goes on in a new one, of all processes; none of them is started again."""
@@ -643,6 +652,7 @@ def ask_variously(service, secrets) -> None:
     assert statuses == [200, 200, 401, 401, 401, 403, 422, 401, 200]
 
 
+@pytest.mark.slow
 def test_log_in_json(redis70, secrets):
     """Every line is JSON; one for each request has who asked what and how it went, and never a token."""
     make(redis70.url)
@@ -730,6 +740,7 @@ def test_what_needs_no_packages(tmp_path):
     assert (code, "blocked" in out, err) == (0, True, "")
 
 
+@pytest.mark.slow
 def test_the_sdk_needs_httpx_alone():
     """It loads nothing of the server's; the service and the rest of the library nothing of the SDK's."""
     loaded = f"print(sorted(set(sys.modules) & {{'httpx', *{SERVER_PACKAGES!r}}}))"

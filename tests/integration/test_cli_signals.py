@@ -248,6 +248,24 @@ def test_signal_that_comes_twice(server_, started, number):
     assert missing(printed, LINES[1:1000]) == 0
 
 
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT], ids=name_of)
+def test_signal_while_two_windows_are_under_way(server_, urls, started, number):
+    """The lines of both are printed, or new again."""
+    process = started("-", urls)
+    process.stdin.write(b"first\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == b"first\n"  # by now the filter is open
+    with server_.client() as admin:
+        admin.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+        process.stdin.close()
+        wait_until(lambda: admin.info("clients")["blocked_clients"] == 2, "they are not sent together")
+        process.send_signal(number)
+        admin.execute_command("CLIENT", "UNPAUSE")
+    printed = process.stdout.read()
+    assert process.wait(60) == 128 + number
+    assert missing(printed) == 0
+
+
 def test_ctrl_c_again(server_, started):
     """Who is tired of waiting for a server presses Ctrl-C again: the process ends at once."""
     process = hold(server_, started)

@@ -64,7 +64,7 @@ def test_500_tasks(server):
 
     async def run():
         before = connections(server)
-        async with await AsyncUriFilter.open("news", redis=server.url, connections=20) as news:
+        async with await AsyncUriFilter.open("news", redis=server.url, connections=20, coalesce=False) as news:
             new = await asyncio.gather(*(ask(news, n) for n in range(500)))
             return sum(new), connected(server, before), await news.inserted()
 
@@ -87,7 +87,7 @@ def test_as_many_as_there_are_by_default(server):
 
     async def most(url: str, **more) -> int:
         before = connections(server)
-        async with await AsyncUriFilter.open("news", redis=url, **more) as news:
+        async with await AsyncUriFilter.open("news", redis=url, coalesce=False, **more) as news:
             await asyncio.gather(*(news.contains("a") for _ in range(200)))
             return connected(server, before)
 
@@ -173,7 +173,7 @@ def test_tasks_in_their_order(redis70):
 
     async def run():
         answered = []
-        async with await AsyncUriFilter.open("news", redis=redis70.url, connections=1) as news:
+        async with await AsyncUriFilter.open("news", redis=redis70.url, connections=1, coalesce=False) as news:
 
             async def ask(n: int) -> None:
                 assert await news.insert(f"{n}") is True
@@ -190,7 +190,7 @@ def test_cancelled_while_they_wait(server):
     made(server).close()
 
     async def run():
-        news = await AsyncUriFilter.open("news", redis=server.url, connections=2)
+        news = await AsyncUriFilter.open("news", redis=server.url, connections=2, coalesce=False)
         answered = []
 
         async def ask(n: int) -> None:
@@ -217,7 +217,7 @@ def test_cancelled_at_any_moment(server):
     made(server).close()
 
     async def run():
-        news = await AsyncUriFilter.open("news", redis=server.url, connections=2)
+        news = await AsyncUriFilter.open("news", redis=server.url, connections=2, coalesce=False)
         for round_ in range(30):
             tasks = [asyncio.create_task(news.insert(f"{round_}/{n}")) for n in range(8)]
             for turns in range(8):
@@ -260,7 +260,7 @@ def test_the_patience_of_tasks(redis70):
 
     async def run():
         timeouts = Timeouts(reply=30, total=0.3)
-        news = await AsyncUriFilter.open("news", redis=redis70.url, connections=1, timeouts=timeouts)
+        news = await AsyncUriFilter.open("news", redis=redis70.url, connections=1, timeouts=timeouts, coalesce=False)
         redis70.suspend()
         try:
             first = asyncio.create_task(news.insert("a"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import fcntl
 import os
 import pickle
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ from support.servers import wait_until
 
 from urifilter_redis import AsyncUriFilter, ServerUnavailable, Timeouts, UriFilter
 from urifilter_redis.protocol.outcomes import to_fields
-from urifilter_redis.transport import embedded
+from urifilter_redis.transport import embedded, supervisor
 
 pytestmark = pytest.mark.usefixtures("installed")
 
@@ -118,9 +120,10 @@ def test_last_user_killed(data):
         assert news.insert("a") is False
 
 
-def test_many_start_at_once(data):
-    """Twenty processes that start at the same moment get one server, and one of them the "new"."""
-    others = [run(USER, wait=False) for _ in range(20)]
+@pytest.mark.parametrize("count", [6, pytest.param(20, marks=pytest.mark.slow)])
+def test_many_start_at_once(data, count):
+    """Processes that start at the same moment get one server, and one of them the "new"."""
+    others = [run(USER, wait=False) for _ in range(count)]
     lines = [other.stdout.readline().split() for other in others]
     for other in others:
         other.communicate("\n", timeout=60)
@@ -135,6 +138,50 @@ def test_server_killed_under_use(data):
         os.kill(server_pid(news), signal.SIGKILL)
         assert news.insert("a") is False
         assert news.insert("b") is True
+
+
+def test_it_answers_after_it_has_written(data):
+    """The server puts off no write until after its answer, not even while its file is being synced to a slow disk."""
+    (asked,) = run(
+        """
+        from urifilter_redis import UriFilter
+        from urifilter_redis.protocol.outcomes import to_mapping
+        f = UriFilter.create("x", capacity=1000, error_rate=1e-8)
+        print(to_mapping(f._connector.send([("CONFIG", "GET", "appendfsync")])[0])["appendfsync"])
+        """
+    ).split()
+    assert asked == "no"  # with everysec it would
+
+
+def test_files_are_synced(tmp_path, monkeypatch):
+    """Files of the server that have changed are synced, each change once."""
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    base, log = tmp_path / "appendonly.aof.1.base.aof", tmp_path / "appendonly.aof.1.incr.aof"
+    base.write_bytes(b"a")
+    log.write_bytes(b"bb")
+    known = supervisor.sync_changed(tmp_path, {})
+    assert sorted(synced) == [1, 2]
+    assert supervisor.sync_changed(tmp_path, known) == known
+    os.utime(log, ns=(0, known[log.name] + 1))
+    base.unlink()
+    assert supervisor.sync_changed(tmp_path, known) == {log.name: known[log.name] + 1}
+    assert sorted(synced) == [1, 2, 2]
+
+
+def test_the_supervisor_syncs(tmp_path, monkeypatch):
+    """The supervisor has the server's files synced again and again until the last user is gone."""
+    looked = []
+    monkeypatch.setattr(supervisor, "sync_changed", lambda folder, _: looked.append(sorted(folder.glob("*.incr.aof"))))
+    monkeypatch.setattr(supervisor, "POLL", 0.01)
+    users, program = tmp_path / "users", servers.executable("valkey")
+    short = tempfile.TemporaryDirectory(dir="/tmp", prefix="uf-")
+    with users.open("wb") as user, ThreadPoolExecutor() as threads, short as folder:
+        fcntl.flock(user, fcntl.LOCK_SH)
+        ended = threads.submit(supervisor.main, program, f"{folder}/s", str(tmp_path), str(users), "urifilter")
+        wait_until(lambda: len(looked) > 2 and looked[-1], "nothing is synced")
+        fcntl.flock(user, fcntl.LOCK_UN)
+        ended.result(timeout=30)
 
 
 def test_supervisor_killed_under_use(data):

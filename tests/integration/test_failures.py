@@ -196,7 +196,7 @@ def test_server_that_stops_answering(make_server):
 
 def test_server_away_and_back(make_server):
     """Killed: ServerUnavailable within its time; back: the same object goes on."""
-    server = make_server("redis70", appendonly="yes")
+    server = make_server("redis70", appendonly="yes", appendfsync="always")
     with UriFilter.create("news", redis=server.url, capacity=10_000, timeouts=Timeouts(total=0.5)) as news:
         news.insert("a")
         server.kill()
@@ -209,7 +209,7 @@ def test_server_away_and_back(make_server):
 
 def test_server_that_is_loading(make_server):
     """LOADING is waited for within the total time, then told."""
-    server = make_server("redis70", appendonly="yes", **{"key-load-delay": "0"})
+    server = make_server("redis70", appendonly="yes", appendfsync="always", **{"key-load-delay": "0"})
     with UriFilter.create("news", redis=server.url, capacity=100_000, timeouts=Timeouts(total=1)) as news:
         news.insert_many(range(20_000))
         server.kill()

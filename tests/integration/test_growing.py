@@ -75,6 +75,7 @@ def test_ages(redis70):
         assert news.ages([0, 9, 10, 29, 30, 39]) == [3, 3, 2, 2, 1, 1]
 
 
+@pytest.mark.slow
 def test_many_notice_at_once(any_server, tmp_path):
     """6 processes' inserts through a bad network make it grow again and again: new exactly once, one slice a turn."""
     settings = {"capacity": 50, "error_rate": 1e-8, "retention": "growing", "shards": 3}

@@ -239,6 +239,7 @@ def test_exactly_once_through_a_bad_network(valkey, tmp_path):
     assert set(told.values()) == {1}
 
 
+@pytest.mark.slow
 def test_without_call_ids_the_same_network_loses_uris(valkey, tmp_path):
     """The control: the same run with call id "-" loses URIs, so the test above can fail."""
     told = run_crawlers(valkey, tmp_path, "without")

@@ -146,6 +146,7 @@ def test_counts_over_workers(redis70, news):
         assert news.info().inserted == 92
 
 
+@pytest.mark.slow
 def test_requests_and_their_times(redis70, news):
     """Each request is counted once, by command, status and error code, and its time; over both workers."""
     with Service(redis70.url, *TWO) as service:
@@ -353,6 +354,7 @@ def test_who_may_ask(redis70, news):
         assert not any(token in "".join(map(str, found)) for token in made.values())
 
 
+@pytest.mark.slow
 def test_health(make_server):
     """Redis away: alive, not ready, and its counters are still told; then ready again."""
     server = make_server("redis70", appendonly="yes", appendfsync="always")
@@ -379,6 +381,7 @@ def test_health(make_server):
         assert Metrics(service).items() == (3, 2)
 
 
+@pytest.mark.slow
 def test_metrics_in_an_outage(make_server):
     """Redis hangs, or is killed: each filter is down with the figures that were found out last, whichever worker tells.
 
@@ -425,6 +428,7 @@ def test_metrics_without_redis_from_the_start(make_server):
         assert found("urifilter_archive_up") is None
 
 
+@pytest.mark.slow
 def test_metrics_without_the_archive(redis70, news):
     """It is down, and Redis and its filters are not."""
     archive = f"mongodb://127.0.0.1:{free_port()}/urifilter?serverSelectionTimeoutMS=200"
@@ -434,6 +438,7 @@ def test_metrics_without_the_archive(redis70, news):
         assert found("urifilter_filter_up", filter="news") == 1
 
 
+@pytest.mark.slow
 def test_metrics_before_the_archive_has_answered(redis70):
     """Its first question is still under way: the archive is not up."""
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -188,6 +188,7 @@ def repeat(news, server, shard, call_id, digests) -> list[int]:
         return admin.execute_command(*made.command())
 
 
+@pytest.mark.slow
 def test_a_reply_that_was_lost_before_an_upgrade(redis70):
     """The old process is told that its call may have inserted; its record answers a repeat by this release."""
     create_old("news", redis70.url, **SETTINGS | {"shards": 1})
@@ -239,6 +240,7 @@ def test_after_an_upgrade(redis70, folder):
         assert admin.keys("*meta") == []
 
 
+@pytest.mark.slow
 def test_a_ring_that_an_old_process_has_open(redis70):
     """Its scripts of rotations know no format: such a turn is the same in both, and no answer changes."""
     create_old("news", redis70.url, **RING)
@@ -269,6 +271,7 @@ def test_a_new_filter(redis70):
         assert 0 not in news.ages(range(100))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flushed", [False, True], ids=["Redis has it", "Redis is empty"])
 def test_the_archive_of_a_new_filter(redis70, folder, tmp_path, flushed):
     """Old processes refuse it in words: they neither restore, drop, make nor import the filter, and change nothing."""

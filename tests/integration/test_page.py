@@ -367,6 +367,7 @@ def test_try(tab, make):
     expect(page.locator("#answers b")).to_have_text(["new", "seen (age 2)"])
 
 
+@pytest.mark.slow
 def test_refused(tab, make):
     """A filter that is gone when it is asked: the reason is shown in place of answers."""
     news = make()
@@ -380,6 +381,7 @@ def test_refused(tab, make):
     expect(page.locator("#answers li")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_tokens(browser, redis, make):
     """A token is asked for, kept in this tab alone and forgotten on demand; it shows only what it is for."""
     make("news")
@@ -427,6 +429,7 @@ def test_tokens(browser, redis, make):
         assert ask(page, "insert", "https://example.com/") == ["1 of 1 new and inserted into news", "new"]
 
 
+@pytest.mark.slow
 def test_service_away(browser, redis, make):
     """A service that is killed: a banner says so over what was known; when it is back all goes on."""
     make("news").insert_many(range(123))

@@ -324,6 +324,7 @@ def opened_and_rotated(session, expected=None):
     return (yield from rotation.rotate(session, expected))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behind", [False, True], ids=["level", "one behind"])
 def test_expected_epoch_in_any_order(redis70, behind):
     """Whatever the order in which several processes go on: no shard turns twice in one rotation."""

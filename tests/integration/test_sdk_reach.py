@@ -114,6 +114,7 @@ def test_a_mistyped_port():
             assert time.monotonic() - began < Timeouts().first
 
 
+@pytest.mark.slow
 def test_a_service_that_is_started_again(redis70):
     """Once it has answered it is waited for, for longer than for one that never did."""
     UriFilter.create("news", redis=redis70.url, **NEWS).close()

@@ -69,7 +69,8 @@ def listed(service) -> dict:
     return answer.json()
 
 
-@pytest.mark.parametrize("settings", ["", pytest.param(WANTED, marks=pytest.mark.slow)], ids=["found", "wanted"])
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", ["", WANTED], ids=["found", "wanted"])
 def test_an_archive_that_nobody_serves(redis70, nowhere, settings):
     """It starts, lists and answers the filters that Redis has, and names those whose archive is away; of others 503."""
     make(redis70.url, "news", ["a"])
@@ -90,6 +91,7 @@ def test_an_archive_that_nobody_serves(redis70, nowhere, settings):
     assert "Traceback" not in service.log()
 
 
+@pytest.mark.slow
 def test_a_filter_that_is_not_there_yet(redis70, nowhere):
     """One of the settings that can only be made with its archive: 503 and not a refused start."""
     with Service(redis70.url, "--archive", nowhere, settings=WANTED) as service:
@@ -99,7 +101,8 @@ def test_a_filter_that_is_not_there_yet(redis70, nowhere):
         assert ask(service, "GET", "/healthz").status == 200
 
 
-@pytest.mark.parametrize("point", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["empty", "gone"])
+@pytest.mark.slow
+@pytest.mark.parametrize("point", [True, False], ids=["empty", "gone"])
 def test_an_archive_that_comes_back(redis70, disk, point):
     """Filters are opened with it again by themselves; what only it has, is listed and restored."""
     make(redis70.url, "news", ["a"], archive=disk.url)
@@ -140,6 +143,7 @@ def test_an_archive_that_goes_away(redis70, disk):
         assert insert(service, "news", ["a", "b"]).json()["ages"] == [1, 0]
 
 
+@pytest.mark.slow
 def test_the_page_shows_it(redis70, nowhere):
     """A filter's card says what is wrong, and its figures are there."""
     make(redis70.url, "news", ["a"])

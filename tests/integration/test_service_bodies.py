@@ -709,6 +709,7 @@ def test_who_leaves_early(service, inserted):
     assert before == inserted()
 
 
+@pytest.mark.slow
 def test_who_only_listens_any_more(make_server):
     """A client that has closed its sending half gets its answers, of pipelined requests too; then it is the end."""
     redis = make_server()
@@ -1150,6 +1151,7 @@ def test_requests_that_wait_too_long(make_server):
         assert refused.ask(unique(asking("b"), **bearer(WRITER))).json()["unique"] == 1
 
 
+@pytest.mark.slow
 def test_many_requests_at_once(redis):
     """A token's requests wait for each other: as many as come are answered, however few may run at once."""
     limits = "[limits]\nrequests = 2\nwait = 60\n"
@@ -1180,6 +1182,7 @@ def test_no_file_descriptors(redis):
         wait_until(answers, "it does not answer again")
 
 
+@pytest.mark.slow
 def test_redis_is_killed(make_server):
     """503 with Retry-After, whatever is asked; when it is there again all is answered, without a restart."""
     redis = make_server(appendonly="yes", appendfsync="always")
@@ -1211,6 +1214,7 @@ def test_redis_is_killed(make_server):
         assert answer.json()["URI_list_unique"] == ["b", "c"]
 
 
+@pytest.mark.slow
 def test_redis_stops_while_it_is_asked(make_server):
     """503: the answer is lost, or nothing was inserted; under its key the request may be repeated when it is back."""
     redis = make_server(appendonly="yes", appendfsync="always")

@@ -53,6 +53,7 @@ def crawl(url: str, lines: Path, out: Path, batch: int) -> collections.Counter[b
     return collections.Counter(out.read_bytes().split(b"\n")[:-1])
 
 
+@pytest.mark.slow
 def test_two_workers(redis70, news, lines, tmp_path):
     """8 processes insert the same lines: each that differs is new exactly once."""
     with Service(redis70.url, "--workers", 2) as service:

@@ -126,6 +126,7 @@ def operations(found):
     return {each["operationId"]: each for path in found["paths"].values() for each in path.values()}
 
 
+@pytest.mark.slow
 def test_all_operations_are_named(alone, guarded):
     """Each path and method is documented, under a name of its own; with tokens, that and where they are wanted."""
     commands = {f"{FILTERS_PATH}/{{filter_typeid}}/{command}": command for command in COMMANDS}

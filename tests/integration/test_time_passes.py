@@ -164,6 +164,7 @@ def test_the_command_line(redis70, command):
     assert epochs(redis70) == [1, 1]
 
 
+@pytest.mark.slow
 def test_the_service(redis70):
     """Requests that insert turn a filter, unless the settings say never; others do not."""
     for name in ("news", "other"):

@@ -110,6 +110,7 @@ def test_worker(impostor):
     assert [(each.error, each.checkpoint) for each in done[1:]] == [(None, None), (None, 1)]
 
 
+@pytest.mark.slow
 def test_service(impostor):
     """It answers neither of the two, and does not tell where the archive is; without the archive it serves."""
     question = {"filter_typeid": "news", "URI_list": ["1"]}

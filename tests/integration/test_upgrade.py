@@ -88,6 +88,7 @@ def killer():
         yield started
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["forever", "rolling"])
 def test_killed_at_each_step(redis70, folder, killer, sample, name):
     """SIGKILL before and after each step: nothing is lost meanwhile, and the next upgrade ends it."""
@@ -218,6 +219,7 @@ def test_on_the_command_line(redis70, monkeypatch):
     assert cli.run("upgrade", "-q", "old")[0] == b""
 
 
+@pytest.mark.slow
 def test_wrong_use_of_the_command(redis70, folder, monkeypatch):
     """A message, an exit code, and the other filters are upgraded."""
     monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)

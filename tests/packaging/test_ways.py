@@ -82,7 +82,7 @@ def test_from_elsewhere_on_the_path(checkout, tmp_path):
     assert python(program, "-c", code, cwd=tmp_path) == str(checkout / "urifilter_redis" / "__init__.py")
 
 
-@pytest.mark.parametrize("suffix", [".whl", ".gz"])
+@pytest.mark.parametrize("suffix", [".whl", pytest.param(".gz", marks=pytest.mark.slow)])
 def test_installed(built, checkout, tmp_path, suffix):
     """A wheel, and a wheel of the sdist, have all inside, and nothing stale."""
     program = environment_of(tmp_path / "venv")
@@ -95,6 +95,7 @@ def test_installed(built, checkout, tmp_path, suffix):
     assert python(program, "-c", USE, cwd=checkout) == str(checkout / "urifilter_redis" / "__init__.py")
 
 
+@pytest.mark.slow
 def test_editable(built, checkout, tmp_path):
     """An editable installation runs from anywhere, and an edit counts at once."""
     program = environment_of(tmp_path / "venv")
@@ -103,6 +104,7 @@ def test_editable(built, checkout, tmp_path):
     assert python(program, "-c", USE, cwd=tmp_path) == str(checkout / "urifilter_redis" / "__init__.py")
 
 
+@pytest.mark.slow
 def test_the_tests_say_which_tree_they_test():
     """``pytest`` tests the tree that it stands in, and names it."""
     import urifilter_redis

@@ -20,7 +20,7 @@ KEY = CallKey("0123456789abcdef/7/1")
 
 def batch_of(items, shards=1, size=10, command="insert", **more) -> Batch:
     """A batch whose calls have ``size`` items at most, and one more in each further shard."""
-    return Batch(command, items, MD5, shards=shards, cut=lambda shard: size + shard, client="c" * 16, **more)
+    return Batch(command, items, MD5(items), shards=shards, cut=lambda shard: size + shard, client="c" * 16, **more)
 
 
 @given(st.lists(st.integers(), max_size=60), st.integers(1, 7), st.integers(1, 9))

@@ -178,3 +178,84 @@ def test_as_many_slices_as_there_can_be(hand):
     meta = meta_of(GROWING, epoch=99, inserted=1000)
     with pytest.raises(FilterFull, match="make a filter of a larger capacity"):
         hand.drive(grow(session_of(GROWING), 0, 1), [meta | {"limit": "1000"}])
+
+
+class Slow(Server):
+    """Answers once somebody waits for it."""
+
+    def __init__(self):
+        self.begun, self.left = [], 0
+
+    def begin(self, commands):
+        if commands == [("refused",)]:
+            raise ZeroDivisionError
+        self.begun.append(commands)
+        return self
+
+    def finish(self):
+        return list(self.begun[-1])
+
+    def leave(self):
+        self.left += 1
+
+
+def test_begun_flow():
+    """Its first commands are sent at once, all else is done by ``finish``."""
+    slow, done = Slow(), []
+
+    def flow():
+        first = yield Send([("a",)])
+        done.append(first)
+        return (yield Send([("b",)])), (yield Work("count", lambda: 7))
+
+    begun = driver.Begun(flow(), slow, lambda: None)
+    assert (slow.begun, done) == ([[("a",)]], [])
+    assert begun.finish() == ([("b",)], 7)
+    assert done == [[("a",)]]
+
+
+def test_begun_flow_that_sends_nothing_first():
+    """It begins with other work, or is over at once."""
+
+    def works():
+        return (yield Work("count", lambda: 7))
+
+    def over():
+        return 8
+        yield
+
+    assert [driver.Begun(flow(), Slow(), lambda: None).finish() for flow in (works, over)] == [7, 8]
+
+
+def test_begun_flow_whose_sending_fails():
+    """The flow hears of it, and it is raised."""
+    heard = []
+
+    def flow():
+        try:
+            yield Send([("refused",)])
+        except ZeroDivisionError:
+            heard.append("it failed")
+            raise
+
+    with pytest.raises(ZeroDivisionError):
+        driver.Begun(flow(), Slow(), lambda: None)
+    assert heard == ["it failed"]
+
+
+def test_begun_flow_that_is_left():
+    """Its replies are not waited for; nor are they when the check fails before."""
+    slow, checks = Slow(), iter([None, ZeroDivisionError()])
+
+    def flow():
+        yield Send([("a",)])
+
+    def check():
+        if error := next(checks):
+            raise error
+
+    driver.Begun(flow(), slow, lambda: None).leave()
+    assert slow.left == 1
+    with pytest.raises(ZeroDivisionError):
+        driver.Begun(flow(), slow, check).finish()
+    assert slow.left == 2

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 
-@pytest.mark.parametrize("extra", ["daemon", "embedded", "sdk", "server"])
+@pytest.mark.parametrize("extra", ["daemon", "embedded", "scrapy", "sdk", "server"])
 def test_the_pages_say_the_same(extra):
     """The page about installing has the very command for each extra, and no page has one that wants a release."""
     command, _, _ = how_to_get(extra).partition(" in the checkout")

@@ -20,9 +20,9 @@ LAYERS = (
     ("archive",),
     ("flows",),
     ("archive.export", "archive.listing", "archive.upkeep", "archive.verifying"),
-    ("client", "aio", "opened", "packed", "persisting", "http_api"),
+    ("client", "aio", "coalescing", "opened", "packed", "persisting", "streaming", "http_api"),
     (PACKAGE,),
-    ("worker", "moving", "sdk", "service", "cli"),
+    ("worker", "moving", "scrapy", "sdk", "service", "cli"),
 )
 
 

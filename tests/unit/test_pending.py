@@ -139,3 +139,34 @@ def test_so_many_are_kept(monkeypatch):
     for hold in holds:
         hold.__enter__()
     assert held.interrupted() == many
+
+
+def test_what_is_dropped_is_said(monkeypatch, caplog):
+    """A call that goes because too many are kept is lost, so the log has it."""
+    monkeypatch.setattr(pending, "KEPT", 2)
+    held, calls = Pending(), [Call() for _ in range(3)]
+    for call in calls:
+        assert not caplog.records
+        held.keep(call)
+    assert held.interrupted() == calls[1:]
+    assert "2 interrupted calls are unresolved: the oldest is dropped" in caplog.text
+
+
+def test_seen_after_all():
+    """An interrupted call whose answers nobody needs leaves, unless its caller asks again; it may be offered anew."""
+    held, call = Pending(), Call()
+    held.drop(call)
+    held.keep(call)
+    held.drop(call)
+    assert held.interrupted() == []
+    held.offer(call)
+    assert held.interrupted() == [call]
+
+    async def asks_again():
+        with held.hold(call):
+            held.drop(call)
+            held.offer(call)
+            assert list(held._owners.values()) == [asyncio.current_task()]
+
+    asyncio.run(asks_again())
+    assert held.interrupted() == []

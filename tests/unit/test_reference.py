@@ -12,6 +12,7 @@ import pytest
 
 import urifilter_redis
 from urifilter_redis import errors, sdk
+from urifilter_redis import scrapy as for_scrapy
 from urifilter_redis.bloom.digest import hasher, shards_of
 from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.service import settings
@@ -19,6 +20,7 @@ from urifilter_redis.service import settings
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
+SOURCES = [path for folder in ("urifilter_redis", "cli") for path in (ROOT / folder).rglob("*.py")]
 
 TABLES = (
     "answers",
@@ -51,6 +53,7 @@ def test_every_public_name_is_documented():
     in_errors = {f"urifilter_redis.errors.{name}" for name in errors.__all__}
     wanted = {f"urifilter_redis.{name}" for name in urifilter_redis.__all__ if name not in errors.__all__}
     wanted |= {f"urifilter_redis.sdk.{name}" for name in sdk.__all__ if name not in errors.__all__}
+    wanted |= {f"urifilter_redis.scrapy.{name}" for name in for_scrapy.__all__}
     wanted |= {f"urifilter_redis.service.settings.{name}" for name in settings.__all__}
     assert set(directives) == wanted | in_errors
 
@@ -91,14 +94,24 @@ def test_every_endpoint_has_an_example(monkeypatch):
         assert re.search(asked, page, re.MULTILINE), path
 
 
+def texts_of(path: Path) -> set[str]:
+    """Return the texts that a module has."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def test_every_setting_of_scrapy_is_listed():
+    """Each setting that Scrapy's parts read by its name stands in a table of the page about Scrapy."""
+    texts = {text for path in SOURCES if "scrapy" in path.parts for text in texts_of(path)}
+    page = (ROOT / "docs" / "how-to" / "scrapy.md").read_text()
+    rows = " ".join(line for line in page.splitlines() if line.startswith("|"))
+    listed = {f"URIFILTER_{name}" for name in re.findall(r"`(?:URIFILTER)?_([A-Z_]+)`", rows)}
+    assert {text for text in texts if re.fullmatch(r"URIFILTER_[A-Z_]+[A-Z]", text)} <= listed
+
+
 def test_every_variable_is_listed():
     """Each variable of the environment that the code reads by its name has a row, and each row's is read."""
-    texts: set[str] = set()
-    for folder in ("urifilter_redis", "cli"):
-        for path in (ROOT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    texts.add(node.value)
+    texts = {text for path in SOURCES if "scrapy" not in path.parts for text in texts_of(path)}
     page = (REFERENCE / "settings.md").read_text()
     rows = re.findall(r"^\| ((?:`[A-Z_]+`(?:, )?)+) \|", page, re.MULTILINE)
     listed = set(re.findall(r"[A-Z_]+", " ".join(rows)))

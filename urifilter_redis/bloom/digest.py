@@ -6,6 +6,8 @@ import hashlib
 import re
 import secrets
 import struct
+import sys
+from array import array
 from typing import TYPE_CHECKING
 
 import mmh3
@@ -13,9 +15,12 @@ import mmh3
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["HASHES", "hasher", "new_seed", "shard_of", "shards_of", "words"]
+__all__ = ["HASHES", "hasher", "new_seed", "shard_of", "shards_of", "split", "words"]
 
 HASHES = ("mmh3", "md5", "blake2b")
+
+#: The bytes of a digest.
+SIZE = 16
 
 _WORDS = struct.Struct("<4I")
 
@@ -83,11 +88,19 @@ def words(digest: bytes) -> tuple[int, int, int, int]:
     return _WORDS.unpack(digest)
 
 
+def split(packed: bytes) -> list[bytes]:
+    """Return the digests that were joined."""
+    return [packed[start : start + SIZE] for start in range(0, len(packed), SIZE)]
+
+
 def shard_of(digest: bytes, shards: int) -> int:
     """Return the shard that a digest belongs to: the top 12 bits of d3, modulo ``shards``."""
-    return shards_of([digest], shards)[0]
+    return (int.from_bytes(digest[14:], "little") >> 4) % shards
 
 
 def shards_of(digests: Iterable[bytes], shards: int) -> list[int]:
     """Return the shard of each digest."""
-    return [(digest[14] >> 4 | digest[15] << 4) % shards for digest in digests]
+    halves = array("H", b"".join(digests))
+    if sys.byteorder == "big":
+        halves.byteswap()
+    return [(half >> 4) % shards for half in halves[7::8]]

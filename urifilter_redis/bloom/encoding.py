@@ -80,7 +80,8 @@ def encode_items(items: Sequence[object]) -> list[bytes]:
     try:
         return list(map(str.encode, items))  # type: ignore[arg-type]  # nearly always all items are str
     except (TypeError, UnicodeEncodeError):
-        return _encode_each(items)
+        all_bytes = set(map(type, items)) == {bytes}
+        return list(items) if all_bytes else _encode_each(items)  # type: ignore[arg-type]
 
 
 def _encode_each(items: Sequence[object]) -> list[bytes]:

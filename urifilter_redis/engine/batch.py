@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING, TypeVar
 
-from urifilter_redis.bloom.digest import shards_of
+from urifilter_redis.bloom.digest import shard_of, shards_of, split
 from urifilter_redis.bloom.encoding import encode_items
 from urifilter_redis.bloom.normalize import normalizer
-from urifilter_redis.engine.given import items_of
 from urifilter_redis.errors import Past, UriFilterError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from urifilter_redis.engine.given import Key
+    from urifilter_redis.engine.near_cache import NearCache
     from urifilter_redis.protocol.call_ids import CallId, CallKey
     from urifilter_redis.protocol.config import Config
 
 __all__ = ["Batch", "Digester", "OpenCall", "call_to_resume", "check_question"]
 
-#: The bytes of a digest.
-DIGEST = 16
-
 B = TypeVar("B")
+
+#: The answer of the near cache: it stands for any age, as it knows none.
+SEEN = 1
 
 
 class Digester:
@@ -61,6 +62,8 @@ class OpenCall:
         call_id: the id under which the call was sent. A retry keeps it, so that an earlier attempt that is still
             under way cannot insert a second time. None: not sent yet, or the call writes nothing.
         in_doubt: whether the call may have run.
+        digests: the digests, for the near cache of the batch, which may empty the list; None: the batch has none.
+        sent: whether an attempt that failed may have reached the server, so that a late copy of it may still run.
     """
 
     shard: int
@@ -68,6 +71,8 @@ class OpenCall:
     packed: bytes
     call_id: CallId | None = None
     in_doubt: bool = False
+    digests: list[bytes] | None = None
+    sent: bool = False
 
 
 class Batch:
@@ -83,35 +88,53 @@ class Batch:
         client: the client that the call ids in ``open`` belong to.
         max_age: ring: how many of the newest slices are tested; 0: all.
         writes: whether its calls write. The answers of such calls must not be lost.
+        packed: the digests of all items, 16 bytes an item.
+        near: the near cache that has answered some items, and takes in the answers to the others; None: there is none.
+        joint: the ``Joint`` in which this batch, of one item, was sent with others; None: it is sent by itself.
     """
 
-    __slots__ = ("_packed", "answers", "client", "command", "items", "key", "max_age", "open", "term", "writes")
+    __slots__ = (
+        "_found",
+        "answers",
+        "client",
+        "command",
+        "items",
+        "joint",
+        "key",
+        "max_age",
+        "near",
+        "open",
+        "packed",
+        "term",
+        "writes",
+    )
 
     def __init__(  # noqa: PLR0913 - all of it is what a batch is
         self,
         command: str,
         items: Sequence[object],
-        digester: Callable[[Sequence[object]], list[bytes]],
+        digests: list[bytes],
         *,
         shards: int,
         cut: Callable[[int], int],
         client: str,
         max_age: int = 0,
         key: Key = None,
+        near: NearCache | None = None,
     ) -> None:
-        """Make digests and cut them into calls.
+        """Cut digests into calls, but for those that the near cache knows.
 
         Args:
             command: ``insert``, ``contains``, ``forget`` or ``remove``.
             items: the items as the caller gave them, or objects of the caller's.
-            digester: makes the digests of items.
+            digests: the digest of each item.
             shards: the filter's number of shards.
             cut: returns the most items of one call, given the shard.
             client: the client that makes the call ids.
             max_age: ring: how many of the newest slices are tested; 0: all.
             key: makes an item of each object; None: the objects are the items.
+            near: the near cache that may answer; None: all items are asked about.
         """
-        digests = digester(items if key is None else items_of(items, key))
         self.command = command
         self.items, self.key = items, key
         self.term: Callable[[int], int] = int
@@ -119,29 +142,42 @@ class Batch:
         self.max_age = max_age
         self.writes = command != "contains"
         self.answers: list[int | None] = [None] * len(items)
-        if len(digests) == 1:
-            self.open = [OpenCall(shards_of(digests, shards)[0], range(1), digests[0])]
-        elif shards == 1:
-            self.open = _one_shard(digests, cut(0))
+        self.joint: object | None = None
+        self.open: list[OpenCall] = []
+        self.near, self._found = near, None if near is None else near.find(digests)
+        if self._found and all(self._found):
+            self.answers = [SEEN] * len(items)
+        elif self._found and True in self._found:
+            self.answers = [SEEN if found else None for found in self._found]
+            self.open = _chosen(digests, [not found for found in self._found], shards, cut, keep=True)
+        elif len(digests) == 1:
+            self.open = [OpenCall(shard_of(digests[0], shards), range(1), digests[0], digests=digests)]
         else:
-            self.open = _many_shards(digests, shards, cut)
-        self._packed = b"".join(digests)
+            self.open = _cut(digests, shards, cut, keep=near is not None)
+        self.packed = b"".join(digests)
 
     def name_calls(self, key: CallKey, now: int) -> None:
         """Give all calls the ids that ``key`` makes; ``now`` is the server's time, ms."""
         parts: defaultdict[int, int] = defaultdict(int)
         for call in self.open:
-            call.call_id = key.call_id(self.command, self._packed, parts[call.shard], now)
+            call.call_id = key.call_id(self.command, self.packed, parts[call.shard], now)
             parts[call.shard] += 1
 
     @property
     def digests(self) -> list[bytes]:
         """The digest of each item."""
-        return [self._packed[at : at + DIGEST] for at in range(0, len(self._packed), DIGEST)]
+        return split(self.packed)
 
     def is_of(self, command: str, digests: Sequence[bytes], max_age: int) -> bool:
         """Whether this batch has the same command, items and ``max_age``."""
-        return (command, max_age) == (self.command, self.max_age) and b"".join(digests) == self._packed
+        return (command, max_age) == (self.command, self.max_age) and b"".join(digests) == self.packed
+
+    def distrust(self, shards: int, cut: Callable[[int], int]) -> None:
+        """Open calls for the items that the near cache has answered, because it knows no ages."""
+        if self._found and True in self._found:
+            self.open += _chosen(self.digests, self._found, shards, cut, keep=False)
+            self.answers = [None if found else answer for found, answer in zip(self._found, self.answers, strict=True)]
+        self._found = None
 
     def close(self, call: OpenCall, answers: Sequence[int]) -> None:
         """Note the answers of a call, which is then no longer open.
@@ -188,15 +224,31 @@ def call_to_resume(retry: object, kind: type[B], command: str) -> B:
     raise ValueError(f"retry= takes what {command} raised for these same items, {why}")
 
 
-def _one_shard(digests: list[bytes], size: int) -> list[OpenCall]:
-    starts = range(0, len(digests), size)
-    return [
-        OpenCall(0, range(start, min(start + size, len(digests))), b"".join(digests[start : start + size]))
-        for start in starts
-    ]
+def _cut(digests: list[bytes], shards: int, cut: Callable[[int], int], *, keep: bool) -> list[OpenCall]:
+    """Cut digests into calls, which keep their lists of digests if ``keep``."""
+    return _one_shard(digests, cut(0), keep=keep) if shards == 1 else _many_shards(digests, shards, cut, keep=keep)
 
 
-def _many_shards(digests: list[bytes], shards: int, cut: Callable[[int], int]) -> list[OpenCall]:
+def _chosen(
+    digests: list[bytes], chosen: list[bool], shards: int, cut: Callable[[int], int], *, keep: bool
+) -> list[OpenCall]:
+    """Cut those digests into calls that are chosen."""
+    made = _cut(list(compress(digests, chosen)), shards, cut, keep=keep)
+    positions = list(compress(range(len(digests)), chosen))
+    for call in made:
+        call.positions = [positions[each] for each in call.positions]
+    return made
+
+
+def _one_shard(digests: list[bytes], size: int, *, keep: bool) -> list[OpenCall]:
+    calls = []
+    for start in range(0, len(digests), size):
+        some = digests[start : start + size]
+        calls.append(OpenCall(0, range(start, start + len(some)), b"".join(some), digests=some if keep else None))
+    return calls
+
+
+def _many_shards(digests: list[bytes], shards: int, cut: Callable[[int], int], *, keep: bool) -> list[OpenCall]:
     positions: defaultdict[int, list[int]] = defaultdict(list)
     for position, shard in enumerate(shards_of(digests, shards)):
         positions[shard].append(position)
@@ -204,6 +256,7 @@ def _many_shards(digests: list[bytes], shards: int, cut: Callable[[int], int]) -
     for shard, all_of_it in sorted(positions.items()):
         size = cut(shard)
         for start in range(0, len(all_of_it), size):
-            some = all_of_it[start : start + size]
-            calls.append(OpenCall(shard, some, b"".join([digests[position] for position in some])))
+            places = all_of_it[start : start + size]
+            some = [digests[position] for position in places]
+            calls.append(OpenCall(shard, places, b"".join(some), digests=some if keep else None))
     return calls

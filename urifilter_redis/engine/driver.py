@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from urifilter_redis.engine.steps import Send, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from urifilter_redis.engine.steps import Flow, Sender, Step
+    from urifilter_redis.engine.steps import Beginner, Flow, Reply, Sender, Step
 
-__all__ = ["drive", "perform_step"]
+__all__ = ["Begun", "drive", "perform_step"]
 
 T = TypeVar("T")
 
@@ -28,8 +28,9 @@ def perform_step(step: Step, sender: Sender | None) -> Any:
 def drive(
     flow: Flow[T],
     sender: Sender | None = None,
-    check: Callable[[], object] = lambda: None,
+    check: Callable[[], object] | None = None,
     perform: Callable[[Step, Sender | None], Any] | None = None,
+    step: Step | None = None,
 ) -> T:
     """Run a flow with blocking I/O; return its result, or raise its error.
 
@@ -38,13 +39,16 @@ def drive(
         sender: sends commands to the server; None for a flow that sends none.
         check: called before each step; an exception from it is thrown into the flow.
         perform: does each step in place of ``perform_step``, so that a test may count, delay or stop steps.
+        step: the step that the flow has yielded; None: it has not begun.
     """
-    do, outcome = perform or perform_step, None
+    do = perform or perform_step
     try:
-        step = next(flow)
+        if step is None:
+            step = next(flow)
         while True:
             try:
-                check()
+                if check is not None:
+                    check()
                 outcome = do(step, sender)
             except BaseException as error:  # noqa: BLE001 - the flow must hear of Ctrl-C too
                 step = flow.throw(error)
@@ -52,3 +56,55 @@ def drive(
                 step = flow.send(outcome)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
+
+
+class Begun(Generic[T]):
+    """A flow whose first commands are under way; ``finish`` waits for their replies, and runs it to its end.
+
+    Args:
+        flow: the flow. Interrupted while its first commands are sent, it ends.
+        sender: sends commands to the server.
+        check: called before each step; an exception from it is thrown into the flow.
+    """
+
+    def __init__(self, flow: Flow[T], sender: Beginner, check: Callable[[], object] | None) -> None:
+        self._flow, self._sender, self._check = flow, sender, check
+        self._reply: Reply | None = None
+        self._sent = 0.0
+        self._step: Step | None = None
+        self._result: Any = None
+        try:
+            self._step = step = next(flow)
+            if isinstance(step, Send):
+                try:
+                    if check is not None:
+                        check()
+                    self._reply = sender.begin(step.commands)
+                    self._sent = time.monotonic()
+                except BaseException as error:
+                    flow.throw(error)
+                    raise
+        except StopIteration as stop:
+            self._result = stop.value
+
+    def finish(self) -> T:
+        """Return the flow's result, or raise its error."""
+        if self._step is None:
+            return self._result  # type: ignore[no-any-return]
+        try:
+            return drive(self._flow, self._sender, self._check, self._perform, self._step)
+        finally:
+            self.leave()
+
+    def leave(self) -> None:
+        """Leave the flow where it is, if it is not finished."""
+        reply, self._reply = self._reply, None
+        if reply is not None:
+            reply.leave()
+
+    def _perform(self, step: Step, sender: Sender | None) -> Any:
+        reply, self._reply = self._reply, None
+        if reply is None or not isinstance(step, Send):
+            return perform_step(step, sender)
+        step.idle = time.monotonic() - self._sent
+        return reply.finish()

@@ -40,11 +40,13 @@ class Method(Generic[R]):
 
     Attributes:
         command: ``insert``, ``contains``, ``forget`` or ``remove``.
+        nearby: whether a near cache may answer it, which knows that an item was seen, and not its age.
         term: makes an answer in the method's terms of a script's answer.
         result: makes the method's result of a batch that has all answers.
     """
 
     command: str
+    nearby: bool
     term: Callable[[int], int]
     result: Callable[[Answering], R]
 
@@ -68,17 +70,17 @@ def _is_seen(batch: Answering) -> bool:
     return batch.answers[0] != 0
 
 
-def _all(command: str, term: Callable[[int], int]) -> Method[list[Any]]:
+def _all(command: str, term: Callable[[int], int], *, nearby: bool = False) -> Method[list[Any]]:
     """Make a method whose result is a list of all answers in its terms."""
-    return Method(command, term, lambda batch: list(map(term, batch.answers)))  # type: ignore[arg-type]
+    return Method(command, nearby, term, lambda batch: list(map(term, batch.answers)))  # type: ignore[arg-type]
 
 
-INSERT: Method[bool] = Method("insert", operator.not_, _is_new)
-INSERT_MANY: Method[list[bool]] = _all("insert", operator.not_)
+INSERT: Method[bool] = Method("insert", True, operator.not_, _is_new)  # noqa: FBT003 - nearby
+INSERT_MANY: Method[list[bool]] = _all("insert", operator.not_, nearby=True)
 INSERT_AGES: Method[list[int]] = _all("insert", int)
-UNIQUE: Method[list[Any]] = Method("insert", operator.not_, selected)
-CONTAINS: Method[bool] = Method("contains", bool, _is_seen)
-CONTAINS_MANY: Method[list[bool]] = _all("contains", bool)
+UNIQUE: Method[list[Any]] = Method("insert", True, operator.not_, selected)  # noqa: FBT003 - nearby
+CONTAINS: Method[bool] = Method("contains", True, bool, _is_seen)  # noqa: FBT003 - nearby
+CONTAINS_MANY: Method[list[bool]] = _all("contains", bool, nearby=True)
 AGES: Method[list[int]] = _all("contains", int)
 FORGET: Method[list[bool]] = _all("forget", bool)
 REMOVE: Method[list[bool]] = _all("remove", bool)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -20,6 +21,8 @@ class _Held(Protocol):
 
 
 B = TypeVar("B", bound=_Held)
+
+log = logging.getLogger("urifilter_redis")
 
 #: The task or thread that runs a call of the library.
 Owner: TypeAlias = "asyncio.Task[Any] | threading.Thread"
@@ -55,6 +58,17 @@ class Pending(Generic[B]):
     def keep(self, batch: B) -> None:
         """Count a batch as interrupted, because no caller will get its error."""
         self._owners[batch] = None
+        _limit(self._owners)
+
+    def offer(self, batch: B) -> None:
+        """Count a batch as interrupted, unless a caller asks for its answers at this moment."""
+        self._owners.setdefault(batch, None)
+        _limit(self._owners)
+
+    def drop(self, batch: B) -> None:
+        """Forget an interrupted batch whose answers nobody needs; leave one that a caller asks again."""
+        if self._owners.get(batch, batch) is None:
+            del self._owners[batch]
 
     def interrupted(self) -> list[B]:
         """Return the batches whose call of the library has ended, oldest first."""
@@ -75,8 +89,7 @@ class _Hold(Generic[B]):
         owners, owner = self._owners, _owner()
         owners[self._batch] = owner  # in one step, because a batch that is retried may be in already
         if len(owners) > KEPT:
-            oldest = next((batch for batch, owner in list(owners.items()) if owner is None), None)
-            owners.pop(oldest, None)  # type: ignore[arg-type]
+            _limit(owners)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -86,6 +99,16 @@ class _Hold(Generic[B]):
             del self._owners[self._batch]
         else:
             self._owners[self._batch] = None
+
+
+def _limit(owners: dict[B, Owner | None]) -> None:
+    """Let the oldest interrupted batch go if there are too many, and say so."""
+    if len(owners) > KEPT:
+        oldest = next((batch for batch, owner in list(owners.items()) if owner is None), None)
+        if oldest is not None:
+            owners.pop(oldest, None)
+            text = "%d interrupted calls are unresolved: the oldest is dropped, and its answers are lost"
+            log.warning(f"{text}; pass what `unresolved` has as retry= before", KEPT)  # noqa: G004
 
 
 def _owner() -> Owner:

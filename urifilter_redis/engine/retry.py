@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from urifilter_redis.engine.steps import Flow, Pause, Send
-from urifilter_redis.errors import AnswerLost, FilterNotFound, ServerUnavailable, UriFilterError
+from urifilter_redis.errors import (
+    AnswerLost,
+    ConfigMismatch,
+    FilterNotFound,
+    ServerUnavailable,
+    SliceLost,
+    UriFilterError,
+)
 from urifilter_redis.protocol.outcomes import (
     Judged,
+    Unsent,
     Verdict,
     error_of,
     fields_of_stale,
@@ -26,7 +35,7 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.call_ids import CallId
     from urifilter_redis.protocol.calls import Arguments, Call
 
-__all__ = ["Numbered", "Request", "exchange"]
+__all__ = ["Callers", "Numbered", "Request", "exchange"]
 
 #: Seconds of the first pause before requests are sent again. Each pause is twice the one before, up to the longest.
 FIRST_PAUSE = 0.02
@@ -47,6 +56,26 @@ class Numbered(Protocol):
     in_doubt: bool
 
 
+class Callers(Protocol):
+    """The callers of an exchange, if they began at different times, or others wait for its end."""
+
+    @property
+    def began(self) -> float:
+        """The time by ``monotonic`` at which the last of the callers began to wait."""
+        ...
+
+    def leave(self, request: Request, before: float, error: UriFilterError) -> None:
+        """Tell an error to the callers of an unsettled request that began at ``before`` or earlier.
+
+        If nobody waits for the request any more, and it was never sent, the request gets the error.
+        """
+        ...
+
+    def repeat(self, waiting: Sequence[Request]) -> None:
+        """Note that all requests but these are settled; these are sent again after a pause."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """One command on its way to a settled outcome.
@@ -56,6 +85,7 @@ class Request:
         shard: the shard whose live slices the command names; None: it names none.
         numbered: the call with a call id that is sent; None: the command may be repeated freely.
         reply_lost: whether a reply was lost, so that an earlier attempt may have run.
+        sent: whether an attempt that failed may have reached the server.
         answered: whether ``reply`` is the answer.
         full: whether the command did not run because today has no room. Sent again under the same call id, after the
             next slice was made, it will run.
@@ -67,6 +97,7 @@ class Request:
     shard: int | None = None
     numbered: Numbered | None = None
     reply_lost: bool = False
+    sent: bool = False
     answered: bool = False
     full: bool = False
     reply: Any = None
@@ -116,10 +147,11 @@ class Request:
         return "" if isinstance(made, tuple) else made.script.source
 
 
-def exchange(session: Session, requests: Sequence[Request]) -> Flow[None]:
+def exchange(session: Session, requests: Sequence[Request], callers: Callers | None = None) -> Flow[None]:
     """Send requests in one pipeline, and send unsettled ones again in the next, until all are settled.
 
     Afterwards each request is ``answered``, or ``full``, or has an ``error``; one that is ``in_doubt`` may still run.
+    The time counts from the beginning of the exchange, or from the ``began`` of the callers.
     """
     waiting, began, again = requests, time.monotonic(), None
     while waiting:
@@ -127,7 +159,9 @@ def exchange(session: Session, requests: Sequence[Request]) -> Flow[None]:
         for request in waiting:
             commands.append(request.command())
             doubts.append(request.begin())
-        outcomes = yield Send(commands)
+        sending = Send(commands)
+        outcomes = yield sending
+        began += sending.idle  # in which nobody waited
         missed = []
         for request, outcome, in_doubt in zip(waiting, outcomes, doubts, strict=True):
             verdict = _settle(session, request, outcome, in_doubt=in_doubt)
@@ -135,35 +169,51 @@ def exchange(session: Session, requests: Sequence[Request]) -> Flow[None]:
                 missed.append((request, outcome, verdict))
         if not missed:
             return
-        again = again or _Again(session, began)
+        again = again or _Again(session, began, callers)
         waiting = yield from again.prepare(missed)
 
 
 class _Again:
     """The time and the pauses of an exchange in which requests are sent again."""
 
-    def __init__(self, session: Session, began: float) -> None:
-        self._session, self._began, self._restored = session, began, began
+    def __init__(self, session: Session, began: float, callers: Callers | None) -> None:
+        self._session, self._callers = session, callers
+        self._began = began if callers is None else callers.began
+        self._restored = -math.inf
         self._pauses, self._repeated = _pauses(), False
 
     def prepare(self, missed: Sequence[tuple[Request, Any, Verdict]]) -> Flow[list[Request]]:
         """Do what comes before requests are sent again, and return those; give up what took too long."""
-        now, timeouts = time.monotonic(), self._session.timeouts
-        if now < self._began + timeouts.restoring and any(verdict is Verdict.RESTORING for *_, verdict in missed):
-            self._restored = now  # the time for all other failures counts from the end of the restore
-        else:
-            every = now >= self._restored + timeouts.total
-            for request, outcome, verdict in missed:
-                if not request.settled and (every or verdict is Verdict.RESTORING):
-                    _give_up(self._session, request, outcome)
+        self._give_up(missed)
         unsettled = [(request, verdict, outcome) for request, outcome, verdict in missed if not request.settled]
         yield from _prepare(self._session, unsettled)
         waiting = [request for request, _, _ in unsettled if not request.settled]
+        if waiting and self._callers is not None:
+            self._callers.repeat(waiting)
         if waiting and (self._repeated or any(verdict in _WAITING for _, verdict, _ in unsettled)):
             wanted = [outcome.pause for _, outcome, _ in missed if isinstance(outcome, Judged)]
             yield Pause(max([next(self._pauses), *wanted]))
         self._repeated = True
         return waiting
+
+    def _give_up(self, missed: Sequence[tuple[Request, Any, Verdict]]) -> None:
+        """Give up the requests, or the callers of requests, whose time is over."""
+        now, timeouts = time.monotonic(), self._session.timeouts
+        waits = now < self._began + timeouts.restoring and any(verdict is Verdict.RESTORING for *_, verdict in missed)
+        if waits:
+            self._restored = now  # the time for all other failures counts from the end of the restore
+        over = now - (timeouts.restoring if waits else timeouts.total)
+        if now < self._restored + timeouts.total and not waits:
+            over = -math.inf
+        for request, outcome, verdict in missed:
+            request.sent = request.sent or not isinstance(outcome, Unsent)
+            if request.settled:
+                continue
+            error = _given_up(self._session, request, outcome)
+            if over >= self._began or (verdict is Verdict.RESTORING and not waits):
+                request.error = error
+            elif self._callers is not None:
+                self._callers.leave(request, over, error)
 
 
 def _settle(session: Session, request: Request, outcome: Any, *, in_doubt: bool) -> Verdict:
@@ -176,20 +226,31 @@ def _settle(session: Session, request: Request, outcome: Any, *, in_doubt: bool)
         request.answered, request.reply, in_doubt = True, outcome, False
     elif verdict is Verdict.IN_DOUBT:
         request.reply_lost, in_doubt = True, True
+    elif verdict is Verdict.RESTORING:  # the archive may be older than what was answered before
+        session.clear_near()
     elif verdict is Verdict.FULL:
         request.full = True
     elif verdict is Verdict.RENEW:
         in_doubt = _renew(session, request, outcome, in_doubt=in_doubt)
     elif verdict in {Verdict.REFUSED, Verdict.DIED}:
         in_doubt = request.call_id is not None and (in_doubt or verdict is Verdict.DIED)
-        request.error = error_of(outcome, session.where)
-        if isinstance(request.error, FilterNotFound):
-            request.error = session.not_found(text_of(outcome))
-        if in_doubt:  # this attempt is refused, but an earlier one may have run, or may still run
-            why = "it may be half done" if verdict is Verdict.DIED else "a reply was lost, and asking again failed"
-            request.error = AnswerLost(f"{why}: {request.error}")
-    request.in_doubt = in_doubt
+        request.error = _refused(session, outcome, in_doubt=in_doubt, died=verdict is Verdict.DIED)
+    if request.numbered is not None:
+        request.numbered.in_doubt = in_doubt
     return verdict
+
+
+def _refused(session: Session, outcome: Any, *, in_doubt: bool, died: bool) -> UriFilterError:
+    """Return the error of a refused request; ``in_doubt``: an attempt may have run, or may still run."""
+    error = error_of(outcome, session.where)
+    if isinstance(error, FilterNotFound):
+        error = session.not_found(text_of(outcome))
+    elif isinstance(error, ConfigMismatch | SliceLost):
+        session.clear_near()
+    if not in_doubt:
+        return error
+    why = "it may be half done" if died else "a reply was lost, and asking again failed"
+    return AnswerLost(f"{why}: {error}")
 
 
 def _renew(session: Session, request: Request, outcome: Any, *, in_doubt: bool) -> bool:
@@ -208,14 +269,15 @@ def _renew(session: Session, request: Request, outcome: Any, *, in_doubt: bool) 
     return False
 
 
-def _give_up(session: Session, request: Request, outcome: Any) -> None:
+def _given_up(session: Session, request: Request, outcome: Any) -> UriFilterError:
+    """Return the error of a request that is not sent again after this outcome."""
     error = error_of(outcome, session.where)
     if request.in_doubt or judge(outcome) is not Verdict.RESTORING:
         kind = AnswerLost if request.in_doubt else ServerUnavailable
-        request.error = kind(f"{error}; gave up after {session.timeouts.total:g} s")
-        request.error.__cause__ = error
-    else:
-        request.error = error
+        told = kind(f"{error}; gave up after {session.timeouts.total:g} s")
+        told.__cause__ = error
+        return told
+    return error
 
 
 def _prepare(session: Session, unsettled: Sequence[tuple[Request, Verdict, Any]]) -> Flow[None]:

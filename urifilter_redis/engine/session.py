@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.bloom.digest import hasher
+from urifilter_redis.bloom.retention import TIMED
 from urifilter_redis.engine.batch import Digester
+from urifilter_redis.engine.near_cache import NearCacheSettings, near_cache_of
 from urifilter_redis.engine.pending import Pending
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.engine.timekeeper import Timekeeper
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from urifilter_redis.engine.home import Home
+    from urifilter_redis.engine.near_cache import NearCache
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.protocol.keys import FilterKeys
 
@@ -61,12 +64,14 @@ class Session:
         ids: the call ids of this client.
         where: the beginning of error messages: it names the filter and the server, or the server alone.
         discreet: whether errors keep the archive's address to themselves, as their readers need not know it.
-        check: called before each step of the blocking client; an exception from it ends the flow.
+        check: called before each step of the blocking client; an exception from it ends the flow. None: nothing is.
         report: called with (done, total) during long work.
         forbidden: the commands that the scripts call and that this user may not run.
         restored: the result of the restore when the filter was opened; None: nothing was restored.
         pending: the batches whose answers their caller does not have yet.
         timekeeper: when this client looks whether the period is over, and its rotation.
+        near_cache: the caller's wish for a near cache.
+        near: the near cache; None: there is none. It is made once the filter's configuration is known.
     """
 
     keys: FilterKeys
@@ -77,17 +82,20 @@ class Session:
     ids: CallIds = field(default_factory=CallIds)
     where: str = ""
     discreet: bool = False
-    check: Callable[[], object] = lambda: None
+    check: Callable[[], object] | None = None
     report: Callable[[int, int], object] = lambda *_: None
     forbidden: tuple[str, ...] = ()
     restored: Restored | None = None
     pending: Pending[Any] = field(default_factory=Pending)
     timekeeper: Timekeeper = field(default_factory=Timekeeper)
+    near_cache: NearCacheSettings = field(default_factory=NearCacheSettings)
+    near: NearCache | None = None
     _config: Config | None = None
     _digester: Digester | None = None
     _first_view: View = field(default_factory=lambda: View(()))
     _views: dict[int, View] = field(default_factory=dict)
     _askings: dict[tuple[str, int], Asking] = field(default_factory=dict)
+    _turns: dict[int, tuple[str | None, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.where = self.where or f"filter {self.keys.name!r} on {self.server}"
@@ -111,6 +119,7 @@ class Session:
 
     def not_found(self, text: str) -> FilterNotFound:
         """Return the error to raise when the filter is gone; its message names the archive that may have it."""
+        self.clear_near()
         archive = self._config.archive if self._config else None
         if archive not in {None, "redis"}:
             named = "an archive" if self.discreet else f"the archive {archive}"
@@ -127,6 +136,8 @@ class Session:
     def assume(self, config: Config, view: View) -> None:
         """Note a configuration and live slices that were read before."""
         self.keys = self.keys.of(config.shards, config.tags)
+        if config.uid != self.uid:
+            self.near = near_cache_of(self.near_cache, config)
         self._config, self._first_view, self._askings = config, view, {}
         self._digester = Digester(config.normalize, hasher(config.hash, config.seed))
 
@@ -150,8 +161,18 @@ class Session:
     def learn_turn(self, shard: int, fields: dict[str, str]) -> None:
         """Note the live slices of a shard of this filter; ``fields`` are some of its ``meta``, or all."""
         self._views[shard] = View.from_meta(fields, self.where)
+        if self.near is not None and self.config.retention in TIMED:
+            turn = fields.get("epoch"), fields["slices"]
+            if self._turns.get(shard) != turn:  # some items have expired
+                self.near.clear()
+            self._turns[shard] = turn
         if shard == 0:
             self._learn_time(fields, self.timekeeper.lease)
+
+    def clear_near(self) -> None:
+        """Clear the near cache, because the filter, or some of its items, are gone."""
+        if self.near is not None:
+            self.near.clear()
 
     def _learn_time(self, fields: dict[str, str], patience: float) -> None:
         """Let the timekeeper know when shard 0 has turned, from some fields of its ``meta``.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 if TYPE_CHECKING:
     from urifilter_redis.protocol.calls import Arguments
 
-__all__ = ["REST", "AsyncSender", "Flow", "Pause", "Send", "Sender", "Step", "Timeouts", "Work"]
+__all__ = ["REST", "AsyncSender", "Beginner", "Flow", "Pause", "Reply", "Send", "Sender", "Step", "Timeouts", "Work"]
 
 
 @dataclass(slots=True)
@@ -25,9 +25,11 @@ class Send:
 
     Attributes:
         commands: the commands, each with its arguments.
+        idle: set by a driver that did other work after the sending: how long it did so before it waited, in seconds.
     """
 
     commands: list[Arguments]
+    idle: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,26 @@ class Sender(Protocol):
 
     def send(self, commands: Sequence[Arguments]) -> list[Any]:
         """Send commands once; return an outcome a command (see ``Send``)."""
+        ...
+
+
+class Reply(Protocol):
+    """Commands that were sent, and whose replies are on their way."""
+
+    def finish(self) -> list[Any]:
+        """Wait for the replies; return one outcome a command (see ``Send``)."""
+        ...
+
+    def leave(self) -> None:
+        """Do not wait for replies that were not waited for yet."""
+        ...
+
+
+class Beginner(Sender, Protocol):
+    """Sends commands for the blocking driver, and lets it do other work before it waits for their replies."""
+
+    def begin(self, commands: Sequence[Arguments]) -> Reply:
+        """Send commands once, and do not wait for their replies."""
         ...
 
 

@@ -12,6 +12,7 @@ from urifilter_redis.flows.rights import read_rights
 from urifilter_redis.protocol.calls import LEASE
 from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.protocol.outcomes import to_fields, to_mapping
+from urifilter_redis.transport.data_dir import IDENTITY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -44,7 +45,14 @@ SHARDS_TOLD = 3
 #: Less free memory than this share of maxmemory is a danger.
 LITTLE_LEFT = 0.1
 
-_SETTINGS = ("maxmemory-policy", "appendonly", "appendfsync", "save")
+#: By ``appendfsync``: the level of the finding, and the loss.
+_LOST = {
+    "always": ("ok", "nothing is lost"),
+    "everysec": ("note", "a power failure can lose a second of inserts, and a kill two if the disk is slow"),
+    "no": ("danger", "a power failure can lose half a minute of inserts"),
+}
+
+_SETTINGS = ("maxmemory-policy", "appendonly", "appendfsync", "save", "syslog-ident")
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,10 +254,12 @@ def _persistence(facts: Facts) -> Finding:
         text = f"append-only file {'on' if on else 'off'}; cannot tell more, as this user may not run CONFIG GET"
         return Finding("note", "persistence", text)
     if facts.settings["appendonly"] == "yes":
-        sync = facts.settings.get("appendfsync", "everysec")
-        lost = {"always": "nothing", "everysec": "a second of inserts"}.get(sync, "half a minute of inserts")
-        level = {"always": "ok", "everysec": "note"}.get(sync, "danger")
-        return Finding(level, "persistence", f"append-only, fsync {sync}: a power failure can lose {lost}")
+        if facts.settings.get("syslog-ident") == IDENTITY:
+            sync, level, lost = "each second", "note", "a power failure can lose a second of inserts"
+        else:
+            sync = facts.settings.get("appendfsync", "everysec")
+            level, lost = _LOST.get(sync, _LOST["no"])
+        return Finding(level, "persistence", f"append-only, fsync {sync}: {lost}")
     if facts.settings.get("save"):
         text = f"snapshots only ({facts.settings['save']}): a crash loses all inserts after the last one"
         return Finding("danger", "persistence", f"{text}; CONFIG SET appendonly yes")

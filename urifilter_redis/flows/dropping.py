@@ -61,11 +61,15 @@ def drop(session: Session, *, keep_archive: bool = False) -> Flow[bool]:
         ConfigMismatch: the filter was dropped and created anew since it was opened.
         ArchiveMissing: the filter has an archive, and the caller has not named it.
     """
-    first = yield from read_first(session)
-    uid = session.uid or first.get("uid", "")
-    if first.get("uid", uid) != uid:
-        raise _anew(session)
-    return (yield from _drop(session, uid, first, keep_archive=keep_archive))
+    session.clear_near()
+    try:
+        first = yield from read_first(session)
+        uid = session.uid or first.get("uid", "")
+        if first.get("uid", uid) != uid:
+            raise _anew(session)
+        return (yield from _drop(session, uid, first, keep_archive=keep_archive))
+    finally:
+        session.clear_near()
 
 
 def end_drop(session: Session, first: Mapping[str, str]) -> Flow[bool]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.bloom.retention import TIMED, Shape, error_rate_at_capacity, growing_slice, size_first, slice_share
 from urifilter_redis.bloom.sizing import Sizing, error_rate_from_fill, items_from_fill
+from urifilter_redis.engine.near_cache import NearCacheInfo  # noqa: TC001 - pydantic looks for it
 from urifilter_redis.engine.queries import ask, server_time
 from urifilter_redis.errors import SliceLost
 from urifilter_redis.flows.bitmaps import fill_of
@@ -107,6 +108,7 @@ class FilterInfo(Shape):
         memory: the bytes that the server has allocated for all keys of the filter.
         archived: the part of ``memory`` that is for compressed closed slices (archive ``redis``).
         live_slices: the live slices, from newest to oldest.
+        near_cache: the use of the near cache of the object that was asked; None: it has none.
 
     Example:
         >>> news.info().to_dict()["layout"]
@@ -139,6 +141,7 @@ class FilterInfo(Shape):
     memory: int
     archived: int
     live_slices: tuple[SliceInfo, ...]
+    near_cache: NearCacheInfo | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the attributes as a dictionary for JSON."""
@@ -211,6 +214,7 @@ def info(session: Session) -> Flow[FilterInfo]:
         memory=sum(shard.memory for shard in shards),
         archived=sum(shard.archived for shard in shards),
         live_slices=live,
+        near_cache=None if session.near is None else session.near.info,
     )
 
 

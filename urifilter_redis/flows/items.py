@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from urifilter_redis.engine.batch import Batch, call_to_resume, check_question
 from urifilter_redis.engine.given import items_of
+from urifilter_redis.engine.joint import Joint
 from urifilter_redis.engine.methods import FORGET, with_batch
-from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.errors import AnswerLost, UriFilterError
 from urifilter_redis.flows.timely import attend
-from urifilter_redis.flows.turn import grow
+from urifilter_redis.flows.window import ask_window
 from urifilter_redis.protocol import calls
 
 if TYPE_CHECKING:
@@ -21,19 +21,24 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.batch import OpenCall
     from urifilter_redis.engine.given import Key
+    from urifilter_redis.engine.joint import Single, Turn
     from urifilter_redis.engine.methods import Method
+    from urifilter_redis.engine.near_cache import NearCache
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.call_ids import CallKey
-    from urifilter_redis.protocol.calls import Call
+    from urifilter_redis.protocol.config import Config
 
     MakesDigests: TypeAlias = Callable[[Sequence[object]], list[bytes]]
 
 __all__ = [
     "WINDOW",
     "answer",
+    "ask_again",
+    "ask_jointly",
     "batch_of",
     "give_back",
+    "joint_of",
     "new_pairs",
     "question",
     "resolve",
@@ -44,6 +49,9 @@ __all__ = [
 #: another process must be able to cut the same items into the same calls. Rolling never has more slices. Growing seldom
 #: has more; then a call takes longer, in proportion. The size for a ring does not depend on it.
 LIVE_UNDER_A_KEY = {"forever": 1, "growing": 16, "ring": 0, "rolling": 3}
+
+#: The commands that make items new again.
+FORGETTING = ("forget", "remove")
 
 #: The most calls of one window: enough to hide the round trip, few enough for short pipelines.
 CALLS_IN_FLIGHT = 8
@@ -104,7 +112,10 @@ def question(  # noqa: PLR0913, PLR0917 - what a caller may say
     key: Key = None,
 ) -> Batch:
     """Make the batch of a client's method, whose errors are told in the method's terms; see ``batch_of``."""
-    batch = batch_of(session, method.command, objects, retry, max_age, key=key)
+    near = session.near if method.nearby and max_age is None else None
+    batch = batch_of(session, method.command, objects, retry, max_age, key=key, near=near)
+    if retry is not None and not method.nearby:
+        batch.distrust(session.config.shards, functools.partial(_size, session))
     batch.items, batch.key, batch.term = objects, key, method.term  # of this call, if it goes on with another
     return batch
 
@@ -119,6 +130,7 @@ def batch_of(  # noqa: PLR0913 - likewise
     key: Key = None,
     call_key: CallKey | None = None,
     digester: MakesDigests | None = None,
+    near: NearCache | None = None,
 ) -> Batch:
     """Make the batch of a command, or return the batch of ``retry``; nothing is sent.
 
@@ -131,70 +143,125 @@ def batch_of(  # noqa: PLR0913 - likewise
         key: makes an item of each object; None: the objects are the items.
         call_key: makes the call ids of all calls, so that another process may repeat the request.
         digester: makes the digests of items; None: the filter's own.
+        near: the near cache that may answer; None: all items are asked about. It does not answer to ``retry``.
 
     Raises:
         BadItem: some items cannot be filtered; the error has the indices of all of them.
         ValueError: ``retry`` is not of this call, or the command or ``max_age`` is not for this filter.
     """
-    check_question(session.config, command, max_age)
-    digester = digester or session.digester
+    config = session.config
+    check_question(config, command, max_age)
+    digests = (digester or session.digester)(objects if key is None else items_of(objects, key))
     if retry is not None:
-        return _resume(session, command, digester(items_of(objects, key)), retry, max_age or 0)
-    return _batch(session, command, objects, digester, max_age or 0, key, call_key)
+        return _resume(session, command, digests, retry, max_age or 0)
+    return _batch(session, config, command, objects, digests, max_age or 0, key, call_key, near)
 
 
-def resolve(session: Session, batch: Batch) -> Flow[Batch]:
+def resolve(session: Session, batch: Batch, turn: Turn | None = None) -> Flow[Batch]:
     """Ask for the answers that a batch does not have yet; return the batch.
 
     After an insert the filter is turned if its period is over. If Ctrl-C comes then, the batch has all answers.
+
+    Args:
+        session: the filter's session.
+        batch: the batch.
+        turn: the turn of this batch, if others wait for its end; None: nobody does.
 
     Raises:
         AnswerLost: some calls may have run and have no answer; the error has the answers that arrived.
         UriFilterError: some calls failed; the error has the answers that arrived.
     """
-    while batch.open:
-        window = batch.open[:CALLS_IN_FLIGHT]
-        requests = [_request(session, batch, call) for call in window]
-        try:
-            yield from exchange(session, requests)
-        finally:
-            missed = _take_over(session, batch, window, requests)
-        if missed:
-            yield from _mend(session, batch, missed)
+    forgets = session.near if batch.command in FORGETTING else None
+    if forgets is not None:
+        forgets.forget(batch.digests)
+    try:
+        while batch.open:
+            failed = yield from ask_window(session, batch, batch.open[:CALLS_IN_FLIGHT], turn)
+            if failed:
+                errors = list(failed.values())
+                raise with_batch(next((each for each in errors if isinstance(each, AnswerLost)), errors[0]), batch)
+    finally:
+        if forgets is not None:
+            forgets.forget(batch.digests)
     if batch.command == "insert" and session.timekeeper.at <= monotonic():
         yield from attend(session)
     return batch
 
 
+def joint_of(session: Session, singles: Sequence[Single]) -> Joint:
+    """Make the joint of single calls of the same command and ``max_age``."""
+    first = singles[0].batch
+    batch = _batch(
+        session,
+        session.config,
+        first.command,
+        [single.batch.items[0] for single in singles],
+        [single.batch.packed for single in singles],
+        first.max_age,
+    )
+    batch.near = first.near  # which does not know them: each of them was looked up when it was asked
+    return Joint(session, batch, singles)
+
+
+def ask_jointly(session: Session, joint: Joint, turn: Turn) -> Flow[None]:
+    """Send single calls together, and tell each caller its answer, or the error of its own call.
+
+    After an insert the filter is turned if its period is over; the callers have their answers before.
+    """
+    failed: dict[OpenCall, UriFilterError] = {}
+    while window := [call for call in joint.batch.open if call not in failed]:
+        failed |= yield from ask_window(session, joint.batch, window, turn)
+        joint.note()
+    joint.fail(failed)
+    if joint.batch.command == "insert" and session.timekeeper.at <= monotonic():
+        yield from attend(session)
+
+
+def ask_again(session: Session, joint: Joint, call: OpenCall) -> Flow[None]:
+    """Ask once more for the answers of one call of a joint; the joint has the error if it failed again."""
+    failed: dict[OpenCall, UriFilterError] = {}
+    while call in joint.batch.open and not failed:
+        failed = yield from ask_window(session, joint.batch, [call])
+    joint.note(call)
+    joint.errors.update(failed)
+
+
 def _batch(  # noqa: PLR0913, PLR0917 - likewise
     session: Session,
+    config: Config,
     command: str,
     objects: Sequence[Any],
-    digester: MakesDigests,
+    digests: list[bytes],
     max_age: int,
-    key: Key,
-    call_key: CallKey | None,
+    key: Key = None,
+    call_key: CallKey | None = None,
+    near: NearCache | None = None,
 ) -> Batch:
     """Make a batch; under a call key its calls are cut in the same way however many slices are live."""
-    config = session.config
-
-    def cut(shard: int) -> int:
-        live = LIVE_UNDER_A_KEY[config.retention] if call_key is not None else len(session.view(shard).slices)
-        return calls.items_a_call(config, live)
-
     batch = Batch(
         command,
         objects,
-        digester,
+        digests,
         shards=config.shards,
-        cut=cut,
+        cut=functools.partial(_size if call_key is None else _size_under_a_key, session),
         client=session.ids.client,
         max_age=max_age,
         key=key,
+        near=near,
     )
     if call_key is not None and batch.writes:
         batch.name_calls(call_key, session.ids.clock.now())
     return batch
+
+
+def _size(session: Session, shard: int) -> int:
+    """Return the most items of one call to a shard."""
+    return calls.items_a_call(session.config, len(session.view(shard).slices))
+
+
+def _size_under_a_key(session: Session, _: int) -> int:
+    """Return the most items of one call under a call key: as many however many slices are live."""
+    return calls.items_a_call(session.config, LIVE_UNDER_A_KEY[session.config.retention])
 
 
 def _resume(session: Session, command: str, digests: list[bytes], retry: UriFilterError, max_age: int) -> Batch:
@@ -205,51 +272,7 @@ def _resume(session: Session, command: str, digests: list[bytes], retry: UriFilt
         raise ValueError(f"retry= takes what {command} raised for these same items, not {retry!r}")
     if batch.client != session.ids.client:
         raise ValueError("retry= takes what this very filter object raised, in this very process")
+    batch.near = None  # a repeated call may answer what was so before this process forgot
+    if isinstance(batch.joint, Joint):
+        batch.joint.batch.near = None
     return batch
-
-
-def _mend(session: Session, batch: Batch, missed: Sequence[tuple[OpenCall, Request]]) -> Flow[None]:
-    """Raise the error of a call that failed.
-
-    If a growing shard has no room for a call, the call stays open and the shard's next slice is made.
-    """
-    errors = [request.error for _, request in missed if request.error is not None]
-    full = {call.shard: call for call, request in missed if request.full}
-    try:
-        for shard, call in full.items():
-            yield from grow(session, shard, len(call.positions))
-    except UriFilterError as failed:
-        doubtful = any(call.in_doubt for call in full.values())
-        errors.append(AnswerLost(f"a reply was lost, and then: {failed}") if doubtful else failed)
-    if errors:
-        error = next((e for e in errors if isinstance(e, AnswerLost)), errors[0])
-        raise with_batch(error, batch)
-
-
-def _request(session: Session, batch: Batch, call: OpenCall) -> Request:
-    build = functools.partial(_call, session, batch, call)
-    if not batch.writes:
-        return Request(build, call.shard)
-    if call.call_id is None:
-        call.call_id = session.ids.draw()
-    return Request(build, call.shard, call)
-
-
-def _call(session: Session, batch: Batch, call: OpenCall, _: Request) -> Call:
-    call_id = calls.NO_CALL_ID if call.call_id is None else str(call.call_id)
-    return session.asking(batch.command, call.shard).call(call_id, call.packed, batch.max_age)
-
-
-def _take_over(
-    session: Session, batch: Batch, window: Sequence[OpenCall], requests: Sequence[Request]
-) -> list[tuple[OpenCall, Request]]:
-    """Note the answers of a window, and give back the slots of its answered calls; return the other calls."""
-    missed = []
-    for call, request in zip(window, requests, strict=True):
-        if request.answered:
-            batch.close(call, request.reply)
-            if call.call_id is not None:
-                session.ids.release(call.call_id)
-        else:
-            missed.append((call, request))
-    return missed

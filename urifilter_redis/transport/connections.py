@@ -16,9 +16,8 @@ import redis
 import redis.asyncio
 import redis.asyncio.retry
 import redis.retry
-from hiredis import pack_command
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.protocol.outcomes import Unanswered, Unsent
@@ -26,6 +25,7 @@ from urifilter_redis.transport.addresses import Address, without_password
 from urifilter_redis.transport.lanes import Lane
 from urifilter_redis.transport.loops import PerLoop, lent, stays
 from urifilter_redis.transport.places import CONNECTIONS, Turn
+from urifilter_redis.transport.sending import Sending, packed, send_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from urifilter_redis.transport.addresses import Packed
 
 __all__ = ["AsyncConnector", "Connector", "check_url"]
-
-# What redis-py raises for an error reply, and then closes the connection.
-_CLOSING = (AuthenticationError, BusyLoadingError)
 
 #: What redis-py raises for options of a connection that cannot be: an encoding, a name of a host.
 _IMPOSSIBLE = (LookupError, TypeError, ValueError, AttributeError)
@@ -151,25 +148,41 @@ class Connector:
 
     def send(self, commands: Sequence[Arguments]) -> list[Any]:
         """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
-        lane, turn, connection, whole = self.lane, Turn(), None, False
+        sending = Sending(self.lane, commands)
         try:
-            if not lane.places.enter(turn) and not lane.places.wait(turn, self._patience):
-                return [lane.places.full(self._patience)] * len(commands)
-            try:
-                connection = lane.take()
-            except (RedisError, OSError, *_IMPOSSIBLE) as error:
-                return [_unsent(_revive(self._address) or error, reached=self._reached)] * len(commands)
-            self._reached = True
-            outcomes, whole = _send(connection, commands)
-            return outcomes
+            self._begin(sending)
+            return sending.receive()
         finally:
-            try:
-                if whole and lane.keeps:
-                    lane.idle.append(connection)
-                elif connection is not None:
-                    lane.pool.release(connection)
-            finally:
-                lane.places.leave(turn)
+            sending.leave()
+
+    def begin(self, commands: Sequence[Arguments]) -> Sending:
+        """Send a pipeline once, and do not wait for its replies; ``Sending.finish`` returns the outcomes.
+
+        Each pipeline that is not finished has a connection of its own.
+        """
+        sending = Sending(self.lane, commands)
+        try:
+            self._begin(sending)
+        except BaseException:
+            sending.leave()
+            raise
+        return sending
+
+    def _begin(self, sending: Sending) -> None:
+        lane, turn = sending.lane, sending.turn
+        if not lane.places.enter(turn) and not lane.places.wait(turn, self._patience):
+            sending.fail(lane.places.full(self._patience))
+            return
+        try:
+            sending.connection = lane.take()
+        except (RedisError, OSError, *_IMPOSSIBLE) as error:
+            sending.fail(_unsent(_revive(self._address) or error, reached=self._reached))
+            return
+        self._reached = True
+        try:
+            sending.connection.send_packed_command(packed(sending.commands))
+        except (RedisError, OSError) as error:
+            sending.fail(Unanswered(error))
 
     @property
     def lane(self) -> Lane:
@@ -238,7 +251,7 @@ class AsyncConnector:
                 why = await asyncio.to_thread(_revive, self._address) or error
                 return [_unsent(why, reached=self._reached)] * len(commands)
             self._reached = True
-            outcomes, whole = await _send_async(connection, commands)
+            outcomes, whole = await send_async(connection, commands)
             return outcomes
         finally:
             try:
@@ -281,59 +294,3 @@ def _lane(address: Address, timeouts: Timeouts, connections: int) -> Lane:
 def _lane_async(address: Address, timeouts: Timeouts, connections: int) -> Lane:
     retry = redis.asyncio.retry.Retry(NoBackoff(), 0)
     return Lane(_from_url(redis.asyncio.ConnectionPool, retry, address.url, timeouts, connections), ours=True)
-
-
-def _pack(commands: Sequence[Arguments]) -> list[bytes]:
-    # not by the connection, which looks at every argument before it calls the same function
-    return [b"".join(map(pack_command, commands))]  # type: ignore[arg-type]  # its stub knows tuples of one element
-
-
-def _send(connection: Any, commands: Sequence[Arguments]) -> tuple[list[Any], bool]:
-    """Send commands over a connection, which is broken off unless all are answered.
-
-    Return the outcomes, and whether the connection is as good as before.
-    """
-    outcomes: list[Any] = []
-    whole = True
-    try:
-        connection.send_packed_command(_pack(commands))
-        for _ in commands:
-            try:
-                outcomes.append(connection.read_response(disable_decoding=True))
-            except ResponseError as refusal:
-                outcomes.append(refusal)
-            except _CLOSING as refusal:
-                outcomes.append(refusal)
-                whole = False
-    except (RedisError, OSError) as error:
-        connection.disconnect()
-        outcomes += [Unanswered(error)] * (len(commands) - len(outcomes))
-        whole = False
-    except BaseException:
-        connection.disconnect()
-        raise
-    return outcomes, whole
-
-
-async def _send_async(connection: Any, commands: Sequence[Arguments]) -> tuple[list[Any], bool]:
-    """Do as ``_send``, awaited."""
-    outcomes: list[Any] = []
-    whole = True
-    try:
-        await connection.send_packed_command(_pack(commands))
-        for _ in commands:
-            try:
-                outcomes.append(await connection.read_response(disable_decoding=True))
-            except ResponseError as refusal:
-                outcomes.append(refusal)
-            except _CLOSING as refusal:
-                outcomes.append(refusal)
-                whole = False
-    except (RedisError, OSError) as error:
-        await connection.disconnect(nowait=True)
-        outcomes += [Unanswered(error)] * (len(commands) - len(outcomes))
-        whole = False
-    except BaseException:
-        await connection.disconnect(nowait=True)
-        raise
-    return outcomes, whole

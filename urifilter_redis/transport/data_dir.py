@@ -6,10 +6,13 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["DATA_DIR_VARIABLE", "default_data_dir"]
+__all__ = ["DATA_DIR_VARIABLE", "IDENTITY", "default_data_dir"]
 
 #: The environment variable with the folder for data, sockets and locks.
 DATA_DIR_VARIABLE = "URIFILTER_DATA_DIR"
+
+#: The setting ``syslog-ident`` of the embedded server, by which ``doctor`` knows it.
+IDENTITY = "urifilter"
 
 
 def default_data_dir() -> Path:

@@ -26,7 +26,7 @@ from redis.retry import Retry
 
 from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.extras import how_to_get
-from urifilter_redis.transport.data_dir import DATA_DIR_VARIABLE, default_data_dir
+from urifilter_redis.transport.data_dir import DATA_DIR_VARIABLE, IDENTITY, default_data_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -162,7 +162,7 @@ class EmbeddedServer:
             return not _lock(descriptor, fcntl.LOCK_EX)
 
     def _start_supervisor(self, lock: int) -> None:
-        arguments = [self._program, self.socket_path, self.data_dir, self._users_lock]
+        arguments: list[str | Path] = [self._program, self.socket_path, self.data_dir, self._users_lock, IDENTITY]
         subprocess.run(  # noqa: S603 - our own file, which forks and lets this call return
             [sys.executable, "-I", "-S", _SUPERVISOR, *arguments],
             stdin=subprocess.DEVNULL,

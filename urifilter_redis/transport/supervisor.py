@@ -1,7 +1,7 @@
 """The process that runs the embedded server while processes use it.
 
-It is run by its path, ``supervisor.py PROGRAM SOCKET DATA_FOLDER USERS_LOCK``, with the standard library only, so that
-it starts within some 20 ms. It inherits the open lock that makes it the only supervisor.
+It is run by its path, ``supervisor.py PROGRAM SOCKET DATA_FOLDER USERS_LOCK IDENTITY``, with the standard library
+only, so that it starts within some 20 ms. It inherits the open lock that makes it the only supervisor.
 
 Each user of the server holds a shared lock. The supervisor gets the exclusive lock only when all users are gone, also
 after a kill -9; it ends the server then. If the server ends by itself, the supervisor ends, and the next request of a
@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import itertools
 import os
 import signal
 import socket
@@ -24,6 +25,9 @@ from pathlib import Path
 #: Seconds between two attempts to get the users' lock.
 POLL = 0.2
 
+#: Attempts between two syncs of the append-only files, which are a second apart.
+SYNC = 5
+
 #: The size in bytes above which the server's log is emptied at the next start.
 LOG_LIMIT = 1 << 20
 
@@ -31,32 +35,56 @@ LOG_LIMIT = 1 << 20
 LEFT_PATIENCE = 10
 
 
-def main(program: str, socket_path: str, data: str, users_lock: str) -> None:
+def main(program: str, socket_path: str, data: str, users_lock: str, identity: str) -> None:
     """Run the server until it ends or has no user."""
     _end_one_that_was_left(socket_path)
     with open(users_lock, "rb") as users, _open_log(Path(data, "valkey.log")) as log:  # noqa: PTH123 - quick to load
         server = subprocess.Popen(  # noqa: S603 - the program that embedded.py found
-            [program, *_options(socket_path, data)],
+            [program, *_options(socket_path, data, identity)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             preexec_fn=_die_with_parent,  # noqa: PLW1509 - this process has one thread
         )
-        while server.poll() is None:
+        synced: dict[str, int] = {}
+        for attempt in itertools.count(1):
+            if server.poll() is not None:
+                break
             if _take(users.fileno()):
                 server.terminate()
                 server.wait()
+            elif attempt % SYNC == 0:
+                synced = sync_changed(Path(data, "appendonlydir"), synced)
             time.sleep(POLL)
 
 
-def _options(socket_path: str, data: str) -> list[str]:
+def sync_changed(folder: Path, synced: dict[str, int]) -> dict[str, int]:
+    """Write the append-only files that changed to the disk; return each file's time of its last change.
+
+    The server does not do so itself: with ``appendfsync everysec`` it answers before it has handed its writes to the
+    system, for up to two seconds, while a sync is under way. Then a kill -9 of the server would lose answers.
+    """
+    changed: dict[str, int] = {}
+    for path in folder.glob("*.aof"):
+        with (
+            contextlib.suppress(FileNotFoundError),
+            path.open("rb") as file,
+        ):  # an old one, which the server has removed
+            changed[path.name] = os.fstat(file.fileno()).st_mtime_ns
+            if changed[path.name] != synced.get(path.name):
+                os.fsync(file.fileno())
+    return changed
+
+
+def _options(socket_path: str, data: str, identity: str) -> list[str]:
     options = {
         "port": "0",
         "unixsocket": socket_path,
         "unixsocketperm": "700",
         "dir": data,
         "appendonly": "yes",
-        "appendfsync": "everysec",
+        "appendfsync": "no",  # see sync_changed
+        "syslog-ident": identity,
         "save": "",
         "maxmemory-policy": "noeviction",
         "daemonize": "no",

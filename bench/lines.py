@@ -1,0 +1,144 @@
+"""Measure ``urifilter dedupe``, ``add`` and ``check`` beside awk and sort: ``python bench/lines.py [--lines N] …``.
+
+All programs read the same file of URLs of 66 bytes, in turn, and write to a file. The share ``--repeated`` of its lines
+repeats an earlier line: ``popular`` any earlier line, so that some URLs come often, as links do; ``anywhere`` any
+earlier URL, each as often as the others. The table has the median of the rounds: lines a second, seconds of wall time,
+of the program's processor time and of the server's, and the program's largest peak memory. The server listens on a unix
+socket and is asked by one client. Machines are noisy: read ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench import server
+
+if TYPE_CHECKING:
+    import redis
+
+COMMAND = [sys.executable, "-m", "urifilter_redis.cli"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a program.
+
+    Attributes:
+        wall: seconds from its start to its end.
+        client: seconds of its processor time.
+        server: seconds of the server's processor time.
+        memory: its peak memory, MB.
+        printed: the number of lines that it printed.
+    """
+
+    wall: float
+    client: float
+    server: float
+    memory: float
+    printed: int
+
+
+def url(number: int) -> bytes:
+    """Return a line with a URL of 66 bytes."""
+    return b"https://www.example.com/news/2026/11/%012d/" % number + b"an-article-of-it\n"
+
+
+def write(path: Path, count: int, repeated: float, how: str) -> None:
+    """Write the file of lines."""
+    chance, numbers, distinct = random.Random(1), [], 0
+    with path.open("wb") as file:
+        for _ in range(count):
+            if distinct and chance.random() < repeated:
+                number = numbers[int(chance.random() * len(numbers))]
+            else:
+                number, distinct = distinct, distinct + 1
+            if how == "popular" or number == distinct - 1:
+                numbers.append(number)
+            file.write(url(number))
+
+
+def server_time(client: redis.Redis) -> float:
+    """Return the processor time that the server has used, seconds."""
+    used = client.info("cpu")
+    return float(used["used_cpu_user"] + used["used_cpu_sys"])
+
+
+def run(command: Sequence[str], file: Path, client: redis.Redis, environment: dict[str, str]) -> Run:
+    """Run a program that reads a file on stdin."""
+    out = file.with_suffix(".out")
+    before, start = server_time(client), time.perf_counter()
+    with file.open("rb") as given, out.open("wb") as taken:
+        process = subprocess.Popen(command, stdin=given, stdout=taken, env=environment)
+        _, status, used = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - start
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{command} ended with {process.returncode}")
+    with out.open("rb") as printed:
+        lines = sum(block.count(b"\n") for block in iter(lambda: printed.read(1 << 20), b""))
+    return Run(wall, used.ru_utime + used.ru_stime, server_time(client) - before, used.ru_maxrss / 1024, lines)
+
+
+def ways(chosen: Sequence[str]) -> dict[str, list[str]]:
+    """Return the commands by name; awks that are not installed are left out."""
+    found = {name: [*COMMAND, name, "-q"] for name in ("dedupe", "add", "check")}
+    for awk in ("mawk", "gawk", "original-awk"):
+        if shutil.which(awk):
+            found[awk] = [awk, "!seen[$0]++"]
+    found["sort"] = ["sort", "-u"]
+    return {name: command for name, command in found.items() if not chosen or name in chosen}
+
+
+def show(found: dict[str, list[Run]], count: int, what: str) -> None:
+    """Print the table of one file."""
+    print(f"{count:,} lines, {what}")
+    print(f"{'':14} {'lines/s':>11} {'wall s':>8} {'client s':>9} {'server s':>9} {'MB':>7} {'printed':>11}")
+    for name, runs in found.items():
+        wall, used, served = (
+            statistics.median(getattr(each, key) for each in runs) for key in ("wall", "client", "server")
+        )
+        memory = max(each.memory for each in runs)
+        times = f"{count / wall:11,.0f} {wall:8.2f} {used:9.2f} {served:9.2f}"
+        print(f"{name:14} {times} {memory:7.0f} {runs[-1].printed:11,}")
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lines", type=int, default=5_000_000)
+    parser.add_argument("--repeated", type=float, default=0.6)
+    parser.add_argument("--how", nargs="+", choices=["popular", "anywhere"], default=["popular", "anywhere"])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--server", choices=["redis", "valkey"], default="redis")
+    parser.add_argument("--only", nargs="+", default=[], help="only these programs")
+    options = parser.parse_args()
+    commands = ways(options.only)
+    for how in options.how:
+        with tempfile.TemporaryDirectory(prefix="uf-") as folder, server(options.server) as client:
+            file = Path(folder) / "lines"
+            write(file, options.lines, options.repeated, how)
+            address = f"unix://{client.connection_pool.connection_kwargs['path']}"
+            environment = os.environ | {"URIFILTER_REDIS_URL": address, "LC_ALL": "C"}
+            found: dict[str, list[Run]] = {name: [] for name in commands}
+            for _ in range(options.rounds):
+                for name, command in commands.items():
+                    if name != "check":  # it asks the filter that the command before it has filled
+                        client.flushall()
+                    found[name].append(run(command, file, client, environment))
+            show(found, options.lines, f"{options.repeated:.0%} of them repeat {how} earlier ones")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""The parts that the commands about lines share: their options, their filter, their windows and their summary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+import click
+
+from urifilter_redis import FilterNotFound
+from urifilter_redis.streaming import UNDER_WAY, Answers, Stream, StreamedFilter
+
+from .common import Shared, complain, filter_name, print_json, say, shared
+from .lines import Window, total_size, windows_of
+from .opening import DEFAULT_SETTINGS, over_capacity
+from .progress import progress
+from .signals import Interrupted, Signals
+
+__all__ = [
+    "DEFAULT_FILTER",
+    "NEAR_CACHE",
+    "Summary",
+    "do_all",
+    "finish",
+    "lines_command",
+    "max_age_option",
+    "open_filter",
+    "put_all",
+    "windows",
+]
+
+#: The filter for commands that name none; ``add`` and ``dedupe`` make it.
+DEFAULT_FILTER = "default"
+
+#: Digests in the near cache of ``add`` and ``dedupe``, some 100 bytes each.
+NEAR_CACHE = 1_000_000
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass
+class Summary:
+    """The result of a command; the attributes are the keys of its JSON.
+
+    Attributes:
+        filter: the filter's name.
+        lines: the number of lines that were answered.
+        new: the number of lines that were new; ``forget`` and ``remove``: that were not there.
+        seen: the number of lines that were seen; ``forget`` and ``remove``: that were there.
+        bad: the number of files and lines that were left out.
+    """
+
+    filter: str
+    lines: int = 0
+    new: int = 0
+    seen: int = 0
+    bad: int = 0
+
+    def report_bad(self, message: str) -> None:
+        """Report and count a file or line that was left out."""
+        self.bad += 1
+        complain(message, "Unreadable")
+
+    def count(self, answers: Answers) -> None:
+        """Count the answers of a window of lines."""
+        new = answers.count(0)  # False, for an item that was not there, is 0
+        self.lines, self.new, self.seen = self.lines + len(answers), self.new + new, self.seen + len(answers) - new
+
+
+def lines_command(command: F) -> F:
+    """Add the arguments and options that the commands about lines share."""
+    for option in (
+        click.argument("files", nargs=-1, type=click.Path(allow_dash=True)),
+        click.option("-q", "--quiet", is_flag=True, help="No summary and no progress on stderr."),
+        click.option(
+            "--filter",
+            "name",
+            type=filter_name,
+            metavar="NAME",
+            default=DEFAULT_FILTER,
+            show_default=True,
+            help="The filter.",
+        ),
+        shared,
+    ):
+        command = option(command)
+    return command
+
+
+def max_age_option(command: F) -> F:
+    """Add ``--max-age``."""
+    text = "Ring: look only at the so many newest slices; items in older ones count as new."
+    return click.option("--max-age", type=int, metavar="SLICES", help=text)(command)
+
+
+def open_filter(
+    options: Shared, name: str, *, make: bool | None = None, yes: bool = False, near_cache: int = 0
+) -> StreamedFilter:
+    """Open a filter. ``make``: whether to make a missing one; None: only the default filter."""
+    make = name == DEFAULT_FILTER if make is None else make
+    where = options.filter() | {"near_cache": near_cache}
+    try:
+        return StreamedFilter.open(name, **where)
+    except FilterNotFound as error:
+        if make:
+            archive = {} if name == DEFAULT_FILTER else {"archive": ""}  # a temporary filter needs no archive
+            return StreamedFilter.create(name, **DEFAULT_SETTINGS, **(where | archive), large=yes)
+        text = f"{error}: urifilter create {name} --capacity 10M"
+        raise FilterNotFound(text) from error
+
+
+def windows(files: tuple[str, ...], summary: Summary, signals: Signals, *, quiet: bool) -> Iterator[Window]:
+    """Yield windows of lines, and empty ones. A signal during the reading, or between two windows, ends the command.
+
+    ``quiet`` shows no progress, which would mix with lines that are printed on the same terminal.
+    """
+    names = files or ("-",)
+    with progress(total_size(names), quiet=quiet) as advance:
+        found = windows_of(names, summary.report_bad, advance, signals.wait, most=UNDER_WAY // 2, pauses=True)
+        while True:
+            with signals.allowed():
+                window = next(found, None)
+            if window is None:
+                return
+            yield window
+
+
+def finish(
+    options: Shared, summary: Summary, text: str, news: StreamedFilter | None, *, quiet: bool, to_stdout: bool = True
+) -> None:
+    """Print the summary; exit with 2 if any file or line was left out."""
+    notice = over_capacity(news) if news is not None and (options.json or not quiet) else ""
+    about = asdict(summary) | ({} if news is None else {"over_capacity": bool(notice)})
+    if options.json and to_stdout:
+        print_json(about)
+    elif not quiet:
+        say(json.dumps(about) if options.json else text)
+    if notice and not quiet:
+        say(f"urifilter: {notice}")
+    if summary.bad:
+        raise click.exceptions.Exit(2)
+
+
+def put_all(stream: Stream[Window], files: tuple[str, ...], summary: Summary, signals: Signals, *, quiet: bool) -> None:
+    """Put all lines into a stream. Where lines have to be waited for, those before them are finished first."""
+    for window in windows(files, summary, signals, quiet=quiet):
+        if window[0]:
+            stream.put(window, window[1])
+        else:
+            stream.drain()
+    stream.drain()
+
+
+def do_all(stream: Stream[Window], files: tuple[str, ...], summary: Summary, signals: Signals, *, quiet: bool) -> None:
+    """Do as ``put_all``; if a signal stops it, finish the lines that were read."""
+    try:
+        put_all(stream, files, summary, signals, quiet=quiet)
+    except Interrupted:
+        stream.drain()
+        raise

@@ -1,0 +1,33 @@
+"""A spider that fetches each page of a site once, however many of it run at the same time.
+
+Run it in this folder, in several terminals, each from another page:
+
+    SCRAPY_SETTINGS_MODULE=settings python -m scrapy crawl site -a url=https://docs.python.org/3/ -O pages.jsonl
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from scrapy import Request, Spider
+from scrapy.http import HtmlResponse, Response
+
+
+class SiteSpider(Spider):
+    """Follows all links of a site."""
+
+    name = "site"
+
+    def __init__(self, url: str, **more: object) -> None:
+        super().__init__(**more)
+        self.url, self.allowed_domains = url, [urlsplit(url).hostname]
+
+    async def start(self) -> AsyncIterator[Any]:
+        """Begin with one page, which another process may have fetched."""
+        yield Request(self.url)
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        """Tell of a page, and follow its links."""
+        if isinstance(response, HtmlResponse):
+            yield {"url": response.url, "title": response.css("title::text").get()}
+            yield from response.follow_all(css="a[href]:not([href^=mailto])")

@@ -1,0 +1,909 @@
+"""Single calls of many tasks are sent together, and each task is answered as if it had asked alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import os
+import pickle
+import random
+import threading
+
+import pytest
+from support.gate import Gate, settle
+from support.proxy import Fault, Proxy, at_random, first
+
+from urifilter_redis import (
+    AnswerLost,
+    AsyncUriFilter,
+    BadItem,
+    ConfigMismatch,
+    FilterNotFound,
+    Restoring,
+    ServerUnavailable,
+    SliceLost,
+    Timeouts,
+    UriFilter,
+    UriFilterError,
+)
+
+QUICK = Timeouts(connect=1, reply=0.3, total=0.3)
+
+
+def create(server, **settings) -> None:
+    with UriFilter.create("news", redis=server.url, **{"capacity": 10_000, "error_rate": 1e-9} | settings) as news:
+        news.contains("load the script")
+        news.insert("load the script")
+
+
+def asked(call, *items) -> list[asyncio.Task]:
+    return [asyncio.create_task(call(item)) for item in items]
+
+
+def gated(server, monkeypatch, test, **options) -> None:
+    """Run a test with an open filter and a gate: ``test(news, gate)``."""
+
+    async def run() -> None:
+        async with AsyncUriFilter.open("news", redis=server.url, **options) as news:
+            gate = Gate(monkeypatch)
+            try:
+                await test(news, gate)
+            finally:
+                gate.open()
+
+    asyncio.run(run())
+
+
+async def behind(news, gate, *items, call=None):
+    """Send one call and have others wait behind it; return their tasks once they are at the gate together."""
+    leader = asyncio.create_task((call or news.insert)("leader"))
+    head = await gate.pipeline()
+    tasks = asked(call or news.insert, *items)
+    await settle()
+    assert gate.is_empty
+    head.go()
+    pipeline = await gate.pipeline()
+    await leader
+    return tasks, pipeline
+
+
+async def all_lost(gate, tasks, pipeline) -> list[BaseException]:
+    """Lose all replies until the tasks give up; return their errors."""
+    ended = asyncio.gather(*tasks, return_exceptions=True)
+    while not ended.done():
+        pipeline.lose()
+        waiter = asyncio.create_task(gate.pipeline())
+        await asyncio.wait([waiter, ended], return_when=asyncio.FIRST_COMPLETED)
+        pipeline = waiter.result() if waiter.done() else waiter.cancel()
+    return ended.result()
+
+
+def is_told(task) -> bool:
+    """Whether the future for which a task waits is done, so that the task runs in the loop's next pass."""
+    coroutine = task.get_coro()
+    while (single := coroutine.cr_frame.f_locals.get("single")) is None:
+        coroutine = coroutine.cr_await
+    return single.told.done()
+
+
+def test_calls_that_wait_go_together(server, monkeypatch):
+    """The first call goes at once; those that come meanwhile go in one call, in their order; so do the next."""
+    create(server)
+
+    async def test(news, gate):
+        tasks, pipeline = await behind(news, gate, *range(10), 3)
+        assert pipeline.counts == [11]
+        more = asked(news.insert, "more", 4)
+        pipeline.go()
+        assert await asyncio.gather(*tasks) == [True] * 10 + [False]
+        (await gate.pipeline()).go()
+        assert await asyncio.gather(*more) == [True, False]
+        assert gate.passed == [[1], [11], [2]]
+        assert news.unresolved == []
+
+    gated(server, monkeypatch, test)
+
+
+def test_the_first_asker_is_new(any_server, monkeypatch):
+    """Of tasks that ask for the same item the first is told "new", in one call and over two."""
+    create(any_server)
+
+    async def test(news, gate):
+        tasks, pipeline = await behind(news, gate, "a", "b", "a", "leader", "b")
+        later = asked(news.insert, "b", "c", "c")
+        pipeline.go()
+        (await gate.pipeline()).go()
+        assert await asyncio.gather(*tasks, *later) == [True, True, False, False, False, False, True, False]
+
+    gated(any_server, monkeypatch, test)
+
+
+def test_a_bad_item_is_its_tasks_alone(any_server, monkeypatch):
+    """An item that cannot be filtered is refused before it waits; the others are not held up."""
+    create(any_server)
+
+    async def test(news, gate):
+        tasks, pipeline = await behind(news, gate, "a", float("nan"), "b")
+        assert pipeline.counts == [2]
+        pipeline.go()
+        one, bad, two = await asyncio.gather(*tasks, return_exceptions=True)
+        assert (one, two) == (True, True)
+        assert isinstance(bad, BadItem)
+        assert bad.indices == [0]
+
+    gated(any_server, monkeypatch, test)
+
+
+def test_an_idle_client_sends_at_once(any_server, monkeypatch):
+    """A client with nothing under way sends before the task has waited for anything; off, every call does."""
+    create(any_server)
+
+    async def test(news, gate):
+        task = asyncio.create_task(news.insert("a"))
+        await asyncio.sleep(0)
+        assert not gate.is_empty
+        (await gate.pipeline()).go()
+        assert await task is True
+
+    async def off(news, gate):
+        tasks = asked(news.insert, "b", "c")
+        for _ in tasks:
+            (await gate.pipeline()).go()
+        assert await asyncio.gather(*tasks) == [True, True]
+        assert gate.passed == [[1], [1]]
+
+    gated(any_server, monkeypatch, test)
+    monkeypatch.undo()
+    gated(any_server, monkeypatch, off, coalesce=False)
+
+
+def test_each_command_and_max_age_has_a_queue(any_server, monkeypatch):
+    """Neither ``contains`` nor another ``max_age`` waits for an insert, nor do ``insert_many`` and ``retry=``."""
+    create(any_server, retention="ring", slices=3, period="1d")
+
+    async def test(news, gate):
+        calls = [
+            news.insert("a"),
+            news.insert("b", max_age=1),
+            news.insert("c", max_age=2),
+            news.contains("d"),
+            news.contains("e", max_age=1),
+            news.insert_many(["f"]),
+        ]
+        tasks = [asyncio.create_task(call) for call in calls]
+        await settle()
+        held = [await gate.pipeline() for _ in calls]
+        waiting = asked(lambda item: news.contains(item, max_age=1), "g", "h")
+        await settle()
+        assert gate.is_empty
+        for each in held:
+            each.go()
+        (await gate.pipeline()).go()
+        assert await asyncio.gather(*tasks) == [True, True, True, False, False, [True]]
+        assert await asyncio.gather(*waiting) == [False, False]
+        assert gate.passed[-1] == [2]
+
+    gated(any_server, monkeypatch, test)
+
+
+def test_cancelled_before_the_sending(any_server, monkeypatch):
+    """The item leaves the queue: it is not sent, and nothing is unresolved. If all do so, nothing is sent."""
+    create(any_server)
+
+    async def test(news, gate):
+        leader = asyncio.create_task(news.insert("leader"))
+        head = await gate.pipeline()
+        tasks = asked(news.insert, "a", "b", "c")
+        await settle()
+        tasks[1].cancel()
+        head.go()
+        pipeline = await gate.pipeline()
+        assert pipeline.counts == [2]
+        gone = asked(news.insert, "d", "e")
+        await settle()
+        for task in gone:
+            task.cancel()
+        pipeline.go()
+        assert await asyncio.gather(leader, tasks[0], tasks[2]) == [True, True, True]
+        await settle()
+        assert gate.passed == [[1], [2]]
+        gate.shut = False
+        assert await news.ages(["b", "d", "e"]) == [0, 0, 0]
+        assert news.unresolved == []
+
+    gated(any_server, monkeypatch, test)
+
+
+def test_cancelled_after_the_sending(server, monkeypatch):
+    """Nobody else's call stops. An answer "new" is in ``unresolved``, "seen" is not; ``retry=`` sends nothing."""
+    create(server)
+
+    async def test(news, gate):
+        tasks, pipeline = await behind(news, gate, "a", "b", "leader", "c")
+        for task in tasks[1:3]:
+            task.cancel()
+        await asyncio.wait(tasks[1:3])
+        assert [error.items for error in news.unresolved] == [["b"], ["leader"]]
+        pipeline.go()
+        assert (await tasks[0], await tasks[3]) == (True, True)
+        (lost,) = news.unresolved
+        assert (lost.items, lost.answers) == (["b"], [True])
+        assert await news.insert("b", retry=lost) is True
+        assert news.unresolved == []
+        assert gate.passed == [[1], [4]]
+
+    gated(server, monkeypatch, test)
+
+
+def test_cancelled_as_the_answer_arrives(any_server, monkeypatch):
+    """An answer that has arrived, but not in the task, is not lost."""
+    create(any_server)
+
+    async def test(news, gate):
+        tasks, pipeline = await behind(news, gate, "a", "leader")
+        tasks.append(asyncio.create_task(news.insert("later")))
+        pipeline.go()
+        while not is_told(tasks[0]):
+            await asyncio.sleep(0)
+        for task in tasks[:2]:
+            assert not task.done()
+            task.cancel()
+        await asyncio.wait(tasks[:2])
+        (lost,) = news.unresolved
+        assert (lost.items, lost.answers) == (["a"], [True])
+        (await gate.pipeline()).go()
+        assert await tasks[2] is True
+
+    gated(any_server, monkeypatch, test)
+
+
+def test_asked_again_while_it_is_under_way(any_server, monkeypatch):
+    """``retry=`` for a cancelled call waits for the call that is under way, and sends nothing of its own."""
+    create(any_server)
+
+    async def test(news, gate):
+        tasks, pipeline = await behind(news, gate, "a", "b")
+        tasks[0].cancel()
+        await asyncio.wait(tasks[:1])
+        (lost,) = news.unresolved
+        again = asyncio.create_task(news.insert_many(["a"], retry=lost))
+        await settle()
+        assert gate.is_empty
+        pipeline.go()
+        assert await again == [True]
+        assert await tasks[1] is True
+        assert news.unresolved == []
+
+    gated(any_server, monkeypatch, test)
+
+
+def test_the_leader_is_cancelled(any_server, monkeypatch):
+    """Those behind it go on; its own call is unresolved."""
+    create(any_server)
+
+    async def test(news, gate):
+        leader = asyncio.create_task(news.insert("leader"))
+        await gate.pipeline()
+        tasks = asked(news.insert, "a", "b")
+        await settle()
+        leader.cancel()
+        (await gate.pipeline()).go()
+        assert await asyncio.gather(*tasks) == [True, True]
+        (lost,) = news.unresolved
+        gate.shut = False
+        assert await news.insert("leader", retry=lost) is True
+
+    gated(any_server, monkeypatch, test)
+
+
+def test_each_answer_lost_is_its_callers_own(server, monkeypatch):
+    """It has the caller's item alone. All callers may ask again at once, by any method; each is told as at first."""
+    create(server)
+
+    async def test(news, gate):
+        tasks, pipeline = await behind(news, gate, "a", "leader", "b", "a")
+        errors = await all_lost(gate, tasks, pipeline)
+        assert [(type(e), e.items, e.answers) for e in errors] == [
+            (AnswerLost, [item], [None]) for item in ("a", "leader", "b", "a")
+        ]
+        assert len({id(error) for error in errors}) == 4
+        assert news.unresolved == []
+        with pytest.raises(ValueError, match="same items"):
+            await news.insert("b", retry=errors[0])
+        gate.passed.clear()
+        again = [
+            asyncio.create_task(news.insert("a", retry=errors[0])),
+            asyncio.create_task(news.unique(["leader"], retry=errors[1])),
+            asyncio.create_task(news.insert_many(["b"], retry=errors[2])),
+            asyncio.create_task(news.insert_ages(["a"], retry=copy.copy(errors[3]))),
+        ]
+        (await gate.pipeline()).go()
+        assert await asyncio.gather(*again) == [True, [], [True], [1]]
+        assert gate.passed == [[4]]
+        assert await news.insert("a", retry=errors[0]) is True  # as of any error
+        assert gate.passed == [[4]]
+        gate.shut = False
+        assert await news.insert_many(["a", "b"]) == [False, False]
+
+    gated(server, monkeypatch, test, timeouts=QUICK)
+
+
+def test_a_retry_whose_caller_is_cancelled(any_server, monkeypatch):
+    """The others that ask again for answers of the same call get them; the cancelled one's is unresolved."""
+    create(any_server)
+
+    async def test(news, gate):
+        errors = await all_lost(gate, *await behind(news, gate, *"abc"))
+        again = [asyncio.create_task(news.insert(item, retry=error)) for item, error in zip("abc", errors, strict=True)]
+        pipeline = await gate.pipeline()
+        again[1].cancel()
+        pipeline.go()
+        assert (await again[0], await again[2]) == (True, True)
+        (lost,) = news.unresolved
+        assert (lost.items, lost.answers) == (["b"], [True])
+        assert await news.insert("b", retry=lost) is True
+        assert news.unresolved == []
+
+    gated(any_server, monkeypatch, test, timeouts=QUICK)
+
+
+def test_time_counts_from_the_queuing(any_server, monkeypatch):
+    """A call that has waited for ``total`` fails, certainly not sent. ``retry=`` sends it."""
+    create(any_server)
+
+    async def test(news, gate):
+        leader = asyncio.create_task(news.insert("leader"))
+        head = await gate.pipeline()
+        early = asyncio.create_task(news.insert("early"))
+        await asyncio.sleep(0.2)
+        late = asyncio.create_task(news.insert("late"))
+        with pytest.raises(ServerUnavailable, match=r"not sent, because .* 0\.3 s") as caught:
+            await early
+        assert type(caught.value) is ServerUnavailable
+        assert not late.done()
+        head.go()
+        assert await leader is True
+        (await gate.pipeline()).go()
+        assert await late is True
+        assert gate.passed == [[1], [1]]
+        gate.shut = False
+        assert await news.contains("early") is False
+        assert await news.insert("early", retry=caught.value) is True
+
+    gated(any_server, monkeypatch, test, timeouts=QUICK)
+
+
+def test_callers_of_one_call_end_at_their_own_time(any_server, monkeypatch):
+    """If replies are lost, who has waited for ``total`` is told; the others, who asked later, wait on."""
+    create(any_server)
+
+    async def test(news, gate):
+        leader = asyncio.create_task(news.insert("leader"))
+        head = await gate.pipeline()
+        early = asyncio.create_task(news.insert("early"))
+        await asyncio.sleep(0.2)
+        late = asyncio.create_task(news.insert("late"))
+        await settle()
+        head.go()
+        pipeline = await gate.pipeline()
+        assert pipeline.counts == [2]
+        await asyncio.sleep(0.15)
+        pipeline.lose()
+        with pytest.raises(AnswerLost) as caught:
+            await early
+        pipeline = await gate.pipeline()
+        again = asyncio.create_task(news.insert("early", retry=caught.value))
+        pipeline.go()
+        assert (await leader, await late, await again) == (True, True, True)
+        assert gate.passed == [[1], [2], [2]]
+
+    gated(any_server, monkeypatch, test, timeouts=QUICK)
+
+
+def test_an_item_that_was_never_sent_leaves_its_call(any_server, monkeypatch):
+    """Without a connection, who has waited for ``total`` is told that nothing was sent; the others go on without it."""
+    create(any_server)
+
+    async def test(news, gate):
+        leader = asyncio.create_task(news.insert("leader"))
+        head = await gate.pipeline()
+        tasks = asked(news.insert, "early", "gone")
+        await asyncio.sleep(0.2)
+        late = asyncio.create_task(news.insert("late"))
+        await settle()
+        head.go()
+        pipeline = await gate.pipeline()
+        assert pipeline.counts == [3]
+        tasks[1].cancel()
+        await asyncio.sleep(0.15)
+        pipeline.refuse()
+        with pytest.raises(ServerUnavailable) as caught:
+            await tasks[0]
+        assert type(caught.value) is ServerUnavailable
+        pipeline = await gate.pipeline()
+        assert pipeline.counts == [1]
+        pipeline.go()
+        assert (await leader, await late) == (True, True)
+        gate.shut = False
+        assert await news.ages(["early", "gone"]) == [0, 0]
+        assert await news.insert("early", retry=caught.value) is True
+
+    gated(any_server, monkeypatch, test, timeouts=QUICK)
+
+
+def test_a_shard_that_is_away_holds_up_no_other(any_server, monkeypatch):
+    """Callers of the other shards have their answers at the first attempt, and ask on; its own wait for it."""
+    create(any_server, shards=4)
+
+    async def test(news, gate):
+        items = [f"u{n}" for n in range(40)]
+        tasks, pipeline = await behind(news, gate, *items)
+        assert len(pipeline.counts) == 4
+        pipeline.lose(2)
+        repeated = await gate.pipeline()
+        assert repeated.counts == [pipeline.counts[2]]
+        await settle()
+        left = [task for task in tasks if not task.done()]
+        assert len(left) == pipeline.counts[2]
+        more = asked(news.insert, *(f"v{n}" for n in range(40)))
+        await settle()
+        (await gate.pipeline()).go()  # the first of another shard
+        (await gate.pipeline()).go()  # all others of other shards
+        await settle()
+        await asyncio.wait([task for task in more if not task.done()], timeout=0.1)
+        held = [task for task in more if not task.done()]
+        assert 0 < len(held) < 40
+        repeated.go()
+        (await gate.pipeline()).go()
+        assert await asyncio.gather(*tasks, *more) == [True] * 80
+
+    gated(any_server, monkeypatch, test)
+
+
+def test_closing_sends_what_waits(any_server, monkeypatch):
+    """All that was asked before is answered; later calls are refused."""
+    create(any_server)
+
+    async def test(news, gate):
+        leader = asyncio.create_task(news.insert("leader"))
+        head = await gate.pipeline()
+        tasks = asked(news.insert, "a", "b")
+        await settle()
+        closing = asyncio.create_task(news.close())
+        await settle()
+        with pytest.raises(ValueError, match="closed"):
+            await news.insert("c")
+        head.go()
+        (await gate.pipeline()).go()
+        assert await asyncio.gather(*tasks) == [True, True]
+        await closing
+        assert await leader is True
+
+    gated(any_server, monkeypatch, test)
+
+
+def test_closing_waits_for_a_call_that_was_sent_alone(server, monkeypatch):
+    """Its caller has the answer, and no connection is opened after the end."""
+    create(server)
+
+    async def test(news, gate):
+        alone = asyncio.create_task(news.insert("a"))
+        pipeline = await gate.pipeline()
+        closing = asyncio.create_task(news.close())
+        assert not (await asyncio.wait([closing], timeout=0.05))[0]
+        pipeline.go()
+        await closing
+        assert await alone is True
+        with UriFilter.open("news", redis=server.url) as other:
+            other.info()
+        assert len(server.client().client_list()) == 1
+
+    gated(server, monkeypatch, test)
+
+
+def test_closing_fails_what_cannot_be_sent(make_server):
+    """Without a server nobody waits for ever; those that waited were certainly not sent."""
+    server = make_server("redis70")
+    create(server)
+
+    async def run():
+        news = await AsyncUriFilter.open("news", redis=server.url, timeouts=QUICK)
+        server.kill()
+        tasks = asked(news.insert, *"abcd")
+        await settle()
+        await asyncio.wait_for(news.close(), 10)
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    first, *others = asyncio.run(run())
+    assert isinstance(first, ServerUnavailable)
+    assert {type(error) for error in others} == {ServerUnavailable}
+
+
+def test_the_end_of_the_loop(any_server, monkeypatch):
+    """As asyncio.run ends, all waiting calls are cancelled: those that were sent are unresolved, and to be had."""
+    create(any_server)
+    news = asyncio.run(AsyncUriFilter.open("news", redis=any_server.url))
+
+    async def run():
+        gate = Gate(monkeypatch)
+        tasks, pipeline = await behind(news, gate, "a", "b")
+        tasks += asked(news.insert, "c")
+        await settle()
+        assert len(tasks) == 3
+        del pipeline
+
+    asyncio.run(run())
+    monkeypatch.undo()
+
+    async def after():
+        lost = news.unresolved
+        assert sorted(error.items for error in lost) == [["a"], ["b"]]
+        assert [await news.insert(*error.items, retry=error) for error in lost] == [True, True]
+        assert await news.insert("c") is True
+        await news.close()
+
+    asyncio.run(after())
+
+
+def test_the_own_task_is_cancelled(any_server, monkeypatch):
+    """Callers whose call was under way hear AnswerLost, and retry= gets the answers; those that waited are sent."""
+    create(any_server)
+
+    async def test(news, gate):
+        tasks, _ = await behind(news, gate, "a", "b")
+        tasks += asked(news.insert, "c")
+        await settle()
+        (own,) = asyncio.all_tasks() - {asyncio.current_task(), *tasks}
+        own.cancel()
+        (await gate.pipeline()).go()
+        assert await tasks[2] is True
+        errors = await asyncio.gather(*tasks[:2], return_exceptions=True)
+        assert [(type(error), error.items) for error in errors] == [(AnswerLost, ["a"]), (AnswerLost, ["b"])]
+        again = [asyncio.create_task(news.insert(*error.items, retry=error)) for error in errors]
+        (await gate.pipeline()).go()
+        assert await asyncio.gather(*again) == [True, True]
+
+    gated(any_server, monkeypatch, test)
+
+
+def own_tasks(name: str) -> list[asyncio.Task]:
+    """Return the client's own tasks that run a method of this name."""
+    return [task for task in asyncio.all_tasks() if task.get_coro().__qualname__.endswith(name)]
+
+
+@pytest.mark.parametrize("passes", range(6))
+def test_an_own_task_is_cancelled_at_any_moment(server, monkeypatch, passes):
+    """Also before it begins and after its answers: nobody who waits hangs, and later calls are sent."""
+    create(server)
+
+    async def test(news, gate):
+        leader = asyncio.create_task(news.insert("leader"))
+        head = await gate.pipeline()
+        tasks = asked(news.insert, "a", "b")
+        await settle()
+        head.go()
+        gate.open()
+        while not own_tasks("._run"):
+            await asyncio.sleep(0)
+        for _ in range(passes):
+            await asyncio.sleep(0)
+        for own in own_tasks("._run"):
+            own.cancel()
+        ended = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+        errors = [each for each in ended if isinstance(each, UriFilterError)]
+        again = [await news.insert(*error.items, retry=error) for error in errors]
+        assert [each for each in [*ended, *again] if each not in errors] == [True, True]
+        assert await leader is await news.insert("later") is True
+
+    gated(server, monkeypatch, test)
+
+
+def test_an_own_task_that_asks_again_is_cancelled(server, monkeypatch):
+    """The caller that passed ``retry=`` hears AnswerLost, and can ask again."""
+    create(server)
+
+    async def test(news, gate):
+        tasks, pipeline = await behind(news, gate, "a", "b")
+        lost, _ = await all_lost(gate, tasks, pipeline)
+        again = asyncio.create_task(news.insert("a", retry=lost))
+        while not (own := own_tasks("._repeat")):
+            await asyncio.sleep(0)
+        own[0].cancel()
+        (error,) = await asyncio.wait_for(asyncio.gather(again, return_exceptions=True), 10)
+        assert (type(error), error.items) == (AnswerLost, ["a"])
+        gate.open()
+        assert await news.insert("a", retry=error) is True
+
+    gated(server, monkeypatch, test, timeouts=QUICK)
+
+
+def test_asked_again_while_the_first_attempt_is_under_way(server, monkeypatch):
+    """The caller waits for the end of that attempt; if it fails, the caller hears the error of its own call."""
+    create(server)
+
+    async def test(news, gate):
+        tasks, pipeline = await behind(news, gate, "a", "b")
+        tasks[0].cancel()
+        await settle()
+        (lost,) = news.unresolved
+        again = asyncio.create_task(news.insert("a", retry=lost))
+        mine, other = await all_lost(gate, [again, tasks[1]], pipeline)
+        assert [type(mine), mine.items, type(other), other.items] == [AnswerLost, ["a"], AnswerLost, ["b"]]
+        assert "gave up" in str(mine)
+        gate.open()
+        assert await news.insert("a", retry=mine) is await news.insert("b", retry=other) is True
+
+    gated(server, monkeypatch, test, timeouts=QUICK)
+
+
+def test_errors_of_the_filter(any_server):
+    """A filter that is gone, or another of its name: each caller hears so, with its own item, and nothing hangs."""
+    create(any_server)
+
+    async def run(error):
+        async with AsyncUriFilter.open("news", redis=any_server.url) as news:
+            with UriFilter.open("news", redis=any_server.url) as other:
+                other.drop()
+            if error is not FilterNotFound:
+                create(any_server)
+            errors = await asyncio.gather(*asked(news.insert, *"abc"), return_exceptions=True)
+            assert [(type(each), each.items) for each in errors] == [(error, [item]) for item in "abc"]
+            assert news.unresolved == []
+
+    asyncio.run(run(FilterNotFound))
+    create(any_server)
+    asyncio.run(run(ConfigMismatch))
+
+
+def test_a_lost_slice_is_its_shards_alone(any_server, monkeypatch):
+    """Callers whose shard lost its bitmap hear SliceLost; all others have their answers."""
+    create(any_server, shards=4)
+
+    async def test(news, gate):
+        tasks, pipeline = await behind(news, gate, *(f"u{n}" for n in range(40)), call=news.contains)
+        with any_server.client() as admin:
+            admin.delete(min(admin.scan_iter("*:today")))
+        gate.shut = False
+        pipeline.go()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        lost = [each for each in answers if isinstance(each, SliceLost)]
+        assert 0 < len(lost) == min(pipeline.counts, key=lambda count: abs(count - len(lost)))
+        assert answers.count(False) == 40 - len(lost)
+
+    gated(any_server, monkeypatch, test)
+
+
+def test_growing(server):
+    """A full slice makes the next one, once, while 300 tasks insert; each item is new once."""
+    create(server, capacity=100, retention="growing")
+
+    async def run():
+        async with AsyncUriFilter.open("news", redis=server.url) as news:
+            answers = await asyncio.gather(*asked(news.insert, *(n % 1000 for n in range(2000))))
+            return sum(answers), [slice_.name for slice_ in news.view(0).slices]
+
+    new, slices = asyncio.run(run())
+    assert new == 1000
+    assert len(slices) > 2
+
+
+def test_restoring(any_server):
+    """Callers wait for the end of a restore as long as ``Timeouts.restoring`` says, or hear Restoring."""
+    create(any_server)
+    meta = "urifilter:{news:0}:meta"
+
+    async def run(admin, timeouts):
+        async with AsyncUriFilter.open("news", redis=any_server.url, timeouts=timeouts) as news:
+            admin.hset(meta, "phase", "restoring")
+            tasks = asked(news.insert, *"abc")
+            await asyncio.wait(tasks, timeout=0.2)
+            admin.hset(meta, "phase", "idle")
+            return await asyncio.gather(*tasks, return_exceptions=True)
+
+    with any_server.client() as admin:
+        assert {type(each) for each in asyncio.run(run(admin, None))} == {Restoring}
+        assert asyncio.run(run(admin, Timeouts(restoring=10))) == [True] * 3
+
+
+def test_a_refused_call_that_runs_late(make_server):
+    """A late copy of a call that was refused runs: each of its callers is still told "new" by ``retry=``."""
+    server = make_server("redis70")
+    create(server)
+
+    async def run(admin):
+        async with AsyncUriFilter.open("news", redis=proxy.url) as news:
+            await news.insert("the script is loaded now")
+            admin.config_set("maxmemory", "1")
+            errors = await asyncio.gather(*asked(news.insert, *"abcd"), return_exceptions=True)
+            admin.config_set("maxmemory", "0")
+            assert {type(error) for error in errors} == {ServerUnavailable}
+            proxy.release()
+            again = (news.insert(item, retry=error) for item, error in zip("abcd", errors, strict=True))
+            assert await asyncio.gather(*again) == [True] * 4
+            assert await news.insert_many(list("abcd")) == [False] * 4
+
+    with Proxy(server.port, first(Fault.PASS, Fault.DUPLICATE, Fault.DUPLICATE)) as proxy, server.client() as admin:
+        asyncio.run(run(admin))
+
+
+def test_a_refused_caller_that_does_not_come_back(make_server, monkeypatch):
+    """If another caller's ``retry=`` inserts its item, the answer "new" is in ``unresolved``."""
+    server = make_server("redis70")
+    create(server)
+
+    async def test(news, gate):
+        tasks, pipeline = await behind(news, gate, "a", "b", "leader")
+        with server.client() as admin:
+            admin.config_set("maxmemory", "1")
+            pipeline.go()
+            errors = await asyncio.gather(*tasks, return_exceptions=True)
+            admin.config_set("maxmemory", "0")
+        assert news.unresolved == []
+        gate.shut = False
+        assert await news.insert("a", retry=errors[0]) is True
+        assert await news.insert("b") is False
+        (lost,) = news.unresolved
+        assert await news.insert("b", retry=lost) is True
+        assert news.unresolved == []
+
+    gated(server, monkeypatch, test)
+
+
+def test_time_passes(any_server, monkeypatch):
+    """Calls that were sent together turn a ring whose period is over, after they have told their callers."""
+    create(any_server, retention="ring", slices=3, period="1d")
+
+    async def test(news, gate):
+        tasks, pipeline = await behind(news, gate, *"abc")
+        with any_server.client() as admin:
+            opened = int(admin.hget("urifilter:{news:0}:meta", "opened"))
+            admin.hset("urifilter:{news:0}:meta", "opened", opened - 2 * 86_400_000)
+        news._session.timekeeper.look_in(0)
+        gate.shut = False
+        pipeline.go()
+        assert await asyncio.gather(*tasks) == [True] * 3
+        await news.close()
+        with UriFilter.open("news", redis=any_server.url) as other:
+            assert other.epoch() == 1
+
+    gated(any_server, monkeypatch, test)
+
+
+def test_two_loops_at_once(any_server):
+    """Tasks of two event loops in two threads share a client: each item is new once."""
+    create(any_server, shards=3)
+    news = asyncio.run(AsyncUriFilter.open("news", redis=any_server.url))
+    new: list[bool] = []
+
+    async def run():
+        new.extend(await asyncio.gather(*asked(news.insert, *(n % 500 for n in range(1000)))))
+
+    threads = [threading.Thread(target=asyncio.run, args=(run(),)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(new), sum(new)) == (2000, 500)
+    asyncio.run(news.close())
+
+
+def test_asked_again_in_another_loop(any_server, monkeypatch):
+    """An error of one loop is retried in another, also by all its callers at once."""
+    create(any_server)
+    news = asyncio.run(AsyncUriFilter.open("news", redis=any_server.url, timeouts=QUICK))
+
+    async def lose():
+        gate = Gate(monkeypatch)
+        return await all_lost(gate, *await behind(news, gate, *"abc"))
+
+    errors = asyncio.run(lose())
+    monkeypatch.undo()
+
+    async def again():
+        answers = await asyncio.gather(*(news.insert(*error.items, retry=error) for error in errors))
+        await news.close()
+        return answers
+
+    assert asyncio.run(again()) == [True] * 3
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child(any_server, monkeypatch):
+    """It has no call of its parent's: it asks its own, and the parent's go on."""
+    create(any_server)
+
+    async def test(news, gate):
+        tasks, pipeline = await behind(news, gate, *"abc")
+        waiting = asked(news.insert, *"de")
+        await settle()
+        answers = await asyncio.to_thread(in_child, news)
+        assert answers == ([True] * 20, [])
+        pipeline.go()
+        (await gate.pipeline()).go()
+        assert await asyncio.gather(*tasks, *waiting) == [True] * 5
+
+    def in_child(news):
+        reading, writing = os.pipe()
+        if (child := os.fork()) == 0:
+            monkeypatch.undo()
+            try:
+                answer = asyncio.run(ask(news))
+            except BaseException as error:  # the parent shows it
+                answer = repr(error)
+            os.write(writing, pickle.dumps(answer))
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as pipe:
+            answer = pickle.loads(pipe.read())
+        os.waitpid(child, 0)
+        return answer
+
+    async def ask(news):
+        return await asyncio.gather(*asked(news.insert, *range(20))), news.unresolved
+
+    gated(any_server, monkeypatch, test)
+
+
+def test_copies(any_server, monkeypatch):
+    """A copy sends calls together if its origin did, also those of its opening."""
+    create(any_server)
+
+    async def run(*, coalesce):
+        async with AsyncUriFilter.open("news", redis=any_server.url, coalesce=coalesce) as origin:
+            gate = Gate(monkeypatch)
+            gate.shut = False
+            async with copy.copy(origin) as news:
+                await news.contains("open")
+                gate.passed.clear()
+                assert await asyncio.gather(*asked(news.insert, *range(50))) == [coalesce] * 50
+                return gate.passed
+
+    assert asyncio.run(run(coalesce=True)) == [[1], [49]]
+    monkeypatch.undo()
+    assert asyncio.run(run(coalesce=False)) == [[1]] * 50
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))])
+def test_at_random(any_server, seed):
+    """Replies are lost, tasks are cancelled at any moment: each item is new once, told or in ``unresolved``."""
+    create(any_server, shards=1 + seed % 3)
+    dice, told, errors = random.Random(seed), [], []
+
+    async def ask(news, item):
+        retry = None
+        while True:
+            try:
+                new = await news.insert(item, retry=retry)
+            except UriFilterError as error:
+                if dice.random() < 0.3:
+                    errors.append(error)
+                    return
+                retry = error
+            else:
+                told.append((item, new))
+                return
+
+    async def run():
+        with Proxy(any_server.port, at_random(seed, 0.3), late_after=3) as proxy:
+            news = await AsyncUriFilter.open("news", redis=proxy.url, timeouts=Timeouts(reply=0.3, total=0.15))
+            tasks = []
+            for _ in range(60):
+                tasks += [asyncio.create_task(ask(news, dice.randrange(300))) for _ in range(dice.randrange(20))]
+                await asyncio.sleep(dice.choice([0, 0, 0.001, 0.003]))
+                for task in dice.sample(tasks, min(len(tasks), dice.randrange(6))):
+                    task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(*tasks, return_exceptions=True)
+            proxy.plan = first()
+            lost = [*errors, *news.unresolved]
+            told.extend([(*error.items, await news.insert(*error.items, retry=error)) for error in lost])
+            assert news.unresolved == []
+            proxy.release()
+            left = [item for item in range(300) if await news.insert(item)]
+            await news.close()
+            return left
+
+    left = asyncio.run(run())
+    new = [item for item, is_new in told if is_new]
+    assert sorted([*new, *left]) == list(range(300))

@@ -1,0 +1,121 @@
+"""The examples that crawl, against a real site: no page is fetched twice, and none is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from support.servers import wait_until
+from support.site import Served
+
+from urifilter_redis import UriFilter
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+#: Seconds that a crawl may take; only reached when something is wrong.
+PATIENCE = 120
+
+#: Pages that a process of the asyncio example fetches at the same time, as it says itself.
+TASKS = 16
+
+
+@pytest.fixture
+def crawl(redis70, tmp_path):
+    """Start an example that crawls a site; at the end it and its processes are killed if they still run."""
+    started = []
+
+    def start(name, site, *more):
+        # its folder is on the path, as it is where a reader runs it
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(EXAMPLES), os.environ["PYTHONPATH"]))}
+        command = [sys.executable, EXAMPLES / f"{name}.py", site.url, "--redis", redis70.url, *more]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": tmp_path}
+        started.append(subprocess.Popen(command, env=environment, start_new_session=True, **pipes))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def finished(process) -> str:
+    """Wait for the end of an example; return its last line."""
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, err
+    return out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("count", [200, pytest.param(2000, marks=pytest.mark.slow)])
+def test_threads(crawl, count):
+    """Threads that share a filter fetch each page once, broken ones and those of loops of redirects included."""
+    with Served(count=count) as site:
+        assert finished(crawl("crawl_threads", site)) == f"{count:,} pages fetched"
+        assert Counter(site.fetched()) == Counter(site.pages.keys())
+        assert finished(crawl("crawl_threads", site)) == "0 pages fetched"
+
+
+@pytest.mark.slow
+def test_processes(crawl):
+    """Four processes with an event loop each fetch each page once, between them."""
+    with Served() as site:
+        last = finished(crawl("crawl_asyncio", site, "--patience", "1"))
+        assert last == "2,000 pages found; processes that were started again: 0"
+        assert Counter(site.fetched()) == Counter(site.pages.keys())
+
+
+def workers(process) -> list[int]:
+    """Return the processes of the asyncio example that crawl."""
+    tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
+    children = [int(each) for task in tasks for each in task.read_text().split()]
+    return [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the processes are found in /proc")
+def test_one_of_the_processes_is_killed(crawl, redis70):
+    """It is started again: no page is fetched twice, and none is missing but those that the killed one had in hand."""
+    with Served(delay=0.01) as site:
+        process = crawl("crawl_asyncio", site, "--patience", "1")
+        wait_until(lambda: len(site.fetched()) > 300, "the crawl does not begin")
+        os.kill(workers(process)[0], signal.SIGKILL)
+        assert finished(process).endswith("processes that were started again: 1")
+        fetched, paths = Counter(site.fetched()), list(site.pages)
+        with UriFilter.open("crawl", redis=redis70.url) as news:
+            answers = news.contains_many([site.at("127.0.0.1", path) for path in paths])
+    found = {path for path, seen in zip(paths, answers, strict=True) if seen}
+    assert set(fetched.values()) == {1}
+    assert fetched.keys() <= found
+    # Pages whose links nobody has judged were being fetched by the killed process, at most one by each of its tasks.
+    in_hand = {path for path in fetched if site.pages[path].leads_to() - found}
+    assert len(in_hand) <= TASKS
+    # Pages that were found and not fetched: it had taken them from the list, or not yet put them into it.
+    links = max(len(page.leads_to()) for page in site.pages.values())
+    assert len(found - fetched.keys()) <= TASKS * (1 + links)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("crawlee") is None, reason="Crawlee is not installed")
+def test_crawlee(crawl):
+    """Each page gets into Crawlee's queue once, and a second run fetches none."""
+    with Served() as site:
+        last = finished(crawl("crawl_crawlee", site))
+        broken = sum(page.status in {0, 404, 500} or leads_nowhere(site, path) for path, page in site.pages.items())
+        assert last == f"{2000 - broken:,} pages fetched, {broken:,} failed"
+        assert set(site.fetched()) == site.pages.keys()
+        assert finished(crawl("crawl_crawlee", site)) == "0 pages fetched, 0 failed"
+
+
+def leads_nowhere(site, path) -> bool:
+    """Whether a page redirects, at last, to itself or to a broken page; Crawlee follows redirects by itself."""
+    passed = set()
+    while (page := site.pages[path]).location is not None and path not in passed:
+        passed.add(path)
+        (path,) = page.leads_to()
+    return bool(passed) and (path in passed or page.status in {0, 404, 500})

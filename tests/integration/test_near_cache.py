@@ -1,0 +1,442 @@
+"""Clients with a near cache: which questions it answers, and which answers it takes in."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+import os
+import pickle
+import threading
+
+import pytest
+from support.interrupts import Interrupt
+from support.proxy import Fault, Proxy, first
+
+from urifilter_redis import (
+    AnswerLost,
+    AsyncUriFilter,
+    ConfigMismatch,
+    FilterNotFound,
+    Restoring,
+    SliceLost,
+    Timeouts,
+    UriFilter,
+)
+from urifilter_redis.engine import driver, methods
+from urifilter_redis.engine.steps import Send
+from urifilter_redis.flows import dropping, items
+from urifilter_redis.protocol.call_ids import CallKey
+
+PRECISE = {"capacity": 10_000, "error_rate": 1e-8}
+RING = {"capacity": 1000, "retention": "ring", "slices": 3, "period": "10m", "rotate": "never"}
+
+#: One that comes while a generator is closed reaches nobody, and the call ends as if there had been none.
+interrupting = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(params=[1, 3])
+def news(request, valkey):
+    with UriFilter.create("news", redis=valkey.url, shards=request.param, **PRECISE) as loading:
+        for ask_ in (loading.insert_many, loading.contains_many, loading.forget):  # so that each script is loaded
+            ask_(["first"])
+    with UriFilter.open("news", redis=valkey.url, near_cache=1000) as made:
+        yield made
+
+
+@pytest.fixture
+def other(valkey, news):
+    """Another client of the filter, without a cache."""
+    with UriFilter.open("news", redis=valkey.url) as made:
+        yield made
+
+
+def calls_of(server) -> int:
+    """Return how often scripts were called."""
+    with server.client() as admin:
+        return admin.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
+
+
+def known(news, *uris) -> list[bool]:
+    """Return which items the cache knows."""
+    return news._session.near.find(news._session.digester(uris))
+
+
+def perform_with(meanwhile):
+    """Do steps as the driver does; call ``meanwhile`` once between the server's answer and its arrival."""
+    todo = [meanwhile]
+
+    def perform(step, sender):
+        outcome = driver.perform_step(step, sender)
+        if isinstance(step, Send) and todo:
+            todo.pop()()
+        return outcome
+
+    return perform
+
+
+def ask(news, method, uris, meanwhile):
+    """Call a method; ``meanwhile`` happens while its answer is on its way."""
+    batch = items.question(news._session, method, uris)
+    driver.drive(items.resolve(news._session, batch), news._connector, perform=perform_with(meanwhile))
+    return method.result(batch)
+
+
+def test_hits(news, valkey):
+    """Every method that says "new" or "seen" is answered by the cache, and the server hears nothing of it."""
+    assert news.insert_many(["a", "b", "a"]) == [True, True, False]
+    before = calls_of(valkey)
+    assert news.insert("a") is False
+    assert news.insert_many(["a", "b"]) == [False, False]
+    assert news.unique(["b", "a"]) == news(["a"]) == list(news.iter_unique(iter(["a", "b"]))) == []
+    assert news.contains("a") is True
+    assert news.contains_many(["b", "a"]) == [True, True]
+    assert "b" in news
+    assert news.unique([{"url": "a"}], key=lambda page: page["url"]) == []
+    assert calls_of(valkey) == before
+    assert (news.near_cache.hits, news.near_cache.misses, news.near_cache.entries) == (13, 3, 2)
+
+
+def test_hits_and_misses_in_one_call(news, valkey):
+    """The server is asked for the items that the cache does not know, and all answers stand where their items do."""
+    news.insert_many([f"old/{n}" for n in range(0, 4000, 7)])
+    uris = [f"old/{n}" for n in range(4000)] + ["old/0", "old/1"]
+    wanted = [n % 7 != 0 for n in range(4000)] + [False, False]
+    assert news.contains_many(uris)[:4000] == [not each for each in wanted[:4000]]
+    assert news.insert_many(uris) == wanted
+    assert sum(known(news, *uris)) >= 500
+    assert news.insert_many(uris) == [False] * 4002
+
+
+def test_info(news, other):
+    """``info`` tells of the cache of the object that is asked."""
+    news.insert("a")
+    news.insert("a")
+    assert news.info().near_cache == news.near_cache
+    assert news.info().to_dict()["near_cache"] == {
+        "limit": 1000,
+        "seconds": 60.0,
+        "entries": 1,
+        "hits": 1,
+        "misses": 1,
+    }
+    assert other.info().near_cache is other.near_cache is None
+    assert other.info().to_dict()["near_cache"] is None
+
+
+def test_asyncio(valkey):
+    """The asyncio client has the same cache, and its tasks share it."""
+
+    async def crawl():
+        async with AsyncUriFilter.create("news", redis=valkey.url, near_cache=1000, **PRECISE) as news:
+            assert await news.insert("a") is True
+            before = calls_of(valkey)
+            assert await asyncio.gather(*(news.insert("a") for _ in range(20))) == [False] * 20
+            assert await news.contains("a") is True
+            assert await news.unique(["a"]) == [uri async for uri in news.iter_unique(["a"])] == []
+            assert calls_of(valkey) == before
+            assert (await news.info()).near_cache.hits == news.near_cache.hits == 23
+            assert await news.forget(["a"]) == [True]
+            assert await news.insert("a") is True
+
+    asyncio.run(crawl())
+
+
+def test_questions_that_the_server_must_answer(news, other):
+    """Ages, calls under a key, and calls that go on with another, are answered by the server alone."""
+    news.insert("a")
+    other.forget(["a"])
+    assert news.insert("a") is False  # the cache withholds it, for a while
+    assert news.ages(["a"]) == [0]
+    flow = items.answer(news._session, "contains", ["a"], call_key=CallKey("k"))
+    assert driver.drive(flow, news._connector) == [0]
+    flow = items.answer(news._session, "insert", ["a"], call_key=CallKey("k"))
+    assert driver.drive(flow, news._connector) == [0]
+    other.forget(["a"])
+    assert news.insert_ages(["a"]) == [0]
+
+
+def test_max_age(valkey):
+    """A question about some slices is the server's; so is every question of a filter with last-seen."""
+    with UriFilter.create("news", redis=valkey.url, near_cache=1000, **RING) as news:
+        assert news.near_cache.seconds == 60
+        news.insert("a")
+        with UriFilter.open("news", redis=valkey.url) as other:
+            other.rotate()
+        assert news.insert("a", max_age=1) is True
+        news.forget(["a"])
+        assert known(news, "a") == [False]
+        assert news.insert("a", max_age=2) is True
+        assert known(news, "a") == [False]
+    with UriFilter.create("last", redis=valkey.url, near_cache=1000, expire_after="last-seen", **RING) as last:
+        assert last.near_cache is None
+        assert [last.insert("a") for _ in range(2)] == [True, False]
+
+
+def test_not_seen_is_not_kept(news, other):
+    """An item that was not seen is asked about again, as anybody may insert it."""
+    assert news.contains_many(["a", "b"]) == [False, False]
+    other.insert("a")
+    assert news.contains_many(["a", "b"]) == [True, False]
+    assert known(news, "a", "b") == [True, False]
+
+
+def test_own_forget(news):
+    """What this object forgets is new at once, whatever is in the cache; the rest stays there."""
+    news.insert_many(["a", "b"])
+    assert news.forget(["a", "c"]) == [True, False]
+    assert known(news, "a", "b") == [False, True]
+    assert news.insert_many(["a", "b"]) == [True, False]
+
+
+def test_own_remove(valkey):
+    """What this object removes is new at once."""
+    with UriFilter.create("news", redis=valkey.url, near_cache=100, layout="counting", capacity=1000) as news:
+        news.insert_many(["a", "b"])
+        assert news.remove(["a"]) == [True]
+        assert news.insert_many(["a", "b"]) == [True, False]
+
+
+def test_items_that_are_not_yielded(news):
+    """Those that ``iter_unique`` gives back are new at once."""
+    stream = news.iter_unique(["a", "b", "c"])
+    assert next(stream) == "a"
+    stream.close()
+    assert known(news, "a", "b", "c") == [True, False, False]
+    assert news.insert_many(["a", "b", "c"]) == [False, True, True]
+
+
+@pytest.mark.parametrize("method", [methods.INSERT_MANY, methods.CONTAINS_MANY])
+def test_forgotten_after_the_answer_and_before_it_arrives(news, method):
+    """An answer "seen" that the server gave before this object forgot is not taken in as it arrives."""
+    news.insert("a")
+    news._session.near.clear()
+    ask(news, method, ["a"], lambda: news.forget(["a"]))
+    assert known(news, "a") == [False]
+    assert news.insert("a") is True
+
+
+def test_asked_while_a_forgetting_is_on_its_way(news):
+    """An answer that arrives between the forgetting and its reply is dropped with the reply."""
+    news.insert("a")
+    assert ask(news, methods.FORGET, ["a"], lambda: news.insert("a")) == [True]
+    assert known(news, "a") == [False]
+    assert news.contains("a") is True
+
+
+def test_asked_before_a_forgetting_is_answered(news):
+    """An answer from before the forgetting that arrives before the reply to it is dropped with that reply."""
+    news.insert("a")
+
+    def forget() -> None:
+        news._session.near.clear()
+        batch = items.question(news._session, methods.FORGET, ["a"])
+        flow = items.resolve(news._session, batch)
+        steps.append((flow, next(flow)))  # sent, as far as this process is concerned
+
+    steps: list = []
+    assert ask(news, methods.INSERT_MANY, ["b"], forget) == [True]
+    assert news.insert("a") is False  # the server has not forgotten it yet
+    assert known(news, "a") == [True]
+    ((flow, step),) = steps
+    with pytest.raises(StopIteration):
+        flow.send(news._connector.send(step.commands))
+    assert known(news, "a", "b") == [False, False]
+    assert news.insert("a") is True
+
+
+def test_dropped_while_an_answer_is_on_its_way(news, valkey):
+    """An answer from before a drop by this object is not taken in, and nothing is known after the drop."""
+    news.insert("b")
+    ask(news, methods.INSERT_MANY, ["a"], news.drop)
+    assert known(news, "a", "b") == [False, False]
+    with pytest.raises(FilterNotFound):
+        news.insert("b")
+
+
+def test_asked_while_a_drop_is_on_its_way(news):
+    """An answer that arrives before the last reply to a drop is dropped with that reply."""
+    flow = dropping.drop(news._session)
+    assert driver.drive(flow, news._connector, perform=perform_with(lambda: news.insert("a"))) is True
+    assert known(news, "a") == [False]
+
+
+def test_rotated_by_this_object(valkey):
+    """What expires by a rotation of this object is new at once, also if an answer was on its way meanwhile."""
+    with UriFilter.create("news", redis=valkey.url, near_cache=1000, shards=3, **RING) as news:
+        news.insert_many(["a", "b"])
+        news.rotate()
+        news.rotate()
+        assert news.insert_many(["a"]) == [False]
+        ask(news, methods.INSERT_MANY, ["b"], news.rotate)
+        assert news.insert_many(["a", "b"]) == [True, True]
+
+
+def test_expired_by_others(valkey):
+    """What expires as others rotate is new once the time of the entry is over: a tenth of the period at most."""
+    with UriFilter.create("news", redis=valkey.url, near_cache=1000, near_cache_seconds=3600, **RING) as news:
+        near, clock = news._session.near, itertools.count()
+        assert near.seconds == 60
+        news.insert("a")
+        with UriFilter.open("news", redis=valkey.url) as other:
+            for _ in range(3):
+                other.rotate()
+            assert news.insert("a") is False
+            near.clock = lambda now=near.clock: now() + 60 + next(clock)
+            assert news.insert("a") is True
+
+
+def test_retry(news, other, valkey):
+    """The cache's answers are in the batch, so a retry finds them; it asks the server for the others alone."""
+    news.insert("a")
+    with (
+        Proxy(valkey.port, first(Fault.PASS, *[Fault.CUT_AFTER] * 50)) as proxy,
+        UriFilter.open("news", redis=proxy.url, near_cache=1000, timeouts=Timeouts(reply=0.3, total=0.2)) as lossy,
+    ):
+        assert lossy.insert("a") is False
+        with pytest.raises(AnswerLost) as lost:
+            lossy.insert_many(["a", "b"])
+        assert lost.value.answers == [False, None]
+        proxy.plan = lambda _: Fault.PASS
+        other.forget(["a"])
+        assert lossy.insert_many(["a", "b"], retry=lost.value) == [False, True]
+        assert known(lossy, "b") == [False]  # what a repeated call is told may be from before a forgetting
+        assert lossy.insert_many(["b"]) == [False]
+
+
+def test_ages_of_a_retry(news, other, valkey):
+    """A retry that wants ages asks the server about the items that the cache has answered."""
+    news.insert("a")
+    with (
+        Proxy(valkey.port, first(Fault.PASS, *[Fault.CUT_AFTER] * 50)) as proxy,
+        UriFilter.open("news", redis=proxy.url, near_cache=1000, timeouts=Timeouts(reply=0.3, total=0.2)) as lossy,
+    ):
+        assert lossy.insert_many(["a"]) == [False]
+        with pytest.raises(AnswerLost) as lost:
+            lossy.insert_many(["b", "a", "c", "a"])
+        assert lost.value.answers[1::2] == [False, False]
+        proxy.plan = lambda _: Fault.PASS
+        other.forget(["a"])
+        assert lossy.insert_ages(["b", "a", "c", "a"], retry=lost.value) == [0, 0, 0, 1]
+
+
+def test_forgotten_before_a_retry(news, valkey):
+    """A call that was lost, and forgotten before its answer came, leaves nothing in the cache."""
+    with (
+        Proxy(valkey.port, first(*[Fault.CUT_AFTER] * 50)) as proxy,
+        UriFilter.open("news", redis=proxy.url, near_cache=1000, timeouts=Timeouts(reply=0.3, total=0.2)) as lossy,
+    ):
+        with pytest.raises(AnswerLost) as lost:
+            lossy.insert_many(["a"])
+        proxy.plan = lambda _: Fault.PASS
+        assert lossy.forget(["a"]) == [True]
+        assert lossy.insert_many(["a"], retry=lost.value) == [True]
+        assert lossy.insert("a") is True
+
+
+@interrupting
+def test_a_forgetting_that_is_interrupted(news, sample):
+    """Wherever Ctrl-C comes, the item is new once its forgetting is resolved."""
+    news.insert("counted")
+    with Interrupt() as counted:
+        news.forget(["counted"])
+    for at in sample(range(1, counted.places + 1), 40):
+        item = f"item/{at}"
+        news.insert(item)
+        with Interrupt(at):
+            try:
+                told = news.forget([item])
+            except KeyboardInterrupt:
+                told = None
+        if told is None:
+            lost = news.unresolved
+            told = news.forget([item], retry=lost[0]) if lost else news.forget([item])
+        assert told == [True], at
+        assert news.insert(item) is True, at
+
+
+def test_made_anew_by_another(news, valkey):
+    """Once the server says that the filter is gone, or is another one, nothing is known any more."""
+    with UriFilter.open("news", redis=valkey.url) as other:
+        other.drop()
+        for error, prepare in {
+            FilterNotFound: lambda: None,
+            ConfigMismatch: lambda: UriFilter.create(
+                "news", redis=valkey.url, shards=news.config.shards, **PRECISE
+            ).close(),
+        }.items():
+            prepare()
+            digests = news._session.digester(["a"])
+            news._session.near.end(news._session.near.begin(digests), [1], 0)
+            with pytest.raises(error):
+                news.insert("b")
+            assert known(news, "a") == [False]
+
+
+@pytest.mark.parametrize("state", ["lost", "restoring"])
+def test_lost_or_restoring(valkey, state):
+    """A filter that lost a part, or is being restored, may not know what it did: nor does the cache."""
+    with UriFilter.create("news", redis=valkey.url, near_cache=1000, **PRECISE) as news, valkey.client() as admin:
+        news.insert("a")
+        if state == "lost":
+            admin.delete("urifilter:{news:0}:today")
+        else:
+            admin.hset("urifilter:{news:0}:meta", "phase", "restoring")
+        assert news.insert("a") is False
+        with pytest.raises(SliceLost if state == "lost" else Restoring):
+            news.insert("b")
+        assert known(news, "a") == [False]
+
+
+def test_a_forked_child(news, other):
+    """A forked child asks the server about everything, and its own cache begins."""
+    news.insert("a")
+    other.forget(["a"])
+    pid = os.fork()
+    if pid == 0:
+        told = [news.insert("a"), news.insert("a"), news.near_cache.hits]
+        os._exit(0 if told == [True, False, 1] else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert news.near_cache.hits == 0
+
+
+@pytest.mark.parametrize("take", [copy.copy, copy.deepcopy, lambda news: pickle.loads(pickle.dumps(news))])
+def test_copies(news, valkey, monkeypatch, take):
+    """A copy has a cache of its own, of the same size, empty."""
+    monkeypatch.setenv("URIFILTER_REDIS_URL", valkey.url)
+    news.insert("a")
+    with take(news) as copied:
+        assert copied.near_cache.limit == 1000
+        assert copied.near_cache.entries == 0
+        assert [copied.insert("a") for _ in range(2)] == [False, False]
+        assert (copied.near_cache.hits, copied.near_cache.misses) == (1, 1)
+
+
+def test_impossible_options(valkey):
+    """An impossible option is refused before anything is made."""
+    for make in (UriFilter.create, UriFilter.open):
+        with pytest.raises(ValueError, match="near_cache is a number"):
+            make("news", redis=valkey.url, near_cache=-1)
+
+
+def test_threads(valkey):
+    """Threads share a cache: each item that a thread forgets is new to it at once, and new once."""
+    with UriFilter.create("news", redis=valkey.url, near_cache=64, **PRECISE) as news:
+        wrong: list[object] = []
+
+        def crawl(number: int) -> None:
+            for turn in range(60):
+                mine, ours = f"{number}/{turn % 7}", f"ours/{turn % 11}"
+                news.insert_many([ours, f"{number}/{turn}/x"])
+                if news.insert_many([mine, mine]) != [True, False] or news.forget([mine]) != [True]:
+                    wrong.append((number, turn))
+                if news.contains(mine):
+                    wrong.append((number, turn, "forgotten"))
+
+        threads = [threading.Thread(target=crawl, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+        assert news.near_cache.entries <= 64

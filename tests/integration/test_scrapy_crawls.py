@@ -1,0 +1,330 @@
+"""Crawls by Scrapy in processes of their own, over real sites, counted against the exact set of pages."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from support.scrapy_crawl import ADDON, Crawl
+from support.site import PYTHON_DOC, Served
+
+from urifilter_redis import UriFilter
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("scrapy") is None, reason="Scrapy is not installed: pip install '.[scrapy]'"
+)
+needs_scrapy_redis = pytest.mark.skipif(
+    importlib.util.find_spec("scrapy_redis") is None, reason="scrapy-redis is not installed"
+)
+
+IN_REDIS = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler"}
+
+
+def settings(server, **more):
+    return {"ADDONS": ADDON, "URIFILTER_REDIS_URL": server.url, "URIFILTER_NAME": "news"} | more
+
+
+def check(site, *, stopped: bool = False):
+    """Each page was fetched once; those that fail at least once, and redirects to an unfetched page if it stopped."""
+    fetched = Counter(site.fetched())
+    assert fetched.keys() == site.pages.keys()
+    twice = [site.pages[path] for path, times in fetched.items() if times > 1]
+    assert [each for each in twice if not each.fails and not (stopped and each.location)] == []
+
+
+def paths(site, status: int) -> set[str]:
+    return {page.path for page in site.pages.values() if page.status == status}
+
+
+def wait_for(site, count: int) -> None:
+    """Wait until so many pages were fetched."""
+    deadline = time.monotonic() + 60
+    while len(set(site.fetched())) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_the_example(redis70, tmp_path):
+    """The example's spider fetches each page of a site once."""
+    with Served(count=40) as site:
+        folder = ROOT / "examples" / "crawl_scrapy"
+        out = tmp_path / "pages.jsonl"
+        command = [sys.executable, "-m", "scrapy", "crawl", "site", "-a", f"url={site.url}", "-O", str(out)]
+        done = subprocess.run(
+            [*command, "-s", "CONCURRENT_REQUESTS_PER_DOMAIN=16", "-s", "DOWNLOAD_DELAY=0"],
+            cwd=folder,
+            env=os.environ
+            | {
+                "SCRAPY_SETTINGS_MODULE": "settings",
+                "URIFILTER_REDIS_URL": redis70.url,
+                "PYTHONPATH": os.pathsep.join([str(folder), os.environ["PYTHONPATH"]]),
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        check(site)
+        titles = {json.loads(line)["title"] for line in out.read_text().splitlines()}
+        assert titles == paths(site, 200)
+    with UriFilter.open("crawl_scrapy", redis=redis70.url) as pages:
+        assert (pages.config.retention, pages.config.period, pages.config.slices) == ("rolling", "3d", 11)
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_site(redis70, tmp_path):
+    """Two crawls that begin at different pages fetch each page once together, and miss none."""
+    with Served(delay=0.002) as site:
+        starts = [site.url], [site.at("127.0.0.1", path) for path in sorted(paths(site, 200))[:20]]
+        more = {"domains": ["127.0.0.1"], "together": (str(tmp_path), 2)}
+        crawls = [Crawl(*urls, **more, **settings(redis70)) for urls in starts]
+        stats = [each.stats() for each in crawls]
+        check(site)
+        assert all(each["urifilter/asked"] for each in stats)
+        assert sum(each["urifilter/calls"] for each in stats) < len(site.pages) + 200
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PYTHON_DOC.is_dir(), reason="Debian's python3.11-doc is not installed")
+def test_a_real_site(redis70):
+    """Two crawls of Python's documentation fetch each page once."""
+    with Served(PYTHON_DOC) as site:
+        crawls = [
+            Crawl(url, domains=["127.0.0.1"], **settings(redis70))
+            for url in (site.url, site.at("127.0.0.1", "/library/index.html"))
+        ]
+        for each in crawls:
+            each.stats()
+        check(site)
+
+
+@pytest.mark.slow
+def test_a_link_to_another_spiders_site(redis70):
+    """A link to another site that one spider finds is fetched by the spider whose site it is."""
+    with Served(count=200) as site:
+        other = site.at("localhost", "/part1/1.html")
+        Crawl(site.url, other, domains=["127.0.0.1"], **settings(redis70)).stats()
+        assert site.fetched("localhost") == []
+        Crawl(other, domains=["localhost"], **settings(redis70)).stats()
+        assert set(site.fetched("localhost")) == site.pages.keys() == set(site.fetched("127.0.0.1"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "dropping",
+    [
+        {"SPIDER_MIDDLEWARES": {"Drop": 1}},
+        {"SPIDER_MIDDLEWARES": {"Drop": 950}},
+        {"EXTENSIONS": {"Refuse": 1}},
+        {"DEPTH_LIMIT": 3},
+    ],
+    ids=["nearer to the engine", "before the middleware", "a signal's handler", "depth"],
+)
+def test_dropped_before_the_scheduler(redis70, dropping):
+    """Requests that other parts drop stay new: the next crawl fetches their pages, and only those."""
+    with Served(count=300) as site:
+        Crawl(site.url, domains=["127.0.0.1"], **settings(redis70, **dropping)).stats()
+        before = site.fetched()
+        first = set(before)
+        missed = site.pages.keys() - first
+        assert missed
+        with UriFilter.open("news", redis=redis70.url) as news:
+            news.forget([fingerprint(site.url)])
+        Crawl(site.url, *(site.at("127.0.0.1", each) for each in sorted(first)), **settings(redis70)).stats()
+        again = site.fetched()[len(before) :]
+        assert "/part3/3.html" in missed or "DEPTH_LIMIT" in dropping
+        assert set(again) - paths(site, 500) - paths(site, 0) - {site.start} <= missed
+
+
+def fingerprint(url: str) -> str:
+    from scrapy import Request
+    from scrapy.utils.request import fingerprint as of_request
+
+    return of_request(Request(url)).hex()
+
+
+@pytest.mark.slow
+def test_copies_of_meta(redis70):
+    """A spider that gives its pages' meta to all their links fetches each page once."""
+    with Served(count=250) as site:
+        Crawl(site.url, spider="CopyMeta", domains=["127.0.0.1"], **settings(redis70)).stats()
+        check(site)
+
+
+@pytest.mark.slow
+def test_failed_pages_are_new_again(redis70):
+    """What failed, and every address that redirected to it, is fetched by the next crawl, and nothing else."""
+    with Served(count=250) as site:
+        stats = Crawl(site.url, domains=["127.0.0.1"], **settings(redis70)).stats()
+        assert stats["urifilter/given_back"] >= len(paths(site, 500) | paths(site, 0))
+        failed, port = paths(site, 500) | paths(site, 0), site.port
+    with Served(count=250, mended=True, port=port) as site:
+        urls = [site.at("127.0.0.1", each) for each in sorted(site.pages)]
+        Crawl(*urls, **settings(redis70)).stats()
+        assert set(site.fetched()) == failed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ({}, {}),
+        pytest.param(IN_REDIS, {}, marks=needs_scrapy_redis),
+        pytest.param(
+            IN_REDIS | {"SCHEDULER_PERSIST": True},
+            IN_REDIS | {"SCHEDULER_FLUSH_ON_START": True},
+            marks=needs_scrapy_redis,
+        ),
+    ],
+    ids=["in memory", "in Redis, deleted at the end", "in Redis, deleted at the start"],
+)
+def test_a_spider_that_closes(redis70, first, then):
+    """Pages that were found and not fetched, as the queue ended, are fetched by the next spider."""
+    with Served(count=250, delay=0.01) as site:
+        first, then = (each | ({"REDIS_URL": redis70.url} if each else {}) for each in (first, then))
+        crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(redis70, **first))
+        wait_for(site, 60)
+        crawl.stop()
+        assert crawl.stats()["finish_reason"] == "shutdown"
+        before = set(site.fetched())
+        urls = [site.at("127.0.0.1", each) for each in sorted(site.pages)]
+        Crawl(*urls, **settings(redis70, **then)).stats()
+        check(site, stopped=True)
+        assert 60 <= len(before) < len(site.pages)
+
+
+@pytest.mark.slow
+def test_an_endless_start(redis70):
+    """The requests of a ``start()`` that never ends are fetched, and the spider can be stopped."""
+    with Served(count=100) as site:
+        crawl = Crawl(site.url, spider="Endless", domains=["127.0.0.1"], **settings(redis70))
+        wait_for(site, 100)
+        crawl.stop()
+        crawl.stats()
+        check(site)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "reason"), [(True, "shutdown"), (False, "enough")])
+def test_a_start_that_closes_the_spider(redis70, engine, reason):
+    """The crawl ends if ``start()`` itself stops the engine or closes the spider."""
+    with Served(count=20) as site:
+        urls = [site.url] * (1 + engine)
+        stats = Crawl(*urls, spider="StopsItself", domains=["127.0.0.1"], **settings(redis70)).stats()
+        assert stats["finish_reason"] == reason
+
+
+@pytest.mark.slow
+def test_a_crawl_on_disk(redis70, tmp_path):
+    """A crawl with JOBDIR goes on where it stopped."""
+    job = {"JOBDIR": str(tmp_path)}
+    with Served(count=250, delay=0.01) as site:
+        crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(redis70, **job))
+        wait_for(site, 60)
+        crawl.stop()
+        crawl.stats()
+        assert len(site.fetched()) < len(site.pages)
+        Crawl(site.url, domains=["127.0.0.1"], **settings(redis70, **job)).stats()
+        check(site)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alone", [False, True])
+def test_redis_dies_and_comes_back(make_server, alone):
+    """With "pause" the crawl goes on when Redis is back, and fetches each page once."""
+    server = make_server(appendonly="yes", appendfsync="always")
+    more = {"ADDONS": {}, "DUPEFILTER_CLASS": "urifilter_redis.scrapy.UriDupeFilter"} if alone else {}
+    with Served(count=400, delay=0.02) as site:
+        crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(server, URIFILTER_TIMEOUT=0.5, **more))
+        wait_for(site, 50)
+        server.kill()
+        time.sleep(1.5)
+        before = len(site.fetched())
+        server.start()
+        stats = crawl.stats()
+        assert before < len(site.pages)
+        assert stats["finish_reason"] == "finished"
+        assert stats["urifilter/errors"] > 0
+        check(site)
+
+
+@pytest.mark.slow
+def test_redis_is_away_at_the_beginning(make_server):
+    """A crawl waits for its server."""
+    server = make_server(appendonly="yes", appendfsync="always")
+    server.kill()
+    with Served(count=100) as site:
+        crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(server, URIFILTER_TIMEOUT=0.5))
+        time.sleep(1.5)
+        assert site.fetched() == []
+        server.start()
+        assert crawl.stats()["finish_reason"] == "finished"
+        check(site)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("on_error", "reason"), [("pass", "finished"), ("close", "urifilter_unavailable")])
+def test_redis_stays_away(make_server, on_error, reason):
+    """With "pass" the crawl goes on without Redis, with "close" it ends."""
+    server = make_server()
+    with Served(count=300, delay=0.01) as site:
+        more = {"URIFILTER_TIMEOUT": 0.5, "URIFILTER_ON_ERROR": on_error, "DEPTH_LIMIT": 2}
+        crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(server, **more))
+        wait_for(site, 3)
+        server.kill()
+        assert crawl.stats()["finish_reason"] == reason
+
+
+@pytest.mark.slow
+def test_a_filter_that_is_dropped(redis70):
+    """The spider closes and says why, because it would wait for ever."""
+    with Served(count=1000, delay=0.02) as site:
+        crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(redis70))
+        wait_for(site, 50)
+        with UriFilter.open("news", redis=redis70.url) as news:
+            news.drop()
+        stats = crawl.stats()
+        assert stats["finish_reason"] == "urifilter_error"
+        assert "The filter cannot be used: " in stats["log"]
+
+
+@pytest.mark.slow
+@needs_scrapy_redis
+@pytest.mark.parametrize("persist", [False, True])
+def test_the_scheduler_of_scrapy_redis(redis70, persist):
+    """Two processes share a queue and a filter; the filter is there after the first has closed.
+
+    Without SCHEDULER_PERSIST the first deletes the queue. Pages that the second had put there are new again.
+    """
+    queue = IN_REDIS | {"REDIS_URL": redis70.url, "SCHEDULER_PERSIST": persist}
+    with Served(count=250, delay=0.005) as site:
+        urls = site.url, site.at("127.0.0.1", "/part1/1.html")
+        crawls = [Crawl(url, domains=["127.0.0.1"], **settings(redis70, **queue)) for url in urls]
+        stats = [each.stats() for each in crawls]
+        if not persist:
+            urls = [site.at("127.0.0.1", each) for each in sorted(site.pages.keys() - set(site.fetched()))]
+            Crawl(*urls, domains=["127.0.0.1"], **settings(redis70, **queue)).stats()
+        check(site, stopped=not persist)
+        assert ("URIFILTER_CLEAR" in stats[0]["log"]) is not persist
+        again = Crawl(site.url, domains=["127.0.0.1"], **settings(redis70, **queue)).stats()
+        assert again["dupefilter/filtered"] == 1
+
+
+@pytest.mark.slow
+def test_the_middleware_without_the_dupefilter(redis70):
+    """The spider closes, and says which setting is missing."""
+    more = {"ADDONS": {}, "SPIDER_MIDDLEWARES": {"urifilter_redis.scrapy.UriSpiderMiddleware": 10}}
+    with Served(count=20) as site:
+        stats = Crawl(site.url, **settings(redis70, **more)).stats()
+        assert stats["finish_reason"] == "urifilter_error"
+        assert "UriSpiderMiddleware needs DUPEFILTER_CLASS" in stats["log"]

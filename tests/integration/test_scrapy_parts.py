@@ -1,0 +1,674 @@
+"""The parts for Scrapy, each by itself: dupefilter, spider middleware, downloader middleware and settings.
+
+The first tests are Scrapy's own of a dupefilter and a scheduler, and those of scrapy-redis, rewritten for a filter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+scrapy = pytest.importorskip("scrapy", reason="Scrapy is not installed: pip install '.[scrapy]'")
+
+from scrapy import signals  # noqa: E402
+from scrapy.core.scheduler import Scheduler  # noqa: E402
+from scrapy.core.scraper import Slot  # noqa: E402
+from scrapy.exceptions import IgnoreRequest, NotSupported  # noqa: E402
+from scrapy.http import Response  # noqa: E402
+from scrapy.utils.defer import maybe_deferred_to_future  # noqa: E402
+from scrapy.utils.test import get_crawler  # noqa: E402
+from support.proxy import Fault, Proxy, never  # noqa: E402
+
+from urifilter_redis import ConfigMismatch, Timeouts, UriFilter  # noqa: E402
+from urifilter_redis.scrapy import (  # noqa: E402
+    UriDownloaderMiddleware,
+    UriDupeFilter,
+    UriSpiderMiddleware,
+    engine,
+)
+from urifilter_redis.scrapy.gathering import MOST, Gathering  # noqa: E402
+from urifilter_redis.scrapy.judge import Judge  # noqa: E402
+from urifilter_redis.scrapy.link import Answer  # noqa: E402
+from urifilter_redis.scrapy.marks import META  # noqa: E402
+from urifilter_redis.scrapy.options import Options  # noqa: E402
+
+pytestmark = pytest.mark.skipif(
+    scrapy.version_info < (2, 15, 0), reason="before 2.15, Scrapy runs coroutines in a reactor only"
+)
+
+A, B, C = (f"https://example.com/{each}" for each in "abc")
+
+
+def crawler_of(server, **settings):
+    given = {"URIFILTER_REDIS_URL": server.url, "URIFILTER_CAPACITY": 10_000, "URIFILTER_NAME": "news"} | settings
+    crawler = get_crawler(scrapy.Spider, given)
+    crawler.spider = crawler._create_spider("spider")
+    crawler.engine = Engine(crawler)
+    return crawler
+
+
+class Engine:
+    """As much of Scrapy's engine as the parts see: no page is done before ``pages_are_done`` says so."""
+
+    def __init__(self, crawler):
+        self.spider, self.scheduled = crawler.spider, []
+        self.scraper = SimpleNamespace(slot=Slot())
+        self.downloader = SimpleNamespace(middleware=SimpleNamespace(middlewares=()))
+        self._slot = SimpleNamespace(closing=None, inprogress=set(), scheduler=None)
+
+    def keep_in_memory(self, request):
+        """Have a scheduler with this request in its queue in memory."""
+        self._slot.scheduler = SimpleNamespace(mqs=SimpleNamespace(pop=iter([request, None]).__next__))
+
+    def crawl(self, request):
+        if not UriDupeFilter.from_spider(self.spider).request_seen(request):
+            self.scheduled.append(request)
+
+
+def pages_are_done(crawler):
+    crawler.engine.scraper.slot.active.clear()
+    crawler.signals.send_catch_log(signals.spider_idle, spider=crawler.spider)
+
+
+@contextlib.asynccontextmanager
+async def opened(crawler):
+    """A dupefilter that is open."""
+    dupefilter = UriDupeFilter.from_crawler(crawler)
+    await maybe_deferred_to_future(dupefilter.open())
+    try:
+        yield dupefilter
+    finally:
+        await maybe_deferred_to_future(dupefilter.close("finished"))
+
+
+def run(server, test, **settings):
+    """Run an async test of a crawler and its open dupefilter."""
+
+    async def main():
+        crawler = crawler_of(server, **settings)
+        async with opened(crawler) as dupefilter:
+            return await test(crawler, dupefilter)
+
+    return asyncio.run(main())
+
+
+def seen(server, *items) -> list[bool]:
+    with UriFilter.open("news", redis=server.url) as news:
+        return news.contains_many(items)
+
+
+async def passed(middleware, *requests, page=A):
+    """What the spider middleware lets pass of a page."""
+
+    async def result():
+        for each in requests:
+            yield each
+
+    response = Response(page, request=scrapy.Request(page))
+    middleware._crawler.engine.scraper.slot.active.add(response.request)
+    return [each async for each in middleware.process_spider_output(response, result())]
+
+
+def test_a_request_is_seen_once_it_was_asked_about(redis70):
+    """The dupefilter answers by method, canonical address and body, as Scrapy's does."""
+
+    async def test(crawler, dupefilter):
+        requests = [scrapy.Request(A), scrapy.Request(B), scrapy.Request(f"{A}#part"), scrapy.Request(A, method="POST")]
+        assert [dupefilter.request_seen(each) for each in (*requests, *requests)] == [
+            *(False, False, True, False),
+            *(True, True, True, True),
+        ]
+
+    run(redis70, test)
+
+
+def test_it_is_shared(redis70):
+    """Two crawls that are open at once have one filter, and it is there after both."""
+
+    async def test(crawler, dupefilter):
+        async with opened(crawler_of(redis70)) as other:
+            assert not dupefilter.request_seen(scrapy.Request(A))
+            assert other.request_seen(scrapy.Request(A))
+            assert not other.request_seen(scrapy.Request(B))
+
+    run(redis70, test)
+    run(redis70, lambda _, dupefilter: asyncio.sleep(0, dupefilter.request_seen(scrapy.Request(B)) or 1 / 0))
+
+
+def test_scrapys_scheduler(redis70):
+    """The scheduler drops duplicates, counts and signals them, and takes what has dont_filter."""
+
+    async def main():
+        addons = {"urifilter_redis.scrapy.UriFilterAddon": 100}
+        queue = "scrapy.pqueues.ScrapyPriorityQueue"  # the default asks the downloader
+        crawler = crawler_of(redis70, ADDONS=addons, SCHEDULER_PRIORITY_QUEUE=queue)
+        scheduler = Scheduler.from_crawler(crawler)
+        assert isinstance(scheduler.df, UriDupeFilter)
+        await maybe_deferred_to_future(scheduler.open(crawler.spider))
+        requests = [scrapy.Request(A), scrapy.Request(A), scrapy.Request(A, dont_filter=True), scrapy.Request(B)]
+        assert [scheduler.enqueue_request(each) for each in requests] == [True, False, True, True]
+        assert crawler.stats.get_value("dupefilter/filtered") == 1
+        assert {scheduler.next_request().url for _ in range(3)} == {A, B}
+        await maybe_deferred_to_future(scheduler.close("finished"))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_log(redis70, caplog, debug):
+    """The first duplicate is logged, and all with DUPEFILTER_DEBUG."""
+
+    async def test(crawler, dupefilter):
+        with caplog.at_level(logging.DEBUG, "urifilter_redis.scrapy"):
+            for _ in range(3):
+                dupefilter.log(scrapy.Request(A, headers={"Referer": B}), crawler.spider)
+        return crawler.stats.get_value("dupefilter/filtered")
+
+    assert run(redis70, test, DUPEFILTER_DEBUG=debug) == 3
+    told = [each.getMessage() for each in caplog.records if "Filtered duplicate request" in each.getMessage()]
+    assert len(told) == (3 if debug else 1)
+    assert f"<GET {A}> (referer: {B})" in told[0]
+
+
+def test_for_scrapy_redis(redis70, caplog):
+    """``from_spider`` makes the crawl's dupefilter; ``clear`` warns and keeps the filter without URIFILTER_CLEAR."""
+
+    async def test(crawler, dupefilter):
+        same = UriDupeFilter.from_spider(crawler.spider)
+        assert not dupefilter.request_seen(scrapy.Request(A))
+        same.clear()
+        assert same.request_seen(scrapy.Request(A))
+
+    run(redis70, test)
+    assert "set URIFILTER_CLEAR to empty it" in caplog.text
+
+
+def test_clear(redis70):
+    """With URIFILTER_CLEAR, ``clear`` empties the filter, and the crawl goes on."""
+
+    async def test(crawler, dupefilter):
+        middleware = UriSpiderMiddleware.from_crawler(crawler)
+        assert await passed(middleware, scrapy.Request(A))
+        dupefilter.clear()
+        assert [dupefilter.request_seen(scrapy.Request(A)) for _ in range(2)] == [False, True]
+        assert len(await passed(middleware, scrapy.Request(A), scrapy.Request(B))) == 1
+
+    run(redis70, test, URIFILTER_CLEAR=True)
+
+
+def test_a_page_is_one_question(redis70):
+    """The middleware drops what was seen; the dupefilter lets the rest pass without asking, once."""
+
+    async def test(crawler, dupefilter):
+        middleware, dropped = UriSpiderMiddleware.from_crawler(crawler), []
+        crawler.signals.connect(lambda request: dropped.append(request.url), signals.request_dropped, weak=False)
+        assert not dupefilter.request_seen(scrapy.Request(B))
+        item, again = {"an": "item"}, scrapy.Request(C)
+        output = [scrapy.Request(A), item, scrapy.Request(A), scrapy.Request(B), scrapy.Request(B, dont_filter=True)]
+        left = await passed(middleware, *output, again, again)
+        assert [getattr(each, "url", each) for each in left] == [A, item, B, C]
+        assert dropped == [A, B, C]
+        assert [dupefilter.request_seen(left[0]) for _ in range(3)] == [False, True, True]
+        assert not dupefilter.request_seen(left[3])
+        stats = crawler.stats.get_stats()
+        assert (stats["urifilter/calls"], stats["urifilter/asked"], stats["dupefilter/filtered"]) == (4, 8, 3)
+
+    run(redis70, test)
+
+
+def test_a_copy_of_meta_is_no_answer(redis70):
+    """A mark is good for its own fingerprint, and once: retries, redirects and ``meta=response.meta`` copy it."""
+
+    async def test(crawler, dupefilter):
+        middleware = UriSpiderMiddleware.from_crawler(crawler)
+        (new,) = await passed(middleware, scrapy.Request(A))
+        other, same = new.replace(url=B), new.copy()
+        assert not dupefilter.request_seen(other)
+        assert dupefilter.request_seen(other.copy())
+        assert [dupefilter.request_seen(each) for each in (same, new, new.copy())] == [False, True, True]
+        (copied,) = await passed(middleware, scrapy.Request(C, meta=same.meta), scrapy.Request(A, meta=same.meta))
+        assert copied.url == C
+        assert not dupefilter.request_seen(copied)
+
+    run(redis70, test)
+
+
+@pytest.mark.parametrize("key", ["fingerprint", "url", "test_scrapy_parts.without_query"])
+def test_key(redis70, key, monkeypatch):
+    """The item is the fingerprint's hex text, the address, or what a function makes of the request."""
+    if "." in key:
+        monkeypatch.setattr("urifilter_redis.scrapy.options.load_object", lambda _: without_query)
+    request = scrapy.Request(f"{A}?b=1")
+
+    async def test(crawler, dupefilter):
+        assert len(await passed(UriSpiderMiddleware.from_crawler(crawler), request)) == 1
+        dupefilter.request_seen(request)
+        return crawler.request_fingerprinter.fingerprint(request).hex()
+
+    fingerprint = run(redis70, test, URIFILTER_KEY=key)
+    items = [fingerprint, f"{A}?b=1", A]
+    assert seen(redis70, *items) == [each == key for each in ("fingerprint", "url", "test_scrapy_parts.without_query")]
+
+
+def without_query(request):
+    return request.url.partition("?")[0]
+
+
+def test_dropped_after_the_middleware(redis70):
+    """A request that was answered "new" and did not reach the scheduler is new again once its page is done."""
+
+    async def test(crawler, dupefilter):
+        middleware = UriSpiderMiddleware.from_crawler(crawler)
+        kept, _ = await passed(middleware, scrapy.Request(A), scrapy.Request(B))
+        assert not dupefilter.request_seen(kept)
+        assert seen(redis70, *map(Judge.of(crawler).item, (scrapy.Request(A), scrapy.Request(B)))) == [True, True]
+        pages_are_done(crawler)
+        left = await passed(middleware, scrapy.Request(A), scrapy.Request(B))
+        assert [each.url for each in left] == [B]
+
+    run(redis70, test)
+
+
+def test_a_response_of_another_request(redis70):
+    """If a middleware changes a response's request, the page is done with those that are scraped at its time."""
+
+    async def test(crawler, dupefilter):
+        middleware, active = UriSpiderMiddleware.from_crawler(crawler), crawler.engine.scraper.slot.active
+        first, later = scrapy.Request("https://example.com/first"), scrapy.Request("https://example.com/later")
+
+        async def result():
+            yield scrapy.Request(A)
+
+        active.add(first)
+        response = Response(first.url, request=first.copy())
+        assert [each.url async for each in middleware.process_spider_output(response, result())] == [A]
+        assert await passed(middleware, scrapy.Request(A)) == []
+        active.clear()
+        active.add(later)
+        Judge.of(crawler).look()
+        assert [each.url for each in await passed(middleware, scrapy.Request(A))] == [A]
+
+    run(redis70, test)
+
+
+def test_judged_and_never_yielded(redis70):
+    """Whoever stops reading a page's output in the middle leaves its other requests new."""
+
+    async def test(crawler, dupefilter):
+        middleware = UriSpiderMiddleware.from_crawler(crawler)
+
+        async def result():
+            for url in (A, B, C):
+                yield scrapy.Request(url)
+
+        source = middleware.process_start(result())
+        assert not dupefilter.request_seen(await anext(source))
+        await source.aclose()
+        left = await passed(middleware, scrapy.Request(A), scrapy.Request(B), scrapy.Request(C))
+        assert [each.url for each in left] == [B, C]
+
+    run(redis70, test)
+
+
+def test_a_closing_crawl_gives_back(redis70):
+    """All requests on their way to the scheduler, and in its memory, are new again after the crawl."""
+
+    async def main():
+        crawler = crawler_of(redis70)
+        async with opened(crawler) as dupefilter:
+            kept, _ = await passed(UriSpiderMiddleware.from_crawler(crawler), scrapy.Request(A), scrapy.Request(B))
+            dupefilter.request_seen(kept)
+            return [Judge.of(crawler).item(scrapy.Request(each)) for each in (A, B)]
+
+    assert seen(redis70, *asyncio.run(main())) == [True, False]
+
+
+def test_a_start_that_never_ends(redis70):
+    """A batch ends 50 ms after its first request, so that requests of an endless ``start()`` go on."""
+
+    async def test(crawler, dupefilter):
+        async def start():
+            yield scrapy.Request(A)
+            yield scrapy.Request(B)
+            await asyncio.sleep(1000)
+
+        async def two():
+            source = UriSpiderMiddleware.from_crawler(crawler).process_start(start())
+            return [(await anext(source)).url for _ in range(2)]
+
+        assert await asyncio.wait_for(two(), 10) == [A, B]
+
+    run(redis70, test)
+
+
+def test_batches():
+    """A batch has 500 objects at most; the source's error comes after all that it yielded."""
+
+    async def source():
+        for number in range(2 * MOST + 1):
+            yield scrapy.Request(f"{A}/{number}")
+        raise KeyError("here")
+
+    async def main():
+        gathering, sizes = Gathering(source()), []
+        with pytest.raises(KeyError, match="here"):
+            while batch := await gathering.batch():
+                sizes.append(len(batch))
+        gathering.close()
+        return sizes
+
+    assert asyncio.run(main()) == [MOST, MOST, 1]
+
+
+def test_an_item_waits_for_nobody():
+    """Objects that are no requests go on at once."""
+
+    async def source():
+        yield {"an": "item"}
+        await asyncio.sleep(1000)
+
+    async def main():
+        gathering = Gathering(source())
+        try:
+            return await asyncio.wait_for(gathering.batch(), 10)
+        finally:
+            gathering.close()
+
+    assert asyncio.run(main()) == [{"an": "item"}]
+
+
+def test_cancelled_as_it_asks(make_server):
+    """Ctrl-C cancels ``start()``; items that the filter inserts then are given back as the crawl closes."""
+    server = make_server()
+
+    async def start():
+        yield scrapy.Request(B)
+
+    async def main():
+        crawler = crawler_of(server)
+        async with opened(crawler) as dupefilter:
+            middleware = UriSpiderMiddleware.from_crawler(crawler)
+            (first,) = await passed(middleware, scrapy.Request(A))  # the server has the script from here
+            assert not dupefilter.request_seen(first)
+            server.suspend()
+            reading = asyncio.ensure_future(anext(middleware.process_start(start())))
+            while not Judge.of(crawler)._asking:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)  # it is sent
+            reading.cancel()
+            await asyncio.wait([reading])
+            server.resume()
+        return [Judge.of(crawler).item(scrapy.Request(each)) for each in (A, B)]
+
+    assert seen(server, *asyncio.run(main())) == [True, False]
+
+
+def test_a_start_that_goes_on_as_the_spider_closes(redis70):
+    """Requests that reach the scheduler too late to be fetched stay new."""
+
+    async def main():
+        crawler = crawler_of(redis70)
+        async with opened(crawler) as dupefilter:
+            assert not dupefilter.request_seen(scrapy.Request(A))
+            closing = asyncio.ensure_future(maybe_deferred_to_future(dupefilter.close("finished")))
+            await asyncio.sleep(0)
+            assert not dupefilter.request_seen(scrapy.Request(B))
+            await closing
+            assert not dupefilter.request_seen(scrapy.Request(C))
+        return [Judge.of(crawler).item(scrapy.Request(each)) for each in (A, B, C)]
+
+    assert seen(redis70, *asyncio.run(main())) == [True, False, False]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_doubt_as_the_crawl_closes(redis70, alone):
+    """A request whose answer was lost, and that waits in memory as the spider closes, is new again."""
+    with Proxy(redis70.port) as proxy:
+
+        async def main():
+            crawler = crawler_of(redis70, URIFILTER_REDIS_URL=proxy.url, URIFILTER_TIMEOUT=0.5)
+            async with opened(crawler) as dupefilter:
+                if not alone:
+                    UriDownloaderMiddleware(crawler)
+                assert not dupefilter.request_seen(scrapy.Request(A))
+                proxy.plan = lambda _: Fault.CUT_AFTER
+                lost = scrapy.Request(B)
+                assert dupefilter.request_seen(lost) is alone
+                proxy.plan = never
+                if not alone:
+                    crawler.engine.keep_in_memory(lost)
+            return [Judge.of(crawler).item(scrapy.Request(each)) for each in (A, B)]
+
+        items = asyncio.run(main())
+    assert seen(redis70, *items) == [True, False]
+
+
+def redirected(request, url):
+    """The request that Scrapy's redirect makes."""
+    urls = [*request.meta.get("redirect_urls", []), request.url]
+    return request.replace(url=url, meta=request.meta | {"redirect_urls": urls})
+
+
+@pytest.mark.parametrize("how", ["exception", "status", "in process_response"])
+def test_a_failed_page_is_new_again(redis70, how):
+    """After the retries, the address and all that redirected to it are new again; nothing else is."""
+
+    async def test(crawler, dupefilter):
+        downloads, pages = UriDownloaderMiddleware(crawler), UriSpiderMiddleware(crawler)
+        first, fetched = await passed(pages, scrapy.Request(A), scrapy.Request("https://example.com/fetched"))
+        for each in (first, fetched):
+            assert not dupefilter.request_seen(each)
+            assert downloads.process_request(each) is None
+        downloads.process_response(fetched, Response(fetched.url, status=404))
+        last = redirected(redirected(first, B), C)
+        for each in (redirected(first, B), last):
+            crawler.signals.send_catch_log(signals.request_scheduled, request=each, spider=crawler.spider)
+        middle = redirected(first, B)
+        assert not dupefilter.request_seen(middle)
+        last = redirected(middle, C)
+        assert not dupefilter.request_seen(last)
+        retried = last.replace(dont_filter=True)
+        assert downloads.process_request(retried) is None
+        if how == "exception":
+            downloads.process_exception(retried, OSError())
+        elif how == "status":
+            downloads.process_response(retried, Response(C, status=503))
+        else:  # as Scrapy's redirects do if there are too many
+            pages_are_done(crawler)
+        left = await passed(pages, *map(scrapy.Request, (A, B, C, fetched.url)))
+        assert [each.url for each in left] == [A, B, C]
+
+    run(redis70, test)
+
+
+def test_a_redirect_that_was_seen_ends_there(redis70):
+    """The page that it leads to is left alone if the download of another page fails."""
+
+    async def test(crawler, dupefilter):
+        downloads, pages = UriDownloaderMiddleware(crawler), UriSpiderMiddleware(crawler)
+        one, two = await passed(pages, scrapy.Request(A), scrapy.Request(B))
+        assert [dupefilter.request_seen(each) for each in (one, two, redirected(one, B))] == [False, False, True]
+        copied = scrapy.Request(C, meta=one.meta, dont_filter=True)
+        downloads.process_request(copied)
+        downloads.process_exception(copied, OSError())
+        assert await passed(pages, scrapy.Request(A), scrapy.Request(B)) == []
+
+    run(redis70, test)
+
+
+def test_passed_without_the_dupefilter(redis70):
+    """A request that gets dont_filter after it was answered "new" stays seen as it is downloaded."""
+
+    async def test(crawler, dupefilter):
+        downloads, pages = UriDownloaderMiddleware(crawler), UriSpiderMiddleware(crawler)
+        (new,) = await passed(pages, scrapy.Request(A))
+        unfiltered = new.replace(dont_filter=True)
+        crawler.engine._slot.inprogress.add(unfiltered)
+        downloads.process_request(unfiltered)
+        pages_are_done(crawler)
+        assert await passed(pages, scrapy.Request(A)) == []
+
+    run(redis70, test)
+
+
+def test_redis_is_away_pause(make_server):
+    """While Redis is away the middleware waits, and the dupefilter waits once and leaves its question for later."""
+    server = make_server(appendonly="yes", appendfsync="always")
+
+    async def test(crawler, dupefilter):
+        downloads, pages = UriDownloaderMiddleware(crawler), UriSpiderMiddleware(crawler)
+        (known,) = await passed(pages, scrapy.Request(A))
+        assert not dupefilter.request_seen(known)
+        server.kill()
+        later = [scrapy.Request(A), scrapy.Request(B)]
+        assert [dupefilter.request_seen(each) for each in later] == [False, False]
+        crawler.engine._slot.inprogress.update(later)
+        asked = [asyncio.ensure_future(downloads.process_request(each)) for each in later]
+        page = asyncio.ensure_future(passed(pages, scrapy.Request(A), scrapy.Request(C)))
+        done, _ = await asyncio.wait([page, *asked], timeout=0.5)
+        assert not done
+        server.start()
+        with pytest.raises(IgnoreRequest):
+            await asked[0]
+        await asked[1]
+        assert [each.url for each in await page] == [C]
+        assert dupefilter.request_seen(scrapy.Request(B))
+        assert crawler.stats.get_value("urifilter/errors") > 0
+
+    run(server, test, URIFILTER_TIMEOUT=0.5)
+
+
+@pytest.mark.slow
+def test_redis_is_away_pause_alone(make_server):
+    """A dupefilter alone keeps its requests, and the spider open, until Redis is back."""
+    server = make_server(appendonly="yes", appendfsync="always")
+
+    async def test(crawler, dupefilter):
+        assert not dupefilter.request_seen(scrapy.Request(A))
+        server.kill()
+        later = [scrapy.Request(A), scrapy.Request(B)]
+        assert [dupefilter.request_seen(each) for each in later] == [True, True]
+        for each in later:
+            dupefilter.log(each, crawler.spider)
+        assert crawler.stats.get_value("dupefilter/filtered") is None
+        told = crawler.signals.send_catch_log(signals.spider_idle, spider=crawler.spider)
+        assert any("DontCloseSpider" in repr(each) for _, each in told)
+        server.start()
+        while Judge.of(crawler).is_held(later[1]):
+            await asyncio.sleep(0.01)
+        assert crawler.stats.get_value("dupefilter/filtered") == 1
+        assert crawler.engine.scheduled == later[1:]
+
+    run(server, test, URIFILTER_TIMEOUT=0.5)
+
+
+@pytest.mark.slow
+def test_redis_is_away_pass(make_server):
+    """With "pass" requests go on without an answer, and at once after the first."""
+    server = make_server()
+
+    async def test(crawler, dupefilter):
+        downloads, pages = UriDownloaderMiddleware(crawler), UriSpiderMiddleware(crawler)
+        server.kill()
+        left = await passed(pages, scrapy.Request(A), scrapy.Request(A))
+        assert [dupefilter.request_seen(each) for each in left] == [False, False]
+        await downloads.process_request(left[0])
+        assert left[0].meta[META]["items"] == []
+        assert crawler.stats.get_value("urifilter/unasked") == 2
+
+    run(server, test, URIFILTER_ON_ERROR="pass", URIFILTER_TIMEOUT=0.3)
+
+
+def test_redis_leaves_as_a_late_question_is_asked(redis70):
+    """With "pass" a page whose own address was not recorded gives back the addresses before it, and not its own."""
+
+    async def test(crawler, dupefilter):
+        downloads = UriDownloaderMiddleware(crawler)
+        judge = Judge.of(crawler)
+        judge.give_back(["another"])
+        late = scrapy.Request(A)
+        assert not dupefilter.request_seen(late)  # its answer would not be true any more
+        judge.link.insert = lambda items: asyncio.sleep(0, [Answer.PASS for _ in items])
+        await downloads.process_request(late)
+        return late.meta[META]["items"]
+
+    assert run(redis70, test, URIFILTER_ON_ERROR="pass") == []
+
+
+@pytest.mark.parametrize("name", ["_slot", "_slot.inprogress", "scraper.slot.active"])
+def test_a_scrapy_that_is_too_new(redis70, name):
+    """The crawl does not begin if a later Scrapy has another name for something that is needed."""
+    crawler = crawler_of(redis70)
+    *path, last = name.split(".")
+    holder = crawler.engine
+    for each in path:
+        holder = getattr(holder, each)
+    delattr(holder, last)
+    with pytest.raises(NotSupported, match=f"whose engine has no .*{name}.*: install Scrapy 2.13 to"):
+        asyncio.run(Judge.of(crawler).open())
+    assert not engine.is_closing(crawler)
+
+
+def test_settings(redis70):
+    """Settings of the command line are text; they become the filter's."""
+    crawler = crawler_of(
+        redis70,
+        URIFILTER_ERROR_RATE="1e-3",
+        URIFILTER_CAPACITY="5000",
+        URIFILTER_AGAIN_AFTER="30d",
+        URIFILTER_TIMEOUT="2",
+    )
+    options = Options.of(crawler)
+    assert options.filter == {
+        "capacity": 5000, "error_rate": 1e-3, "retention": "rolling", "slices": 11, "period": 3 * 86400,
+    }  # fmt: skip
+    assert options.where == {"redis": redis70.url, "timeouts": Timeouts(total=2)}
+    assert options.failed == {500, 502, 503, 504, 522, 524, 408, 429}
+    assert Options.of(get_crawler(scrapy.Spider, {"BOT_NAME": "bot"})).name == "bot"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"URIFILTER_ON_ERROR": "wait"}, "URIFILTER_ON_ERROR is one of pause, pass, close"),
+        ({"URIFILTER_KEY": "uri"}, "URIFILTER_KEY is fingerprint, url, or a function"),
+        ({"URIFILTER_LAYOUT": "round"}, "layout is"),
+        ({"URIFILTER_CAPACITY": "many"}, "URIFILTER_CAPACITY is a whole number and not 'many'"),
+        ({"URIFILTER_NEAR_CACHE_SECONDS": "long"}, "URIFILTER_NEAR_CACHE_SECONDS is a number and not 'long'"),
+        ({"URIFILTER_TIMEOUT": "0"}, "URIFILTER_TIMEOUT is a number of seconds above 0 and not 0"),
+        ({"URIFILTER_AGAIN_AFTER": "30d", "URIFILTER_SLICES": 3}, "leave out URIFILTER_SLICES"),
+    ],
+)
+def test_impossible_settings(redis70, settings, said):
+    """They are refused before the crawl begins, with the possible ones."""
+    with pytest.raises(ValueError, match=said):
+        UriDupeFilter.from_crawler(crawler_of(redis70, **settings))
+
+
+def test_other_settings_than_the_filters(redis70):
+    """Settings that a filter does not have are refused; without any, the filter is taken as it is."""
+    UriFilter.create("news", redis=redis70.url, capacity=10_000, layout="classic").close()
+    with pytest.raises(ConfigMismatch, match="layout"):
+        run(redis70, None, URIFILTER_LAYOUT="blocked")
+
+    async def test(crawler, dupefilter):
+        return dupefilter.request_seen(scrapy.Request(A))
+
+    assert run(redis70, test, URIFILTER_CAPACITY=None) is False
+
+
+def test_nothing_is_left_of_a_crawl(redis70):
+    """A process may run any number of crawls."""
+
+    async def test(crawler, dupefilter):
+        UriSpiderMiddleware(crawler), UriDownloaderMiddleware(crawler)
+
+    run(redis70, test)
+    gc.collect()
+    assert [each for each in gc.get_objects() if isinstance(each, Judge)] == []

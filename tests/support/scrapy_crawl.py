@@ -1,0 +1,158 @@
+"""A crawl by Scrapy in a process of its own: ``python scrapy_crawl.py JSON`` prints its stats as JSON.
+
+The JSON has ``url``, the addresses to start from; ``settings``, of Scrapy; ``domains`` and ``spider``, one of those
+below, for the spider; and ``together``: a folder, and the number of crawls that have to be there before each begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+ADDON = {"urifilter_redis.scrapy.UriFilterAddon": 100}
+
+
+class Crawl:
+    """A crawl that runs; ``stats`` waits for its end."""
+
+    def __init__(self, *urls: str, spider: str = "Follow", domains=(), together=None, **settings) -> None:
+        given = {"url": urls, "spider": spider, "domains": domains, "together": together, "settings": settings}
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, json.dumps(given)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def stats(self) -> dict:
+        """The stats at the end; ``log`` has the log."""
+        try:
+            out, log = self._process.communicate(timeout=120)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise AssertionError(f"the crawl does not end: {self._process.communicate()[1][-5000:]}") from None
+        assert self._process.returncode == 0, log[-5000:]
+        return json.loads(out) | {"log": log}
+
+    def stop(self) -> None:
+        """Ask the spider to close, as Ctrl-C does."""
+        self._process.send_signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def main() -> None:  # noqa: C901 - classes that need Scrapy, which may be missing where tests are collected
+    import scrapy
+    from scrapy.crawler import CrawlerProcess
+    from scrapy.exceptions import IgnoreRequest
+    from scrapy.utils.defer import maybe_deferred_to_future
+
+    given = json.loads(sys.argv[1])
+
+    async def together(folder, count):
+        """Wait until as many crawls have begun."""
+        await asyncio.to_thread(pathlib.Path(folder, str(os.getpid())).touch)
+        while len(os.listdir(folder)) < count:
+            await asyncio.sleep(0.01)
+
+    class Follow(scrapy.Spider):
+        """Follows all links."""
+
+        name, allowed_domains = "follow", given["domains"]
+
+        async def start(self):
+            if given["together"] is not None:
+                await together(*given["together"])
+            for url in given["url"]:
+                yield scrapy.Request(url)
+
+        def parse(self, response, **_):
+            if isinstance(response, scrapy.http.HtmlResponse):
+                yield from response.follow_all(css="a[href^='.'], a[href$='html'], a[href*='part'], a[href*='html#']")
+                yield from response.follow_all(css="a[href^='http']")
+
+    class CopyMeta(Follow):
+        """Gives its pages' meta to all their links."""
+
+        name = "copy_meta"
+
+        def parse(self, response, **_):
+            for each in super().parse(response):
+                yield each.replace(meta=response.meta)
+
+    class Endless(Follow):
+        """Starts, and waits for ever; it is closed from outside."""
+
+        name = "endless"
+
+        async def start(self):
+            for url in given["url"]:
+                yield scrapy.Request(url)
+            await asyncio.sleep(1000)
+
+    class StopsItself(Follow):
+        """Stops the engine in its start(), or closes the spider."""
+
+        name = "stops_itself"
+
+        async def start(self):
+            engine = self.crawler.engine
+            yield scrapy.Request(given["url"][0])
+            if hasattr(engine, "stop_async"):
+                await (engine.stop_async() if given["url"][1:] else engine.close_spider_async(reason="enough"))
+            else:
+                await maybe_deferred_to_future(
+                    engine.stop() if given["url"][1:] else engine.close_spider(self, "enough")
+                )
+
+    class Drop:
+        """A spider middleware nearest to the engine that drops some requests."""
+
+        async def process_spider_output(self, response, result, spider=None):
+            async for each in result:
+                if not (isinstance(each, scrapy.Request) and "part3/" in each.url):
+                    yield each
+
+    class Refuse:
+        """A handler of the signal that comes before the scheduler; it drops some requests."""
+
+        def __init__(self, crawler):
+            crawler.signals.connect(self.refuse, scrapy.signals.request_scheduled)
+
+        @classmethod
+        def from_crawler(cls, crawler):
+            return cls(crawler)
+
+        def refuse(self, request):
+            if "part3/" in request.url:
+                raise IgnoreRequest("part3")
+
+    settings = {
+        "TELNETCONSOLE_ENABLED": False,
+        "LOG_LEVEL": "INFO",
+        "RETRY_TIMES": 1,
+        "CONCURRENT_REQUESTS": 16,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": 16,
+        "DOWNLOAD_DELAY": 0,
+        "CLOSESPIDER_TIMEOUT": 100,
+    }
+    ours = {"Drop": Drop, "Refuse": Refuse}
+    for name in ("SPIDER_MIDDLEWARES", "EXTENSIONS"):
+        named = given["settings"].get(name, {})
+        given["settings"][name] = {ours.get(each, each): order for each, order in named.items()}
+    process = CrawlerProcess(settings | given["settings"])
+    crawler = process.create_crawler(locals()[given["spider"]])
+    process.crawl(crawler)
+    process.start()
+    os.write(1, json.dumps(crawler.stats.get_stats(), default=str).encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""Coalescing: while a single call of an asyncio client is under way, those that come wait, and go together next.
+
+A client without anything under way sends a single call at once, in the task that asks. All that waited is driven by a
+task of the client's own, so that the cancellation of one caller stops nobody else's call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from time import monotonic
+from typing import TYPE_CHECKING, TypeVar
+
+from urifilter_redis.engine.joint import Joint, Single, told
+from urifilter_redis.errors import AnswerLost, ServerUnavailable, UriFilterError
+from urifilter_redis.flows import items
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import Any, TypeAlias
+
+    from urifilter_redis.engine.batch import Batch, OpenCall
+    from urifilter_redis.engine.methods import Method
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
+
+    Drive: TypeAlias = Callable[[Flow[Any]], Awaitable[Any]]
+
+__all__ = ["Coalescer"]
+
+T = TypeVar("T")
+
+#: The most single calls that go together. Their pipeline holds the server for some milliseconds.
+TOGETHER = 500
+
+#: Seconds between two looks at a call that a task of another event loop has under way.
+LOOK = 0.01
+
+
+class Coalescer:
+    """The single calls of one client in one event loop, in a queue for each command and ``max_age``.
+
+    Args:
+        session: the filter's session.
+        drive: runs a flow of the client.
+    """
+
+    def __init__(self, session: Session, drive: Drive) -> None:
+        self._session, self._drive = session, drive
+        self._queues: dict[tuple[str, int], _Queue] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def ask(self, method: Method[T], batch: Batch) -> Awaitable[T]:
+        """Await a method's result for a batch of one item that was not asked before; raises as ``items.resolve``."""
+        key = batch.command, batch.max_age
+        queue = self._queues.get(key) or self._queues.setdefault(key, _Queue(self._session, self._drive, self._start))
+        if queue.is_free(batch.open[0].shard):
+            return queue.alone(method, batch)
+        return queue.together(method, batch)
+
+    async def again(self, batch: Batch, joint: Joint) -> None:
+        """Get the answer of a batch whose item was sent in a joint, or raise the error of the call that has it.
+
+        The call is sent again as a whole, once at a time, whoever of its callers asks. If it turns out that the item
+        was never sent, the batch leaves the joint without an answer.
+        """
+        call, mine = joint.call_of(batch), asyncio.get_running_loop().create_future()
+        landed = joint.flights.setdefault(call, mine)
+        if landed is mine:
+            self._start(self._repeat(joint, call), lambda: joint.land(mine))
+        await self._landing(landed)
+        if batch.joint is not None:
+            why = "interrupted" if landed.done() else "another event loop asks for the same answer"
+            error = joint.errors.get(call) if landed.done() else None
+            raise told(error or AnswerLost(f"{self._session.where}: {why}; ask again with retry="), batch)
+
+    async def close(self) -> None:
+        """Wait until all single calls are answered, or have failed."""
+        while self._tasks or any(queue.is_at_work for queue in self._queues.values()):  # noqa: ASYNC110
+            await asyncio.sleep(LOOK)
+
+    def _start(self, work: Any, ended: Callable[[], None]) -> None:
+        """Run a task of the client's own; ``ended`` is called after it, also if it is cancelled before it begins."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: ended())
+
+    async def _repeat(self, joint: Joint, call: OpenCall) -> None:
+        try:
+            await self._drive(items.ask_again(self._session, joint, call))
+        except UriFilterError as error:
+            joint.errors[call] = error
+
+    async def _landing(self, landed: asyncio.Future[None]) -> None:
+        """Wait until a call is no longer under way; at most ``Timeouts.total`` if it is in another event loop."""
+        if landed.get_loop() is asyncio.get_running_loop():
+            await asyncio.wait([landed])
+            return
+        end = monotonic() + self._session.timeouts.total
+        while monotonic() < end and not landed.done():  # noqa: ASYNC110 - of another loop
+            await asyncio.sleep(LOOK)
+
+
+class _Queue:
+    """The single calls of one command and ``max_age``."""
+
+    def __init__(self, session: Session, drive: Drive, start: Callable[[Any, Callable[[], None]], None]) -> None:
+        self._session, self._drive, self._start = session, drive, start
+        self._waiting: deque[Single] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self.busy = False  # a pipeline is under way
+        self.held: set[int] = set()  # shards whose calls are sent again, because an attempt failed
+
+    def is_free(self, shard: int) -> bool:
+        """Whether a call to a shard may be sent at once."""
+        return not self.busy and shard not in self.held
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a call is under way; if not, none waits either."""
+        return self.busy or bool(self.held)
+
+    async def alone(self, method: Method[T], batch: Batch) -> T:
+        """Send a call at once, in the task of its caller."""
+        self.busy, turn = True, _Turn(self)
+        try:
+            with self._session.pending.hold(batch):
+                await self._drive(items.resolve(self._session, batch, turn))
+                return method.result(batch)
+        finally:
+            turn.end()
+
+    async def together(self, method: Method[T], batch: Batch) -> T:
+        """Wait until a call is sent with others, and answered.
+
+        The caller waits for the sending for ``Timeouts.total`` at most. If it is cancelled before the sending, its
+        item leaves the queue. After the sending the batch is kept as interrupted, unless the item is known to be seen.
+        """
+        single = Single(batch, asyncio.get_running_loop().create_future())
+        self._waiting.append(single)
+        if self._timer is None:
+            self._look_after(self._session.timeouts.total)
+        try:
+            await single.told
+            if single.error is None:
+                return method.result(batch)
+        except BaseException:
+            single.gone = True
+            if single.may_be_new:
+                self._session.pending.keep(batch)
+            raise
+        raise single.error
+
+    def _look_after(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
+
+    def _expire(self) -> None:
+        """Let the calls fail that have waited too long; look again when the next one will have."""
+        now, total = monotonic(), self._session.timeouts.total
+        self._timer = None
+        text = f"{self._session.where}: not sent, because earlier calls have been under way for {total:g} s"
+        for single in [single for single in self._waiting if single.waits]:
+            if single.began > now - total:
+                self._look_after(single.began + total - now)
+                break
+            single.fail(ServerUnavailable(text))
+
+    def go_on(self) -> None:
+        """Send what waits, if that can be sent now."""
+        if not self.busy and any(single.waits and single.shard not in self.held for single in self._waiting):
+            self.busy, turn = True, _Turn(self)
+            # ends after the callers that have their answers have asked on, so that all these go together
+            self._start(self._run(turn), turn.end)
+
+    async def _run(self, turn: _Turn) -> None:
+        """Send the calls that wait, in a turn that was begun for them."""
+        joint = turn.joint = self._take()
+        if joint is None:
+            return
+        landed = joint.begin(asyncio.get_running_loop().create_future())
+        try:
+            await self._drive(items.ask_jointly(self._session, joint, turn))
+        except BaseException as error:
+            joint.give_up(error)
+            if not isinstance(error, UriFilterError):
+                raise
+        finally:
+            joint.land(landed)
+
+    def _take(self) -> Joint | None:
+        """Take the calls that go together next, in their order; without those of cancelled callers."""
+        singles: list[Single] = []
+        held: list[Single] = []
+        while self._waiting and len(singles) < TOGETHER:
+            single = self._waiting.popleft()
+            if single.waits:
+                (held if single.shard in self.held else singles).append(single)
+        self._waiting.extendleft(reversed(held))
+        return items.joint_of(self._session, singles) if singles else None
+
+
+class _Turn:
+    """The turn of a joint, or of a call that was sent alone.
+
+    It ends early for all shards whose calls are settled at the first attempt, so that one shard that is away or is
+    being restored does not keep the others waiting.
+    """
+
+    __slots__ = ("_began", "_held", "_queue", "joint")
+
+    def __init__(self, queue: _Queue) -> None:
+        self._queue, self._began = queue, monotonic()
+        self._held: set[int] | None = None
+        self.joint: Joint | None = None  # which is taken as the turn's task begins
+
+    @property
+    def began(self) -> float:
+        """See ``joint.Turn``."""
+        return self._began if self.joint is None else self.joint.began
+
+    def leave(self, call: OpenCall, before: float, error: UriFilterError) -> bool:
+        """Tell an error to callers whose time is over; see ``joint.Turn``."""
+        return self.joint is None or self.joint.leave(call, before, error)
+
+    def repeat(self, shards: set[int]) -> None:
+        """Go on with the calls to all other shards."""
+        if self.joint is not None:
+            self.joint.note()
+        self._free(shards)
+
+    def end(self) -> None:
+        """Go on with all that waits."""
+        self._free(set())
+
+    def _free(self, held: set[int]) -> None:
+        queue = self._queue
+        if self._held is None:
+            queue.busy = False
+        else:
+            queue.held -= self._held
+        self._held = held
+        queue.held |= held
+        queue.go_on()

@@ -1,0 +1,129 @@
+"""Windows: some calls of a batch that are asked at once, in one exchange."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from urifilter_redis.bloom.digest import split
+from urifilter_redis.engine.retry import Request, exchange
+from urifilter_redis.errors import AnswerLost, UriFilterError
+from urifilter_redis.flows.turn import grow
+from urifilter_redis.protocol import calls
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from urifilter_redis.engine.batch import Batch, OpenCall
+    from urifilter_redis.engine.joint import Turn
+    from urifilter_redis.engine.near_cache import NearCache, Question
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.protocol.calls import Call
+
+__all__ = ["ask_window"]
+
+
+def ask_window(
+    session: Session, batch: Batch, window: Sequence[OpenCall], turn: Turn | None = None
+) -> Flow[dict[OpenCall, UriFilterError]]:
+    """Ask for the answers of some calls at once; return the error of each call that failed.
+
+    A call for which a growing shard had no room stays open, and the shard's next slice is made.
+    """
+    near = batch.near
+    requests = list(map(functools.partial(_request, session, batch), window))
+    questions = () if near is None else [near.begin(call.digests or split(call.packed)) for call in window]
+    callers = None if turn is None else _Callers(session, batch, window, requests, turn)
+    try:
+        yield from exchange(session, requests, callers)
+    finally:
+        if near is not None:
+            _learn(near, batch, questions, requests)
+        missed = _take_over(session, batch, window, requests)
+    return (yield from _mend(session, missed)) if missed else {}
+
+
+class _Callers:
+    """The callers of one window, in the terms of ``exchange``."""
+
+    __slots__ = ("_asked", "_turn")
+
+    def __init__(
+        self, session: Session, batch: Batch, window: Sequence[OpenCall], requests: Sequence[Request], turn: Turn
+    ) -> None:
+        self._asked, self._turn = (session, batch, window, requests), turn
+
+    @property
+    def began(self) -> float:
+        return self._turn.began
+
+    def leave(self, request: Request, before: float, error: UriFilterError) -> None:
+        _, _, window, requests = self._asked
+        call = window[requests.index(request)]
+        call.sent = call.sent or request.sent
+        if not self._turn.leave(call, before, error):
+            request.error = error
+
+    def repeat(self, waiting: Sequence[Request]) -> None:
+        _take_over(*self._asked)
+        self._turn.repeat({request.shard for request in waiting if request.shard is not None})
+
+
+def _mend(session: Session, missed: Sequence[tuple[OpenCall, Request]]) -> Flow[dict[OpenCall, UriFilterError]]:
+    """Make the next slices of growing shards that have no room for a call; return the error of each call that failed.
+
+    A call whose shard has a next slice now has no error, and is still open.
+    """
+    failed = {call: request.error for call, request in missed if request.error is not None}
+    full = [call for call, request in missed if request.full]
+    for shard, items in {call.shard: len(call.positions) for call in full}.items():
+        try:
+            yield from grow(session, shard, items)
+        except UriFilterError as error:
+            for call in (each for each in full if each.shard == shard):
+                doubt = f"a reply was lost, and then: {error}"
+                failed[call] = AnswerLost(doubt) if call.in_doubt else error
+    return failed
+
+
+def _request(session: Session, batch: Batch, call: OpenCall) -> Request:
+    build = functools.partial(_call, session, batch, call)
+    if not batch.writes:
+        return Request(build, call.shard)
+    if call.call_id is None:
+        call.call_id = session.ids.draw()
+    return Request(build, call.shard, call)
+
+
+def _call(session: Session, batch: Batch, call: OpenCall, _: Request) -> Call:
+    call_id = calls.NO_CALL_ID if call.call_id is None else str(call.call_id)
+    return session.asking(batch.command, call.shard).call(call_id, call.packed, batch.max_age)
+
+
+def _learn(near: NearCache, batch: Batch, questions: Sequence[Question], requests: Sequence[Request]) -> None:
+    """Let the near cache take in the answers of a window, before they are noted: then all of them are, or none."""
+    least = 0 if batch.writes else 1
+    for question, request in zip(questions, requests, strict=True):
+        near.end(question, request.reply if request.answered else (), least)
+
+
+def _take_over(
+    session: Session, batch: Batch, window: Sequence[OpenCall], requests: Sequence[Request]
+) -> list[tuple[OpenCall, Request]]:
+    """Note the answers of a window, and give back the slots of its answered calls; return the other calls.
+
+    Answers that were noted before are left as they are.
+    """
+    missed = []
+    for call, request in zip(window, requests, strict=True):
+        if request.answered and call not in batch.open:
+            continue
+        if request.answered:
+            batch.close(call, request.reply)
+            if call.call_id is not None:
+                session.ids.release(call.call_id)
+        else:
+            call.sent = call.sent or request.sent
+            missed.append((call, request))
+    return missed

@@ -1,0 +1,335 @@
+"""The judge of a crawl: it asks about requests, and sees to it that no address is lost that was answered "new"."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from typing import TYPE_CHECKING, cast
+
+from scrapy import __version__, signals
+from scrapy.exceptions import DontCloseSpider, NotSupported
+from scrapy.utils.request import referer_str
+
+from urifilter_redis.errors import UriFilterError
+from urifilter_redis.scrapy import engine
+from urifilter_redis.scrapy.gathering import MOST, READING
+from urifilter_redis.scrapy.giving_back import GivingBack
+from urifilter_redis.scrapy.link import Answer, Link
+from urifilter_redis.scrapy.marks import META, Mark, items_of, mark_of
+from urifilter_redis.scrapy.options import Options
+from urifilter_redis.scrapy.page import Page
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Self
+
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+
+    from urifilter_redis.scrapy.gathering import Gathering
+
+__all__ = ["Judge"]
+
+logger = logging.getLogger(__name__)
+
+#: The attribute of a crawler that has its judge.
+_ATTRIBUTE = "_urifilter_judge"
+
+
+class Judge:
+    """Asks the filter about requests; the middlewares and the dupefilter of a crawl have one in common.
+
+    The ledger has the requests that were answered "new" and are on their way to the scheduler, by their tickets. The
+    dupefilter takes a request out as it lets it pass. Requests that are in the ledger when their page is done were
+    dropped on the way, and their addresses are given back.
+
+    Args:
+        crawler: the crawl.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        assert crawler.stats is not None  # noqa: S101 - components are made after the stats
+        self.crawler, self.stats = crawler, crawler.stats
+        self.options = Options.of(crawler)
+        self.link = Link(
+            self.options,
+            self.stats,
+            closing=lambda: engine.is_closing(crawler),
+            close_spider=lambda reason: engine.close_spider(crawler, reason),
+        )
+        self.returns = GivingBack(self.link, self.stats)
+        #: The components of this crawl. The downloader middleware asks about requests that went on without an answer.
+        self.has_dupefilter = self.has_pages = self.has_downloads = False
+        #: The reader of ``start()``.
+        self.start: Gathering | None = None
+        #: Called by ``look``.
+        self.looks: list[Callable[[], object]] = []
+        self._ledger: dict[int, list[str | bytes]] = {}
+        self._tickets = itertools.count(1)
+        self._ended: list[Page] = []
+        self._held: dict[Request, None] = {}
+        self._release: asyncio.Task[None] | None = None
+        self._asking: set[asyncio.Task[list[Answer]]] = set()
+        self._log_next, self._closed = True, False
+        crawler.signals.connect(self._open_at_last, signals.spider_opened)
+        crawler.signals.connect(self._idle, signals.spider_idle)
+        crawler.signals.connect(self.close, signals.spider_closed)
+
+    @classmethod
+    def of(cls, crawler: Crawler) -> Self:
+        """Return the judge of a crawl.
+
+        Raises:
+            ValueError: a setting is not possible.
+        """
+        judge = vars(crawler).get(_ATTRIBUTE) or cls(crawler)
+        setattr(crawler, _ATTRIBUTE, judge)
+        return cast("Self", judge)
+
+    async def open(self) -> None:
+        """Open the filter, or make it.
+
+        Raises:
+            NotSupported: Scrapy does not run in asyncio's event loop, or is a version that is too new.
+            UriFilterError: the filter cannot be opened.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise NotSupported(
+                "urifilter_redis.scrapy needs Scrapy's asyncio reactor: remove TWISTED_REACTOR"
+            ) from None
+        if missing := engine.missing(self.crawler):
+            raise NotSupported(
+                f"urifilter_redis.scrapy does not know Scrapy {__version__}, whose engine has no "
+                f"{', '.join(missing)}: install Scrapy 2.13 to 2.19"
+            )
+        try:
+            await self.link.open()
+        except UriFilterError:
+            await self.link.close()
+            raise
+
+    async def judge(self, requests: Sequence[Request], page: Page) -> list[bool]:
+        """Ask about requests at once; return whether each was seen, and mark the others."""
+        seen = [False] * len(requests)
+        asked = {
+            n: self.item(each)
+            for n, each in enumerate(requests)
+            if not each.dont_filter and engine.is_onsite(self.crawler, each)
+        }
+        if not asked or self._closed:
+            return seen
+        task = asyncio.ensure_future(self._answers([(requests[n], item) for n, item in asked.items()], page))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+        # Ctrl-C cancels start(). The call goes on then, because it may have inserted, and close() gives that back.
+        for n, answer in zip(asked, await asyncio.shield(task), strict=True):
+            seen[n] = answer is Answer.SEEN
+        return seen
+
+    async def _answers(self, asked: Sequence[tuple[Request, str | bytes]], page: Page) -> list[Answer]:
+        if not self.link.away:
+            await self.returns.settle()
+        answers = await self.link.insert([item for _, item in asked])
+        self.stats.inc_value("urifilter/asked", len(asked))
+        for (request, item), answer in zip(asked, answers, strict=True):
+            if answer is not Answer.SEEN:
+                self._mark(request, [item], answer, page)
+        return answers
+
+    def is_seen(self, request: Request) -> bool:
+        """Whether the scheduler has to drop a request; the dupefilter's question."""
+        fingerprint = self.fingerprint(request)
+        mark = mark_of(request, fingerprint)
+        if mark is not None and ("later" in mark or self.take(request)):
+            return False
+        if self._closed:  # start() may go on until the engine stops it
+            return False
+        item, earlier = self.item(request), items_of(request, fingerprint)
+        if self.returns.is_done:
+            answer = self.link.insert_now(item)
+            self.stats.inc_value("urifilter/asked")
+        else:  # "seen" may be no longer true as it arrives
+            answer = Answer.ASK
+        if answer is Answer.SEEN:
+            return True
+        if answer is Answer.NEW or self.has_downloads:
+            self._mark(request, [*(each for each in earlier if each != item), item], answer)
+        elif answer is not Answer.PASS:
+            self._hold(request)
+            return True
+        return False
+
+    async def ask(self, request: Request, mark: Mark) -> Answer:
+        """Return the answer about a request that reached the scheduler without one."""
+        lost = mark["later"] == Answer.DOUBT.value and mark["link"] != self.link.id
+        answer = Answer.NEW
+        if not lost:
+            await self.returns.settle()
+            (answer,) = await self.link.insert([mark["items"][-1]])
+        if answer is not Answer.SEEN:
+            self._mark(request, mark["items"], answer)
+        return answer
+
+    def take(self, request: Request) -> bool:
+        """Take a marked request out of the ledger, because it reached the scheduler; return whether it was there."""
+        mark = cast("Mark", request.meta[META])
+        if "ticket" not in mark or self._ledger.pop(mark["ticket"], None) is None:
+            return False
+        request.meta[META] = Mark(of=mark["of"], url=mark["url"], items=mark["items"])
+        return True
+
+    def give_back(self, items: Sequence[str | bytes]) -> None:
+        """Make items new again."""
+        self.returns.add(items)
+
+    def drop(self, page: Page, request: Request) -> None:
+        """Give back a request's item if it was dropped on its way to the scheduler."""
+        mark = mark_of(request, self.fingerprint(request))
+        if mark is not None and "ticket" in mark and mark["ticket"] in self._ledger:
+            self.give_back(self._ledger.pop(mark["ticket"]))
+            page.tickets.discard(mark["ticket"])
+
+    def end(self, page: Page) -> None:
+        """Note that a page has no more output, and look after pages that are done."""
+        page.tickets &= self._ledger.keys()
+        if page.tickets:
+            self._ended.append(page)
+        self.look()
+
+    def look(self) -> None:
+        """Give back all that did not reach the scheduler although its page is done."""
+        for look in self.looks:
+            look()
+        for page in [each for each in self._ended if each.is_done]:
+            self._ended.remove(page)
+            for ticket in page.tickets & self._ledger.keys():
+                self.give_back(self._ledger.pop(ticket))
+
+    def filtered(self, request: Request, *, signal: bool = True) -> None:
+        """Log and count a request that was dropped because it was seen, as Scrapy's own filter does."""
+        for_all = "" if self.options.debug else " - no more duplicates will be shown (see DUPEFILTER_DEBUG)"
+        if self.options.debug or self._log_next:
+            text = "Filtered duplicate request: %(request)s (referer: %(referer)s)%(more)s"
+            told = {"request": request, "referer": referer_str(request), "more": for_all}
+            logger.debug(text, told, extra={"spider": self.crawler.spider})
+        self._log_next = False
+        self.stats.inc_value("dupefilter/filtered")
+        if signal:
+            self.crawler.signals.send_catch_log(signals.request_dropped, request=request, spider=self.crawler.spider)
+
+    def is_held(self, request: Request) -> bool:
+        """Whether a request waits until Redis is back."""
+        return request in self._held
+
+    def clear(self) -> None:
+        """Empty the filter, if ``URIFILTER_CLEAR`` allows it; otherwise warn, and give back what the queue has.
+
+        The scheduler of scrapy-redis empties its queue after this.
+
+        Raises:
+            UriFilterError: the server is away.
+        """
+        if not self.options.clear:
+            logger.warning(
+                "Filter %r is kept, because other crawls may share it; set URIFILTER_CLEAR to empty it at each clear()",
+                self.options.name,
+            )
+            self._give_back_requests(engine.queued(self.crawler))
+            return
+        self._ledger.clear()
+        self.link.drop()
+
+    async def close(self) -> None:
+        """Give back all requests that no longer will be fetched, and close the filter."""
+        if self._closed:
+            return
+        self._closed = True
+        self.link.last_calls()
+        if self._release is not None:
+            self._release.cancel()
+        if self.start is not None and self.start is not READING.get():  # start() may have closed the spider itself
+            self.start.close()
+        if self._asking:
+            await asyncio.wait(self._asking)
+        self.look()
+        for items in self._ledger.values():
+            self.give_back(items)
+        self._ledger.clear()
+        unfetched = engine.unfetched(self.crawler)
+        self._give_back_requests(unfetched)
+        await self._resolve_doubts([*unfetched, *self._held])
+        await self.returns.finish()
+        await self.link.close()
+
+    def fingerprint(self, request: Request) -> str:
+        """Return the fingerprint of a request as hex text."""
+        assert self.crawler.request_fingerprinter is not None  # noqa: S101 - likewise
+        return self.crawler.request_fingerprinter.fingerprint(request).hex()
+
+    def item(self, request: Request) -> str | bytes:
+        """Return the item of a request."""
+        return self.fingerprint(request) if self.options.key is None else self.options.key(request)
+
+    def _give_back_requests(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            mark = cast("Mark | None", request.meta.get(META))
+            if mark is None or "later" not in mark:
+                self.give_back(items_of(request, self.fingerprint(request)))
+
+    async def _resolve_doubts(self, requests: Sequence[Request]) -> None:
+        """Give back the items of requests that the filter may have inserted, if it has."""
+        items = {each: None for each in map(self.item, requests) if each in self.link.doubts}
+        answers = await self.link.insert(list(items))
+        self.give_back([item for item, answer in zip(items, answers, strict=True) if answer is Answer.NEW])
+
+    def _mark(self, request: Request, items: list[str | bytes], answer: Answer, page: Page | None = None) -> None:
+        mark = Mark(of=self.fingerprint(request), url=request.url, items=items)
+        if answer is Answer.NEW:
+            self.stats.inc_value("urifilter/new")
+            if page is not None:
+                mark["ticket"] = ticket = next(self._tickets)
+                self._ledger[ticket] = items
+                page.tickets.add(ticket)
+        elif answer is Answer.PASS:
+            mark |= {"later": answer.value, "items": items[:-1]}
+            self.stats.inc_value("urifilter/unasked")
+        else:
+            mark |= {"later": answer.value, "link": self.link.id}
+        request.meta[META] = mark
+
+    def _hold(self, request: Request) -> None:
+        """Keep a request until Redis is back, because no other part of this crawl will ask about it."""
+        self._held[request] = None
+        self._release = self._release or asyncio.ensure_future(self._release_held())
+
+    async def _release_held(self) -> None:
+        while self._held:
+            requests, page = list(itertools.islice(self._held, MOST)), Page(self.crawler, None)
+            for request, seen in zip(requests, await self.judge(requests, page), strict=True):
+                del self._held[request]
+                if seen:
+                    self.filtered(request, signal=False)
+                else:
+                    engine.crawl(self.crawler, request)
+            self.end(page)
+        self._release = None
+
+    async def _open_at_last(self) -> None:
+        """Open the filter for a scheduler that does not open its dupefilter, and check that the parts are together."""
+        if self.has_pages and not self.has_dupefilter:
+            logger.error("UriSpiderMiddleware needs DUPEFILTER_CLASS = 'urifilter_redis.scrapy.UriDupeFilter'")
+            engine.close_spider(self.crawler, "urifilter_error")
+            return
+        try:
+            await self.open()
+        except (NotSupported, UriFilterError) as error:
+            logger.error("The filter cannot be opened: %s", error)  # noqa: TRY400 - the message says it all
+            engine.close_spider(self.crawler, "urifilter_error")
+
+    def _idle(self) -> None:
+        self.look()
+        if self._held:
+            raise DontCloseSpider

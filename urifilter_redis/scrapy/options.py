@@ -1,0 +1,166 @@
+"""The settings of a Scrapy project that begin with ``URIFILTER_``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from scrapy.utils.misc import load_object
+
+from urifilter_redis.bloom.retention import period_of, seconds_of
+from urifilter_redis.engine.steps import Timeouts
+from urifilter_redis.protocol.config import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import timedelta
+
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from scrapy.settings import BaseSettings
+
+__all__ = ["CAPACITY", "ON_ERROR", "Options"]
+
+#: The capacity of a filter that is made without ``URIFILTER_CAPACITY``: 29 MB in Redis.
+CAPACITY = 10_000_000
+
+#: What a crawl does while Redis is away.
+ON_ERROR = ("pause", "pass", "close")
+
+#: Slices of a filter that forgets after ``URIFILTER_AGAIN_AFTER``. An address is new again after 10 to 11 periods.
+_SLICES = 11
+
+#: The settings, without ``URIFILTER_``, that say where the filter is, and their keyword arguments of ``open``.
+_WHERE = {"REDIS_URL": "redis", "ARCHIVE": "archive", "PREFIX": "prefix", "ROTATE": "rotate"}
+
+#: The settings that fix the filter, by the kinds of their values.
+_COUNTS = ("capacity", "slices", "period_capacity", "shards")
+_WORDS = ("layout", "retention", "period", "write", "expire_after", "normalize", "hash", "seed")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The settings of a crawl.
+
+    Attributes:
+        name: the filter's name.
+        where: the keyword arguments of ``open``: the server, the archive and the time to wait for them.
+        filter: the keyword arguments of ``create`` that fix the filter; empty: an existing filter is taken as it is.
+        large: whether the filter is made even if it takes most of the server's memory.
+        cache: the keyword arguments of the near cache.
+        key: makes the item of a request; None: its fingerprint as hex text is the item.
+        on_error: ``pause``, ``pass`` or ``close``.
+        clear: whether ``clear()`` empties the filter.
+        failed: the HTTP statuses of a download that failed.
+        debug: whether every filtered request is logged.
+    """
+
+    name: str
+    where: dict[str, Any]
+    filter: dict[str, Any]
+    large: bool
+    cache: dict[str, Any]
+    key: Callable[[Request], str | bytes] | None
+    on_error: str
+    clear: bool
+    failed: frozenset[int]
+    debug: bool
+
+    @classmethod
+    def of(cls, crawler: Crawler) -> Options:
+        """Return the options of a crawl.
+
+        Raises:
+            ValueError: a setting is not possible; the message names the possible ones.
+        """
+        settings = crawler.settings
+        on_error = settings.get("URIFILTER_ON_ERROR", "pause")
+        if on_error not in ON_ERROR:
+            raise ValueError(f"URIFILTER_ON_ERROR is one of {', '.join(ON_ERROR)} and not {on_error!r}")
+        return cls(
+            name=settings.get("URIFILTER_NAME") or settings["BOT_NAME"],
+            where=_where(settings),
+            filter=_filter(settings),
+            large=settings.getbool("URIFILTER_LARGE"),
+            cache=_cache(settings),
+            key=_key(settings.get("URIFILTER_KEY", "fingerprint")),
+            on_error=on_error,
+            clear=settings.getbool("URIFILTER_CLEAR"),
+            failed=frozenset(
+                int(each) for each in settings.getlist("URIFILTER_FAILED_CODES", settings.getlist("RETRY_HTTP_CODES"))
+            ),
+            debug=settings.getbool("DUPEFILTER_DEBUG"),
+        )
+
+
+def _where(settings: BaseSettings) -> dict[str, Any]:
+    given = {name: settings.get(f"URIFILTER_{setting}") for setting, name in _WHERE.items()}
+    where = {name: value for name, value in given.items() if value is not None}
+    connections, timeout = _number(settings, "connections", int), _number(settings, "timeout", float)
+    if connections is not None:
+        where["connections"] = connections
+    if timeout is not None:
+        if not 0 < timeout < math.inf:
+            raise ValueError(f"URIFILTER_TIMEOUT is a number of seconds above 0 and not {timeout}")
+        where["timeouts"] = Timeouts(total=timeout)
+    return where
+
+
+def _number(settings: BaseSettings, name: str, kind: type[int | float]) -> float | None:
+    """Return a setting as a number; None if it is not set."""
+    value = settings.get(f"URIFILTER_{name.upper()}")
+    try:
+        return None if value is None else kind(value)
+    except (TypeError, ValueError):
+        wanted = "whole number" if kind is int else "number"
+        raise ValueError(f"URIFILTER_{name.upper()} is a {wanted} and not {value!r}") from None
+
+
+def _filter(settings: BaseSettings) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for name in _COUNTS:
+        made[name] = _number(settings, name, int)
+    made["error_rate"] = _number(settings, "error_rate", float)
+    for name in _WORDS:
+        made[name] = settings.get(f"URIFILTER_{name.upper()}")
+    made = {name: value for name, value in made.items() if value is not None}
+    if isinstance(made.get("seed"), str) and made.get("hash", "mmh3") == "mmh3":
+        made["seed"] = int(made["seed"])
+    again = settings.get("URIFILTER_AGAIN_AFTER")
+    if again is not None:
+        both = {"retention", "slices", "period"} & made.keys()
+        if both:
+            named = ", ".join(f"URIFILTER_{each.upper()}" for each in sorted(both))
+            raise ValueError(f"URIFILTER_AGAIN_AFTER sets the retention: leave out {named}")
+        made |= {"retention": "rolling", "slices": _SLICES, "period": _tenth(again)}
+    if made:
+        made.setdefault("capacity", CAPACITY)
+        Settings(**made)  # a setting that is not possible is refused before the crawl begins
+    return made
+
+
+def _tenth(duration: str | int | timedelta) -> int:
+    """Return the tenth part of ``URIFILTER_AGAIN_AFTER``, in whole seconds, rounded up."""
+    return -(-seconds_of(period_of(duration)) // (_SLICES - 1))
+
+
+def _cache(settings: BaseSettings) -> dict[str, Any]:
+    entries, seconds = _number(settings, "near_cache", int), _number(settings, "near_cache_seconds", float)
+    cache: dict[str, Any] = {"near_cache": 100_000 if entries is None else entries}
+    if seconds is not None:
+        cache["near_cache_seconds"] = seconds
+    return cache
+
+
+def _key(setting: Any) -> Callable[[Request], str | bytes] | None:
+    if setting == "fingerprint":
+        return None
+    if setting == "url":
+        return lambda request: request.url
+    key = load_object(setting) if isinstance(setting, str) and "." in setting else setting
+    if not callable(key):
+        raise ValueError(  # noqa: TRY004 - as for every other setting
+            f"URIFILTER_KEY is fingerprint, url, or a function of a request, and not {setting!r}"
+        )
+    return key  # type: ignore[no-any-return]

@@ -1,0 +1,199 @@
+"""Ask about the items of a long stream, so that reading, hashing, sending and waiting overlap."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, cast
+
+from urifilter_redis.client import UriFilter
+from urifilter_redis.engine.batch import SEEN
+from urifilter_redis.engine.driver import Begun
+from urifilter_redis.errors import AnswerLost, UriFilterError
+from urifilter_redis.flows import items as flows
+from urifilter_redis.persisting import persist
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from urifilter_redis.engine.batch import Batch
+
+__all__ = ["UNDER_WAY", "WINDOWS", "Answers", "Stream", "StreamedFilter"]
+
+#: The most items of a stream that are under way. If the process is killed, at most so many were inserted without
+#: anybody learning of it.
+UNDER_WAY = flows.WINDOW
+
+#: The most windows of a stream that are under way; each takes a connection.
+WINDOWS = 4
+
+#: One answer an item: 0 as the scripts give it, any other number for one that was seen (it is no age); None for each
+#: that has not arrived.
+Answers: TypeAlias = "Sequence[int | None]"
+
+W = TypeVar("W")
+
+
+class StreamedFilter(UriFilter):
+    """A filter that a ``Stream`` asks."""
+
+    @property
+    def connections(self) -> int:
+        """The most connections to the server."""
+        return self._connector.lane.places.count
+
+    def digests(self, items: Sequence[object]) -> list[bytes]:
+        """Return the digests of items, 16 bytes each.
+
+        Raises:
+            BadItem: some items cannot be filtered; the error has the indices of all of them.
+        """
+        return self._session.digester(items)
+
+    def batch(self, command: str, digests: list[bytes], max_age: int | None) -> Batch:
+        """Make the batch of a command about items whose digests are known; nothing is sent.
+
+        The near cache, if the filter was opened with one, answers an insert as it answers ``insert_many``.
+        """
+        as_they_are = cast("Callable[[Sequence[object]], list[bytes]]", list)
+        near = self._session.near if command == "insert" and max_age is None else None
+        return flows.batch_of(self._session, command, digests, max_age=max_age, digester=as_they_are, near=near)
+
+    def begin(self, batch: Batch) -> Begun[Batch]:
+        """Send the first calls of a batch, and do not wait for their answers."""
+        self._check_open()
+        return Begun(flows.resolve(self._session, batch), self._connector, self._session.check)
+
+
+@dataclass(slots=True)
+class _Asked(Generic[W]):
+    """A window that is under way.
+
+    Attributes:
+        window: the caller's window.
+        count: the number of its items.
+        digests: the digests that were asked about.
+        positions: the position of each of these digests in the window; None: all were asked about.
+        batch: the batch of these digests.
+        begun: its calls, the first of which were sent.
+    """
+
+    window: W
+    count: int
+    digests: Collection[bytes]
+    positions: Sequence[int] | None
+    batch: Batch
+    begun: Begun[Batch]
+
+    def told(self, answers: Answers) -> Answers:
+        """Return the answers for all items of the window, given those of the digests."""
+        if self.positions is None:
+            return answers
+        of_all: list[int | None] = [SEEN] * self.count
+        for position, answer in zip(self.positions, answers, strict=True):
+            of_all[position] = answer
+        return of_all
+
+
+class Stream(Generic[W]):
+    """Asks a filter about windows of items. While some windows are under way, the caller reads the next one.
+
+    An item that is inserted is asked about once while it is under way: it is "new" where it comes first.
+
+    Attributes:
+        filter: the filter.
+
+    Args:
+        news: the filter.
+        command: ``insert``, ``contains``, ``forget`` or ``remove``.
+        take: called with each window and its answers, in the order of the windows.
+        max_age: see ``UriFilter.insert_ages``.
+
+    Example:
+        >>> with StreamedFilter.open("news") as news:
+        ...     stream = Stream(news, "insert", print)
+        ...     stream.put("a window", ["https://example.com/a", "https://example.com/a"])
+        ...     stream.drain()
+        a window [0, 1]
+    """
+
+    def __init__(
+        self, news: StreamedFilter, command: str, take: Callable[[W, Answers], object], max_age: int | None = None
+    ) -> None:
+        self.filter, self._command, self._take, self._max_age = news, command, take, max_age
+        self._under_way: deque[_Asked[W]] = deque()
+        self._items = 0
+
+    @property
+    def windows(self) -> int:
+        """The number of windows that are under way."""
+        return len(self._under_way)
+
+    def put(self, window: W, items: Sequence[object]) -> None:
+        """Send a window. The oldest ones under way are finished before that, if there would be too many items.
+
+        Args:
+            window: the window, for ``take``.
+            items: its items, at most ``UNDER_WAY``.
+
+        Raises:
+            BadItem: some items cannot be filtered; nothing of this window was sent.
+            UriFilterError: as ``drain``; nothing of this window was sent.
+        """
+        digests = self.filter.digests(items)
+        most = min(WINDOWS, self.filter.connections)
+        while self._under_way and (self._items + len(digests) > UNDER_WAY or len(self._under_way) >= most):
+            self._receive()
+        count = len(digests)
+        digests, positions, known = self._fresh(digests) if self._command == "insert" else (digests, None, ())
+        batch = self.filter.batch(self._command, digests, self._max_age)
+        self._under_way.append(_Asked(window, count, known, positions, batch, self.filter.begin(batch)))
+        self._items += count
+
+    def drain(self) -> None:
+        """Finish all windows that are under way.
+
+        Raises:
+            UriFilterError: a window failed. All windows under way were handed to ``take``, with None for each answer
+                that did not arrive.
+        """
+        while self._under_way:
+            self._receive()
+
+    def _fresh(self, digests: list[bytes]) -> tuple[list[bytes], Sequence[int] | None, Collection[bytes]]:
+        """Return the digests that are not under way, each once; their positions (None: all are fresh); and as a set."""
+        first = dict(zip(reversed(digests), range(len(digests) - 1, -1, -1), strict=True))
+        for asked in self._under_way:
+            for digest in first.keys() & asked.digests:
+                del first[digest]
+        if len(first) == len(digests):
+            return digests, None, first.keys()
+        positions = sorted(first.values())
+        return [digests[position] for position in positions], positions, first.keys()
+
+    def _receive(self) -> None:
+        """Finish the oldest window; if it fails, finish the others too, and raise its error."""
+        errors = [self._finish(lambda asked: persist(self._answers, asked))]
+        if errors[0] is not None:
+            while self._under_way:
+                errors.append(self._finish(self._answers))  # only once: the server is most likely away
+            raise next((error for error in errors if isinstance(error, AnswerLost)), errors[0])
+
+    def _finish(self, wait: Callable[[_Asked[W]], object]) -> UriFilterError | None:
+        """Hand the answers of the oldest window to ``take``; return the error that left some without an answer."""
+        asked, failed = self._under_way.popleft(), None
+        self._items -= asked.count
+        try:
+            wait(asked)
+        except UriFilterError as error:
+            failed = error
+        if failed is None or asked.batch.writes:  # of a question that changes nothing, nobody misses the rest
+            self._take(asked.window, asked.told(asked.batch.answers))
+        return failed
+
+    def _answers(self, asked: _Asked[W], *, retry: UriFilterError | None = None) -> None:
+        """Wait until the batch of a window has its answers; with an error to ``retry``, ask again for those missing."""
+        if retry is not None:
+            asked.batch.near = None  # as it is for ``retry=``
+            asked.begun = self.filter.begin(asked.batch)
+        asked.begun.finish()

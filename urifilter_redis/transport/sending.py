@@ -1,0 +1,118 @@
+"""One pipeline on its way over one connection: its commands go out, and its replies come back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hiredis import pack_command
+from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
+
+from urifilter_redis.protocol.outcomes import Unanswered, Unsent
+from urifilter_redis.transport.places import Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from urifilter_redis.protocol.calls import Arguments
+    from urifilter_redis.transport.lanes import Lane
+
+__all__ = ["Sending", "packed", "send_async"]
+
+# What redis-py raises for an error reply, and then closes the connection.
+_CLOSING = (AuthenticationError, BusyLoadingError)
+
+
+class Sending:
+    """A pipeline of the blocking client. Other work can be done between its commands and its replies.
+
+    Attributes:
+        lane: the connections of which it takes one.
+        turn: its turn among the callers that want a connection.
+        connection: its connection; None: it has none.
+        commands: its commands.
+    """
+
+    __slots__ = ("_outcomes", "_whole", "commands", "connection", "lane", "turn")
+
+    def __init__(self, lane: Lane, commands: Sequence[Arguments]) -> None:
+        self.lane, self.turn = lane, Turn()
+        self.connection: Any = None
+        self.commands = commands
+        self._outcomes: list[Any] = []
+        self._whole = False
+
+    def fail(self, outcome: Unsent | Unanswered) -> None:
+        """Give this outcome to each command that has none."""
+        self._outcomes += [outcome] * (len(self.commands) - len(self._outcomes))
+
+    def receive(self) -> list[Any]:
+        """Return one outcome a command. The connection is broken off unless all commands are answered."""
+        outcomes, whole = self._outcomes, True
+        if outcomes:  # nothing was sent
+            return outcomes
+        try:
+            for _ in self.commands:
+                try:
+                    outcomes.append(self.connection.read_response(disable_decoding=True))
+                except ResponseError as refusal:
+                    outcomes.append(refusal)
+                except _CLOSING as refusal:
+                    outcomes.append(refusal)
+                    whole = False
+            self._whole = whole
+        except (RedisError, OSError) as error:
+            self.fail(Unanswered(error))
+        return outcomes
+
+    def finish(self) -> list[Any]:
+        """Return one outcome a command, and give the connection back."""
+        try:
+            return self.receive()
+        finally:
+            self.leave()
+
+    def leave(self) -> None:
+        """Give the connection and the place back; a connection that still owes replies is broken off."""
+        connection, self.connection = self.connection, None
+        try:
+            if connection is not None and self._whole and self.lane.keeps:
+                self.lane.idle.append(connection)
+            elif connection is not None:
+                if not self._whole:
+                    connection.disconnect()
+                self.lane.pool.release(connection)
+        finally:
+            self.lane.places.leave(self.turn)
+
+
+def packed(commands: Sequence[Arguments]) -> list[bytes]:
+    """Return the bytes of a pipeline, as a connection sends them."""
+    # not by the connection, which looks at every argument before it calls the same function
+    return [b"".join(map(pack_command, commands))]  # type: ignore[arg-type]  # its stub knows tuples of one element
+
+
+async def send_async(connection: Any, commands: Sequence[Arguments]) -> tuple[list[Any], bool]:
+    """Send commands over a connection of asyncio, which is broken off unless all are answered.
+
+    Return the outcomes, and whether the connection is as good as before.
+    """
+    outcomes: list[Any] = []
+    whole = True
+    try:
+        await connection.send_packed_command(packed(commands))
+        for _ in commands:
+            try:
+                outcomes.append(await connection.read_response(disable_decoding=True))
+            except ResponseError as refusal:
+                outcomes.append(refusal)
+            except _CLOSING as refusal:
+                outcomes.append(refusal)
+                whole = False
+    except (RedisError, OSError) as error:
+        await connection.disconnect(nowait=True)
+        outcomes += [Unanswered(error)] * (len(commands) - len(outcomes))
+        whole = False
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
+    return outcomes, whole
