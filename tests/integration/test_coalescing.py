@@ -13,6 +13,7 @@ import threading
 import pytest
 from support.gate import Gate, settle
 from support.proxy import Fault, Proxy, at_random, first
+from support.servers import wait_until
 
 from urifilter_redis import (
     AnswerLost,
@@ -497,7 +498,8 @@ def test_closing_waits_for_a_call_that_was_sent_alone(server, monkeypatch):
         assert await alone is True
         with UriFilter.open("news", redis=server.url) as other:
             other.info()
-        assert len(server.client().client_list()) == 1
+        with server.client() as admin:
+            wait_until(lambda: len(admin.client_list()) == 1, "a connection was opened after the end")
 
     gated(server, monkeypatch, test)
 
