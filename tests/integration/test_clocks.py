@@ -183,7 +183,7 @@ def test_a_clock_that_is_behind_for_a_while(make_server, tmp_path, settings):
 @pytest.mark.parametrize("settings", [{"capacity": 2000}, RING, ROLLING], ids=["forever", "ring", "rolling"])
 def test_a_clock_that_is_set_back(make_server, folder, tmp_path, settings, caplog):
     """It was a year ahead while the filter was made and written back; then a day passes, and then the server's data."""
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "urifilter_redis")
     clock = Clock(tmp_path)
     clock.ahead(YEAR)
     server = make_server("redis70", environment=clock.environment)

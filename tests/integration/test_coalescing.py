@@ -863,7 +863,9 @@ def test_copies(any_server, monkeypatch):
 
     assert asyncio.run(run(coalesce=True)) == [[1], [49]]
     monkeypatch.undo()
-    assert asyncio.run(run(coalesce=False)) == [[1]] * 50
+    alone = asyncio.run(run(coalesce=False))
+    assert len(alone) >= 50  # more if connecting takes long and is tried again
+    assert set(map(tuple, alone)) == {(1,)}
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))])

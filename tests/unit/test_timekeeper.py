@@ -298,7 +298,7 @@ def test_a_pause_is_not_waited_for(session, clocks, monkeypatch):
 )
 def test_failures(session, clocks, monkeypatch, caplog, error, level, stops):
     """They are logged, the same one seldom; it is tried again a lease later, or not at all without the right."""
-    caplog.set_level("DEBUG")
+    caplog.set_level("DEBUG", "urifilter_redis")  # whose level another test may have set
 
     def failing(_):
         yield Send([("PING",)])
