@@ -327,7 +327,7 @@ def small_disk(data):
         pytest.skip("this user may not mount a small disk")
     yield data
     wait_until(lambda: not processes(data), "something is still running")
-    subprocess.run(["umount", data], check=True)
+    wait_until(lambda: subprocess.run(["umount", data]).returncode == 0, "a process that ends still has a file open")
 
 
 def fill(path) -> None:
