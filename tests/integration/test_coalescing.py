@@ -868,6 +868,28 @@ def test_copies(any_server, monkeypatch):
     assert set(map(tuple, alone)) == {(1,)}
 
 
+@pytest.mark.parametrize("steps", range(6))
+@pytest.mark.parametrize("method", ["insert", "insert_many"])
+def test_a_cancellation_is_never_swallowed(any_server, method, steps):
+    """A task that is cancelled at any step of its call ends as cancelled, and ``retry=`` has its answer."""
+    create(any_server)
+
+    async def run():
+        async with AsyncUriFilter.open("news", redis=any_server.url) as news:
+            assert await news.insert_many(["open a connection"]) == [True]
+            task = asyncio.create_task(getattr(news, method)("a" if method == "insert" else ["a"]))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled()
+            lost = news.unresolved
+            assert [each.items for each in lost] == ([["a"]] if lost else [])
+            assert await news.insert_many(["a"], retry=lost[0] if lost else None) == [True]
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))])
 def test_at_random(any_server, seed):
     """Replies are lost, tasks are cancelled at any moment: each item is new once, told or in ``unresolved``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from hiredis import pack_command
@@ -91,6 +92,16 @@ def packed(commands: Sequence[Arguments]) -> list[bytes]:
     return [b"".join(map(pack_command, commands))]  # type: ignore[arg-type]  # its stub knows tuples of one element
 
 
+async def _post(connection: Any, commands: Sequence[Arguments]) -> None:
+    """Send commands within the connection's time. redis-py's own wait swallows a cancellation on Python 3.11."""
+    limit, connection.socket_timeout = connection.socket_timeout, None
+    try:
+        async with asyncio.timeout(limit):
+            await connection.send_packed_command(packed(commands))
+    finally:
+        connection.socket_timeout = limit
+
+
 async def send_async(connection: Any, commands: Sequence[Arguments]) -> tuple[list[Any], bool]:
     """Send commands over a connection of asyncio, which is broken off unless all are answered.
 
@@ -99,7 +110,7 @@ async def send_async(connection: Any, commands: Sequence[Arguments]) -> tuple[li
     outcomes: list[Any] = []
     whole = True
     try:
-        await connection.send_packed_command(packed(commands))
+        await _post(connection, commands)
         for _ in commands:
             try:
                 outcomes.append(await connection.read_response(disable_decoding=True))
