@@ -65,10 +65,14 @@ def dedupe(
                 put_all(stream, files, summary, signals, quiet=quiet or sys.stdout.isatty())
                 with signals.allowed():
                     output.finish()
-            except (OSError, Interrupted):
+            except (OSError, Interrupted) as stopped:
                 printer.stop()
+                interrupted = isinstance(
+                    stopped, Interrupted
+                )  # then it ends as such, and tells of doubtful lines below
                 try:
-                    stream.drain()
+                    with contextlib.suppress(AnswerLost) if interrupted else contextlib.nullcontext():
+                        stream.drain()
                 finally:
                     _take_back(news, output.undelivered(), printer.doubtful, quiet=quiet)
                 if printer.doubtful:
