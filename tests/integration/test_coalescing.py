@@ -880,6 +880,8 @@ def test_a_cancellation_is_never_swallowed(any_server, method, steps):
             task = asyncio.create_task(getattr(news, method)("a" if method == "insert" else ["a"]))
             for _ in range(steps):
                 await asyncio.sleep(0)
+            if task.done():  # the answer was quicker
+                return
             task.cancel()
             await asyncio.wait([task])
             assert task.cancelled()
