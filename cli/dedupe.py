@@ -66,17 +66,7 @@ def dedupe(
                 with signals.allowed():
                     output.finish()
             except (OSError, Interrupted) as stopped:
-                printer.stop()
-                interrupted = isinstance(
-                    stopped, Interrupted
-                )  # then it ends as such, and tells of doubtful lines below
-                try:
-                    with contextlib.suppress(AnswerLost) if interrupted else contextlib.nullcontext():
-                        stream.drain()
-                finally:
-                    _take_back(news, output.undelivered(), printer.doubtful, quiet=quiet)
-                if printer.doubtful:
-                    say(f"urifilter: {printer.doubt}")
+                _wind_up(stream, printer, output, interrupted=isinstance(stopped, Interrupted), quiet=quiet)
                 raise
         except AnswerLost as failed:
             raise AnswerLost(f"{failed}; {printer.doubt}") from failed
@@ -116,6 +106,23 @@ class _Printer:
     def stop(self) -> None:
         """Print nothing more: the new lines of later windows stay undelivered."""
         self._stopped = True
+
+
+def _wind_up(stream: Stream[Window], printer: _Printer, output: Output, *, interrupted: bool, quiet: bool) -> None:
+    """Finish the windows under way, print none of them, and take back the lines that the reader may not have got.
+
+    A command that was interrupted ends as such, even if answers are lost: the doubtful lines are told.
+    """
+    printer.stop()
+    try:
+        stream.drain()
+    except AnswerLost:
+        if not interrupted:
+            raise
+    finally:
+        _take_back(stream.filter, output.undelivered(), printer.doubtful, quiet=quiet)
+    if printer.doubtful:
+        say(f"urifilter: {printer.doubt}")
 
 
 def _take_back(news: StreamedFilter, items: list[bytes], doubtful: int, *, quiet: bool) -> None:
