@@ -9,12 +9,11 @@ import functools
 import logging
 import secrets
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from urifilter_redis.aio import AsyncUriFilter
 from urifilter_redis.client import UriFilter
 from urifilter_redis.errors import AnswerLost, FilterNotFound, Restoring, ServerUnavailable, UriFilterError
-from urifilter_redis.scrapy.options import CAPACITY
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -266,8 +265,7 @@ class Link:
         if not options.filter:
             with contextlib.suppress(FilterNotFound):
                 return await AsyncUriFilter.open(options.name, **where)
-        made: Any = options.filter or {"capacity": CAPACITY}
-        return await AsyncUriFilter.create(options.name, large=options.large, **where, **made)
+        return await AsyncUriFilter.create(options.name, **where, **options.to_make)
 
     def _opened_now(self) -> UriFilter:
         options = self._options
@@ -275,6 +273,5 @@ class Link:
             with contextlib.suppress(FilterNotFound):
                 self._blocking = UriFilter.open(options.name, **options.where)
         if self._blocking is None:
-            made: Any = options.filter or {"capacity": CAPACITY}
-            self._blocking = UriFilter.create(options.name, large=options.large, **options.where, **made)
+            self._blocking = UriFilter.create(options.name, **options.where, **options.to_make)
         return self._blocking

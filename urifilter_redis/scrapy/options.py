@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
-__all__ = ["CAPACITY", "ON_ERROR", "Options"]
+__all__ = ["ON_ERROR", "Options"]
 
 #: The capacity of a filter that is made without ``URIFILTER_CAPACITY``: 29 MB in Redis.
 CAPACITY = 10_000_000
@@ -66,6 +66,11 @@ class Options:
     clear: bool
     failed: frozenset[int]
     debug: bool
+
+    @property
+    def to_make(self) -> dict[str, Any]:
+        """The keyword arguments of ``create`` for a filter that is made."""
+        return {"large": self.large, **(self.filter or {"capacity": CAPACITY})}
 
     @classmethod
     def of(cls, crawler: Crawler) -> Options:
