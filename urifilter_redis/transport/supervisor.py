@@ -66,10 +66,7 @@ def sync_changed(folder: Path, synced: dict[str, int]) -> dict[str, int]:
     """
     changed: dict[str, int] = {}
     for path in folder.glob("*.aof"):
-        with (
-            contextlib.suppress(FileNotFoundError),
-            path.open("rb") as file,
-        ):  # an old one, which the server has removed
+        with contextlib.suppress(FileNotFoundError), path.open("rb") as file:  # the server removes old ones
             changed[path.name] = os.fstat(file.fileno()).st_mtime_ns
             if changed[path.name] != synced.get(path.name):
                 os.fsync(file.fileno())
