@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import os
-import pickle
 import random
 import threading
 
 import pytest
+from support.forked import in_child
 from support.gate import Gate, settle
 from support.proxy import Fault, Proxy, at_random, first
 from support.servers import wait_until
@@ -56,10 +55,15 @@ def gated(server, monkeypatch, test, **options) -> None:
     asyncio.run(run())
 
 
+async def sent_alone(call, gate):
+    """Send one call; return its task, and its pipeline at the gate."""
+    leader = asyncio.create_task(call("leader"))
+    return leader, await gate.pipeline()
+
+
 async def behind(news, gate, *items, call=None):
     """Send one call and have others wait behind it; return their tasks once they are at the gate together."""
-    leader = asyncio.create_task((call or news.insert)("leader"))
-    head = await gate.pipeline()
+    leader, head = await sent_alone(call or news.insert, gate)
     tasks = asked(call or news.insert, *items)
     await settle()
     assert gate.is_empty
@@ -193,8 +197,7 @@ def test_cancelled_before_the_sending(any_server, monkeypatch):
     create(any_server)
 
     async def test(news, gate):
-        leader = asyncio.create_task(news.insert("leader"))
-        head = await gate.pipeline()
+        leader, head = await sent_alone(news.insert, gate)
         tasks = asked(news.insert, "a", "b", "c")
         await settle()
         tasks[1].cancel()
@@ -354,8 +357,7 @@ def test_time_counts_from_the_queuing(any_server, monkeypatch):
     create(any_server)
 
     async def test(news, gate):
-        leader = asyncio.create_task(news.insert("leader"))
-        head = await gate.pipeline()
+        leader, head = await sent_alone(news.insert, gate)
         early = asyncio.create_task(news.insert("early"))
         await asyncio.sleep(0.2)
         late = asyncio.create_task(news.insert("late"))
@@ -380,8 +382,7 @@ def test_callers_of_one_call_end_at_their_own_time(any_server, monkeypatch):
     create(any_server)
 
     async def test(news, gate):
-        leader = asyncio.create_task(news.insert("leader"))
-        head = await gate.pipeline()
+        leader, head = await sent_alone(news.insert, gate)
         early = asyncio.create_task(news.insert("early"))
         await asyncio.sleep(0.2)
         late = asyncio.create_task(news.insert("late"))
@@ -407,8 +408,7 @@ def test_an_item_that_was_never_sent_leaves_its_call(any_server, monkeypatch):
     create(any_server)
 
     async def test(news, gate):
-        leader = asyncio.create_task(news.insert("leader"))
-        head = await gate.pipeline()
+        leader, head = await sent_alone(news.insert, gate)
         tasks = asked(news.insert, "early", "gone")
         await asyncio.sleep(0.2)
         late = asyncio.create_task(news.insert("late"))
@@ -467,8 +467,7 @@ def test_closing_sends_what_waits(any_server, monkeypatch):
     create(any_server)
 
     async def test(news, gate):
-        leader = asyncio.create_task(news.insert("leader"))
-        head = await gate.pipeline()
+        leader, head = await sent_alone(news.insert, gate)
         tasks = asked(news.insert, "a", "b")
         await settle()
         closing = asyncio.create_task(news.close())
@@ -580,8 +579,7 @@ def test_an_own_task_is_cancelled_at_any_moment(server, monkeypatch, passes):
     create(server)
 
     async def test(news, gate):
-        leader = asyncio.create_task(news.insert("leader"))
-        head = await gate.pipeline()
+        leader, head = await sent_alone(news.insert, gate)
         tasks = asked(news.insert, "a", "b")
         await settle()
         head.go()
@@ -819,27 +817,15 @@ def test_a_forked_child(any_server, monkeypatch):
         tasks, pipeline = await behind(news, gate, *"abc")
         waiting = asked(news.insert, *"de")
         await settle()
-        answers = await asyncio.to_thread(in_child, news)
+        answers = await asyncio.to_thread(in_child, lambda: ask_alone(news))
         assert answers == ([True] * 20, [])
         pipeline.go()
         (await gate.pipeline()).go()
         assert await asyncio.gather(*tasks, *waiting) == [True] * 5
 
-    def in_child(news):
-        reading, writing = os.pipe()
-        if (child := os.fork()) == 0:
-            monkeypatch.undo()
-            try:
-                answer = asyncio.run(ask(news))
-            except BaseException as error:  # the parent shows it
-                answer = repr(error)
-            os.write(writing, pickle.dumps(answer))
-            os._exit(0)
-        os.close(writing)
-        with os.fdopen(reading, "rb") as pipe:
-            answer = pickle.loads(pipe.read())
-        os.waitpid(child, 0)
-        return answer
+    def ask_alone(news):
+        monkeypatch.undo()
+        return asyncio.run(ask(news))
 
     async def ask(news):
         return await asyncio.gather(*asked(news.insert, *range(20))), news.unresolved

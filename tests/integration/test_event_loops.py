@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pickle
 
 import pytest
 import redis.asyncio
 from support import mongo
+from support.forked import in_child
 
 from urifilter_redis import AsyncUriFilter, FilterAPIError, UriFilter, UriFilterError
 from urifilter_redis.sdk import AsyncFilterAPIClient
@@ -21,24 +21,6 @@ ITEMS = [f"u{i}" for i in range(300)]
 def opened(server, **more):
     UriFilter.create("news", redis=server.url, capacity=100_000, error_rate=1e-9, shards=3).close()
     return asyncio.run(AsyncUriFilter.open("news", redis=server.url, **more))
-
-
-def in_child(work):
-    """Run ``work`` in a forked child; return its answer."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            answer = work()
-        except BaseException as error:  # whatever it is, the parent shows it
-            answer = repr(error)
-        os.write(writing, pickle.dumps(answer))
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        answer = pickle.loads(pipe.read())
-    os.waitpid(child, 0)
-    return answer
 
 
 def test_a_second_run(server):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
-import os
 import pickle
 import threading
 
 import pytest
+from support.forked import in_child
 from support.interrupts import Interrupt
 from support.proxy import Fault, Proxy, first
 
@@ -392,11 +392,8 @@ def test_a_forked_child(news, other):
     """A forked child asks the server about everything, and its own cache begins."""
     news.insert("a")
     other.forget(["a"])
-    pid = os.fork()
-    if pid == 0:
-        told = [news.insert("a"), news.insert("a"), news.near_cache.hits]
-        os._exit(0 if told == [True, False, 1] else 1)
-    assert os.waitpid(pid, 0)[1] == 0
+    told = in_child(lambda: [news.insert("a"), news.insert("a"), news.near_cache.hits])
+    assert told == [True, False, 1]
     assert news.near_cache.hits == 0
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.by_hand import config_of
+from support.forked import in_child
 
 from urifilter_redis.engine.near_cache import NearCache, NearCacheSettings, near_cache_of
 
@@ -185,12 +185,13 @@ def test_a_forked_child_begins_anew():
     learn(near, b"a")
     near.find([b"a"])
     question = near.begin([b"b"])
-    pid = os.fork()
-    if pid == 0:
+
+    def ask():
         near.end(question, [1], 0)
         info = near.info
-        os._exit(0 if near.find([b"a", b"b"]) == [False, False] and (info.hits, info.entries) == (0, 0) else 1)
-    assert os.waitpid(pid, 0)[1] == 0
+        return near.find([b"a", b"b"]), info.hits, info.entries
+
+    assert in_child(ask) == ([False, False], 0, 0)
     assert near.find([b"a"]) == [True]
 
 
