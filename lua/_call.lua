@@ -1,8 +1,9 @@
 -- The call id of a writing call, and its record, from which a repeat of the call gets the same answers. A record is
 -- cmsgpack: sequence, time, count, items and the answers; without the answers if the call changed nothing. Items are
--- the digest of a single item, or the SHA-1 of several (in format 1 always the SHA-1); max_age stands before, because
--- answers depend on it.
--- Needs: packed, count, fixed. Gives: field (nil without a call id), changed_nothing (this repeats a call that changed
+-- the digest of a single item, or the SHA-1 of several (in format 1 always the SHA-1); SCOPE stands before: all else that
+-- the answers depend on (max_age; the holder and its lease).
+-- Needs: packed, count, fixed, SCOPE, repeated (makes the answers of a
+-- repeat of those recorded; nil: they are the same). Gives: field (nil without a call id), changed_nothing (this repeats a call that changed
 -- nothing), and for _old_records and _record: sequence, now, items, adds, padding.
 
 local DEADLINE_AHEAD = 2 * 60 * 1000 -- ms; shorter than RECORD_LIFE, so no call can run after its record is removed
@@ -20,7 +21,7 @@ if ARGV[2] ~= '-' then
   end
   local time = call('TIME')
   now, sequence = time[1] * 1000 + time[2] / 1000, tonumber(sequence)
-  local raw = ARGV[3] .. packed
+  local raw = SCOPE .. packed
   items = (count > 1 or not fixed) and redis.sha1hex(raw) or raw
   local record = call('HGET', KEYS[2], field)
   adds = not record
@@ -35,7 +36,7 @@ if ARGV[2] ~= '-' then
       if old_count ~= count or (old_items ~= raw and old_items ~= redis.sha1hex(raw)) then
         return redis.error_reply('BADARG this call id was used for other items')
       elseif answers then
-        return answers
+        return repeated and repeated(answers) or answers
       end
       changed_nothing = true
     end

@@ -1,24 +1,25 @@
--- Checks the first keys, and reads the items of a call: digests of 16 bytes, packed one after the other. Encoding bin: ARGV[5] has all of them,
--- packed; hex: each argument from ARGV[5] on has one, as 32 hex digits.
--- Needs: base, FIRST_SLICE. Gives: packed, count, max_age.
+-- Checks the first keys, and reads the items of a call: digests of 16 bytes, packed one after the other. Encoding bin:
+-- ARGV[FIRST_ITEM] has all of them, packed; hex: each argument up to ARGV[LAST_ITEM] has one, as 32 hex digits.
+-- Needs: base, NAMES (of the first keys), FIRST_ITEM, LAST_ITEM. Gives: packed, count, max_age.
 
 local MAX_ITEMS = 500 -- keeps one call under 15 ms on a slow server
 
-if KEYS[1] ~= base .. 'meta' or KEYS[FIRST_SLICE - 1] ~= base .. 'forgotten'
-  or (FIRST_SLICE == 4 and KEYS[2] ~= base .. 'replies') then
-  return redis.error_reply('BADARG the first keys are those of the header, and all are of one shard')
+for i = 1, #NAMES do
+  if KEYS[i] ~= base .. NAMES[i] then
+    return redis.error_reply('BADARG the first keys are those of the header, and all are of one shard')
+  end
 end
-local packed, max_age = ARGV[5], tonumber(ARGV[3])
+local packed, max_age = ARGV[FIRST_ITEM], tonumber(ARGV[3])
 if ARGV[4] == 'hex' then
-  for i = 5, #ARGV do
+  for i = FIRST_ITEM, LAST_ITEM do
     if #ARGV[i] ~= 32 or string.find(ARGV[i], '%X') then
-      return redis.error_reply('BADARG item ' .. i - 4 .. ' is not 32 hex digits')
+      return redis.error_reply('BADARG item ' .. i - FIRST_ITEM + 1 .. ' is not 32 hex digits')
     end
   end
-  packed = string.gsub(table.concat(ARGV, '', 5), '%x%x', function(pair)
+  packed = string.gsub(table.concat(ARGV, '', FIRST_ITEM, LAST_ITEM), '%x%x', function(pair)
     return string.char(tonumber(pair, 16))
   end)
-elseif ARGV[4] ~= 'bin' or #ARGV ~= 5 then
+elseif ARGV[4] ~= 'bin' or FIRST_ITEM ~= LAST_ITEM then
   return redis.error_reply('BADARG encoding is bin with one argument of items, or hex with one an item')
 end
 local count = #packed / 16

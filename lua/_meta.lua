@@ -1,12 +1,13 @@
 -- Reads and checks meta, for the scripts about slices. It is no function: a call of one item would take longer.
 -- Needs: check_identity, uid, FIRST_SLICE (the number of the first key of a slice).
--- Gives: fixed, phase, listed (the live slices), inserted, changed, K, habits (retention/write/expire_after), place
+-- Gives: format, fixed, phase, listed (the live slices), inserted, changed, K, habits (retention/write/expire_after), place
 -- (shard/shards).
 
 local values = call('HMGET', KEYS[1], 'format', 'fixed', 'phase', 'slices', 'inserted', 'changed')
 local fixed, phase, listed, inserted, changed = values[2], values[3], values[4], values[5], values[6]
 local owner, K, habits, place
-if values[1] == '2' and fixed then
+local format = values[1]
+if (format == '2' or format == '3') and fixed then
   owner, K, habits, place = string.match(fixed, '^(%x+) $layout (%d+) (%S+) (%S+)$')
 end
 if owner ~= uid or ('$k' ~= '' and K ~= '$k') then
@@ -23,10 +24,10 @@ if owner ~= uid or ('$k' ~= '' and K ~= '$k') then
   local refused = check_identity(found[1], found[2], uid)
   if refused then
     return refused
-  elseif found[2] == '2' and not string.find(fixed or '', '^%x+ %a+ %d+ ') then
+  elseif found[2] ~= '1' and not string.find(fixed or '', '^%x+ %a+ %d+ ') then
     return redis.error_reply('LOST meta is damaged: fixed is missing or cannot be read')
-  elseif found[2] == '2' or found[3] ~= '$layout' or ('$k' ~= '' and found[4] ~= '$k') then
-    local made = found[2] == '2' and string.match(fixed, '^%x+ (%a+ %d+)') or found[3] .. ' ' .. found[4]
+  elseif found[2] ~= '1' or found[3] ~= '$layout' or ('$k' ~= '' and found[4] ~= '$k') then
+    local made = found[2] ~= '1' and string.match(fixed, '^%x+ (%a+ %d+)') or found[3] .. ' ' .. found[4]
     return redis.error_reply('BADARG this script is for another layout than ' .. made)
   end
   K, place = found[4], found[5] .. '/' .. found[6]

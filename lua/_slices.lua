@@ -1,5 +1,7 @@
--- Checks that KEYS has the live slices, from oldest to newest, and that they are whole.
--- Needs: base, phase, listed, FIRST_SLICE. Gives: units (those of the slice of each key).
+-- Checks that KEYS has the live slices, from oldest to newest, and that they are whole; and that the script is made for
+-- a shard with claims if the shard has them. (The scripts claim and commit are made for every shard.)
+-- Needs: base, phase, listed, FIRST_SLICE, format, CLAIMS (1: for shards with claims, 0: without, 2: for both).
+-- Gives: units (those of the slice of each key).
 
 if phase == 'restoring' then
   return redis.error_reply('RESTORING the filter is being restored from its archive')
@@ -17,7 +19,8 @@ for i = FIRST_SLICE, #KEYS do
   end
   units[i], at = tonumber(size), after
 end
-if at <= #listed then
-  local state = call('HMGET', KEYS[1], 'epoch', 'opened')
-  return redis.error_reply('STALE epoch ' .. state[1] .. ', opened ' .. state[2] .. ', live slices ' .. listed)
+if at <= #listed or (CLAIMS ~= 2 and (format == '3') ~= (CLAIMS == 1)) then
+  local state = call('HMGET', KEYS[1], 'epoch', 'opened', 'claims')
+  return redis.error_reply('STALE epoch ' .. state[1] .. ', opened ' .. state[2] .. ', claims ' .. (state[3] or 0)
+    .. ', live slices ' .. listed)
 end

@@ -2,7 +2,14 @@
 --
 -- KEYS[1] meta
 -- KEYS[2] forgotten
+-- @if no claims
 -- KEYS[3…] slices: the live slices, from oldest to newest
+-- @end if
+-- @if claims
+-- KEYS[3] leases
+-- KEYS[4] holders
+-- KEYS[5…] slices: the live slices, from oldest to newest
+-- @end if
 --
 -- ARGV[1] uid: the filter's uid
 -- ARGV[2] call id: always -, because nothing is recorded
@@ -10,12 +17,20 @@
 -- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
 -- ARGV[5…] items: at most 500 digests, all of this shard
 --
--- Reply: an array with the age of each item: 0 = not seen; n = seen, in the n-th newest slice (rolling: 2 = in any
+-- Reply: an array with the age of each item: 0 = not seen; -1 = in somebody's hands; n = seen, in the n-th newest slice (rolling: 2 = in any
 -- older slice; ring with write=all: 1 = seen).
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, RESTORING, BADARG
 
 local call = redis.call
-local uid, base, FIRST_SLICE = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 3
+local uid, base, CLAIMS = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), $claims
+local FIRST_ITEM, LAST_ITEM = 5, #ARGV
+-- @if no claims
+local FIRST_SLICE, NAMES = 3, { 'meta', 'forgotten' }
+-- @end if
+-- @if claims
+local FIRST_SLICE, NAMES = 5, { 'meta', 'forgotten', 'leases', 'holders' }
+local LEASES, HOLDERS = KEYS[3], KEYS[4]
+-- @end if
 
 -- @include "_items.lua"
 -- @include "_identity.lua"
@@ -29,6 +44,11 @@ local uid, base, FIRST_SLICE = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 3
 local age_in, oldest_age
 
 -- @include "_age.lua"
+-- @if claims
+
+-- @include "_entries.lua"
+
+-- @end if
 
 if ARGV[2] ~= '-' then return redis.error_reply('BADARG the call id is - here') end
 local any_forgotten, unpack_digest = changed and call('EXISTS', KEYS[2]) == 1, struct.unpack
@@ -38,5 +58,9 @@ for i = 1, count do
   if any_forgotten and ages[i] > 0 and call('ZSCORE', KEYS[2], string.sub(packed, i * 16 - 15, i * 16)) then
     ages[i] = 0
   end
+-- @if claims
+  local entry = entries[string.sub(packed, i * 16 - 15, i * 16)]
+  if entry then ages[i] = is_in_hand(entry) and -1 or 0 end
+-- @end if
 end
 return ages

@@ -5,8 +5,11 @@
 -- KEYS[1] meta
 -- KEYS[2] replies
 -- KEYS[3] forgotten
--- KEYS[4] today
--- KEYS[5…] leftovers: slices that an earlier filter may have left
+-- KEYS[4] leases
+-- KEYS[5] hands
+-- KEYS[6] holders
+-- KEYS[7] today
+-- KEYS[8…] leftovers: slices that an earlier filter may have left
 --
 -- ARGV[1] step: make or finish
 -- ARGV[2] uid: the filter's uid
@@ -20,9 +23,9 @@
 -- @include "_identity.lua"
 -- @include "_now.lua"
 
-local meta_key, today_key = KEYS[1], KEYS[4]
+local meta_key, today_key = KEYS[1], KEYS[7]
 local step, uid, bytes = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local refusal = check_keys({ 'replies', 'forgotten', 'today' }, '^h')
+local refusal = check_keys({ 'replies', 'forgotten', 'leases', 'hands', 'holders', 'today' }, '^history')
 if refusal then return refusal end
 local existing = redis.call('HGET', meta_key, 'uid')
 
@@ -34,14 +37,14 @@ if step == 'finish' then
   if phase == 'creating' then redis.call('HSET', meta_key, 'phase', 'idle') end
 elseif step == 'make' and bytes and bytes > 0 and #ARGV >= 5 and #ARGV % 2 == 1 then
   if not existing then
-    for i = 4, #KEYS do
+    for i = 7, #KEYS do
       if redis.call('EXISTS', KEYS[i]) == 1 then
         return redis.error_reply('LOST meta is missing beside ' .. KEYS[i])
       end
     end
     local now = now_ms()
     redis.call('SETRANGE', today_key, 0, '') -- without effect: a refusal (rights, memory) must come before any write
-    redis.call('UNLINK', KEYS[2], KEYS[3])
+    redis.call('UNLINK', unpack(KEYS, 2, 6))
     redis.call('HSET', meta_key, 'uid', uid, 'created', now, 'opened', now, unpack(ARGV, 4))
     redis.call('SETRANGE', today_key, bytes - 1, '\0')
   end

@@ -24,7 +24,7 @@ if refusal then return refusal end
 local found = redis.call('HMGET', meta_key, 'uid', 'timeline', 'restorer', 'phase', 'format')
 local now = found[1] and table.concat({ found[1], found[2] or '', found[3] or '' }, '/') or ''
 
-if (tonumber(found[5] or nil) or 0) > 2 then -- a shard whose format is damaged can be dropped
+if (tonumber(found[5] or nil) or 0) > 3 then -- a shard whose format is damaged can be dropped
   return redis.error_reply('FORMAT the shard is of format ' .. found[5] .. ': use a newer urifilter-redis')
 end
 

@@ -3,7 +3,15 @@
 -- KEYS[1] meta
 -- KEYS[2] replies
 -- KEYS[3] forgotten
+-- @if no claims
 -- KEYS[4…] slices: the live slices, from oldest to newest
+-- @end if
+-- @if claims
+-- KEYS[4] leases
+-- KEYS[5] hands
+-- KEYS[6] holders
+-- KEYS[7…] slices: the live slices, from oldest to newest
+-- @end if
 --
 -- ARGV[1] uid: the filter's uid
 -- ARGV[2] call id: client/slot/sequence/deadline (deadline: server time in ms), or - for none
@@ -11,11 +19,19 @@
 -- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
 -- ARGV[5…] items: at most 500 digests, all of this shard
 --
--- Reply: an array of one integer an item: 1 = it was seen and is new once more, 0 = it was not seen.
+-- Reply: an array of one integer an item: 1 = it was seen, or in somebody's hands, and is new once more; 0 = it was not.
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, RESTORING, OLDCALL, LATECALL, BADARG
 
 local call = redis.call
-local uid, base, FIRST_SLICE = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 4
+local uid, base, CLAIMS = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), $claims
+local FIRST_ITEM, LAST_ITEM, SCOPE, repeated = 5, #ARGV, ARGV[3]
+-- @if no claims
+local FIRST_SLICE, NAMES = 4, { 'meta', 'replies', 'forgotten' }
+-- @end if
+-- @if claims
+local FIRST_SLICE, NAMES = 7, { 'meta', 'replies', 'forgotten', 'leases', 'hands', 'holders' }
+local LEASES, HANDS, HOLDERS = KEYS[4], KEYS[5], KEYS[6]
+-- @end if
 
 -- @include "_items.lua"
 -- @include "_identity.lua"
@@ -33,6 +49,10 @@ local age_in, oldest_age
 -- @include "_now.lua"
 -- @include "_changed.lua"
 -- @include "_forgotten.lua"
+-- @if claims
+-- @include "_entries.lua"
+-- @include "_take_out.lua"
+-- @end if
 
 -- @include "_old_records.lua"
 
@@ -50,6 +70,18 @@ for i = 1, count do
     end
     was_there[i] = call('ZADD', KEYS[3], forgotten_score(epoch), digest)
   end
+-- @if claims
+  local entry = not changed_nothing and entries[digest]
+  if entry then
+    if not noted then
+      try_taking()
+      note_change()
+      noted = true
+    end
+    take_out(digest, entry)
+    was_there[i] = 1
+  end
+-- @end if
 end
 
 local answers = noted and was_there or nil

@@ -8,12 +8,18 @@
 --                                 ms), ahead (see reopen), closed (the closed slices of the window, as
 --                                 "epoch:opened:closed:inserted …"), oldest (epoch);
 --                                 growing: limit (items that today is for); rotating: token, pieces, late;
+--                                 with claims: claims (the longest lease, ms), claimed (count of changes of leases);
 --                                 with an archive: checkpoint (number), checkpointed and changed (ms), worker, leased,
 --                                 timeline (token of the last restore);
 --                                 restoring: restorer, restored (ms), before (the phase), arranged,
 --                                 worked (1: Redis was written to since the checkpoint)
 --   urifilter:{news:0}:replies    hash: client/slot -> the record of the slot's last writing call
 --   urifilter:{news:0}:forgotten  sorted set: digests that count as new once more, scored by epoch and time
+--   urifilter:{news:0}:leases     hash: digest -> what is in somebody's hands: holder (8 bytes), failures and lapses (16
+--                                 bits each, little-endian), and what is kept of it (item and payload); over 1,024 bytes
+--                                 that stands in the field digest and "+"
+--   urifilter:{news:0}:hands      sorted set, all scores 0: holder and digest
+--   urifilter:{news:0}:holders    sorted set: holder -> until when it lives, ms
 --   urifilter:{news:0}:today      bitmap: the newest slice; only this is written to (ring with write=all: all slices)
 --   urifilter:{news:0}:history    bitmap: rolling: all slices older than today that have not expired, merged
 --   urifilter:{news:0}:history_1  bitmap: the newest closed slice; history_2 … are older (rolling: history_1 exists
@@ -25,7 +31,15 @@
 -- KEYS[1] meta
 -- KEYS[2] replies
 -- KEYS[3] forgotten
+-- @if no claims
 -- KEYS[4…] slices: the live slices, from oldest to newest
+-- @end if
+-- @if claims
+-- KEYS[4] leases
+-- KEYS[5] hands
+-- KEYS[6] holders
+-- KEYS[7…] slices: the live slices, from oldest to newest
+-- @end if
 --
 -- ARGV[1] uid: the filter's uid
 -- ARGV[2] call id: client/slot/sequence/deadline (deadline: server time in ms), or - for none
@@ -34,12 +48,20 @@
 -- ARGV[5…] items: at most 500 digests, all of this shard; for a quick call, with n slices at most 2000/n
 --
 -- Reply: an array with the age of each item: 0 = new, and now inserted; n = seen, in the n-th newest slice (rolling:
--- 2 = in any older slice; ring with write=all: 1 = seen).
+-- 2 = in any older slice; ring with write=all: 1 = seen); -1 = in somebody's hands (see claim), nothing is written.
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, FULL, RESTORING, OLDCALL, LATECALL, BADARG
 
 local call, unpack_digest = redis.call, struct.unpack
 local KEYS, ARGV = KEYS, ARGV -- a local is faster than a global
-local uid, base, FIRST_SLICE = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 4
+local uid, base, CLAIMS = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), $claims
+local FIRST_ITEM, LAST_ITEM, SCOPE, repeated = 5, #ARGV, ARGV[3]
+-- @if no claims
+local FIRST_SLICE, NAMES = 4, { 'meta', 'replies', 'forgotten' }
+-- @end if
+-- @if claims
+local FIRST_SLICE, NAMES = 7, { 'meta', 'replies', 'forgotten', 'leases', 'hands', 'holders' }
+local LEASES, HANDS, HOLDERS, FINAL = KEYS[4], KEYS[5], KEYS[6], false
+-- @end if
 
 -- @include "_items.lua"
 -- @include "_identity.lua"
@@ -49,6 +71,12 @@ local uid, base, FIRST_SLICE = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 4
 -- @include "_slices.lua"
 -- @include "_belongs.lua"
 -- @include "_$layout.lua"
+-- @if claims
+
+-- @include "_entries.lua"
+-- @include "_take_out.lua"
+
+-- @end if
 
 local one_slice, any_forgotten = #KEYS == FIRST_SLICE, changed and call('EXISTS', KEYS[3]) == 1
 local ages, age_in, oldest_age = {}
@@ -64,6 +92,10 @@ if changed_nothing then
   for i = 1, count do
     local age = age_in(unpack_digest('<I4I4I4I4', packed, i * 16 - 15))
     ages[i] = age > 0 and age or oldest_age
+-- @if claims
+    local entry = entries[string.sub(packed, i * 16 - 15, i * 16)]
+    if entry and is_in_hand(entry) then ages[i] = -1 end
+-- @end if
   end
   return ages
 end
@@ -78,8 +110,15 @@ for i = 1, count do
   local d0, d1, d2, d3 = unpack_digest('<I4I4I4I4', packed, i * 16 - 15)
   local again = any_forgotten and call('ZSCORE', KEYS[3], string.sub(packed, i * 16 - 15, i * 16))
   local wrote, age = false, 0
-  if not one_slice and not again then age = age_in(d0, d1, d2, d3) end
-  for n = first_written, (age == 0 or last_seen) and #KEYS or 0 do
+-- @if claims
+  local digest = string.sub(packed, i * 16 - 15, i * 16)
+  local entry = entries[digest]
+  if entry then
+    if is_in_hand(entry) then age = -1 else again = true end
+  end
+-- @end if
+  if not one_slice and not again and age == 0 then age = age_in(d0, d1, d2, d3) end
+  for n = first_written, (age == 0 or (last_seen and age > 0)) and #KEYS or 0 do
     local key, size, d1, d2, d3 = KEYS[n], units[n], d1, d2, d3
 
 -- @include "_test_$layout.lua"
@@ -95,6 +134,9 @@ for i = 1, count do
 -- @include "_try_$layout.lua"
 
       end
+-- @if claims
+      if any_leases then try_taking() end
+-- @end if
       call('HSET', KEYS[1], 'inserted', inserted + 1)
     end
     if wrote then
@@ -105,7 +147,10 @@ for i = 1, count do
   end
   if again then
     call('ZREM', KEYS[3], string.sub(packed, i * 16 - 15, i * 16))
-  elseif one_slice and not wrote then
+-- @if claims
+    if entry then take_out(digest, entry) end
+-- @end if
+  elseif one_slice and not wrote and age == 0 then
     age = 1 -- tested as it was written
   end
   if age == 0 or wrote then

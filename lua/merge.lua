@@ -21,7 +21,7 @@
 -- @include "_keys.lua"
 
 local call = redis.call
-local uid, base, FIRST_SLICE = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 5
+local uid, base, FIRST_SLICE, CLAIMS = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 5, 2
 local step, which, number, data, max_age = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], 0
 local packed = data
 local refusal = check_keys({ 'forgotten', 'merging_1', 'merging_2' })

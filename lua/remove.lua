@@ -4,7 +4,15 @@
 -- KEYS[1] meta
 -- KEYS[2] replies
 -- KEYS[3] forgotten
+-- @if no claims
 -- KEYS[4…] slices: today
+-- @end if
+-- @if claims
+-- KEYS[4] leases
+-- KEYS[5] hands
+-- KEYS[6] holders
+-- KEYS[7…] slices: today
+-- @end if
 --
 -- ARGV[1] uid: the filter's uid
 -- ARGV[2] call id: client/slot/sequence/deadline (deadline: server time in ms), or - for none
@@ -12,11 +20,19 @@
 -- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
 -- ARGV[5…] items: at most 500 digests, all of this shard
 --
--- Reply: an array of one integer an item: 1 = it was seen and is removed, 0 = it was not seen.
+-- Reply: an array of one integer an item: 1 = it was seen, or in somebody's hands, and is removed; 0 = it was not.
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, RESTORING, OLDCALL, LATECALL, BADARG
 
 local call = redis.call
-local uid, base, FIRST_SLICE = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 4
+local uid, base, CLAIMS = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), $claims
+local FIRST_ITEM, LAST_ITEM, SCOPE, repeated = 5, #ARGV, ARGV[3]
+-- @if no claims
+local FIRST_SLICE, NAMES = 4, { 'meta', 'replies', 'forgotten' }
+-- @end if
+-- @if claims
+local FIRST_SLICE, NAMES = 7, { 'meta', 'replies', 'forgotten', 'leases', 'hands', 'holders' }
+local LEASES, HANDS, HOLDERS = KEYS[4], KEYS[5], KEYS[6]
+-- @end if
 
 -- @include "_items.lua"
 -- @include "_identity.lua"
@@ -29,9 +45,13 @@ local uid, base, FIRST_SLICE = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 4
 -- @include "_now.lua"
 -- @include "_changed.lua"
 -- @include "_when_full.lua"
+-- @if claims
+-- @include "_entries.lua"
+-- @include "_take_out.lua"
+-- @end if
 
 local today, any_forgotten = KEYS[FIRST_SLICE], call('EXISTS', KEYS[3]) == 1
-local was_there, removed = {}, 0
+local was_there, removed, noted = {}, 0, false
 write_when_full(KEYS[1])
 
 -- @include "_old_records.lua"
@@ -39,10 +59,25 @@ write_when_full(KEYS[1])
 for i = 1, count do
   was_there[i] = 0
   local forgotten = any_forgotten and call('ZSCORE', KEYS[3], string.sub(packed, i * 16 - 15, i * 16))
-  if not changed_nothing and not forgotten then
+  local entry
+-- @if claims
+  local digest = string.sub(packed, i * 16 - 15, i * 16)
+  entry = not changed_nothing and entries[digest]
+  if entry then -- it is not inserted yet
+    if not noted then
+      try_taking()
+      note_change()
+      noted = true
+    end
+    take_out(digest, entry)
+    was_there[i] = 1
+  end
+-- @end if
+  if not changed_nothing and not forgotten and not entry then
     local offsets, counts = counters(today, units[FIRST_SLICE], false, struct.unpack('<I4I4I4I4', packed, i * 16 - 15))
     if offsets then
-      if removed == 0 then note_change() end -- before the first counter: a user may lack the right to HSET
+      if not noted then note_change() end -- before the first counter: a user may lack the right to HSET
+      noted = true
       set_counters(today, offsets, counts, -1)
       was_there[i] = 1
       removed = removed + 1
@@ -51,7 +86,7 @@ for i = 1, count do
 end
 
 if removed > 0 then call('HSET', KEYS[1], 'inserted', inserted - removed) end
-local answers = removed > 0 and was_there or nil
+local answers = noted and was_there or nil
 
 -- @include "_record.lua"
 

@@ -29,7 +29,7 @@ elseif phase == 'restoring' then
   return redis.error_reply('RESTORING the filter is being restored from its archive')
 elseif phase == 'creating' then
   return redis.error_reply('BADPHASE the filter is being made')
-elseif format == '2' then
+elseif format ~= '1' then
   return 0
 elseif string.find(fixed, table.concat({ uid, own_layout, k, '' }, ' '), 1, true) ~= 1
   or string.match(fixed, ' (%S+)$') ~= shard .. '/' .. shards then

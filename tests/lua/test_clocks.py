@@ -46,17 +46,17 @@ def test_leased(shard):
     """Who holds a lease for a year holds it from now on for as long as any; it can renew it, and give it back."""
     uid, year = shard.config.uid, now(shard) + YEAR
     put(shard, worker="a", leased=year)
-    assert shard.call(calls.lease("release", uid, KEYS, "b")) == 0
+    assert shard.call(calls.tend("release", uid, KEYS, "b")) == 0
     assert got(shard, "leased") == year
     before = now(shard)
-    assert shard.call(calls.lease("take", uid, KEYS, "b", 60_000)) == 0
+    assert shard.call(calls.tend("take", uid, KEYS, "b", 60_000)) == 0
     assert before + 60_000 <= got(shard, "leased") <= now(shard) + 60_000
     assert shard.client.hget(KEYS.meta, "worker") == b"a"
     put(shard, leased=year)
-    assert shard.call(calls.lease("take", uid, KEYS, "a", 60_000)) == 1
+    assert shard.call(calls.tend("take", uid, KEYS, "a", 60_000)) == 1
     assert got(shard, "leased") <= now(shard) + 60_000
-    assert shard.call(calls.lease("release", uid, KEYS, "a")) == 1
-    assert shard.call(calls.lease("take", uid, KEYS, "b", 60_000)) == 1
+    assert shard.call(calls.tend("release", uid, KEYS, "a")) == 1
+    assert shard.call(calls.tend("take", uid, KEYS, "b", 60_000)) == 1
 
 
 def test_restored(shard):

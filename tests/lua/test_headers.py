@@ -55,7 +55,7 @@ CALLS = [
         "refill",
         calls.refill("piece", CONFIG.uid, KEYS, STATE.token, offset=8, slices=[KEYS.slice("today")], data=[b"data"]),
     ),
-    ("lease", calls.lease("take", CONFIG.uid, KEYS, STATE.token, 1000)),
+    ("tend", calls.tend("take", CONFIG.uid, KEYS, STATE.token, 1000)),
     ("probe", calls.probe(KEYS)),
     ("upgrade", calls.upgrade(CONFIG, KEYS, 1)),
     ("drop", calls.drop("delete", {"uid": CONFIG.uid}, KEYS, [KEYS.slice("today"), KEYS.meta])),

@@ -46,7 +46,7 @@ def made(shard: Shard) -> dict[str, calls.Call]:
         "drop": calls.drop("begin", shard.meta(), KEYS),
         "restore": calls.restore("arrange", uid, KEYS, "token", names=["today"]),
         "checkpoint": calls.checkpoint("begin", uid, KEYS, 3),
-        "lease": calls.lease("take", uid, KEYS, "token", 1000),
+        "tend": calls.tend("take", uid, KEYS, "token", 1000),
         "reopen": calls.reopen(uid, KEYS),
         "refill": calls.refill("allocate", uid, KEYS, "token", offset=8, slices=[KEYS.slice("today")]),
     }

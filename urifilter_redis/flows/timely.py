@@ -83,7 +83,7 @@ def lease(session: Session, step: str, token: str) -> Flow[bool]:
 
 def _lease_call(session: Session, step: str, token: str) -> calls.Call:
     time = round(1000 * calls.lease_of(session.config))
-    return calls.lease(step, session.config.uid, session.keys.shard(0), token, time)
+    return calls.tend(step, session.config.uid, session.keys.shard(0), token, time)
 
 
 def _go_on(session: Session, flow: Flow[None], end: float) -> Flow[tuple[Flow[None] | None, float]]:

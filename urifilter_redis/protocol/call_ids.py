@@ -33,6 +33,10 @@ PROOF_LIFE = 8 * 60_000
 #: The commands that a ``CallKey`` may be for; each has its own slots.
 KEYED = ("insert", "forget", "remove")
 
+#: The commands of claims, which have slots beyond all of those: the numbers of the others stay as they were.
+KEYED_CLAIMS = ("claim", "commit", "release", "reclaim")
+CLAIMS_FROM = 4 * 10**14
+
 #: A request under a ``CallKey`` is cut into at most so many calls to one shard.
 PARTS = 100_000
 
@@ -102,17 +106,22 @@ class CallKey:
         """Make the id of one call of a request.
 
         Args:
-            command: one of ``KEYED``.
+            command: one of ``KEYED`` or ``KEYED_CLAIMS``.
             packed: the digests of the whole request.
             part: the number of the call among the request's calls to this shard, from 0, below ``PARTS``.
             started: the server time now, ms.
         """
         found = _KEY.fullmatch(self.text)
         if found:
-            slot = (int(found[2]) * len(KEYED) + KEYED.index(command)) * PARTS + part
-            return CallId(found[1], slot, int(found[3]), started, keyed=True)
+            return CallId(found[1], _slot(int(found[2]), command, part), int(found[3]), started, keyed=True)
         named = f"{self.scope}\0{command}\0{self.text}".encode("utf-8", "surrogatepass")
         return CallId(blake2b(packed, key=blake2b(named).digest(), digest_size=16).hexdigest(), part, 1, started, True)  # noqa: FBT003
+
+
+def _slot(slot: int, command: str, part: int) -> int:
+    """Return the slot of a part of a command under a key with this slot; different for each of them."""
+    first, commands = (CLAIMS_FROM, KEYED_CLAIMS) if command in KEYED_CLAIMS else (0, KEYED)
+    return first + (slot * len(commands) + commands.index(command)) * PARTS + part
 
 
 @dataclass(slots=True)

@@ -33,14 +33,15 @@ __all__ = [
     "identity",
     "items",
     "items_a_call",
-    "lease",
     "lease_of",
+    "live",
     "merge",
     "probe",
     "refill",
     "reopen",
     "restore",
     "store",
+    "tend",
     "turn",
     "upgrade",
 ]
@@ -95,9 +96,11 @@ class Asking:
 
     def __init__(self, command: str, config: Config, keys: ShardKeys, view: View) -> None:
         self.view = view
-        self._script, self._uid = scripts.load(command, config.layout, config.k), config.uid
-        replies = () if command == "contains" else (keys.replies,)
-        self._keys = (keys.meta, *replies, keys.forgotten, *_live(keys, view))
+        self._script = scripts.load(command, config.layout, config.k, claims=view.claims > 0)
+        self._uid, reads = config.uid, command == "contains"
+        replies = () if reads else (keys.replies,)
+        leases = () if not view.claims else (keys.leases, keys.holders) if reads else keys.of_claims
+        self._keys = (keys.meta, *replies, keys.forgotten, *leases, *live(keys, view))
 
     def call(self, call_id: str, digests: Sequence[bytes] | bytes, max_age: int = 0) -> Call:
         """Build the call; see ``items``."""
@@ -142,7 +145,7 @@ def items_a_call(config: Config, live: int) -> int:
 def create(step: str, config: Config, keys: ShardKeys, fields: Sequence[str] = ()) -> Call:
     """Build ``create``: step ``make`` with the fields and values of ``meta`` in turn, or step ``finish``."""
     slices = (keys.slice(name) for name in ("today", "history", "history_1"))
-    all_keys = (keys.meta, keys.replies, keys.forgotten, *slices)
+    all_keys = (keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *slices)
     return Call(scripts.load("create"), all_keys, (step, config.uid, config.bytes, *fields))
 
 
@@ -212,7 +215,7 @@ def merge(  # noqa: PLR0913, PLR0917 - likewise
 ) -> Call:
     """Build ``merge``: step ``forget``, ``piece`` or ``count``; ``number`` counts live slices, the oldest being 1."""
     script = scripts.load("merge", config.layout, config.k)
-    all_keys = (keys.meta, keys.forgotten, *keys.merging, *_live(keys, state.view))
+    all_keys = (keys.meta, keys.forgotten, *keys.merging, *live(keys, state.view))
     return Call(script, all_keys, (config.uid, step, number, at, data, state.epoch))
 
 
@@ -281,9 +284,9 @@ def refill(  # noqa: PLR0913 - the header of the script has as many
     return Call(scripts.load("refill"), all_keys, (step, uid, token, offset, *data))
 
 
-def lease(step: str, uid: str, keys: ShardKeys, token: str, time: int = 0) -> Call:
-    """Build ``lease``: step ``take`` for ``time`` ms, or ``release``."""
-    return Call(scripts.load("lease"), (keys.meta,), (step, uid, token, time))
+def tend(step: str, uid: str, keys: ShardKeys, token: str, time: int = 0) -> Call:
+    """Build ``tend``: step ``take`` for ``time`` ms, or ``release``."""
+    return Call(scripts.load("tend"), (keys.meta,), (step, uid, token, time))
 
 
 def lease_of(config: Config) -> float:
@@ -302,5 +305,6 @@ def probe(keys: ShardKeys) -> Call:
     return Call(scripts.load("probe"), keys.merging[:1], ("list",))
 
 
-def _live(keys: ShardKeys, view: View) -> tuple[str, ...]:
+def live(keys: ShardKeys, view: View) -> tuple[str, ...]:
+    """Return the keys of the live slices, from oldest to newest."""
     return tuple(keys.slice(each.name) for each in view.slices)

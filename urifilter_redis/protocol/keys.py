@@ -100,6 +100,26 @@ class ShardKeys:
         return self.base + "forgotten"
 
     @property
+    def leases(self) -> str:
+        """The key of a hash: digest -> what is in somebody's hands."""
+        return self.base + "leases"
+
+    @property
+    def hands(self) -> str:
+        """The key of a sorted set, all scores 0: holder and digest of what is in somebody's hands."""
+        return self.base + "hands"
+
+    @property
+    def holders(self) -> str:
+        """The key of a sorted set: holder -> until when it lives, server ms."""
+        return self.base + "holders"
+
+    @property
+    def of_claims(self) -> tuple[str, str, str]:
+        """The keys ``leases``, ``hands`` and ``holders``."""
+        return self.leases, self.hands, self.holders
+
+    @property
     def next(self) -> str:
         """The key of the bitmap that will be the next today; nothing reads it before that."""
         return self.slice("today_next")

@@ -22,9 +22,14 @@ class View:
     Example:
         >>> [each.name for each in news.view(0).slices]
         ['today']
+
+    Attributes:
+        slices: the live slices.
+        claims: the longest lease that was used in the shard, ms; 0: nobody has claimed there.
     """
 
     slices: tuple[Slice, ...]
+    claims: int = 0
 
     @classmethod
     def from_meta(cls, meta: dict[str, str], name: str) -> View:
@@ -35,7 +40,8 @@ class View:
         """
         try:
             entries = [entry.split(":") for entry in meta["slices"].split()]
-            return cls(tuple(Slice(slice_, int(units), int(size)) for slice_, units, size in entries))
+            slices = tuple(Slice(slice_, int(units), int(size)) for slice_, units, size in entries)
+            return cls(slices, int(meta.get("claims", 0)))
         except (KeyError, ValueError) as error:
             raise SliceLost(f"{name}: meta is damaged: restore or drop the filter ({error!r})") from error
 
@@ -81,7 +87,8 @@ class ShardState:
         timeline: the token of the last restore.
         checkpoint: the number of the last checkpoint that was begun; 0: there was none.
         checkpointed: the time at which the last finished checkpoint was begun; 0: there was none.
-        view: the live slices.
+        claimed: how many entries claims, reclaims and releases have changed; 0: nobody has claimed.
+        view: the live slices, and the longest lease.
     """
 
     uid: str
@@ -100,6 +107,7 @@ class ShardState:
     timeline: str
     checkpoint: int
     checkpointed: int
+    claimed: int
     view: View
 
     @classmethod
@@ -128,6 +136,7 @@ class ShardState:
                 timeline=meta.get("timeline", ""),
                 checkpoint=int(meta.get("checkpoint", 0)),
                 checkpointed=int(meta.get("checkpointed", 0)),
+                claimed=int(meta.get("claimed", 0)),
                 view=View.from_meta(meta, name),
             )
         except (KeyError, ValueError, TypeError) as error:

@@ -172,7 +172,7 @@ _WORD = re.compile(r"[A-Z]+(?= |$)")
 # Redis 6.2 wraps the error of a command inside a script: "ERR Error running script … -OOM command not …".
 _WRAPPED = re.compile(r"Error running script .*@user_script: ?\d+: -?(?P<inner>[A-Z]+ .*)", re.DOTALL)
 _LATE = re.compile(r"LATECALL (\d+)")
-_STALE = re.compile(r"STALE epoch (?P<epoch>\d+), opened (?P<opened>\d+), live slices (?P<slices>.*)", re.DOTALL)
+_STALE = re.compile(r"STALE epoch (?P<epoch>\d+), opened (?P<opened>\d+), claims (?P<claims>\d+), live slices (?P<slices>.*)", re.DOTALL)
 
 
 def judge(outcome: Any) -> Verdict:
@@ -225,7 +225,7 @@ def late_at(outcome: Any) -> int:
 
 
 def fields_of_stale(outcome: Any) -> dict[str, str]:
-    """Return the fields of ``meta`` that the text of a STALE has: ``epoch``, ``opened`` and ``slices``.
+    """Return the fields of ``meta`` that the text of a STALE has: ``epoch``, ``opened``, ``claims`` and ``slices``.
 
     Raises:
         ValueError: the outcome is no STALE.

@@ -1,10 +1,13 @@
 """The Lua scripts: this module reads their sources, adds their includes, and specialises them for a layout.
 
-The sources in ``lua/`` have three directives, each on a line of its own, and a few placeholders:
+The sources in ``lua/`` have four directives, each on a line of its own, and a few placeholders:
 
 - ``-- @include "_name.lua"`` is replaced by that file. An included file includes no other, and each is included once.
 - ``-- @unroll`` … ``-- @end`` repeats the lines between them for i = 1 … k.
 - ``$layout``, ``$k``, ``$words`` (w1, w2 … wk) and ``$I4s`` (I4, k times) are replaced everywhere.
+- ``-- @if claims`` … ``-- @end if`` and ``-- @if no claims`` … ``-- @end if``: the lines between them are left out of the
+  script for shards without claims, or with claims.
+- ``$claims`` is 1 in the script for shards with claims, else 0.
 - ``$i`` and ``$d`` are replaced within an unrolled part. ``$d`` is the number of the digest's word that gives the bit
   positions; a word gives six groups of five bits.
 """
@@ -23,7 +26,7 @@ from urifilter_redis.bloom.sizing import LAYOUTS
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["COMMANDS", "Script", "load", "variants"]
+__all__ = ["COMMANDS", "TWOFOLD", "Script", "load", "variants"]
 
 #: Every command, and the layouts for which its script is made; no layouts: the script is the same for all.
 COMMANDS: Mapping[str, tuple[str, ...]] = {
@@ -32,6 +35,11 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "contains": LAYOUTS,
     "forget": LAYOUTS,
     "remove": ("counting",),
+    "claim": LAYOUTS,
+    "commit": LAYOUTS,
+    "release": (),
+    "reclaim": (),
+    "beat": (),
     "turn": (),
     "build": (),
     "store": (),
@@ -42,13 +50,18 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "checkpoint": (),
     "restore": (),
     "refill": (),
-    "lease": (),
+    "tend": (),
     "upgrade": (),
     "probe": (),
 }
 
+#: The commands that have a script of their own for shards with claims: one that looks at leases first. So a filter
+#: without claims pays nothing for them.
+TWOFOLD = ("insert", "contains", "forget", "remove")
+
 _GROUPS_A_WORD = 6
 _INCLUDE = re.compile(r'^-- @include "(?P<name>[^"]*)"$', re.MULTILINE)
+_IF = re.compile(r"^-- @if (?P<no>no )?claims\n(?P<lines>.*?)^-- @end if\n", re.MULTILINE | re.DOTALL)
 _UNROLL = re.compile(r"^ *-- @unroll\n(?P<lines>.*?)^ *-- @end\n", re.MULTILINE | re.DOTALL)
 
 
@@ -57,7 +70,8 @@ class Script:
     """One Lua script as it is sent to the server.
 
     Attributes:
-        name: the command, and after a colon the layout that the script is made for: ``insert:blocked-12``.
+        name: the command, and after a colon the layout that the script is made for: ``insert:blocked-12``; then
+            ``:claims``, if it is the script of two that is for shards with claims.
         source: the composed source.
         sha1: the SHA-1 of the source, 40 hex digits, for EVALSHA.
     """
@@ -72,13 +86,14 @@ class Script:
 
 
 @cache
-def load(command: str, layout: str = "", k: int = 0) -> Script:
+def load(command: str, layout: str = "", k: int = 0, *, claims: bool = False) -> Script:
     """Compose the script of a command.
 
     Args:
         command: one of ``COMMANDS``.
         layout: the layout, for the commands that are made for one.
         k: the number of offsets of an item, for blocked only (the other scripts read it from ``meta``).
+        claims: of the commands in ``TWOFOLD`` the script for shards with claims.
 
     Raises:
         ValueError: there is no such command, or none for this layout, or an include is missing, repeated or nested.
@@ -89,16 +104,17 @@ def load(command: str, layout: str = "", k: int = 0) -> Script:
     """
     if command not in COMMANDS:
         raise ValueError(f"no script is called {command!r}; there are {', '.join(COMMANDS)}")
+    claims = claims and command in TWOFOLD
     if not COMMANDS[command]:
-        return _script(command, _include(_read(f"{command}.lua"), _read))
+        return _script(command, _composed(command, {}, claims=True))
     if layout not in COMMANDS[command]:
         raise ValueError(f"{command} is for layout {' or '.join(COMMANDS[command])} and not {layout!r}")
     if layout != "blocked":
         k = 0
     variant = f"{layout}-{k}" if k else layout
-    words = {"layout": layout, "k": str(k or "")}
-    source = _include(_substitute(_read(f"{command}.lua"), words), _read)
-    return _script(f"{command}:{variant}", _specialise(source, words, k))
+    words = {"layout": layout, "k": str(k or ""), "claims": str(int(claims))}
+    source = _composed(command, words, claims=claims or command not in TWOFOLD)
+    return _script(f"{command}:{variant}" + ":claims" * claims, _specialise(source, words, k))
 
 
 def variants(blocked_k: tuple[int, ...]) -> list[Script]:
@@ -106,12 +122,23 @@ def variants(blocked_k: tuple[int, ...]) -> list[Script]:
     scripts: list[Script] = []
     for command, layouts in COMMANDS.items():
         made_for = [(layout, k) for layout in layouts for k in (blocked_k if layout == "blocked" else (0,))]
-        scripts += [load(command, *each) for each in made_for or [("", 0)]]
+        for twin in (False, True) if command in TWOFOLD else (False,):
+            scripts += [load(command, *each, claims=twin) for each in made_for or [("", 0)]]
     return scripts
 
 
 def _script(name: str, source: str) -> Script:
     return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+
+
+def _composed(command: str, words: dict[str, str], *, claims: bool) -> str:
+    """Return the source of a command with its includes, and without the lines for the other kind of shard."""
+    source = _include(_choose(_substitute(_read(f"{command}.lua"), words), claims=claims), _read)
+    return _choose(source, claims=claims)
+
+
+def _choose(source: str, *, claims: bool) -> str:
+    return _IF.sub(lambda match: match["lines"] if claims == (match["no"] is None) else "", source)
 
 
 def _read(name: str) -> str:

@@ -1,4 +1,4 @@
--- lease: let one process at a time rotate a filter: a worker, or a client that inserts. Two at a time do no harm, but
+-- tend: let one process at a time rotate a filter: a worker, or a client that inserts. Two at a time do no harm, but
 -- do the work twice.
 --
 -- KEYS[1] meta
@@ -38,6 +38,6 @@ elseif step == 'take' then
 elseif step == 'release' then
   redis.call('HDEL', meta_key, 'worker', 'leased')
 else
-  return redis.error_reply('BADARG lease takes the steps take and release')
+  return redis.error_reply('BADARG tend takes the steps take and release')
 end
 return 1

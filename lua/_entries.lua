@@ -1,0 +1,27 @@
+-- The entries of the items in leases: those that somebody has in hand, and those that have lapsed because their holder
+-- is dead. They are looked at before the slices.
+-- Needs: call, packed, count, LEASES, HOLDERS.
+-- Gives: any_leases, entries (digest -> entry), is_in_hand, clock (ms) and living (holder -> whether it lives).
+
+local entries, living, clock = {}, {}, nil
+local any_leases = call('EXISTS', LEASES) == 1
+if any_leases then
+  local time = call('TIME')
+  clock = time[1] * 1000 + math.floor(time[2] / 1000)
+  local digests = {}
+  for i = 1, count do
+    digests[i] = string.sub(packed, i * 16 - 15, i * 16)
+  end
+  for i, entry in ipairs(call('HMGET', LEASES, unpack(digests))) do
+    entries[digests[i]] = entry
+  end
+end
+
+local function is_in_hand(entry)
+  local holder = string.sub(entry, 1, 8)
+  if living[holder] == nil then
+    local till = call('ZSCORE', HOLDERS, holder)
+    living[holder] = till and tonumber(till) > clock or false
+  end
+  return living[holder]
+end

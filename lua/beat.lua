@@ -1,0 +1,35 @@
+-- beat: a sign of life of a holder: what it has in hand stays in its hands for a lease more.
+--
+-- KEYS[1] meta
+-- KEYS[2] hands
+-- KEYS[3] holders
+--
+-- ARGV[1] uid: the filter's uid
+-- ARGV[2] holder: 16 hex digits that do not begin with 00
+-- ARGV[3] lease: the ms for which the holder lives without another call; at most 3600000
+--
+-- Reply: how many items the holder has in hand in this shard. With none it is no holder any more.
+-- Errors: NOFILTER, MISMATCH, FORMAT, RESTORING, BADARG
+
+-- @include "_keys.lua"
+-- @include "_identity.lua"
+
+local uid, HANDS, HOLDERS, HOLDER = ARGV[1], KEYS[2], KEYS[3], 2
+local refusal = check_keys({ 'hands', 'holders' }, '^$')
+if refusal then return refusal end
+local call = redis.call
+
+-- @include "_holder.lua"
+-- @include "_beat.lua"
+-- @include "_far.lua"
+-- @include "_when_full.lua"
+
+if not own then return redis.error_reply('BADARG beat takes a holder and its lease') end
+
+-- @include "_state.lua"
+
+local count, now = call('ZLEXCOUNT', HANDS, '[' .. own, last_of(own)), time_ms()
+write_when_full(KEYS[1])
+mend_far(now, longest)
+beat(now, count > 0)
+return count

@@ -1,0 +1,125 @@
+-- claim: take items in hand that nobody has seen and nobody has in hand. A claim is a "new" that is final only once it is
+-- committed. The holder lives for a lease from its last call in the shard; what a dead holder has in hand is anybody's.
+--
+-- KEYS[1] meta
+-- KEYS[2] replies
+-- KEYS[3] forgotten
+-- KEYS[4] leases
+-- KEYS[5] hands
+-- KEYS[6] holders
+-- KEYS[7…] slices: the live slices, from oldest to newest
+--
+-- ARGV[1] uid: the filter's uid
+-- ARGV[2] call id: client/slot/sequence/deadline (deadline: server time in ms), or - for none
+-- ARGV[3] max_age: 0
+-- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
+-- ARGV[5] holder: 16 hex digits that do not begin with 00
+-- ARGV[6] lease: the ms for which the holder lives without another call; at most 3600000
+-- ARGV[7…] items: at most 500 digests, all of this shard (for a quick call 250); then one text an item: what is kept of it
+--   for another crawler (item and payload)
+--
+-- Reply: an array of one integer an item: 0 = claimed; n = seen, in the n-th newest slice (as insert answers); -1 = in
+-- somebody's hands, perhaps this holder's own.
+-- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, FULL, RESTORING, OLDCALL, LATECALL, BADARG
+
+local call, unpack_digest = redis.call, struct.unpack
+local KEYS, ARGV = KEYS, ARGV -- a local is faster than a global
+local uid, base, CLAIMS, FIRST_SLICE, FINAL = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 2, 7, false
+local NAMES = { 'meta', 'replies', 'forgotten', 'leases', 'hands', 'holders' }
+local LEASES, HANDS, HOLDERS = KEYS[4], KEYS[5], KEYS[6]
+local FIRST_ITEM, LAST_ITEM, HOLDER = 7, ARGV[4] == 'bin' and 7 or math.floor(6 + (#ARGV - 6) / 2), 5
+local IN_ENTRY = 1024 -- most bytes of what is kept that stand in the entry; every look at an entry reads them
+
+-- @include "_items.lua"
+-- @include "_holder.lua"
+-- @include "_beat.lua"
+
+if not own or #ARGV ~= LAST_ITEM + count then
+  return redis.error_reply('BADARG claim takes a holder, and a text for each item')
+end
+local SCOPE = table.concat({ ARGV[3], ARGV[5], ARGV[6] }, ' ')
+
+-- Of a repeated claim those items are claimed that are still in the holder's own hands.
+local function repeated(answers)
+  for i, answer in ipairs(answers) do
+    local entry = answer == 0 and call('HGET', LEASES, string.sub(packed, i * 16 - 15, i * 16))
+    if answer == 0 and (not entry or string.sub(entry, 1, 8) ~= own) then answers[i] = -1 end
+  end
+  beat(time_ms())
+  return answers
+end
+
+-- @include "_identity.lua"
+-- @include "_meta.lua"
+-- @include "_max_age.lua"
+-- @include "_call.lua"
+-- @include "_slices.lua"
+-- @include "_belongs.lua"
+-- @include "_$layout.lua"
+-- @include "_has_$layout.lua"
+-- @include "_entries.lua"
+
+if format == '1' then
+  return redis.error_reply('FORMAT the filter is of format 1, which has no claims: upgrade it first (urifilter upgrade)')
+end
+local any_forgotten, ages, age_in, oldest_age = changed and call('EXISTS', KEYS[3]) == 1, {}
+
+-- @include "_age.lua"
+-- @include "_room.lua"
+
+living[own] = true -- this call is a beat
+local taken, old, long, fields, members = 0, {}, {}, {}, {}
+for i = 1, count do
+  local digest = string.sub(packed, i * 16 - 15, i * 16)
+  local entry, age = entries[digest], 0
+  if entry then
+    if is_in_hand(entry) or changed_nothing then age = -1 end
+  elseif not any_forgotten or not call('ZSCORE', KEYS[3], digest) then
+    age = age_in(unpack_digest('<I4I4I4I4', digest))
+  end
+  -- The items of a call that claimed nothing were seen, or in hand. Those that have expired since count as seen.
+  if changed_nothing and age == 0 then age = oldest_age end
+  if age == 0 then
+    local failures, lapses, kept = 0, 0, ARGV[LAST_ITEM + i]
+    if entry then
+      failures, lapses = struct.unpack('<I2I2', entry, 9)
+      if string.byte(entry) ~= 0 and lapses < 65535 then lapses = lapses + 1 end -- of a nobody nothing has died
+      old[#old + 1] = string.sub(entry, 1, 8) .. digest
+    end
+    local made = own .. struct.pack('<I2I2', failures, lapses)
+    if #kept > IN_ENTRY then
+      fields[#fields + 1], fields[#fields + 2] = digest .. '+', kept
+    else
+      made = made .. kept
+      if entry and #entry == 12 then long[#long + 1] = digest .. '+' end
+    end
+    fields[#fields + 1], fields[#fields + 2] = digest, made
+    members[#members + 1], members[#members + 2] = 0, own .. digest
+    entries[digest], taken = own, taken + 1
+  end
+  ages[i] = age
+end
+
+if taken > 0 then
+  -- A user may lack the right to a command: so all are tried before the first write. ZADD comes first, because a server at
+  -- maxmemory refuses it.
+  call('ZADD', HANDS, 'XX', 0, '')
+  call('ZREM', HANDS, '')
+  call('HDEL', LEASES, '')
+  local state = call('HMGET', KEYS[1], 'claims', 'claimed')
+  call('HSET', KEYS[1], 'format', 3, 'claims', string.format('%.0f', math.max(tonumber(state[1] or 0), lease)),
+    'claimed', string.format('%.0f', (state[2] or 0) + taken))
+
+-- @include "_old_records.lua"
+
+  if #old > 0 then call('ZREM', HANDS, unpack(old)) end
+  if #long > 0 then call('HDEL', LEASES, unpack(long)) end
+  call('HSET', LEASES, unpack(fields))
+  call('ZADD', HANDS, unpack(members))
+end
+local answers = taken > 0 and ages or nil
+
+-- @include "_record.lua"
+
+beat(time_ms(), taken > 0)
+return ages

@@ -1,0 +1,112 @@
+-- commit: make items final that are in hand: they are inserted, whoever has them. An item in nobody's hands is inserted if it
+-- has not been seen, as insert does.
+--
+-- KEYS[1] meta
+-- KEYS[2] replies
+-- KEYS[3] forgotten
+-- KEYS[4] leases
+-- KEYS[5] hands
+-- KEYS[6] holders
+-- KEYS[7…] slices: the live slices, from oldest to newest
+--
+-- ARGV[1] uid: the filter's uid
+-- ARGV[2] call id: client/slot/sequence/deadline (deadline: server time in ms), or - for none
+-- ARGV[3] max_age: 0
+-- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
+-- ARGV[5] holder: 16 hex digits that do not begin with 00, or - for none
+-- ARGV[6] lease: the ms for which the holder lives without another call; at most 3600000
+-- ARGV[7…] items: at most 500 digests, all of this shard (for a quick call 250)
+--
+-- Reply: an array of one integer an item: 0 = this call made it final; n = seen, in the n-th newest slice.
+-- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, FULL, RESTORING, OLDCALL, LATECALL, BADARG
+
+local call, unpack_digest = redis.call, struct.unpack
+local KEYS, ARGV = KEYS, ARGV -- a local is faster than a global
+local uid, base, CLAIMS, FIRST_SLICE, FINAL = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 2, 7, true
+local NAMES = { 'meta', 'replies', 'forgotten', 'leases', 'hands', 'holders' }
+local LEASES, HANDS, HOLDERS = KEYS[4], KEYS[5], KEYS[6]
+local FIRST_ITEM, LAST_ITEM, HOLDER, repeated = 7, #ARGV, 5
+
+-- @include "_items.lua"
+-- @include "_holder.lua"
+-- @include "_beat.lua"
+
+local SCOPE = table.concat({ ARGV[3], ARGV[5], ARGV[6] }, ' ')
+
+-- @include "_identity.lua"
+-- @include "_meta.lua"
+-- @include "_max_age.lua"
+-- @include "_call.lua"
+-- @include "_slices.lua"
+-- @include "_belongs.lua"
+-- @include "_$layout.lua"
+-- @include "_has_$layout.lua"
+-- @include "_entries.lua"
+-- @include "_take_out.lua"
+-- @include "_when_full.lua"
+
+local any_forgotten, ages, age_in, oldest_age = changed and call('EXISTS', KEYS[3]) == 1, {}
+
+-- @include "_age.lua"
+
+-- All items of a call that changed nothing were seen. Items that have expired since count as seen.
+if changed_nothing then
+  for i = 1, count do
+    local age = age_in(unpack_digest('<I4I4I4I4', packed, i * 16 - 15))
+    ages[i] = age > 0 and age or oldest_age
+  end
+  return ages
+end
+
+-- @include "_room.lua"
+
+write_when_full(KEYS[1])
+
+-- @include "_old_records.lua"
+
+local tried, added = false, 0
+local last_seen = string.find(habits, '/last-seen', 1, true)
+local first_written = string.find(habits, '/all/', 1, true) and FIRST_SLICE or #KEYS
+for i = 1, count do
+  local digest = string.sub(packed, i * 16 - 15, i * 16)
+  local d0, d1, d2, d3 = unpack_digest('<I4I4I4I4', digest)
+  local entry = entries[digest]
+  local forgotten = any_forgotten and call('ZSCORE', KEYS[3], digest)
+  local wrote, age = false, 0
+  if not entry and not forgotten then age = age_in(d0, d1, d2, d3) end
+  for n = first_written, (age == 0 or last_seen) and #KEYS or 0 do
+    local key, size, d1, d2, d3 = KEYS[n], units[n], d1, d2, d3
+
+-- @include "_test_$layout.lua"
+
+    -- An item in hand is not counted yet, unless it was forgotten: it was inserted before, and its counters stay.
+    if '$layout' == 'counting' and entry and not forgotten then wrote = true end
+    -- A user may lack the right to a command: so all are tried before the first bit.
+    if (wrote or entry or forgotten) and not tried then
+      tried = true
+      call('ZREM', KEYS[3], '')
+      try_taking()
+
+-- @include "_try_$layout.lua"
+
+      call('HSET', KEYS[1], 'inserted', inserted + 1)
+    end
+    if wrote then
+
+-- @include "_write_$layout.lua"
+
+    end
+  end
+  if forgotten then call('ZREM', KEYS[3], digest) end
+  if entry then take_out(digest, entry) end
+  if age == 0 or wrote then added = added + 1 end
+  ages[i] = age
+end
+
+if added > 1 then call('HSET', KEYS[1], 'inserted', inserted + added) end
+local answers = added > 0 and ages or nil
+
+-- @include "_record.lua"
+
+if own then beat(time_ms()) end
+return ages

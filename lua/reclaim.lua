@@ -1,0 +1,119 @@
+-- reclaim: take in hand what dead holders had, and what was given back and is due again. The slices are not asked: an item
+-- that was claimed and not committed is to be fetched, even if it is in them by chance.
+--
+-- KEYS[1] meta
+-- KEYS[2] replies
+-- KEYS[3] leases
+-- KEYS[4] hands
+-- KEYS[5] holders
+--
+-- ARGV[1] uid: the filter's uid
+-- ARGV[2] call id: client/slot/sequence/deadline (deadline: server time in ms), or - for none
+-- ARGV[3] holder: 16 hex digits that do not begin with 00
+-- ARGV[4] lease: the ms for which the holder lives without another call; at most 3600000
+-- ARGV[5] limit: the most items, 1 to 100
+--
+-- Reply: an array of four values an item: digest (16 bytes), failures, lapses, and what is kept of it (item and payload).
+--   At most 256 KiB of what is kept, or one item.
+-- Errors: NOFILTER, MISMATCH, FORMAT, RESTORING, OLDCALL, LATECALL, BADARG
+
+-- @include "_keys.lua"
+-- @include "_identity.lua"
+
+local call = redis.call
+local uid, HOLDER, limit = ARGV[1], 3, tonumber(ARGV[5])
+local LEASES, HANDS, HOLDERS = KEYS[3], KEYS[4], KEYS[5]
+local MOST_BYTES, SHORT = 256 * 1024, 12
+local refusal = check_keys({ 'replies', 'leases', 'hands', 'holders' }, '^$')
+if refusal then return refusal end
+
+-- @include "_holder.lua"
+-- @include "_beat.lua"
+-- @include "_far.lua"
+
+if not own or not limit or limit < 1 or limit > 100 or limit % 1 ~= 0 then
+  return redis.error_reply('BADARG reclaim takes a holder, a lease and a limit of 1 to 100')
+end
+
+-- @include "_state.lua"
+
+local reply, bytes = {}, 0
+-- Adds an entry to the reply; returns false if that would make it too long.
+local function add(digest, entry, failures, lapses)
+  local kept = #entry > SHORT and string.sub(entry, SHORT + 1) or call('HGET', LEASES, digest .. '+') or ''
+  if #reply > 0 and bytes + #kept > MOST_BYTES then return false end
+  bytes = bytes + #kept
+  reply[#reply + 1], reply[#reply + 2], reply[#reply + 3], reply[#reply + 4] = digest, failures, lapses, kept
+  return true
+end
+
+-- Of a repeated reclaim those items come again that are still in the holder's own hands.
+local function repeated(digests)
+  for first = 1, #digests, 16 do
+    local digest = string.sub(digests, first, first + 15)
+    local entry = call('HGET', LEASES, digest)
+    if entry and string.sub(entry, 1, 8) == own then add(digest, entry, struct.unpack('<I2I2', entry, 9)) end
+  end
+  beat(time_ms())
+  return reply
+end
+
+local packed, count, fixed, SCOPE = '', 0, true, table.concat({ ARGV[3], ARGV[4], ARGV[5] }, ' ')
+
+-- @include "_call.lua"
+
+local clock, old, fields, members = time_ms(), {}, {}, {}
+-- Takes over what one dead holder has; returns whether that was all.
+local function take_over(holder)
+  local some = call('ZRANGEBYLEX', HANDS, '[' .. holder, last_of(holder), 'LIMIT', 0, limit - #fields / 2)
+  for _, member in ipairs(some) do
+    local digest = string.sub(member, 9)
+    local entry = call('HGET', LEASES, digest)
+    if entry and string.sub(entry, 1, 8) == holder then
+      local failures, lapses, after = struct.unpack('<I2I2', entry, 9)
+      if string.byte(entry) ~= 0 and lapses < 65535 then lapses = lapses + 1 end -- of a nobody nothing has died
+      if not add(digest, entry, failures, lapses) then return false end
+      fields[#fields + 1] = digest
+      fields[#fields + 1] = own .. struct.pack('<I2I2', failures, lapses) .. string.sub(entry, after)
+      members[#members + 1], members[#members + 2] = 0, own .. digest
+    end
+    old[#old + 1] = member
+  end
+  return #fields / 2 < limit
+end
+
+local gone = {}
+for _, holder in ipairs(call('ZRANGEBYSCORE', HOLDERS, '-inf', clock, 'LIMIT', 0, 100)) do
+  if holder ~= own then
+    if not take_over(holder) then break end
+    gone[#gone + 1] = holder
+  end
+end
+
+-- A user may lack the right to a command: so all are tried before the first write. ZADD comes first, because a server at
+-- maxmemory refuses it.
+call('ZADD', HANDS, 'XX', 0, '')
+call('ZREM', HANDS, '')
+if #fields > 0 then
+  call('HSET', KEYS[1], 'claimed', string.format('%.0f', (call('HGET', KEYS[1], 'claimed') or 0) + #fields / 2))
+end
+
+-- @include "_old_records.lua"
+
+if #old > 0 then call('ZREM', HANDS, unpack(old)) end
+if #fields > 0 then
+  call('HSET', LEASES, unpack(fields))
+  call('ZADD', HANDS, unpack(members))
+end
+if #gone > 0 then call('ZREM', HOLDERS, unpack(gone)) end
+mend_far(clock, longest)
+local digests = {}
+for i = 1, #reply, 4 do
+  digests[#digests + 1] = reply[i]
+end
+local answers = table.concat(digests)
+
+-- @include "_record.lua"
+
+beat(clock, #fields > 0)
+return reply

@@ -1,0 +1,85 @@
+-- release: give back what is in hand, to be offered again after a delay. Until then a nobody has it, and nobodies do not die.
+--
+-- KEYS[1] meta
+-- KEYS[2] replies
+-- KEYS[3] leases
+-- KEYS[4] hands
+-- KEYS[5] holders
+--
+-- ARGV[1] uid: the filter's uid
+-- ARGV[2] call id: client/slot/sequence/deadline (deadline: server time in ms), or - for none
+-- ARGV[3] max_age: 0
+-- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
+-- ARGV[5] holder: 16 hex digits that do not begin with 00: only what this holder has; or - for none: whoever has it
+-- ARGV[6] lease: the ms for which the holder lives without another call; at most 3600000
+-- ARGV[7] nobody: 16 hex digits that begin with 00, drawn for this call
+-- ARGV[8] delay: the ms before the items are offered again; at most 600000
+-- ARGV[9] failed: 1 to count a failure of each item, else 0
+-- ARGV[10…] items: at most 500 digests, all of this shard (for a quick call 250)
+--
+-- Reply: an array of one integer an item: 1 = it was in the holder's hands and is given back, 0 = it was not.
+-- Errors: NOFILTER, MISMATCH, FORMAT, RESTORING, OLDCALL, LATECALL, BADARG
+
+local call = redis.call
+local uid, base, FIRST_ITEM, LAST_ITEM, HOLDER = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 10, #ARGV, 5
+local NAMES = { 'meta', 'replies', 'leases', 'hands', 'holders' }
+local LEASES, HANDS, HOLDERS, MOST_DELAY = KEYS[3], KEYS[4], KEYS[5], 10 * 60 * 1000
+local repeated, refusal
+
+-- @include "_items.lua"
+-- @include "_holder.lua"
+-- @include "_beat.lua"
+
+local nobody, delay, failed = ARGV[7], tonumber(ARGV[8]), ARGV[9]
+if not string.find(nobody, '^00' .. string.rep('%x', 14) .. '$') then
+  return redis.error_reply('BADARG a nobody is 16 hex digits that begin with 00')
+elseif not delay or delay < 0 or delay > MOST_DELAY or delay % 1 ~= 0 then
+  return redis.error_reply('BADARG a delay is 0 to ' .. MOST_DELAY .. ' ms')
+elseif max_age ~= 0 or (failed ~= '0' and failed ~= '1') then
+  return redis.error_reply('BADARG max_age is 0, and failed is 0 or 1')
+end
+local SCOPE, fixed = table.concat({ ARGV[5], ARGV[6], ARGV[8], failed }, ' '), true
+
+-- @include "_identity.lua"
+-- @include "_state.lua"
+-- @include "_call.lua"
+-- @include "_entries.lua"
+-- @include "_when_full.lua"
+
+nobody = from_hex(nobody)
+local given, old, fields, members = {}, {}, {}, {}
+for i = 1, count do
+  local digest = string.sub(packed, i * 16 - 15, i * 16)
+  local entry = not changed_nothing and entries[digest]
+  given[i] = 0
+  if entry and (not own or string.sub(entry, 1, 8) == own) then
+    local failures, lapses, after = struct.unpack('<I2I2', entry, 9)
+    if failed == '1' and failures < 65535 then failures = failures + 1 end
+    old[#old + 1] = string.sub(entry, 1, 8) .. digest
+    fields[#fields + 1] = digest
+    fields[#fields + 1] = nobody .. struct.pack('<I2I2', failures, lapses) .. string.sub(entry, after)
+    members[#members + 1], members[#members + 2] = 0, nobody .. digest
+    entries[digest], given[i] = nil, 1
+  end
+end
+
+write_when_full(KEYS[1])
+if #old > 0 then
+  call('ZADD', HANDS, 'XX', 0, '') -- a user may lack the right to a command: so all are tried before the first write
+  call('HSET', KEYS[1], 'claimed', string.format('%.0f', (call('HGET', KEYS[1], 'claimed') or 0) + #old))
+end
+
+-- @include "_old_records.lua"
+
+if #old > 0 then
+  call('ZREM', HANDS, unpack(old))
+  call('HSET', LEASES, unpack(fields))
+  call('ZADD', HANDS, unpack(members))
+  call('ZADD', HOLDERS, string.format('%.0f', clock + delay), nobody)
+end
+local answers = #old > 0 and given or nil
+
+-- @include "_record.lua"
+
+if own then beat(time_ms()) end
+return given

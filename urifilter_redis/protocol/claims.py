@@ -1,0 +1,189 @@
+"""Calls of the scripts about claims, and the entries that they answer."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from urifilter_redis.protocol import scripts
+from urifilter_redis.protocol.calls import Call, live
+from urifilter_redis.protocol.outcomes import nonsense
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from urifilter_redis.protocol.config import Config
+    from urifilter_redis.protocol.keys import ShardKeys
+    from urifilter_redis.protocol.meta import View
+
+__all__ = [
+    "BYTES_A_CALL",
+    "CLAIMS_A_CALL",
+    "LEAST_LEASE",
+    "MOST_DELAY",
+    "MOST_LEASE",
+    "NOBODY",
+    "RECLAIMED_A_CALL",
+    "Entry",
+    "Holding",
+    "beat",
+    "claim",
+    "commit",
+    "default_lease",
+    "entries_of",
+    "new_holder",
+    "new_nobody",
+    "reclaim",
+    "release",
+]
+
+#: Most items of one call of ``claim``, ``commit`` or ``release`` (250 take some ms).
+CLAIMS_A_CALL = 250
+
+#: Most bytes of what is kept in one call of ``claim``; ``reclaim`` answers as many.
+BYTES_A_CALL = 256 * 1024
+
+#: Most items that one call of ``reclaim`` answers (100 of 64 KiB would take 12.6 ms, but for the bytes).
+RECLAIMED_A_CALL = 100
+
+#: Seconds of the shortest and the longest lease.
+LEAST_LEASE, MOST_LEASE = 5.0, 3600.0
+
+#: Seconds of the longest delay of a release: a nobody, who has the items meanwhile, does not beat.
+MOST_DELAY = 600.0
+
+#: Seconds of the default lease of a filter with few shards, and of one with many. Each shard in which a holder has
+#: something wants a beat, of 10 us, every third of a lease.
+LEASE, LEASE_OF_MANY = 60.0, 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A holder, in the terms of the scripts.
+
+    Attributes:
+        holder: 16 hex digits that do not begin with 00; ``-``: no holder (``commit`` and ``release``).
+        lease: the ms for which the holder lives without another call.
+    """
+
+    holder: str
+    lease: int
+
+
+#: No holder: ``release`` touches whatever anybody has, and nothing beats.
+NOBODY = Holding("-", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of ``leases`` that ``reclaim`` has taken in hand.
+
+    Attributes:
+        digest: of the item, 16 bytes.
+        failures: how many times it was released as failed.
+        lapses: how many holders of it have died.
+        kept: the item and its payload, as ``bloom.payloads`` packs them.
+    """
+
+    digest: bytes
+    failures: int
+    lapses: int
+    kept: bytes
+
+
+def default_lease(shards: int) -> float:
+    """Return the seconds of a lease for a filter with so many shards, where the caller names none."""
+    return LEASE if shards <= 64 else min(float(shards), LEASE_OF_MANY)  # noqa: PLR2004 - design: 60 s up to 64
+
+
+def new_holder() -> str:
+    """Draw a holder: 16 hex digits, whose first byte is not 0."""
+    return f"{1 + secrets.randbelow(255):02x}{secrets.token_hex(7)}"
+
+
+def new_nobody() -> str:
+    """Draw a nobody, which has released items until they are due: 16 hex digits, whose first byte is 0."""
+    return f"00{secrets.token_hex(7)}"
+
+
+def claim(  # noqa: PLR0913, PLR0917 - the header of the script has as many
+    config: Config,
+    keys: ShardKeys,
+    view: View,
+    call_id: str,
+    digests: Sequence[bytes] | bytes,
+    kept: Sequence[bytes],
+    holding: Holding,
+) -> Call:
+    """Build ``claim``.
+
+    Args:
+        config: the filter's configuration.
+        keys: the keys of the shard that all items belong to.
+        view: the shard's live slices.
+        call_id: the call id, or ``NO_CALL_ID``.
+        digests: 16 bytes an item: packed in one bytes object (sent as it is) or as a sequence (sent as hex).
+        kept: what is kept of each item.
+        holding: the holder and its lease.
+    """
+    arguments = (config.uid, call_id, 0, *_encoded(digests, holding.holder, holding.lease), *kept)
+    return Call(scripts.load("claim", config.layout, config.k), _all_keys(keys, view), arguments)
+
+
+def commit(  # noqa: PLR0913, PLR0917 - likewise
+    config: Config, keys: ShardKeys, view: View, call_id: str, digests: Sequence[bytes] | bytes, holding: Holding
+) -> Call:
+    """Build ``commit``; see ``claim``."""
+    arguments = (config.uid, call_id, 0, *_encoded(digests, holding.holder, holding.lease))
+    return Call(scripts.load("commit", config.layout, config.k), _all_keys(keys, view), arguments)
+
+
+def release(  # noqa: PLR0913 - likewise
+    uid: str,
+    keys: ShardKeys,
+    call_id: str,
+    digests: Sequence[bytes] | bytes,
+    holding: Holding,
+    *,
+    nobody: str,
+    delay: int = 0,
+    failed: bool = False,
+) -> Call:
+    """Build ``release``; ``delay`` is in ms, and ``nobody`` is drawn for this call. See ``claim``."""
+    given = (holding.holder, holding.lease, nobody, delay, int(failed))
+    arguments = (uid, call_id, 0, *_encoded(digests, *given))
+    return Call(scripts.load("release"), (keys.meta, keys.replies, *keys.of_claims), arguments)
+
+
+def reclaim(uid: str, keys: ShardKeys, call_id: str, holding: Holding, limit: int) -> Call:
+    """Build ``reclaim`` for at most ``limit`` items, 1 to ``RECLAIMED_A_CALL``."""
+    arguments = (uid, call_id, holding.holder, holding.lease, limit)
+    return Call(scripts.load("reclaim"), (keys.meta, keys.replies, *keys.of_claims), arguments)
+
+
+def beat(uid: str, keys: ShardKeys, holding: Holding) -> Call:
+    """Build ``beat``."""
+    return Call(scripts.load("beat"), (keys.meta, keys.hands, keys.holders), (uid, holding.holder, holding.lease))
+
+
+def entries_of(reply: Any) -> list[Entry]:
+    """Return the entries in a reply of ``reclaim``.
+
+    Raises:
+        ServerUnavailable: the reply is none of ``reclaim``.
+    """
+    if not isinstance(reply, list) or len(reply) % 4:
+        raise nonsense(reply)
+    return [Entry(bytes(a), int(b), int(c), bytes(d)) for a, b, c, d in zip(*[iter(reply)] * 4, strict=True)]
+
+
+def _encoded(digests: Sequence[bytes] | bytes, *given: str | int) -> tuple[str | bytes | int, ...]:
+    """Return the encoding, what stands before the items, and the items."""
+    if isinstance(digests, bytes):
+        return "bin", *given, digests
+    return "hex", *given, *(digest.hex() for digest in digests)
+
+
+def _all_keys(keys: ShardKeys, view: View) -> tuple[str, ...]:
+    return (keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *live(keys, view))
