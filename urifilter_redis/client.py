@@ -622,7 +622,7 @@ class UriFilter(OpenedFilter):
 
         Example:
             >>> with news.claims(lease=60) as mine:
-            ...     mine.claim("https://example.com/a")
+            ...     print(mine.claim("https://example.com/a"))
             True
         """
         self._check_open()
@@ -630,7 +630,7 @@ class UriFilter(OpenedFilter):
         return Claims(self._session, self._run, beat, lease=lease, name=name, holder=holder, beats=beats)
 
     def commit(self, uris: Iterable[Any], *, key: Key = None) -> list[bool]:
-        """Make items final that anybody has in hand; return whether this call did it. See ``Claims.commit``.
+        """Make items final that anybody has in hand; return whether this call did it. See ``commit`` of claims.
 
         Raises:
             BadItem: some items cannot be filtered; the error has their indices; nothing was committed.
@@ -646,7 +646,7 @@ class UriFilter(OpenedFilter):
         return [answer == 0 for answer in self._run(claims.commit(self._session, listed(uris), key=key))]
 
     def release(self, uris: Iterable[Any], *, delay: float = 0, failed: bool = False, key: Key = None) -> list[bool]:
-        """Give back items that anybody has in hand; return whether somebody had each. See ``Claims.release``.
+        """Give back items that anybody has in hand; return whether somebody had each. See ``release`` of claims.
 
         Raises:
             BadItem: some items cannot be filtered; the error has their indices; nothing was released.
@@ -665,7 +665,7 @@ class UriFilter(OpenedFilter):
         """Give a sign of life for a holder that has no object here; return how many items it has in hand.
 
         Args:
-            holder: 16 hex digits, as ``Claims.holder`` has them.
+            holder: 16 hex digits, as the ``holder`` of claims.
             lease: seconds for which its items stay in hand from now, 5 to 3600; None: as ``claims`` has it.
 
         Raises:

@@ -45,12 +45,9 @@ class Claims(ClaimsCommon):
     Example:
         >>> with news.claims(lease=60) as mine:
         ...     for uri in mine.unique(["https://example.com/a", "https://example.com/b"]):
-        ...         print("fetched", uri)
-        ...         mine.commit([uri])
-        fetched https://example.com/a
-        [True]
-        fetched https://example.com/b
-        [True]
+        ...         print("fetched", uri, mine.commit([uri]))
+        fetched https://example.com/a [True]
+        fetched https://example.com/b [True]
     """
 
     def __init__(  # noqa: PLR0913 - what claims() takes, and how flows run

@@ -39,6 +39,10 @@ class Claim:
         lapses: how many holders of it have died. After a claim of one's own: 0, likewise.
 
     Example:
+        >>> mine.claim("https://example.com/a")
+        True
+        >>> mine.release(["https://example.com/a"], failed=True)
+        [True]
         >>> mine.reclaim(1)
         [Claim(item='https://example.com/a', payload='https://example.com/a', failures=1, lapses=0)]
     """
@@ -57,6 +61,12 @@ class Outstanding:
         others: their number, those that were released and are not due yet included.
         due: in how many seconds the next of them may be reclaimed, if its holder is dead; 0 if some may be now; None if
             there are none.
+
+    Example:
+        >>> mine.claim("https://example.com/a")
+        True
+        >>> mine.outstanding()
+        Outstanding(others=0, due=None)
     """
 
     others: int
