@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.session import Restored
     from urifilter_redis.engine.steps import Timeouts
     from urifilter_redis.flows.checkpoint import Written
+    from urifilter_redis.flows.claims_info import ClaimsInfo
     from urifilter_redis.flows.info import FilterInfo, SliceInfo
     from urifilter_redis.flows.rotation import Rotation
     from urifilter_redis.flows.upgrade import Upgraded
@@ -48,6 +49,7 @@ __all__ = [
     "ArchiveMissing",
     "AsyncUriFilter",
     "BadItem",
+    "ClaimsInfo",
     "Config",
     "ConfigMismatch",
     "FilterAPIError",
@@ -80,6 +82,7 @@ __all__ = [
 #: clients take a while.
 _PLACES = {
     "AsyncUriFilter": "aio",
+    "ClaimsInfo": "flows.claims_info",
     "Config": "protocol.config",
     "FilterInfo": "flows.info",
     "FilterSettings": "protocol.config",

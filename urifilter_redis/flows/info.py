@@ -12,6 +12,7 @@ from urifilter_redis.engine.near_cache import NearCacheInfo  # noqa: TC001 - pyd
 from urifilter_redis.engine.queries import ask, server_time
 from urifilter_redis.errors import SliceLost
 from urifilter_redis.flows.bitmaps import fill_of
+from urifilter_redis.flows.claims_info import ClaimsInfo, claims_info
 from urifilter_redis.flows.schedule import next_due
 from urifilter_redis.flows.turn import read_states
 from urifilter_redis.flows.upgrade import format_of
@@ -109,6 +110,7 @@ class FilterInfo(Shape):
         memory: the bytes that the server has allocated for all keys of the filter.
         archived: the part of ``memory`` that is for compressed closed slices (archive ``redis``).
         live_slices: the live slices, from newest to oldest.
+        claims: what is in hand; None: nobody has claimed.
         near_cache: the use of the near cache of the object that was asked; None: it has none.
 
     Example:
@@ -142,6 +144,7 @@ class FilterInfo(Shape):
     memory: int
     archived: int
     live_slices: tuple[SliceInfo, ...]
+    claims: ClaimsInfo | None
     near_cache: NearCacheInfo | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -215,6 +218,7 @@ def info(session: Session) -> Flow[FilterInfo]:
         memory=sum(shard.memory for shard in shards),
         archived=sum(shard.archived for shard in shards),
         live_slices=live,
+        claims=(yield from claims_info(session, states, now)),
         near_cache=None if session.near is None else session.near.info,
     )
 
