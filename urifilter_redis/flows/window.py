@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ask_window"]
 
+#: The commands after which an item that was new is seen for good.
+FINAL = ("insert", "commit")
+
 
 def ask_window(
     session: Session, batch: Batch, window: Sequence[OpenCall], turn: Turn | None = None
@@ -35,12 +38,16 @@ def ask_window(
     requests = list(map(functools.partial(_request, session, batch), window))
     questions = () if near is None else [near.begin(call.digests or split(call.packed)) for call in window]
     callers = None if turn is None else _Callers(session, batch, window, requests, turn)
+    if batch.terms is not None:
+        batch.terms.begin(window)
     try:
         yield from exchange(session, requests, callers)
     finally:
         if near is not None:
             _learn(near, batch, questions, requests)
         missed = _take_over(session, batch, window, requests)
+        if batch.terms is not None:
+            batch.terms.end(batch, window, requests)
     return (yield from _mend(session, missed)) if missed else {}
 
 
@@ -98,12 +105,14 @@ def _request(session: Session, batch: Batch, call: OpenCall) -> Request:
 
 def _call(session: Session, batch: Batch, call: OpenCall, _: Request) -> Call:
     call_id = calls.NO_CALL_ID if call.call_id is None else str(call.call_id)
+    if batch.terms is not None:
+        return batch.terms.call(session, batch, call, call_id)
     return session.asking(batch.command, call.shard).call(call_id, call.packed, batch.max_age)
 
 
 def _learn(near: NearCache, batch: Batch, questions: Sequence[Question], requests: Sequence[Request]) -> None:
     """Let the near cache take in the answers of a window, before they are noted: then all of them are, or none."""
-    least = 0 if batch.writes else 1
+    least = 0 if batch.command in FINAL else 1
     for question, request in zip(questions, requests, strict=True):
         near.end(question, request.reply if request.answered else (), least)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ __all__ = [
     "Entry",
     "Holding",
     "beat",
+    "check_holder",
     "claim",
     "commit",
     "default_lease",
@@ -95,6 +97,17 @@ class Entry:
 def default_lease(shards: int) -> float:
     """Return the seconds of a lease for a filter with so many shards, where the caller names none."""
     return LEASE if shards <= 64 else min(float(shards), LEASE_OF_MANY)  # noqa: PLR2004 - design: 60 s up to 64
+
+
+def check_holder(holder: str) -> str:
+    """Return ``holder`` in lower case if it may be one.
+
+    Raises:
+        ValueError: it is not 16 hex digits, or begins with 00.
+    """
+    if not re.fullmatch(r"(?!00)[0-9a-fA-F]{16}", holder):
+        raise ValueError(f"a holder is 16 hex digits that do not begin with 00, and not {holder!r}")
+    return holder.lower()
 
 
 def new_holder() -> str:

@@ -1,0 +1,338 @@
+"""Claims of the asyncio client."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from urifilter_redis.claiming.common import ClaimsCommon, log
+from urifilter_redis.engine import methods
+from urifilter_redis.engine.given import listed
+from urifilter_redis.errors import ServerUnavailable
+from urifilter_redis.flows import reclaim
+from urifilter_redis.flows.items import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+    from typing import Self
+
+    from urifilter_redis.engine.batch import Batch
+    from urifilter_redis.engine.given import Key
+    from urifilter_redis.engine.hand import Claim, Outstanding
+    from urifilter_redis.engine.methods import Method
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.engine.terms import Terms
+    from urifilter_redis.errors import UriFilterError
+
+__all__ = ["AsyncClaims"]
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class AsyncClaims(ClaimsCommon):
+    """The items that one crawler has in hand; ``AsyncUriFilter.claims`` makes it.
+
+    An item that was claimed is "new" to this object alone, until it is committed or released, or this process dies.
+    Then another crawler gets it from ``reclaim``. A task beats in the background, so that slow work keeps its
+    items. The task survives a server that is away, and ends with its event loop.
+
+    Use it as a context manager: leaving gives back what is left; after an exception only a lease later. Tasks may share
+    it. A forked child is another holder, and has nothing in hand.
+
+    Example:
+        >>> async with news.claims(lease=60) as mine:
+        ...     for uri in await mine.unique(["https://example.com/a", "https://example.com/b"]):
+        ...         print("fetched", uri)
+        ...         await mine.commit([uri])
+        fetched https://example.com/a
+        [True]
+        fetched https://example.com/b
+        [True]
+    """
+
+    def __init__(  # noqa: PLR0913 - what claims() takes, and how flows run
+        self,
+        session: Session,
+        run: Callable[[Flow[Any]], Awaitable[Any]],
+        *,
+        lease: float | None = None,
+        name: str | None = None,
+        holder: str | None = None,
+        beats: bool = True,
+    ) -> None:
+        super().__init__(session, lease, name, holder, beat=beats)
+        self._run = run
+        self._beating: asyncio.Task[None] | None = None
+
+    async def claim(self, uri: object, *, payload: object = None, retry: UriFilterError | None = None) -> bool:
+        """Claim an item; return whether it is in this object's hands now.
+
+        Args:
+            uri: a str, bytes or any JSON value.
+            payload: what another crawler gets if this one dies: a str, bytes or any JSON value; None: the item itself.
+            retry: the error that this method, or another one that claims, raised for the same item; its answer is
+                asked for again.
+
+        Raises:
+            BadItem: the item or the payload cannot be kept, or has more than 64 KiB.
+            ValueError: ``retry`` is the error of another call.
+            FilterFull: growing: the filter has the most slices that it can have.
+            AnswerLost: the retries ran out, and the item may be in hand: pass the error as ``retry=``.
+            UriFilterError: any other of the tree in ``errors``.
+
+        Example:
+            >>> await mine.claim("https://example.com/a")
+            True
+            >>> await mine.claim("https://example.com/a")
+            False
+        """
+        return await self._claim(self._claiming(methods.CLAIM, [uri], None, lambda _: payload, retry), methods.CLAIM)
+
+    async def claim_many(
+        self,
+        uris: Iterable[Any],
+        *,
+        key: Key = None,
+        payload: Callable[[Any], object] | None = None,
+        retry: UriFilterError | None = None,
+    ) -> list[bool]:
+        """Claim items; return whether each is in this object's hands now.
+
+        Args:
+            uris: any number of items; all are checked before any is sent.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
+            payload: makes of each object what another crawler gets if this one dies: a str, bytes or any JSON value,
+                at most 64 KiB; None: the item itself.
+            retry: the error that this method, or another one that claims, raised for the same items; only items
+                without an answer are asked again.
+
+        Returns:
+            One bool an item, in the order of the items. False: it was seen, or is in somebody's hands.
+
+        Raises:
+            BadItem: some items or payloads cannot be kept; the error has their indices; nothing was claimed.
+            TypeError: one string was given instead of a list.
+            ValueError: ``retry`` is the error of another call.
+            FilterFull: growing: the filter has the most slices that it can have.
+            AnswerLost: the retries ran out; ``answers`` has the answers that arrived, ``retry=`` asks for the others.
+            UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
+
+        Example:
+            >>> await mine.claim_many(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
+            [True, True, False]
+        """
+        method = methods.CLAIM_MANY
+        return await self._claim(self._claiming(method, listed(uris), key, payload, retry), method)
+
+    async def claim_ages(
+        self,
+        uris: Iterable[Any],
+        *,
+        key: Key = None,
+        payload: Callable[[Any], object] | None = None,
+        retry: UriFilterError | None = None,
+    ) -> list[int]:
+        """Claim items; return a number for each: 0 claimed, n seen in the n-th newest slice, -1 in somebody's hands.
+
+        The hands may be this object's own. Arguments and errors are those of
+        ``claim_many``.
+
+        Example:
+            >>> await mine.claim_ages(["https://example.com/a", "https://example.com/a"])
+            [0, -1]
+        """
+        method = methods.CLAIM_AGES
+        return await self._claim(self._claiming(method, listed(uris), key, payload, retry), method)
+
+    async def unique(
+        self,
+        uris: Iterable[T],
+        *,
+        key: Callable[[T], object] | None = None,
+        payload: Callable[[T], object] | None = None,
+        retry: UriFilterError | None = None,
+    ) -> list[T]:
+        """Claim items; return the caller's own objects of those that are in this object's hands now, in their order.
+
+        Arguments and errors are those of ``claim_many``.
+
+        Example:
+            >>> await mine.unique(["https://example.com/a", "https://example.com/a"])
+            ['https://example.com/a']
+        """
+        method = methods.CLAIM_UNIQUE
+        return await self._claim(self._claiming(method, listed(uris), key, payload, retry), method)
+
+    async def commit(self, uris: Iterable[Any], *, key: Key = None, retry: UriFilterError | None = None) -> list[bool]:
+        """Make items final; return whether this call did it.
+
+        True is answered exactly once for an item, over all processes. An item is committed whoever has it in hand: its
+        page was fetched. An item that nobody has in hand is inserted if it is new.
+
+        Args:
+            uris: any number of items.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
+            retry: the error that this method raised for the same items; only items without an answer are asked again.
+
+        Raises:
+            BadItem: some items cannot be filtered; the error has their indices; nothing was committed.
+            TypeError: one string was given instead of a list.
+            ValueError: ``retry`` is the error of another call.
+            FilterFull: growing: the filter has the most slices that it can have.
+            AnswerLost: the retries ran out; ``answers`` has the answers that arrived, ``retry=`` asks for the others.
+            UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
+
+        Example:
+            >>> await mine.claim("https://example.com/a")
+            True
+            >>> await mine.commit(["https://example.com/a"])
+            [True]
+        """
+        return await self._end(methods.COMMIT, uris, self._committing(), key, retry)
+
+    async def release(
+        self,
+        uris: Iterable[Any],
+        *,
+        delay: float = 0,
+        failed: bool = False,
+        key: Key = None,
+        retry: UriFilterError | None = None,
+    ) -> list[bool]:
+        """Give items back, to be offered again by ``reclaim``; return whether each was in this object's hands.
+
+        Args:
+            uris: any number of items.
+            delay: seconds before they are offered again, at most 600: keep longer delays yourself.
+            failed: count a failure of each item, for the crawler that gives up after some.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
+            retry: the error that this method raised for the same items; only items without an answer are asked again.
+
+        Raises:
+            BadItem: some items cannot be filtered; the error has their indices; nothing was released.
+            TypeError: one string was given instead of a list.
+            ValueError: the delay is too long, or ``retry`` is the error of another call.
+            AnswerLost: the retries ran out; ``answers`` has the answers that arrived, ``retry=`` asks for the others.
+            UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
+
+        Example:
+            >>> await mine.claim("https://example.com/a")
+            True
+            >>> await mine.release(["https://example.com/a"], delay=30, failed=True)
+            [True]
+        """
+        return await self._end(methods.RELEASE, uris, self._releasing(delay, failed=failed), key, retry)
+
+    async def reclaim(self, limit: int = 100) -> list[Claim]:
+        """Take in hand what dead holders had, and what was released and is due.
+
+        After a call that found nothing, calls find nothing without asking the server, until the next item is due: for a
+        third of the lease to ten minutes.
+
+        Args:
+            limit: the most items.
+
+        Returns:
+            The claims, each with its item, payload, failures and lapses. An empty list means that nothing is to be had
+            now; ``outstanding`` says whether there will be something.
+
+        Raises:
+            ValueError: the limit is no number of items.
+            UriFilterError: the server failed before anything was found.
+
+        Example:
+            >>> await mine.reclaim(100)
+            []
+        """
+        self._check_limit(limit)
+        if not self._hand.may_look:
+            return []
+        self._begin_beating()
+        return await self._run(reclaim.reclaim_round(self._session, self._hand, limit))  # type: ignore[no-any-return]
+
+    async def outstanding(self) -> Outstanding:
+        """Return how many items others have in hand, and in how many seconds the next may be due.
+
+        The figures are those of the last ``reclaim``, if that was within a third of the lease.
+
+        Raises:
+            UriFilterError: the server failed.
+
+        Example:
+            >>> await mine.outstanding()
+            Outstanding(others=0, due=None)
+        """
+        self._check_open()
+        if self._hand.figures_are_old:
+            await self._run(reclaim.outstanding(self._session, self._hand))
+        return self._hand.outstanding()
+
+    async def close(self, delay: float = 0) -> None:
+        """Give back what is left, to be offered again after ``delay`` seconds, and beat no more.
+
+        If the server is away, what is left lapses by itself after a lease.
+
+        Example:
+            >>> await mine.close()
+        """
+        if self._closed:
+            return
+        self._hand.check_process()
+        beating, self._beating = self._beating, None
+        if beating is not None and not beating.get_loop().is_closed():
+            beating.cancel()
+            await asyncio.wait([beating])
+        try:
+            if self._beats and self._hand.claims:
+                await self._run(reclaim.give_back_all(self._session, self._hand, delay))
+        except ServerUnavailable as error:
+            log.warning("%s: what is in hand is free after its lease only: %s", self._session.where, error)
+        finally:
+            self._closed = True
+
+    async def __aenter__(self) -> Self:
+        self._check_open()
+        return self
+
+    async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
+        await self.close(self._delay_after(kind))
+
+    async def _claim(self, batch: Batch, method: Method[R]) -> R:
+        self._begin_beating()
+        try:
+            return method.result(await self._run(resolve(self._session, batch)))
+        except Exception:
+            raise
+        except BaseException:
+            self._leave(batch)
+            raise
+
+    async def _end(
+        self, method: Method[R], uris: Iterable[Any], terms: Terms, key: Key, retry: UriFilterError | None
+    ) -> R:
+        batch = self._ending(method, listed(uris), terms, key, retry)
+        with self._session.pending.hold(batch):
+            return method.result(await self._run(resolve(self._session, batch)))
+
+    def _begin_beating(self) -> None:
+        if self._beats and (self._beating is None or self._beating.done()):
+            beating = _beat(weakref.WeakMethod(self._beat_once), self._hand.beat_interval)
+            self._beating = asyncio.create_task(beating, name="urifilter-beat")
+
+    async def _beat_once(self) -> None:
+        try:
+            await self._run(reclaim.beat(self._session, self._hand))
+        except Exception as error:  # noqa: BLE001 - a task that ended would let everything lapse
+            self._tell(error)
+
+
+async def _beat(ref: weakref.WeakMethod[Callable[[], Awaitable[None]]], interval: float) -> None:
+    """Beat after each interval, until the claims are collected."""
+    await asyncio.sleep(interval)
+    while (beat := ref()) is not None:
+        await beat()
+        del beat
+        await asyncio.sleep(interval)
