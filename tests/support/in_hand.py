@@ -24,6 +24,7 @@ class Holder:
     def __init__(self, news, lease: float = LONG, payload: str = "") -> None:
         self._news, self._payload = news, payload
         self._holding = claims.Holding(claims.new_holder(), round(lease * 1000))
+        self.name = bytes.fromhex(self._holding.holder)
 
     def claim(self, items) -> list[int]:
         def build(keys, view, digests, some):

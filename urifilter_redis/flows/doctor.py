@@ -192,8 +192,8 @@ def examine_claims(info: FilterInfo) -> Iterator[Finding]:
     if info.claims is None:
         return
     found = info.claims
-    text = f"{found.in_hand:,} items in the hands of {found.holders:,} holders"
-    text += f", {found.delayed:,} released and not due yet, {found.lapsed:,} lapsed"
+    text = f"in hand {found.in_hand:,}, holders {found.holders:,}, released and not due yet {found.delayed:,}"
+    text += f", lapsed {found.lapsed:,}"
     if found.oldest_lapse is None or found.oldest_lapse <= LEASES_LAPSED * found.lease:
         yield Finding("ok", f"claims of {info.name}", text)
         return
