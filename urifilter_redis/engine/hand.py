@@ -78,8 +78,8 @@ class Hand:
     Attributes:
         lease: as it was given.
         held: the claims of each shard by digest.
-        seen: of each shard that the last rounds looked at: how many items are in hand, and when the first of the other
-            holders dies, by ``monotonic`` (None: there is none).
+        seen: of each shard that the last rounds looked at: how many items others have in hand, and when the first of
+            these holders dies, by ``monotonic`` (None: there is none).
     """
 
     def __init__(self, lease: float, holder: str | None = None) -> None:
@@ -107,6 +107,12 @@ class Hand:
     def take(self, shard: int, digest: bytes, claim: Claim) -> None:
         """Note an item that is in hand now."""
         self.held[shard][digest] = claim
+
+    def take_over(self, shard: int, digest: bytes, claim: Claim) -> None:
+        """Note an item that another holder had, and that is in hand now."""
+        self.take(shard, digest, claim)
+        others, dies = self.seen.get(shard, (0, None))
+        self.seen[shard] = max(0, others - 1), dies
 
     def drop(self, shard: int, digest: bytes) -> None:
         """Note an item that is in hand no longer."""
@@ -169,9 +175,9 @@ class Hand:
         """Whether ``seen`` is older than a third of the lease, or empty."""
         return monotonic() >= self._looked + self.lease * BEATS
 
-    def note_look(self, shard: int, in_hand: int, dies: float | None) -> None:
-        """Note how many items are in hand in a shard, and when the first of the other holders dies (``monotonic``)."""
-        self.seen[shard] = in_hand, dies
+    def note_look(self, shard: int, others: int, dies: float | None) -> None:
+        """Note how many items others have in hand in a shard, and when the first of them dies (``monotonic``)."""
+        self.seen[shard] = others, dies
         self._looked = monotonic()
 
     def note_round(self, found: int) -> None:
@@ -190,10 +196,7 @@ class Hand:
 
     def outstanding(self) -> Outstanding:
         """Return the figures of the last rounds."""
-        others, times = 0, []
-        for shard, (in_hand, dies) in list(self.seen.items()):
-            others += max(0, in_hand - len(self.held.get(shard, ())))
-            if dies is not None:
-                times.append(dies)
+        others = sum(count for count, _ in list(self.seen.values()))
+        times = [dies for _, dies in list(self.seen.values()) if dies is not None]
         due = max(0.0, min(times) - monotonic()) if times and others else None
         return Outstanding(others, due)
