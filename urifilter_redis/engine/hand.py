@@ -108,12 +108,6 @@ class Hand:
         """Note an item that is in hand now."""
         self.held[shard][digest] = claim
 
-    def take_over(self, shard: int, digest: bytes, claim: Claim) -> None:
-        """Note an item that another holder had, and that is in hand now."""
-        self.take(shard, digest, claim)
-        others, dies = self.seen.get(shard, (0, None))
-        self.seen[shard] = max(0, others - 1), dies
-
     def drop(self, shard: int, digest: bytes) -> None:
         """Note an item that is in hand no longer."""
         self.held[shard].pop(digest, None)
@@ -179,6 +173,11 @@ class Hand:
         """Note how many items others have in hand in a shard, and when the first of them dies (``monotonic``)."""
         self.seen[shard] = others, dies
         self._looked = monotonic()
+
+    def note_reclaimed(self, shard: int, count: int) -> None:
+        """Note that items which others had are in this hand now."""
+        others, dies = self.seen.get(shard, (0, None))
+        self.seen[shard] = max(0, others - count), dies
 
     def note_round(self, found: int) -> None:
         """Note the end of a round; after one that found nothing the next comes after a pause, which doubles each time.

@@ -126,8 +126,9 @@ def _reclaim_shard(  # noqa: PLR0913, PLR0917 - the round so far
         entries = yield from _reclaim_once(session, hand, shard, most, call_key, part)
         part += 1
         for entry in entries:
-            hand.take_over(shard, entry.digest, _claim_of(session, entry))
+            hand.take(shard, entry.digest, _claim_of(session, entry))
             found.append((shard, entry))
+        hand.note_reclaimed(shard, len(entries))
         if not entries:
             return
 
