@@ -5,6 +5,9 @@ Time passes for the server by a clock of the test's. Slices are so small that it
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -28,6 +31,9 @@ from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.flows.turn import names_after
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.claims import NOBODY, Holding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: Leases and delays end half-way between the times to which the clock is set, so it does not matter how long calls take.
 STEP = 100  # seconds
@@ -64,7 +70,7 @@ class Machine(RuleBasedStateMachine):
         self.ahead = self.calls = 0
         self.to_fetch: set[bytes] = set()
         self.final: set[bytes] = set()
-        self.last: tuple[str, Holding, list[bytes], calls.Call, list] | None = None
+        self.last: tuple[str, Holding, list[bytes], Callable[[], calls.Call], list] | None = None
         clock.ahead(0)
 
     @initialize(made=st.sampled_from(GEOMETRIES), retention=st.sampled_from(sorted(RETENTIONS)))
@@ -173,9 +179,9 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def repeat(self):
         """The reply was lost. Nothing is done again; a holder has answers about what it still has, and lives on."""
-        command, holding, digests, call, first = self.last
+        command, holding, digests, make, first = self.last
         self.model.now = self.shard.now()
-        answers = self.shard.call(call)
+        answers = self.shard.call(make())
         if command == "claim":
             for digest, was, answer in zip(digests, first, answers, strict=True):
                 assert (answer == 0) == (was == 0 and self.model.leases.get(digest, NO_ENTRY).holder == whose(holding))
@@ -199,19 +205,19 @@ class Machine(RuleBasedStateMachine):
         self.model.now = self.shard.now()
         call_id = self.shard.call_id(sequence=self.calls)
         asked = b"".join(digests) if packed else digests
-        call = self.shard.made(command, asked, call_id, holding, **more)
+        make = partial(self.shard.made, command, asked, call_id, holding, **more)  # of the live slices of then
         try:
             answers = expected()
         except Refused as refusal:
             self.last = None
             with pytest.raises(ResponseError, match=f"^{refusal} "):
-                self.shard.call(call)
+                self.shard.call(make())
         else:
-            found = self.shard.call(call)
+            found = self.shard.call(make())
             if command == "reclaim":
                 found = list(zip(*[iter(found)] * 4, strict=True))
             assert answers == found
-            self.last = (command, holding, digests, call, found)
+            self.last = (command, holding, digests, make, found)
             self.shard.refresh()
             self.compare()
             return answers
