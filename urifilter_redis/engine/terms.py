@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from urifilter_redis.bloom.digest import shards_of, split
 from urifilter_redis.protocol import claims
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ __all__ = ["COMMANDS", "Terms"]
 
 #: The commands of claims that are about items.
 COMMANDS = ("claim", "commit", "release")
+
+#: The answer of ``claim`` for an item in somebody's hands.
+IN_HAND = -1
 
 
 @dataclass(slots=True)
@@ -69,14 +73,38 @@ class Terms:
         for call, request in zip(window, requests, strict=True):
             if request.answered:
                 self._note(self.hand, batch, call)
-            self.hand.end(call.shard, call, in_doubt=request.in_doubt)
+            elif batch.command == "claim" and request.in_doubt:
+                self.hand.doubt(call.shard, split(call.packed), in_doubt=True)
+            self.hand.end(call.shard, call, answered=request.answered, in_doubt=request.in_doubt)
+
+    def leave(self, batch: Batch, known: Sequence[int | None], shards: int) -> None:
+        """Leave the items that an interrupted claim has, or may have: the next beats give them back.
+
+        Args:
+            batch: the batch of the claim.
+            known: the answers that the caller had before.
+            shards: the filter's number of shards.
+        """
+        if self.hand is None:
+            return
+        self.hand.abandon()
+        for call in batch.open:
+            if call.call_id is not None:
+                self.hand.doubt(call.shard, split(call.packed), in_doubt=call.in_doubt)
+        digests = batch.digests
+        for position, (shard, digest) in enumerate(zip(shards_of(digests, shards), digests, strict=True)):
+            if batch.answers[position] == 0 and known[position] != 0:
+                batch.answers[position] = IN_HAND  # for a retry, which must not offer it a second time
+                self.hand.leave(shard, digest)
 
     def _note(self, hand: Hand, batch: Batch, call: OpenCall) -> None:
-        for number, position in enumerate(call.positions):
-            digest = call.packed[16 * number : 16 * number + 16]
+        released = False
+        for digest, position in zip(split(call.packed), call.positions, strict=True):
             answer = batch.answers[position]
             if batch.command != "claim":
-                if batch.command == "commit" or answer:
-                    hand.drop(call.shard, digest)
+                hand.drop(call.shard, digest)
+                released = released or (batch.command == "release" and answer == 1)
             elif answer == 0:
                 hand.take(call.shard, digest, self.claimed[position])
+        if released:
+            hand.note_released(call.shard, self.delay / 1000)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from urifilter_redis.bloom.payloads import pack
 from urifilter_redis.engine.given import items_of
 from urifilter_redis.engine.hand import Claim
 from urifilter_redis.engine.terms import Terms
 from urifilter_redis.errors import BadItem
-from urifilter_redis.flows.items import batch_of, resolve
+from urifilter_redis.flows.items import batch_of, distrust, resolve
 from urifilter_redis.protocol.claims import (
     LEAST_LEASE,
     MOST_DELAY,
@@ -38,11 +38,15 @@ __all__ = [
     "claim",
     "claim_terms",
     "commit",
+    "finish",
     "holding_of",
     "question",
     "release",
     "release_terms",
 ]
+
+
+R = TypeVar("R")
 
 
 def check_lease(lease: float) -> float:
@@ -145,10 +149,23 @@ def question(  # noqa: PLR0913, PLR0917 - what a caller may say
     batch = batch_of(session, method.command, objects, retry, key=key, near=near, terms=terms)
     if batch.terms is None or batch.terms.hand is not terms.hand:
         raise ValueError("retry= takes what this very object of claims raised")
+    if retry is not None and method.command == "claim" and not method.nearby:
+        distrust(session, batch)
     if method.command == "commit" and retry is None:
         batch.near = session.near  # which takes in the answers, and gives none
     batch.items, batch.key, batch.term = objects, key, method.term
     return batch
+
+
+def finish(session: Session, method: Method[R], items: Sequence[Any], terms: Terms, key: Key = None) -> Flow[R]:
+    """Commit or release items for no holder; return the method's result.
+
+    Raises:
+        BadItem: some items are bad; the error has their indices; nothing was done.
+        UriFilterError: any other of the tree in ``errors``, with the answers that arrived in the method's terms.
+    """
+    batch = question(session, method, items, terms, key=key)
+    return method.result((yield from resolve(session, batch)))
 
 
 def claim(  # noqa: PLR0913 - likewise
