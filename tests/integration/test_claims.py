@@ -15,6 +15,7 @@ from support.clock import Clock
 from support.forked import in_child
 
 from urifilter_redis import AsyncUriFilter, BadItem, Claim, FilterFull, Outstanding, Timeouts, UriFilter
+from urifilter_redis.bloom import retention
 from urifilter_redis.engine import hand, terms
 
 PRECISE = {"capacity": 10_000, "error_rate": 1e-8}
@@ -76,7 +77,10 @@ def test_the_life_of_an_item(clients, any_server, settings):
         assert mine.release(["c"]) == [False]
         assert sorted(claim.item for claim in theirs.held) == ["c", "d"]
         assert theirs.commit(["c", "d"]) == [True, True]
-        assert mine.held == theirs.held == []
+        assert theirs.held == []
+        assert [claim.item for claim in mine.held] == ["b"]  # until a beat, or a call about it, tells
+        assert mine.release(["b"]) == [False]
+        assert mine.held == []
     assert other.insert_many(list("abcdef")) == [False] * 6
     assert news.forget(["a", "b"]) == [True, True]
     with news.claims() as mine:
@@ -273,8 +277,8 @@ def test_nothing_is_pickled(news):
     """What is in hand is in the hands of one process: neither pickle nor copy takes it."""
     mine = news.claims()
     for take in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(TypeError, match="claims cannot be pickled|cannot pickle|claims"):
-            take(getattr(mine, "_made", mine))
+        with pytest.raises(TypeError, match="claims cannot be pickled"):
+            take(mine)
 
 
 def test_an_unpickled_filter(redis70):
@@ -436,30 +440,34 @@ def test_time_passes(clients, clocked, call):
 
 
 def test_full(clients, redis70, monkeypatch):
-    """A growing filter without room for another slice refuses, and what is in hand stays so."""
-    from urifilter_redis.flows import turn
-
-    monkeypatch.setattr(turn, "MOST_SLICES", 1, raising=False)
+    """A growing filter without room for another slice refuses before anything is claimed or committed."""
     news = clients.create("news", redis=redis70.url, capacity=200, error_rate=1e-6, retention="growing")
-    if not hasattr(turn, "MOST_SLICES"):
-        pytest.skip("no bound to set")
-    with news.claims() as mine, pytest.raises(FilterFull):
-        for start in range(0, 3000, 100):
-            mine.claim_many(range(start, start + 100))
-            mine.commit(range(start, start + 100))
+    monkeypatch.setattr(retention, "GROWN_LIMIT", 1)
+    with news.claims() as mine:
+        assert mine.claim_many(range(150)) == [True] * 150
+        assert mine.commit(range(150)) == [True] * 150
+        assert mine.claim("one more") is True
+        with pytest.raises(FilterFull, match="make a filter of a larger capacity"):
+            mine.claim_many(range(1000, 1200))
+        with pytest.raises(FilterFull, match="make a filter of a larger capacity"):
+            mine.commit(range(1000, 1200))
+        assert mine.held == [Claim("one more", "one more")]
+        assert news.contains_many(range(1000, 1200)) == [False] * 200
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_a_client_of_each_protocol(redis70, protocol):
     """Replies of RESP2 and RESP3 mean the same."""
-    with redis_py.Redis.from_url(redis70.url, protocol=protocol) as given:
-        with UriFilter.create("news", redis=given, **PRECISE, shards=3) as news:
-            with news.claims() as dead:
-                assert dead.claim_many(["a", "b", "c"]) == [True] * 3
-            with news.claims() as mine:
-                assert mine.outstanding() == Outstanding(3, 0.0)
-                assert len(mine.reclaim()) == 3
-                assert mine.commit(["a", "b", "c"]) == [True] * 3
+    with (
+        redis_py.Redis.from_url(redis70.url, protocol=protocol) as given,
+        UriFilter.create("news", redis=given, **PRECISE, shards=3) as news,
+    ):
+        with news.claims() as dead:
+            assert dead.claim_many(["a", "b", "c"]) == [True] * 3
+        with news.claims() as mine:
+            assert mine.outstanding() == Outstanding(3, 0.0)
+            assert len(mine.reclaim()) == 3
+            assert mine.commit(["a", "b", "c"]) == [True] * 3
 
 
 def test_claims_are_not_coalesced_and_inserts_still_are(redis70):
@@ -489,7 +497,7 @@ def test_threads_share(redis70):
             for start in range(0, 600, 20):
                 some = mine.unique([f"u{number}" for number in range(start, start + 20)])
                 got.extend(some)
-                final.extend(mine.commit(some + [f"u{start}"]))
+                final.extend(mine.commit([*some, f"u{start}"]))
 
         threads = [threading.Thread(target=crawl) for _ in range(6)]
         for thread in threads:

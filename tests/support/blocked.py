@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 
+from support.servers import PATIENCE
 from urifilter_redis import AsyncUriFilter, UriFilter
 
 
@@ -28,16 +30,18 @@ class Blocked:
 
         return called
 
+    def __repr__(self) -> str:
+        return repr(self._made)
+
+    def __reduce__(self):
+        return self._made.__reduce__()
+
     def __enter__(self):
         self._wait(self._made.__aenter__())
         return self
 
     def __exit__(self, *raised):
         self._wait(self._made.__aexit__(*raised))
-
-    def let_pass(self, seconds: float) -> None:
-        """Let the loop's other tasks run."""
-        self._wait(asyncio.sleep(seconds))
 
 
 class Clients:
@@ -52,6 +56,21 @@ class Clients:
 
     def open(self, name: str, **more):
         return self._note("open", name, more)
+
+    def let_pass(self, seconds: float) -> None:
+        """Wait, and let other threads and tasks run."""
+        if self._loop is None:
+            time.sleep(seconds)
+        else:
+            self._loop.run_until_complete(asyncio.sleep(seconds))
+
+    def wait_until(self, condition, what: str) -> None:
+        """Poll until ``condition()`` is true, and let other threads and tasks run meanwhile."""
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            if time.monotonic() > end:
+                raise TimeoutError(what)
+            self.let_pass(0.01)
 
     def _note(self, method: str, name: str, more: dict):
         if self._loop is None:
