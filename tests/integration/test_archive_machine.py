@@ -163,6 +163,7 @@ class Machine(RuleBasedStateMachine):
         """All holders die."""
         with self.server.client() as admin:
             let_lapse(self.news, admin)
+        self.mine = Holder(self.news, payload="x" * 1500)
         self.live.lapsed |= self.live.hand
         self.live.hand.clear()
 
