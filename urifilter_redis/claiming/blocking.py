@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.terms import Terms
     from urifilter_redis.errors import UriFilterError
 
-__all__ = ["Claims"]
+__all__ = ["Beating", "Claims"]
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class Claims(ClaimsCommon):
     ) -> None:
         super().__init__(session, lease, name, holder, beat=beats)
         self._run, self._beat_with = run, beat
-        self._beating: _Beating | None = None
+        self._beating: Beating | None = None
 
     def claim(self, uri: object, *, payload: object = None, retry: UriFilterError | None = None) -> bool:
         """Claim an item; return whether it is in this object's hands now.
@@ -317,7 +317,7 @@ class Claims(ClaimsCommon):
 
     def _begin_beating(self) -> None:
         if self._beats and (self._beating is None or not self._beating.is_alive()):
-            self._beating = _Beating(self._beat_once, self._hand.beat_interval)
+            self._beating = Beating(self._beat_once, self._hand.beat_interval)
             self._beating.start()
 
     def _beat_once(self) -> None:
@@ -327,8 +327,13 @@ class Claims(ClaimsCommon):
             self._tell(error)
 
 
-class _Beating(threading.Thread):
-    """The thread that beats. It ends with its claims: closed, or collected."""
+class Beating(threading.Thread):
+    """The thread that beats. It ends when it is stopped, or when the object that beats is collected.
+
+    Args:
+        beat: a method of that object; it raises nothing.
+        interval: seconds between two beats.
+    """
 
     def __init__(self, beat: Callable[[], None], interval: float) -> None:
         super().__init__(name="urifilter-beat", daemon=True)
