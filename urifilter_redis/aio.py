@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.archive.homes.opening import named_home
 from urifilter_redis.claiming.awaited import AsyncClaims
+from urifilter_redis.claiming.direct import Direct
 from urifilter_redis.coalescing import Coalescer
 from urifilter_redis.engine import methods
 from urifilter_redis.engine.async_driver import drive
@@ -660,7 +661,7 @@ class AsyncUriFilter(OpenedFilter):
             True
         """
         self._check_open()
-        return AsyncClaims(self._session, self._run, lease=lease, name=name, holder=holder, beats=beats)
+        return AsyncClaims(Direct(self._session, lease, holder), self._run, name=name, beats=beats)
 
     async def commit(self, uris: Iterable[Any], *, key: Key = None) -> list[bool]:
         """Make items final that anybody has in hand; return whether this call did it. See ``AsyncClaims.commit``.

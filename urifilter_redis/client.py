@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.archive.homes.opening import named_home
 from urifilter_redis.claiming.blocking import Claims
+from urifilter_redis.claiming.direct import Direct
 from urifilter_redis.engine import methods
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.given import listed, opened_up
@@ -627,7 +628,7 @@ class UriFilter(OpenedFilter):
         """
         self._check_open()
         beat = functools.partial(drive, sender=self._connector)
-        return Claims(self._session, self._run, beat, lease=lease, name=name, holder=holder, beats=beats)
+        return Claims(Direct(self._session, lease, holder), self._run, beat, name=name, beats=beats)
 
     def commit(self, uris: Iterable[Any], *, key: Key = None) -> list[bool]:
         """Make items final that anybody has in hand; return whether this call did it. See ``Claims.commit``.
