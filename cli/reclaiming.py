@@ -134,16 +134,14 @@ def _json_value(value: Any) -> Any:
 def _summary(about: dict[str, Any], left: Outstanding | None, *, as_json: bool) -> str:
     """Return the summary of a reclaim; ``left`` is what others have in hand, if nothing was found."""
     if as_json:
-        return json.dumps(about | {"others": left and left.others, "due": left and left.due})
+        others, due = (None, None) if left is None else (left.others, left.due)
+        return json.dumps(about | {"others": others, "due": due})
     texts = [counted(about["lines"], "line") + " reclaimed"]
     if left is not None:
-        others = "nobody has anything in hand"
+        texts = ["nothing is due", "nobody has anything in hand"]
         if left:
-            due = "" if left.due is None else f", the first of it may be due in {left.due:.0f} s"
-            others = f"others have {counted(left.others, 'item')} in hand{due}"
-        texts = ["nothing is due", others]
+            first = "" if left.due is None else f", the first of which may be due in {left.due:.0f} s"
+            texts[1] = f"others have {counted(left.others, 'item')} in hand{first}"
     if about["parked"]:
-        texts.append(
-            f"{counted(about['parked'], 'item')} that --json prints, and no line is, will be due in 10 minutes"
-        )
+        texts.append(f"{counted(about['parked'], 'item')} that only --json prints will be due in 10 minutes")
     return f"{'; '.join(texts)} (filter {about['filter']})"
