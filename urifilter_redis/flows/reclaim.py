@@ -90,8 +90,11 @@ def reclaim_round(session: Session, hand: Hand, limit: int, call_key: CallKey | 
     A failure after something was found ends the round, and is not raised.
     """
     found: list[tuple[int, Entry]] = []
-    record = "" if call_key is None else _record_of(call_key.call_id("reclaim", b"", 0, 0))
-    first = random.randrange(session.config.shards)  # noqa: S311 - nothing secret
+    if call_key is None:
+        record, first = "", random.randrange(session.config.shards)  # noqa: S311 - nothing secret
+    else:  # a repeat begins where the first attempt did, and the next request of the slot a shard later
+        made = call_key.call_id("reclaim", b"", 0, 0)
+        record, first = _record_of(made), (int(made.client, 16) + made.sequence) % session.config.shards
     order = [*range(first, session.config.shards), *range(first)]
     try:
         for shards in chunked(order, SHARDS_A_LOOK):
