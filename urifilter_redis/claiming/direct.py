@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from urifilter_redis.engine.hand import Hand
 from urifilter_redis.engine.terms import Terms
 from urifilter_redis.flows import reclaim
-from urifilter_redis.flows.claims import check_lease, claim_terms, leave, question, release_terms
+from urifilter_redis.flows.claims import claim_terms, leave, question, release_terms
 from urifilter_redis.flows.items import resolve, unresolved
-from urifilter_redis.protocol.claims import check_holder, default_lease
+from urifilter_redis.protocol.claims import check_holder, check_lease, default_lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,12 +12,11 @@ from urifilter_redis.engine.terms import Terms
 from urifilter_redis.errors import BadItem
 from urifilter_redis.flows.items import batch_of, distrust, resolve
 from urifilter_redis.protocol.claims import (
-    LEAST_LEASE,
-    MOST_DELAY,
-    MOST_LEASE,
     NOBODY,
     Holding,
+    check_delay,
     check_holder,
+    check_lease,
     default_lease,
 )
 
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.call_ids import CallKey
 
 __all__ = [
-    "check_delay",
-    "check_lease",
     "claim",
     "claim_terms",
     "commit",
@@ -52,31 +49,6 @@ R = TypeVar("R")
 
 #: The answer of ``claim`` for an item in somebody's hands.
 IN_HAND = -1
-
-
-def check_lease(lease: float) -> float:
-    """Return ``lease``, in seconds, if a holder may have it.
-
-    Raises:
-        ValueError: it is not 5 seconds to an hour.
-    """
-    if isinstance(lease, bool) or not isinstance(lease, int | float) or not LEAST_LEASE <= lease <= MOST_LEASE:
-        raise ValueError(f"a lease is {LEAST_LEASE:g} to {MOST_LEASE:g} seconds, and not {lease!r}")
-    return float(lease)
-
-
-def check_delay(delay: float) -> float:
-    """Return ``delay``, in seconds, if items may be released for so long.
-
-    Raises:
-        ValueError: it is not 0 to 600 seconds.
-    """
-    if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay <= MOST_DELAY:
-        text = (
-            f"a delay is 0 to {MOST_DELAY:g} seconds, and not {delay!r}: keep a longer one yourself, and release then"
-        )
-        raise ValueError(text)
-    return float(delay)
 
 
 def holding_of(session: Session, holder: str, lease: float | None = None) -> Holding:
