@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.archive.homes.opening import named_home
 from urifilter_redis.claiming.blocking import Claims
+from urifilter_redis.claiming.direct import Direct
 from urifilter_redis.engine import methods
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.given import listed, opened_up
@@ -622,15 +623,15 @@ class UriFilter(OpenedFilter):
 
         Example:
             >>> with news.claims(lease=60) as mine:
-            ...     mine.claim("https://example.com/a")
+            ...     print(mine.claim("https://example.com/a"))
             True
         """
         self._check_open()
         beat = functools.partial(drive, sender=self._connector)
-        return Claims(self._session, self._run, beat, lease=lease, name=name, holder=holder, beats=beats)
+        return Claims(Direct(self._session, lease, holder), self._run, beat, name=name, beats=beats)
 
     def commit(self, uris: Iterable[Any], *, key: Key = None) -> list[bool]:
-        """Make items final that anybody has in hand; return whether this call did it. See ``Claims.commit``.
+        """Make items final that anybody has in hand; return whether this call did it. See ``commit`` of claims.
 
         Raises:
             BadItem: some items cannot be filtered; the error has their indices; nothing was committed.
@@ -646,7 +647,7 @@ class UriFilter(OpenedFilter):
         return [answer == 0 for answer in self._run(claims.commit(self._session, listed(uris), key=key))]
 
     def release(self, uris: Iterable[Any], *, delay: float = 0, failed: bool = False, key: Key = None) -> list[bool]:
-        """Give back items that anybody has in hand; return whether somebody had each. See ``Claims.release``.
+        """Give back items that anybody has in hand; return whether somebody had each. See ``release`` of claims.
 
         Raises:
             BadItem: some items cannot be filtered; the error has their indices; nothing was released.
@@ -665,7 +666,7 @@ class UriFilter(OpenedFilter):
         """Give a sign of life for a holder that has no object here; return how many items it has in hand.
 
         Args:
-            holder: 16 hex digits, as ``Claims.holder`` has them.
+            holder: 16 hex digits, as the ``holder`` of claims.
             lease: seconds for which its items stay in hand from now, 5 to 3600; None: as ``claims`` has it.
 
         Raises:

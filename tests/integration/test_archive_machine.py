@@ -235,7 +235,7 @@ class Machine(RuleBasedStateMachine):
 def _small_pieces(request, monkeypatch):
     """Bitmaps of some pieces, though they are small (of blocked some hundred bytes, of the others some 100 kB)."""
     blocked = "layout" not in RETENTIONS[request.node.callspec.params["name"]]
-    for module in (manifest, contents, checkpoint):
+    for module in (manifest, contents):
         monkeypatch.setattr(module, "PIECE", 120 if blocked else 100_000)
     for module in (contents, checkpoint, restore_attempt):
         monkeypatch.setattr(module, "PIECES_AT_ONCE", 2)

@@ -9,22 +9,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urifilter_redis.claiming.common import ClaimsCommon, log
 from urifilter_redis.engine import methods
 from urifilter_redis.engine.given import listed
-from urifilter_redis.errors import ServerUnavailable
-from urifilter_redis.flows import reclaim
-from urifilter_redis.flows.items import resolve
+from urifilter_redis.errors import UriFilterError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
     from typing import Self
 
-    from urifilter_redis.engine.batch import Batch
+    from urifilter_redis.claiming.ways import Question, Way
     from urifilter_redis.engine.given import Key
     from urifilter_redis.engine.hand import Claim, Outstanding
     from urifilter_redis.engine.methods import Method
-    from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.engine.terms import Terms
-    from urifilter_redis.errors import UriFilterError
 
 __all__ = ["AsyncClaims"]
 
@@ -45,25 +40,20 @@ class AsyncClaims(ClaimsCommon):
     Example:
         >>> async with news.claims(lease=60) as mine:
         ...     for uri in await mine.unique(["https://example.com/a", "https://example.com/b"]):
-        ...         print("fetched", uri)
-        ...         await mine.commit([uri])
-        fetched https://example.com/a
-        [True]
-        fetched https://example.com/b
-        [True]
+        ...         print("fetched", uri, await mine.commit([uri]))
+        fetched https://example.com/a [True]
+        fetched https://example.com/b [True]
     """
 
-    def __init__(  # noqa: PLR0913 - what claims() takes, and how flows run
+    def __init__(
         self,
-        session: Session,
+        way: Way,
         run: Callable[[Flow[Any]], Awaitable[Any]],
         *,
-        lease: float | None = None,
         name: str | None = None,
-        holder: str | None = None,
         beats: bool = True,
     ) -> None:
-        super().__init__(session, lease, name, holder, beat=beats)
+        super().__init__(way, name, beat=beats)
         self._run = run
         self._beating: asyncio.Task[None] | None = None
 
@@ -89,7 +79,7 @@ class AsyncClaims(ClaimsCommon):
             >>> await mine.claim("https://example.com/a")
             False
         """
-        return await self._claim(self._claiming(methods.CLAIM, [uri], None, lambda _: payload, retry), methods.CLAIM)
+        return await self._claim(methods.CLAIM, [uri], None, lambda _: payload, retry)
 
     async def claim_many(
         self,
@@ -124,8 +114,7 @@ class AsyncClaims(ClaimsCommon):
             >>> await mine.claim_many(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
             [True, True, False]
         """
-        method = methods.CLAIM_MANY
-        return await self._claim(self._claiming(method, listed(uris), key, payload, retry), method)
+        return await self._claim(methods.CLAIM_MANY, listed(uris), key, payload, retry)
 
     async def claim_ages(
         self,
@@ -144,8 +133,7 @@ class AsyncClaims(ClaimsCommon):
             >>> await mine.claim_ages(["https://example.com/a", "https://example.com/a"])
             [0, -1]
         """
-        method = methods.CLAIM_AGES
-        return await self._claim(self._claiming(method, listed(uris), key, payload, retry), method)
+        return await self._claim(methods.CLAIM_AGES, listed(uris), key, payload, retry)
 
     async def unique(
         self,
@@ -163,8 +151,7 @@ class AsyncClaims(ClaimsCommon):
             >>> await mine.unique(["https://example.com/a", "https://example.com/a"])
             ['https://example.com/a']
         """
-        method = methods.CLAIM_UNIQUE
-        return await self._claim(self._claiming(method, listed(uris), key, payload, retry), method)
+        return await self._claim(methods.CLAIM_UNIQUE, listed(uris), key, payload, retry)
 
     async def commit(self, uris: Iterable[Any], *, key: Key = None, retry: UriFilterError | None = None) -> list[bool]:
         """Make items final; return whether this call did it.
@@ -191,7 +178,8 @@ class AsyncClaims(ClaimsCommon):
             >>> await mine.commit(["https://example.com/a"])
             [True]
         """
-        return await self._end(methods.COMMIT, uris, self._committing(), key, retry)
+        self._check_open()
+        return await self._end(methods.COMMIT, self._way.committing(methods.COMMIT, listed(uris), key, retry))
 
     async def release(
         self,
@@ -224,7 +212,10 @@ class AsyncClaims(ClaimsCommon):
             >>> await mine.release(["https://example.com/a"], delay=30, failed=True)
             [True]
         """
-        return await self._end(methods.RELEASE, uris, self._releasing(delay, failed=failed), key, retry)
+        self._check_open()
+        method = methods.RELEASE
+        question = self._way.releasing(method, listed(uris), key, retry, delay=delay, failed=failed)
+        return await self._end(method, question)
 
     async def reclaim(self, limit: int = 100) -> list[Claim]:
         """Take in hand what dead holders had, and what was released and is due.
@@ -251,7 +242,7 @@ class AsyncClaims(ClaimsCommon):
         if not self._hand.may_look:
             return []
         self._begin_beating()
-        return await self._run(reclaim.reclaim_round(self._session, self._hand, limit))  # type: ignore[no-any-return]
+        return await self._run(self._way.reclaim(limit))  # type: ignore[no-any-return]
 
     async def outstanding(self) -> Outstanding:
         """Return how many items others have in hand, and in how many seconds the next may be due.
@@ -267,7 +258,7 @@ class AsyncClaims(ClaimsCommon):
         """
         self._check_open()
         if self._hand.figures_are_old:
-            await self._run(reclaim.outstanding(self._session, self._hand))
+            await self._run(self._way.look())
         return self._hand.outstanding()
 
     async def close(self, delay: float = 0) -> None:
@@ -287,9 +278,11 @@ class AsyncClaims(ClaimsCommon):
             await asyncio.wait([beating])
         try:
             if self._beats and self._hand.claims:
-                await self._run(reclaim.give_back_all(self._session, self._hand, delay))
-        except ServerUnavailable as error:
-            log.warning("%s: what is in hand is free after its lease only: %s", self._session.where, error)
+                await self._run(self._way.give_back_all(delay))
+        except UriFilterError as error:
+            if not self._way.is_away(error):
+                raise
+            log.warning("%s: what is in hand is free after its lease only: %s", self._way.where, error)
         finally:
             self._closed = True
 
@@ -300,22 +293,28 @@ class AsyncClaims(ClaimsCommon):
     async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
         await self.close(self._delay_after(kind))
 
-    async def _claim(self, batch: Batch, method: Method[R]) -> R:
+    async def _claim(
+        self,
+        method: Method[R],
+        objects: Sequence[Any],
+        key: Key,
+        payload: Callable[[Any], object] | None,
+        retry: UriFilterError | None,
+    ) -> R:
+        self._check_open()
+        question = self._way.claiming(method, objects, key, payload, retry)
         self._begin_beating()
         try:
-            return method.result(await self._run(resolve(self._session, batch)))
+            return method.result(await self._run(self._way.resolve(question)))
         except Exception:
             raise
         except BaseException:
-            self._leave(batch)
+            self._way.leave(question)
             raise
 
-    async def _end(
-        self, method: Method[R], uris: Iterable[Any], terms: Terms, key: Key, retry: UriFilterError | None
-    ) -> R:
-        batch = self._ending(method, listed(uris), terms, key, retry)
-        with self._session.pending.hold(batch):
-            return method.result(await self._run(resolve(self._session, batch)))
+    async def _end(self, method: Method[R], question: Question) -> R:
+        with self._way.pending.hold(question):
+            return method.result(await self._run(self._way.resolve(question)))
 
     def _begin_beating(self) -> None:
         if self._beats and (self._beating is None or self._beating.done()):
@@ -324,7 +323,7 @@ class AsyncClaims(ClaimsCommon):
 
     async def _beat_once(self) -> None:
         try:
-            await self._run(reclaim.beat(self._session, self._hand))
+            await self._run(self._way.beat())
         except Exception as error:  # noqa: BLE001 - a task that ended would let everything lapse
             self._tell(error)
 

@@ -9,22 +9,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urifilter_redis.claiming.common import ClaimsCommon, log
 from urifilter_redis.engine import methods
 from urifilter_redis.engine.given import listed
-from urifilter_redis.errors import ServerUnavailable
-from urifilter_redis.flows import reclaim
-from urifilter_redis.flows.items import resolve
+from urifilter_redis.errors import UriFilterError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Self
 
-    from urifilter_redis.engine.batch import Batch
+    from urifilter_redis.claiming.ways import Question, Way
     from urifilter_redis.engine.given import Key
     from urifilter_redis.engine.hand import Claim, Outstanding
     from urifilter_redis.engine.methods import Method
-    from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.engine.terms import Terms
-    from urifilter_redis.errors import UriFilterError
 
 __all__ = ["Claims"]
 
@@ -45,26 +40,21 @@ class Claims(ClaimsCommon):
     Example:
         >>> with news.claims(lease=60) as mine:
         ...     for uri in mine.unique(["https://example.com/a", "https://example.com/b"]):
-        ...         print("fetched", uri)
-        ...         mine.commit([uri])
-        fetched https://example.com/a
-        [True]
-        fetched https://example.com/b
-        [True]
+        ...         print("fetched", uri, mine.commit([uri]))
+        fetched https://example.com/a [True]
+        fetched https://example.com/b [True]
     """
 
-    def __init__(  # noqa: PLR0913 - what claims() takes, and how flows run
+    def __init__(
         self,
-        session: Session,
+        way: Way,
         run: Callable[[Flow[Any]], Any],
         beat: Callable[[Flow[None]], None],
         *,
-        lease: float | None = None,
         name: str | None = None,
-        holder: str | None = None,
         beats: bool = True,
     ) -> None:
-        super().__init__(session, lease, name, holder, beat=beats)
+        super().__init__(way, name, beat=beats)
         self._run, self._beat_with = run, beat
         self._beating: _Beating | None = None
 
@@ -90,7 +80,7 @@ class Claims(ClaimsCommon):
             >>> mine.claim("https://example.com/a")
             False
         """
-        return self._claim(self._claiming(methods.CLAIM, [uri], None, lambda _: payload, retry), methods.CLAIM)
+        return self._claim(methods.CLAIM, [uri], None, lambda _: payload, retry)
 
     def claim_many(
         self,
@@ -125,8 +115,7 @@ class Claims(ClaimsCommon):
             >>> mine.claim_many(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
             [True, True, False]
         """
-        method = methods.CLAIM_MANY
-        return self._claim(self._claiming(method, listed(uris), key, payload, retry), method)
+        return self._claim(methods.CLAIM_MANY, listed(uris), key, payload, retry)
 
     def claim_ages(
         self,
@@ -145,8 +134,7 @@ class Claims(ClaimsCommon):
             >>> mine.claim_ages(["https://example.com/a", "https://example.com/a"])
             [0, -1]
         """
-        method = methods.CLAIM_AGES
-        return self._claim(self._claiming(method, listed(uris), key, payload, retry), method)
+        return self._claim(methods.CLAIM_AGES, listed(uris), key, payload, retry)
 
     def unique(
         self,
@@ -164,8 +152,7 @@ class Claims(ClaimsCommon):
             >>> mine.unique(["https://example.com/a", "https://example.com/a"])
             ['https://example.com/a']
         """
-        method = methods.CLAIM_UNIQUE
-        return self._claim(self._claiming(method, listed(uris), key, payload, retry), method)
+        return self._claim(methods.CLAIM_UNIQUE, listed(uris), key, payload, retry)
 
     def commit(self, uris: Iterable[Any], *, key: Key = None, retry: UriFilterError | None = None) -> list[bool]:
         """Make items final; return whether this call did it.
@@ -192,7 +179,8 @@ class Claims(ClaimsCommon):
             >>> mine.commit(["https://example.com/a"])
             [True]
         """
-        return self._end(methods.COMMIT, uris, self._committing(), key, retry)
+        self._check_open()
+        return self._end(methods.COMMIT, self._way.committing(methods.COMMIT, listed(uris), key, retry))
 
     def release(
         self,
@@ -225,7 +213,10 @@ class Claims(ClaimsCommon):
             >>> mine.release(["https://example.com/a"], delay=30, failed=True)
             [True]
         """
-        return self._end(methods.RELEASE, uris, self._releasing(delay, failed=failed), key, retry)
+        self._check_open()
+        method = methods.RELEASE
+        question = self._way.releasing(method, listed(uris), key, retry, delay=delay, failed=failed)
+        return self._end(method, question)
 
     def reclaim(self, limit: int = 100) -> list[Claim]:
         """Take in hand what dead holders had, and what was released and is due.
@@ -252,7 +243,7 @@ class Claims(ClaimsCommon):
         if not self._hand.may_look:
             return []
         self._begin_beating()
-        return self._run(reclaim.reclaim_round(self._session, self._hand, limit))  # type: ignore[no-any-return]
+        return self._run(self._way.reclaim(limit))  # type: ignore[no-any-return]
 
     def outstanding(self) -> Outstanding:
         """Return how many items others have in hand, and in how many seconds the next may be due.
@@ -268,7 +259,7 @@ class Claims(ClaimsCommon):
         """
         self._check_open()
         if self._hand.figures_are_old:
-            self._run(reclaim.outstanding(self._session, self._hand))
+            self._run(self._way.look())
         return self._hand.outstanding()
 
     def close(self, delay: float = 0) -> None:
@@ -284,12 +275,14 @@ class Claims(ClaimsCommon):
         self._hand.check_process()
         beating, self._beating = self._beating, None
         if beating is not None:
-            beating.stop(self._session.timeouts.total)
+            beating.stop(self._way.patience)
         try:
             if self._beats and self._hand.claims:
-                self._run(reclaim.give_back_all(self._session, self._hand, delay))
-        except ServerUnavailable as error:
-            log.warning("%s: what is in hand is free after its lease only: %s", self._session.where, error)
+                self._run(self._way.give_back_all(delay))
+        except UriFilterError as error:
+            if not self._way.is_away(error):
+                raise
+            log.warning("%s: what is in hand is free after its lease only: %s", self._way.where, error)
         finally:
             self._closed = True
 
@@ -300,20 +293,28 @@ class Claims(ClaimsCommon):
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         self.close(self._delay_after(kind))
 
-    def _claim(self, batch: Batch, method: Method[R]) -> R:
+    def _claim(
+        self,
+        method: Method[R],
+        objects: Sequence[Any],
+        key: Key,
+        payload: Callable[[Any], object] | None,
+        retry: UriFilterError | None,
+    ) -> R:
+        self._check_open()
+        question = self._way.claiming(method, objects, key, payload, retry)
         self._begin_beating()
         try:
-            return method.result(self._run(resolve(self._session, batch)))
+            return method.result(self._run(self._way.resolve(question)))
         except Exception:
             raise
         except BaseException:
-            self._leave(batch)
+            self._way.leave(question)
             raise
 
-    def _end(self, method: Method[R], uris: Iterable[Any], terms: Terms, key: Key, retry: UriFilterError | None) -> R:
-        batch = self._ending(method, listed(uris), terms, key, retry)
-        with self._session.pending.hold(batch):
-            return method.result(self._run(resolve(self._session, batch)))
+    def _end(self, method: Method[R], question: Question) -> R:
+        with self._way.pending.hold(question):
+            return method.result(self._run(self._way.resolve(question)))
 
     def _begin_beating(self) -> None:
         if self._beats and (self._beating is None or not self._beating.is_alive()):
@@ -322,7 +323,7 @@ class Claims(ClaimsCommon):
 
     def _beat_once(self) -> None:
         try:
-            self._beat_with(reclaim.beat(self._session, self._hand))
+            self._beat_with(self._way.beat())
         except Exception as error:  # noqa: BLE001 - a thread that ended would let everything lapse
             self._tell(error)
 

@@ -39,6 +39,10 @@ class Claim:
         lapses: how many holders of it have died. After a claim of one's own: 0, likewise.
 
     Example:
+        >>> mine.claim("https://example.com/a")
+        True
+        >>> mine.release(["https://example.com/a"], failed=True)
+        [True]
         >>> mine.reclaim(1)
         [Claim(item='https://example.com/a', payload='https://example.com/a', failures=1, lapses=0)]
     """
@@ -57,6 +61,12 @@ class Outstanding:
         others: their number, those that were released and are not due yet included.
         due: in how many seconds the next of them may be reclaimed, if its holder is dead; 0 if some may be now; None if
             there are none.
+
+    Example:
+        >>> mine.claim("https://example.com/a")
+        True
+        >>> mine.outstanding()
+        Outstanding(others=0, due=None)
     """
 
     others: int
@@ -78,8 +88,8 @@ class Hand:
     Attributes:
         lease: as it was given.
         held: the claims of each shard by digest.
-        seen: of each shard that the last rounds looked at: how many items are in hand, and when the first of the other
-            holders dies, by ``monotonic`` (None: there is none).
+        seen: of each shard that the last rounds looked at: how many items others have in hand, and when the first of
+            these holders dies, by ``monotonic`` (None: there is none).
     """
 
     def __init__(self, lease: float, holder: str | None = None) -> None:
@@ -169,10 +179,15 @@ class Hand:
         """Whether ``seen`` is older than a third of the lease, or empty."""
         return monotonic() >= self._looked + self.lease * BEATS
 
-    def note_look(self, shard: int, in_hand: int, dies: float | None) -> None:
-        """Note how many items are in hand in a shard, and when the first of the other holders dies (``monotonic``)."""
-        self.seen[shard] = in_hand, dies
+    def note_look(self, shard: int, others: int, dies: float | None) -> None:
+        """Note how many items others have in hand in a shard, and when the first of them dies (``monotonic``)."""
+        self.seen[shard] = others, dies
         self._looked = monotonic()
+
+    def note_reclaimed(self, shard: int, count: int) -> None:
+        """Note that items which others had are in this hand now."""
+        others, dies = self.seen.get(shard, (0, None))
+        self.seen[shard] = max(0, others - count), dies
 
     def note_round(self, found: int) -> None:
         """Note the end of a round; after one that found nothing the next comes after a pause, which doubles each time.
@@ -190,10 +205,7 @@ class Hand:
 
     def outstanding(self) -> Outstanding:
         """Return the figures of the last rounds."""
-        others, times = 0, []
-        for shard, (in_hand, dies) in list(self.seen.items()):
-            others += max(0, in_hand - len(self.held.get(shard, ())))
-            if dies is not None:
-                times.append(dies)
+        others = sum(count for count, _ in list(self.seen.values()))
+        times = [dies for _, dies in list(self.seen.values()) if dies is not None]
         due = max(0.0, min(times) - monotonic()) if times and others else None
         return Outstanding(others, due)

@@ -62,15 +62,16 @@ def look(session: Session, hand: Hand, shards: Sequence[int], record: str = "") 
         keys = session.keys.shard(shard)
         commands += [
             ("ZCARD", keys.hands),
+            ("ZLEXCOUNT", keys.hands, *_range_of(own)),
             ("ZRANGE", keys.holders, 0, 1, "WITHSCORES"),
             ("HEXISTS", keys.replies, record),
         ]
     replies = yield from ask(session, *commands)
     now, at = time_of(replies[0]), monotonic()
     due = []
-    for shard, in_hand, earliest, recorded in zip(shards, *(replies[n::3] for n in (1, 2, 3)), strict=True):
+    for shard, in_hand, owned, earliest, recorded in zip(shards, *(replies[n::4] for n in (1, 2, 3, 4)), strict=True):
         dies = next((until for holder, until in _scored(earliest) if holder != own), None)
-        hand.note_look(shard, int(in_hand), None if dies is None else at + (dies - now) / 1000)
+        hand.note_look(shard, int(in_hand) - int(owned), None if dies is None else at + (dies - now) / 1000)
         if recorded or (dies is not None and dies <= now):
             due.append(shard)
     return due
@@ -127,6 +128,7 @@ def _reclaim_shard(  # noqa: PLR0913, PLR0917 - the round so far
         for entry in entries:
             hand.take(shard, entry.digest, _claim_of(session, entry))
             found.append((shard, entry))
+        hand.note_reclaimed(shard, len(entries))
         if not entries:
             return
 
@@ -230,13 +232,18 @@ def _in_hands(session: Session, hand: Hand, shard: int) -> Flow[set[bytes]]:
     """Return the digests that the server has in the holder's hands."""
     own, key = bytes.fromhex(hand.holding.holder), session.keys.shard(shard).hands
     there: set[bytes] = set()
-    start = b"[" + own
+    start, end = _range_of(own)
     while True:
-        (page,) = yield from ask(session, ("ZRANGEBYLEX", key, start, b"(" + own + b"\xff" * 17, "LIMIT", 0, A_PAGE))
+        (page,) = yield from ask(session, ("ZRANGEBYLEX", key, start, end, "LIMIT", 0, A_PAGE))
         there.update(member[8:] for member in page)
         if len(page) < A_PAGE:
             return there
         start = b"(" + page[-1]
+
+
+def _range_of(holder: bytes) -> tuple[bytes, bytes]:
+    """Return the first and the last member that a holder may have in ``hands``."""
+    return b"[" + holder, b"(" + holder + b"\xff" * 17
 
 
 def _scored(reply: Any) -> list[tuple[bytes, float]]:

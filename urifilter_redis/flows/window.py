@@ -38,16 +38,19 @@ def ask_window(
     requests = list(map(functools.partial(_request, session, batch), window))
     questions = () if near is None else [near.begin(call.digests or split(call.packed)) for call in window]
     callers = None if turn is None else _Callers(session, batch, window, requests, turn)
-    if batch.terms is not None:
-        batch.terms.begin(window)
+    hand = None if batch.terms is None else batch.terms.hand
+    if hand is not None:
+        for call in window:
+            hand.begin(call.shard, call)
     try:
         yield from exchange(session, requests, callers)
     finally:
         if near is not None:
             _learn(near, batch, questions, requests)
         missed = _take_over(session, batch, window, requests)
-        if batch.terms is not None:
-            batch.terms.end(batch, window, requests)
+        if hand is not None:
+            for call, request in zip(window, requests, strict=True):
+                hand.end(call.shard, call, in_doubt=request.in_doubt)
     return (yield from _mend(session, missed)) if missed else {}
 
 
@@ -106,7 +109,8 @@ def _request(session: Session, batch: Batch, call: OpenCall) -> Request:
 def _call(session: Session, batch: Batch, call: OpenCall, _: Request) -> Call:
     call_id = calls.NO_CALL_ID if call.call_id is None else str(call.call_id)
     if batch.terms is not None:
-        return batch.terms.call(session, batch, call, call_id)
+        config, keys, view = session.config, session.keys.shard(call.shard), session.view(call.shard)
+        return batch.terms.call(batch.command, config, keys, view, call_id, call.packed, call.positions)
     return session.asking(batch.command, call.shard).call(call_id, call.packed, batch.max_age)
 
 
@@ -130,6 +134,8 @@ def _take_over(
             continue
         if request.answered:
             batch.close(call, request.reply)
+            if batch.terms is not None:
+                batch.terms.note(batch.command, call.shard, call.packed, call.positions, request.reply)
             if call.call_id is not None:
                 session.ids.release(call.call_id)
         else:
