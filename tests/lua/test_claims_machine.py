@@ -218,7 +218,7 @@ class Machine(RuleBasedStateMachine):
             found = self.shard.call(make())
             if command == "reclaim":
                 found = list(zip(*[iter(found)] * 4, strict=True))
-            assert answers == found
+            assert answers == found, (answers, found)
             self.last = (command, holding, digests, make, found)
             self.shard.refresh()
             self.compare()

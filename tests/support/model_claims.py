@@ -55,6 +55,9 @@ class ClaimingShard(ModelShard):
         """Return 0 for each item that the holder has in hand from now on; n: seen; -1: in hand, perhaps its own."""
         self._room({d for d in digests if not self._is_own(d, holder)})
         answers = [self._claim(holder, *each) for each in zip(digests, kept, strict=True)]
+        for digest, answer in zip(digests, answers, strict=True):
+            if answer > 0 and self.expire_after == "last-seen":
+                super()._insert(digest, 0)
         self._beat(holder, lease)
         return answers
 
@@ -147,8 +150,6 @@ class ClaimingShard(ModelShard):
         if age == 0:
             entry = self.leases.get(digest)
             self.leases[digest] = entry.taken_by(holder, kept) if entry else ModelEntry(holder, 0, 0, kept)
-        elif age > 0 and self.expire_after == "last-seen":
-            super()._insert(digest, 0)
         return age
 
     def _room(self, digests: set[bytes]) -> None:
