@@ -36,6 +36,7 @@ from urifilter_redis.scrapy.judge import Judge  # noqa: E402
 from urifilter_redis.scrapy.link import Answer  # noqa: E402
 from urifilter_redis.scrapy.marks import META  # noqa: E402
 from urifilter_redis.scrapy.options import Options  # noqa: E402
+from urifilter_redis.scrapy.outcomes import Outcome  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     scrapy.version_info < (2, 15, 0), reason="before 2.15, Scrapy runs coroutines in a reactor only"
@@ -59,7 +60,8 @@ class Engine:
         self.spider, self.scheduled = crawler.spider, []
         self.scraper = SimpleNamespace(slot=Slot())
         self.downloader = SimpleNamespace(middleware=SimpleNamespace(middlewares=()))
-        self._slot = SimpleNamespace(closing=None, inprogress=set(), scheduler=None)
+        nextcall = SimpleNamespace(schedule=lambda: None)
+        self._slot = SimpleNamespace(closing=None, inprogress=set(), scheduler=None, nextcall=nextcall)
 
     def keep_in_memory(self, request):
         """Have a scheduler with this request in its queue in memory."""
@@ -591,10 +593,10 @@ def test_redis_leaves_as_a_late_question_is_asked(redis70):
     async def test(crawler, dupefilter):
         downloads = UriDownloaderMiddleware(crawler)
         judge = Judge.of(crawler)
-        judge.give_back(["another"])
+        judge.outcomes.note(["another"], Outcome.DROPPED)
         late = scrapy.Request(A)
         assert not dupefilter.request_seen(late)  # its answer would not be true any more
-        judge.link.insert = lambda items: asyncio.sleep(0, [Answer.PASS for _ in items])
+        judge.link.ask = lambda items, _: asyncio.sleep(0, [Answer.PASS for _ in items])
         await downloads.process_request(late)
         return late.meta[META]["items"]
 

@@ -107,7 +107,9 @@ class Machine(RuleBasedStateMachine):
     @rule(digests=some, packed=encodings, max_age=st.integers(0, 3))
     def insert(self, digests, packed, max_age):
         max_age = max_age if self.model.retention == "ring" else 0
-        answers = self.ask("insert", NOBODY, digests, lambda: self.model.insert(digests, max_age), packed=packed, max_age=max_age)
+        answers = self.ask(
+            "insert", NOBODY, digests, lambda: self.model.insert(digests, max_age), packed=packed, max_age=max_age
+        )
         self.became_final(digests, answers, max_age)
 
     @rule(holding=perhaps_nobodys, digests=some, delay=st.sampled_from(DELAYS), failed=st.booleans(), packed=encodings)
@@ -216,7 +218,7 @@ class Machine(RuleBasedStateMachine):
             found = self.shard.call(make())
             if command == "reclaim":
                 found = list(zip(*[iter(found)] * 4, strict=True))
-            assert answers == found
+            assert answers == found, (answers, found)
             self.last = (command, holding, digests, make, found)
             self.shard.refresh()
             self.compare()

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from support.model import ModelShard, Refused
-
 from urifilter_redis.protocol.claims import BYTES_A_CALL
 
 if TYPE_CHECKING:
@@ -56,6 +55,9 @@ class ClaimingShard(ModelShard):
         """Return 0 for each item that the holder has in hand from now on; n: seen; -1: in hand, perhaps its own."""
         self._room({d for d in digests if not self._is_own(d, holder)})
         answers = [self._claim(holder, *each) for each in zip(digests, kept, strict=True)]
+        for digest, answer in zip(digests, answers, strict=True):
+            if answer > 0 and self.expire_after == "last-seen":
+                super()._insert(digest, 0)
         self._beat(holder, lease)
         return answers
 
@@ -70,7 +72,7 @@ class ClaimingShard(ModelShard):
             self._beat(holder, lease)
         return answers
 
-    def release(  # noqa: PLR0913, PLR0917 - as many as the script's
+    def release(
         self, holder: bytes | None, lease: int, nobody: bytes, delay: int, failed: bool, digests: Sequence[bytes]
     ) -> list[int]:
         """Give back what the holder has (without a holder: what anybody has); return 1 for each."""
@@ -117,7 +119,9 @@ class ClaimingShard(ModelShard):
 
     def forget(self, digests: Sequence[bytes]) -> list[int]:
         """Make items new again, also those in hand; return 1 for each that was seen or in hand."""
-        return [max(int(self.leases.pop(d, None) is not None), *super(ClaimingShard, self).forget([d])) for d in digests]
+        return [
+            max(int(self.leases.pop(d, None) is not None), *super(ClaimingShard, self).forget([d])) for d in digests
+        ]
 
     def remove(self, digests: Sequence[bytes]) -> list[int]:
         """counting: take items out; one in hand was not counted yet. Return 1 for each that was seen or in hand."""
@@ -146,8 +150,6 @@ class ClaimingShard(ModelShard):
         if age == 0:
             entry = self.leases.get(digest)
             self.leases[digest] = entry.taken_by(holder, kept) if entry else ModelEntry(holder, 0, 0, kept)
-        elif age > 0 and self.expire_after == "last-seen":
-            super()._insert(digest, 0)
         return age
 
     def _room(self, digests: set[bytes]) -> None:
