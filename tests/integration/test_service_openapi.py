@@ -102,7 +102,7 @@ def map_case(context, case):
     given, payloads, places = (body.get(name) for name in ("URI_list", "payloads", "base64"))
     if isinstance(given, list) and isinstance(payloads, list):  # one each, which no schema can say
         body["payloads"] = [*payloads, *[None] * len(given)][: len(given)]
-    if isinstance(places, list) and all(type(place) is int and place >= 0 for place in places):
+    if isinstance(places, list) and all(type(place) in {int, float} and place >= 0 == place % 1 for place in places):
         body["base64"] = []  # nor that they are positions of base64
     return case
 
