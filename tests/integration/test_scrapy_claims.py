@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import time
 from collections import Counter
 
 import pytest
@@ -54,3 +55,58 @@ def test_one_of_three_is_killed(redis70, tmp_path):
         fails = sum(page.fails for page in site.pages.values())
         assert 0 < sum(each.get("urifilter/given_up", 0) for each in stats) <= fails
         assert len([path for path, times in Counter(site.fetched()).items() if times > 1]) < 150
+
+
+def test_all_are_killed(redis70):
+    """A crawl that comes later finishes: every page is fetched, although it begins at a page that was fetched."""
+    with Served(count=250, delay=0.01) as site:
+        more = {"domains": ["127.0.0.1"]} | settings(redis70)
+        crawls = [Crawl(site.url, site.at("127.0.0.1", path), **more) for path in sorted(site.pages)[:2]]
+        wait_until(lambda: len(site.fetched()) > 80, "the crawl does not begin")
+        for each in crawls:
+            each.kill()
+        assert set(site.fetched()) < site.pages.keys()
+        assert in_hand(redis70) > 0
+        assert Crawl(site.url, **more).stats()["finish_reason"] == "finished"
+        assert set(site.fetched()) == site.pages.keys()
+        check_committed(redis70, site)
+
+
+def test_a_spider_that_is_stopped(redis70):
+    """Its pages are offered at once: another crawl takes them over without waiting for a lease."""
+    with Served(count=250, delay=0.01) as site:
+        more = {"domains": ["127.0.0.1"]} | settings(redis70, URIFILTER_LEASE=300)
+        crawl = Crawl(site.url, **more)
+        wait_until(lambda: len(site.fetched()) > 60, "the crawl does not begin")
+        crawl.stop()
+        assert crawl.stats()["finish_reason"] == "shutdown"
+        assert set(site.fetched()) < site.pages.keys()
+        Crawl(site.url, **more).stats()
+        assert set(site.fetched()) == site.pages.keys()
+        check_committed(redis70, site)
+        twice = [site.pages[path] for path, times in Counter(site.fetched()).items() if times > 1]
+        assert [each for each in twice if not each.fails and not each.location] == []
+
+
+def test_redis_dies_and_comes_back(make_server):
+    """The crawl goes on, and commits every page."""
+    server = make_server(appendonly="yes", appendfsync="always")
+    with Served(count=300, delay=0.02) as site:
+        crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(server, URIFILTER_TIMEOUT=0.5))
+        wait_until(lambda: len(site.fetched()) > 50, "the crawl does not begin")
+        server.kill()
+        time.sleep(1)  # some questions fail meanwhile
+        server.start()
+        stats = crawl.stats()
+        assert stats["finish_reason"] == "finished"
+        assert set(site.fetched()) == site.pages.keys()
+        check_committed(server, site)
+
+
+def test_a_scheduler_that_keeps_requests(redis70, tmp_path):
+    """The crawl does not begin with JOBDIR, and says why."""
+    with Served(count=20) as site:
+        crawl = Crawl(site.url, **settings(redis70, JOBDIR=str(tmp_path)))
+        with pytest.raises(AssertionError, match="Scrapy's own scheduler without JOBDIR"):
+            crawl.stats()
+        assert site.fetched() == []
