@@ -103,7 +103,8 @@ def look(session: Session, hand: Hand, shards: Sequence[int], record: str = "") 
     due = []
     for shard, all_of_it, owned, earliest, recorded in zip(shards, *(replies[n::4] for n in range(1, 5)), strict=True):
         dies = next((until for holder, until in _scored(earliest) if holder != own), None)
-        hand.note_look(shard, int(all_of_it) - int(owned), None if dies is None else at + (dies - now) / 1000)
+        others = int(all_of_it) - hand.known(shard, int(owned))
+        hand.note_look(shard, others, None if dies is None else at + (dies - now) / 1000)
         if recorded or (dies is not None and dies <= now):
             due.append(shard)
     return due
@@ -240,8 +241,11 @@ def give_back(session: Session, hand: Hand, digests: Sequence[bytes], delay: flo
 
 
 def give_back_all(session: Session, hand: Hand, delay: float = 0) -> Flow[None]:
-    """Release all that the hand has, and the orphans; ``delay`` is in seconds."""
-    yield from give_back(session, hand, [*hand.digests, *hand.orphaned(math.inf)], delay)
+    """Release all that the hand has, the orphans, and all that the suspects have; ``delay`` is in seconds."""
+    digests = {*hand.digests, *hand.orphaned(math.inf)}
+    for shard in sorted(hand.suspects):
+        digests |= yield from _in_hands(session, hand, shard)
+    yield from give_back(session, hand, sorted(digests), delay)
 
 
 def _mend_all(session: Session, hand: Hand, shards: Sequence[int]) -> Flow[list[UriFilterError]]:
