@@ -66,7 +66,7 @@ class Crowd:
         self._out = out
         self._started = self._fetched = 0
         self._ended: set[int] = set()
-        self._reading = None
+        self._reading, self._begun = None, ""  # the part of a line that was read last
         self._lock = threading.Lock()
         self.running: dict[int, int] = {}  # number -> process id
         self.killed: dict[int, float] = {}  # number -> when
@@ -98,7 +98,8 @@ class Crowd:
         """Return how many pages were fetched so far, and note who has ended."""
         if self._reading is None and self._out.exists():
             self._reading = self._out.open()
-        for line in self._reading or ():
+        *lines, self._begun = (self._begun + (self._reading.read() if self._reading else "")).split("\n")
+        for line in lines:
             number, _, word, *_ = line.split()
             self._fetched += word == "fetched"
             if word == "end":

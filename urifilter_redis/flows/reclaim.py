@@ -164,13 +164,14 @@ def _reclaim_once(session: Session, hand: Hand, shard: int, made: Round, part: i
         lambda _: claims.reclaim(session.config.uid, keys, str(call.call_id), hand.holding, most), numbered=call
     )
     hand.begin(shard, call)
-    count = 0
+    count, taken_in = 0, False
     try:
         yield from exchange(session, [request])
         if request.answered:
             count = _take(session, hand, shard, claims.entries_of(request.reply), made)
+        taken_in = not call.in_doubt
     finally:
-        if call.in_doubt:
+        if not taken_in:
             hand.suspects.add(shard)
         hand.end(shard, call, answered=request.answered, in_doubt=call.in_doubt)
     if request.error is not None:
