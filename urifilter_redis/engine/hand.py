@@ -178,7 +178,12 @@ class Hand:
     @property
     def has_any(self) -> bool:
         """Whether something is in hand, or may be."""
-        return any(list(self.held.values())) or any(list(self.orphans.values()))
+        return any([*self.held.values(), *self.orphans.values(), self.suspects])
+
+    def known(self, shard: int, count: int) -> int:
+        """Return how many of these items, which the server has in these hands, are no orphans."""
+        doubtful = shard in self.suspects or self.orphans.get(shard)
+        return min(count, len(self.held.get(shard, ()))) if doubtful else count
 
     @property
     def digests(self) -> list[bytes]:

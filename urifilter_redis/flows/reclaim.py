@@ -113,7 +113,8 @@ def look(session: Session, hand: Hand, shards: Sequence[int], record: str = "") 
     due = []
     for shard, all_of_it, owned, earliest, recorded in zip(shards, *(replies[n::4] for n in range(1, 5)), strict=True):
         dies = next((until for holder, until in _scored(earliest) if holder != own), None)
-        hand.note_look(shard, int(all_of_it) - int(owned), None if dies is None else at + (dies - now) / 1000)
+        others = int(all_of_it) - hand.known(shard, int(owned))
+        hand.note_look(shard, others, None if dies is None else at + (dies - now) / 1000)
         if recorded or (dies is not None and dies <= now):
             due.append(shard)
     return due
@@ -173,13 +174,14 @@ def _reclaim_once(session: Session, hand: Hand, shard: int, made: Round, part: i
         lambda _: claims.reclaim(session.config.uid, keys, str(call.call_id), hand.holding, most), numbered=call
     )
     hand.begin(shard, call)
-    count = 0
+    count, taken_in = 0, False
     try:
         yield from exchange(session, [request])
         if request.answered:
             count = _take(session, hand, shard, claims.entries_of(request.reply), made)
+        taken_in = not call.in_doubt
     finally:
-        if call.in_doubt:
+        if not taken_in:
             hand.suspects.add(shard)
         hand.end(shard, call, answered=request.answered, in_doubt=call.in_doubt)
     if request.error is not None:
@@ -250,8 +252,11 @@ def give_back(session: Session, hand: Hand, digests: Sequence[bytes], delay: flo
 
 
 def give_back_all(session: Session, hand: Hand, delay: float = 0) -> Flow[None]:
-    """Release all that the hand has, and the orphans; ``delay`` is in seconds."""
-    yield from give_back(session, hand, [*hand.digests, *hand.orphaned(math.inf)], delay)
+    """Release all that the hand has, the orphans, and all that the suspects have; ``delay`` is in seconds."""
+    digests = {*hand.digests, *hand.orphaned(math.inf)}
+    for shard in sorted(hand.suspects):
+        digests |= yield from _in_hands(session, hand, shard)
+    yield from give_back(session, hand, sorted(digests), delay)
 
 
 def _mend_all(session: Session, hand: Hand, shards: Sequence[int]) -> Flow[list[UriFilterError]]:
