@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from support.in_hand import Holder
 from support.servers import free_port, wait_until
 from support.service import Service, ask, request
 
@@ -306,6 +307,18 @@ def test_gauges(redis70, folder):
     assert began - 1 <= infos["pages"].next_rotation - due <= ended + 1
     assert due <= 86_400 - 89_999  # it is late
     assert found("urifilter_filter_rotation_due_seconds", filter="full") is None
+
+
+def test_what_is_in_hand(redis70, news):
+    """It is counted, and what has lapsed; of a filter without claims there is neither."""
+    names = ("urifilter_filter_in_hand_items", "urifilter_filter_lapsed_items")
+    with Service(redis70.url) as service:
+        assert [Metrics(service)(name, filter="news") for name in names] == [None, None]
+    one = Holder(news)
+    one.claim(range(30))
+    one.release(range(10))
+    with Service(redis70.url) as service:
+        assert [Metrics(service)(name, filter="news") for name in names] == [20, 10]
 
 
 def test_a_filter_that_cannot_be_looked_at(redis70, news):
