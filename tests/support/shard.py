@@ -48,7 +48,9 @@ class Shard:
         if command == "commit":
             return claims.commit(self.config, KEYS, self.view, call_id, digests, holding)
         if command == "release":
-            return claims.release(uid, KEYS, call_id, digests, holding, **{"nobody": claims.new_nobody()} | more)
+            how = {name: more[name] for name in ("delay", "failed") if name in more}
+            nobody = more.get("nobody", claims.new_nobody())
+            return claims.release(uid, KEYS, call_id, digests, holding, nobody=nobody, **how)
         if command == "reclaim":
             return claims.reclaim(uid, KEYS, call_id, holding, more.get("limit", 100))
         return calls.items(command, self.config, KEYS, self.view, call_id, digests, more.get("max_age", 0))
