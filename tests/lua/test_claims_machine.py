@@ -113,7 +113,9 @@ class Machine(RuleBasedStateMachine):
     @rule(digests=some, packed=encodings, max_age=st.integers(0, 3))
     def insert(self, digests, packed, max_age):
         max_age = max_age if self.model.retention == "ring" else 0
-        answers = self.ask("insert", NOBODY, digests, lambda: self.model.insert(digests, max_age), packed=packed, max_age=max_age)
+        answers = self.ask(
+            "insert", NOBODY, digests, lambda: self.model.insert(digests, max_age), packed=packed, max_age=max_age
+        )
         self.became_final(digests, answers, max_age)
 
     @rule(holding=perhaps_nobodys, digests=some, delay=st.sampled_from(DELAYS), failed=st.booleans(), packed=encodings)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from support.model import ModelShard, Refused
-
 from urifilter_redis.protocol.claims import BYTES_A_CALL
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ class ClaimingShard(ModelShard):
             self._beat(holder, lease)
         return answers
 
-    def release(  # noqa: PLR0913, PLR0917 - as many as the script's
+    def release(
         self, holder: bytes | None, lease: int, nobody: bytes, delay: int, failed: bool, digests: Sequence[bytes]
     ) -> list[int]:
         """Give back what the holder has (without a holder: what anybody has); return 1 for each."""
@@ -120,7 +119,9 @@ class ClaimingShard(ModelShard):
 
     def forget(self, digests: Sequence[bytes]) -> list[int]:
         """Make items new again, also those in hand; return 1 for each that was seen or in hand."""
-        return [max(int(self.leases.pop(d, None) is not None), *super(ClaimingShard, self).forget([d])) for d in digests]
+        return [
+            max(int(self.leases.pop(d, None) is not None), *super(ClaimingShard, self).forget([d])) for d in digests
+        ]
 
     def remove(self, digests: Sequence[bytes]) -> list[int]:
         """counting: take items out; one in hand was not counted yet. Return 1 for each that was seen or in hand."""

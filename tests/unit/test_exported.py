@@ -29,17 +29,20 @@ def test_every_script_is_a_file():
     }
     for script in scripts.variants(BLOCKED_K):
         assert FILES[INDEX["scripts"][script.name]["file"]].decode() == script.source
-    assert all(re.fullmatch(r"[a-z]+(-[a-z]+(-\d+)?)?\.(lua|json)", name) for name in FILES)
+    assert all(re.fullmatch(r"[a-z]+(-[a-z]+(-\d+)?(-claims)?)?\.(lua|json)", name) for name in FILES)
 
 
 def test_a_client_finds_the_script_of_its_filter():
-    """Command, layout and k of meta lead to the script; scripts for all layouts have neither."""
+    """Command, layout and k of meta lead to the script, and of two that for shards with claims or without."""
     found = INDEX["scripts"]["insert:blocked-12"]
     assert (found["command"], found["layout"], found["k"]) == ("insert", "blocked", 12)
     found = INDEX["scripts"]["contains:classic"]
     assert (found["command"], found["layout"], found["k"]) == ("contains", "classic", None)
     found = INDEX["scripts"]["turn"]
     assert (found["command"], found["layout"], found["k"]) == ("turn", None, None)
+    assert [INDEX["scripts"][f"insert:blocked-12{twin}"]["claims"] for twin in ("", ":claims")] == [False, True]
+    assert INDEX["scripts"]["insert:blocked-12:claims"]["file"] == "insert-blocked-12-claims.lua"
+    assert {INDEX["scripts"][name]["claims"] for name in ("claim:blocked-12", "beat")} == {None}
 
 
 def test_the_index_says_what_the_header_says():

@@ -172,7 +172,9 @@ _WORD = re.compile(r"[A-Z]+(?= |$)")
 # Redis 6.2 wraps the error of a command inside a script: "ERR Error running script … -OOM command not …".
 _WRAPPED = re.compile(r"Error running script .*@user_script: ?\d+: -?(?P<inner>[A-Z]+ .*)", re.DOTALL)
 _LATE = re.compile(r"LATECALL (\d+)")
-_STALE = re.compile(r"STALE epoch (?P<epoch>\d+), opened (?P<opened>\d+), claims (?P<claims>\d+), live slices (?P<slices>.*)", re.DOTALL)
+_STALE = re.compile(
+    r"STALE epoch (?P<epoch>\d+), opened (?P<opened>\d+), claims (?P<claims>\d+), live slices (?P<slices>.*)", re.DOTALL
+)
 
 
 def judge(outcome: Any) -> Verdict:
