@@ -30,11 +30,15 @@ from urifilter_redis.errors import (
 if TYPE_CHECKING:
     from urifilter_redis.aio import AsyncUriFilter
     from urifilter_redis.bloom.sizing import Slice
+    from urifilter_redis.claiming.awaited import AsyncClaims
+    from urifilter_redis.claiming.blocking import Claims
     from urifilter_redis.client import UriFilter, drop_filter, list_filters
+    from urifilter_redis.engine.hand import Claim, Outstanding
     from urifilter_redis.engine.near_cache import NearCacheInfo
     from urifilter_redis.engine.session import Restored
     from urifilter_redis.engine.steps import Timeouts
     from urifilter_redis.flows.checkpoint import Written
+    from urifilter_redis.flows.claims_info import ClaimsInfo
     from urifilter_redis.flows.info import FilterInfo, SliceInfo
     from urifilter_redis.flows.rotation import Rotation
     from urifilter_redis.flows.upgrade import Upgraded
@@ -46,8 +50,12 @@ __all__ = [
     "ArchiveCorrupt",
     "ArchiveError",
     "ArchiveMissing",
+    "AsyncClaims",
     "AsyncUriFilter",
     "BadItem",
+    "Claim",
+    "Claims",
+    "ClaimsInfo",
     "Config",
     "ConfigMismatch",
     "FilterAPIError",
@@ -56,6 +64,7 @@ __all__ = [
     "FilterNotFound",
     "FilterSettings",
     "NearCacheInfo",
+    "Outstanding",
     "Restored",
     "Restoring",
     "Rotation",
@@ -79,11 +88,16 @@ __all__ = [
 #: The modules of all other public names. A module is loaded when its name is first used, because redis-py and the
 #: clients take a while.
 _PLACES = {
+    "AsyncClaims": "claiming.awaited",
     "AsyncUriFilter": "aio",
+    "Claim": "engine.hand",
+    "Claims": "claiming.blocking",
+    "ClaimsInfo": "flows.claims_info",
     "Config": "protocol.config",
     "FilterInfo": "flows.info",
     "FilterSettings": "protocol.config",
     "NearCacheInfo": "engine.near_cache",
+    "Outstanding": "engine.hand",
     "Restored": "engine.session",
     "Rotation": "flows.rotation",
     "Slice": "bloom.sizing",

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, It
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.archive.homes.opening import named_home
+from urifilter_redis.claiming.awaited import AsyncClaims
+from urifilter_redis.claiming.direct import Direct
 from urifilter_redis.coalescing import Coalescer
 from urifilter_redis.engine import methods
 from urifilter_redis.engine.async_driver import drive
@@ -18,15 +20,17 @@ from urifilter_redis.engine.joint import Joint
 from urifilter_redis.engine.near_cache import SECONDS, NearCacheSettings
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow, Timeouts
+from urifilter_redis.engine.terms import Terms
 from urifilter_redis.engine.timekeeper import Timekeeper
 from urifilter_redis.errors import UriFilterError
-from urifilter_redis.flows import dropping, items, lifecycle, rotation
+from urifilter_redis.flows import claims, dropping, items, lifecycle, reclaim, rotation
 from urifilter_redis.flows.checkpoint import checkpoint, checkpoint_age
 from urifilter_redis.flows.info import FilterInfo, info, inserted
 from urifilter_redis.flows.timely import leave
 from urifilter_redis.flows.union import union
 from urifilter_redis.flows.upgrade import upgrade
 from urifilter_redis.opened import OpenedFilter, Opening
+from urifilter_redis.protocol.claims import NOBODY
 from urifilter_redis.protocol.config import FilterSettings, Settings
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.transport.addresses import Address
@@ -631,6 +635,88 @@ class AsyncUriFilter(OpenedFilter):
             [True]
         """
         return await self._ask(methods.REMOVE, listed(uris), None, retry, key)
+
+    def claims(
+        self,
+        lease: float | None = None,
+        name: str | None = None,
+        *,
+        holder: str | None = None,
+        beats: bool = True,
+    ) -> AsyncClaims:
+        """Return an object that claims items: their "new" is final only once they are committed.
+
+        Args:
+            lease: seconds for which items stay in hand without a sign of life, 5 to 3600; None: 60 up to 64 shards, and
+                above a second for each shard, at most 600.
+            name: a name for display; two objects of one name are two holders.
+            holder: 16 hex digits: go on as this holder, for calls by hand and from a shell; None: draw one.
+            beats: whether to beat in the background, and to give back what is left at the end. Without, the items
+                lapse a lease after the last call, and the caller beats (see ``beat``).
+
+        Raises:
+            ValueError: the lease or the holder is impossible.
+
+        Example:
+            >>> async with news.claims(lease=60) as mine:
+            ...     print(await mine.claim("https://example.com/a"))
+            True
+        """
+        self._check_open()
+        return AsyncClaims(Direct(self._session, lease, holder), self._run, name=name, beats=beats)
+
+    async def commit(self, uris: Iterable[Any], *, key: Key = None) -> list[bool]:
+        """Make items final that anybody has in hand; return whether this call did it. See ``commit`` of claims.
+
+        Raises:
+            BadItem: some items cannot be filtered; the error has their indices; nothing was committed.
+            TypeError: one string was given instead of a list.
+            FilterFull: growing: the filter has the most slices that it can have.
+            UriFilterError: any other of the tree in ``errors``, with the ``answers`` that arrived. The call may be
+                repeated: an item that it committed is answered False then.
+
+        Example:
+            >>> await news.commit(["https://example.com/a"])
+            [True]
+        """
+        flow = claims.finish(self._session, methods.COMMIT, listed(uris), Terms(NOBODY), key)
+        return await self._run(flow)
+
+    async def release(
+        self, uris: Iterable[Any], *, delay: float = 0, failed: bool = False, key: Key = None
+    ) -> list[bool]:
+        """Give back items that anybody has in hand; return whether somebody had each. See ``release`` of claims.
+
+        Raises:
+            BadItem: some items cannot be filtered; the error has their indices; nothing was released.
+            TypeError: one string was given instead of a list.
+            ValueError: the delay is not 0 to 600 seconds.
+            UriFilterError: any other of the tree in ``errors``, with the ``answers`` that arrived. The call may be
+                repeated.
+
+        Example:
+            >>> await news.release(["https://example.com/a"], delay=30)
+            [False]
+        """
+        terms = claims.release_terms(NOBODY, delay, failed=failed)
+        return await self._run(claims.finish(self._session, methods.RELEASE, listed(uris), terms, key))
+
+    async def beat(self, holder: str, lease: float | None = None) -> int:
+        """Give a sign of life for a holder that has no object here; return how many items it has in hand.
+
+        Args:
+            holder: 16 hex digits, as the ``holder`` of claims.
+            lease: seconds for which its items stay in hand from now, 5 to 3600; None: as ``claims`` has it.
+
+        Raises:
+            ValueError: the holder or the lease is impossible.
+            UriFilterError: any of the tree in ``errors``.
+
+        Example:
+            >>> await news.beat("0123456789abcdef", lease=60)
+            0
+        """
+        return await self._run(reclaim.beat_all(self._session, claims.holding_of(self._session, holder, lease)))
 
     async def checkpoint_age(self) -> float:
         """Return the seconds since the last checkpoint of any shard began; infinity without a known one.

@@ -20,7 +20,7 @@ LAYERS = (
     ("archive",),
     ("flows",),
     ("archive.export", "archive.listing", "archive.upkeep", "archive.verifying"),
-    ("client", "aio", "coalescing", "opened", "packed", "persisting", "streaming", "http_api"),
+    ("client", "aio", "claiming", "coalescing", "opened", "packed", "persisting", "streaming", "http_api"),
     (PACKAGE,),
     ("worker", "moving", "scrapy", "sdk", "service", "cli"),
 )

@@ -11,12 +11,14 @@ from urifilter_redis.bloom.digest import shard_of, shards_of, split
 from urifilter_redis.bloom.encoding import encode_items
 from urifilter_redis.bloom.normalize import normalizer
 from urifilter_redis.errors import Past, UriFilterError
+from urifilter_redis.protocol.claims import BYTES_A_CALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from urifilter_redis.engine.given import Key
     from urifilter_redis.engine.near_cache import NearCache
+    from urifilter_redis.engine.terms import Terms
     from urifilter_redis.protocol.call_ids import CallId, CallKey
     from urifilter_redis.protocol.config import Config
 
@@ -79,7 +81,7 @@ class Batch:
     """The items of one call of the library, their answers so far, and the calls of scripts that are still open.
 
     Attributes:
-        command: ``insert``, ``contains``, ``forget`` or ``remove``.
+        command: ``insert``, ``contains``, ``forget``, ``remove``, ``claim``, ``commit`` or ``release``.
         items: the items as the caller gave them, or objects of the caller's.
         key: makes an item of each object; None: the objects are the items.
         term: makes an answer in the terms of the caller's method of a script's answer.
@@ -90,6 +92,7 @@ class Batch:
         writes: whether its calls write. The answers of such calls must not be lost.
         packed: the digests of all items, 16 bytes an item.
         near: the near cache that has answered some items, and takes in the answers to the others; None: there is none.
+        terms: the terms of a batch about claims; None: it is about none.
         joint: the ``Joint`` in which this batch, of one item, was sent with others; None: it is sent by itself.
     """
 
@@ -106,6 +109,7 @@ class Batch:
         "open",
         "packed",
         "term",
+        "terms",
         "writes",
     )
 
@@ -121,6 +125,7 @@ class Batch:
         max_age: int = 0,
         key: Key = None,
         near: NearCache | None = None,
+        terms: Terms | None = None,
     ) -> None:
         """Cut digests into calls, but for those that the near cache knows.
 
@@ -134,8 +139,9 @@ class Batch:
             max_age: ring: how many of the newest slices are tested; 0: all.
             key: makes an item of each object; None: the objects are the items.
             near: the near cache that may answer; None: all items are asked about.
+            terms: the terms of a batch about claims. What they keep of items limits the calls, too.
         """
-        self.command = command
+        self.command, self.terms = command, terms
         self.items, self.key = items, key
         self.term: Callable[[int], int] = int
         self.client = client
@@ -154,6 +160,7 @@ class Batch:
             self.open = [OpenCall(shard_of(digests[0], shards), range(1), digests[0], digests=digests)]
         else:
             self.open = _cut(digests, shards, cut, keep=near is not None)
+        self.open = self._light(self.open)
         self.packed = b"".join(digests)
 
     def name_calls(self, key: CallKey, now: int) -> None:
@@ -175,9 +182,13 @@ class Batch:
     def distrust(self, shards: int, cut: Callable[[int], int]) -> None:
         """Open calls for the items that the near cache has answered, because it knows no ages."""
         if self._found and True in self._found:
-            self.open += _chosen(self.digests, self._found, shards, cut, keep=False)
+            self.open += self._light(_chosen(self.digests, self._found, shards, cut, keep=False))
             self.answers = [None if found else answer for found, answer in zip(self._found, self.answers, strict=True)]
         self._found = None
+
+    def _light(self, calls: list[OpenCall]) -> list[OpenCall]:
+        """Cut calls further, as what is kept of their items demands."""
+        return _lighter(calls, list(map(len, self.terms.kept))) if self.terms is not None and self.terms.kept else calls
 
     def close(self, call: OpenCall, answers: Sequence[int]) -> None:
         """Note the answers of a call, which is then no longer open.
@@ -238,6 +249,25 @@ def _chosen(
     for call in made:
         call.positions = [positions[each] for each in call.positions]
     return made
+
+
+def _lighter(calls: list[OpenCall], weights: Sequence[int]) -> list[OpenCall]:
+    """Cut calls further, so that what is kept of the items of each has at most ``BYTES_A_CALL``."""
+    lighter = []
+    for call in calls:
+        start, weight = 0, 0
+        for number, position in enumerate(call.positions):
+            weight += weights[position]
+            if weight > BYTES_A_CALL and number > start:
+                lighter.append(_part(call, start, number))
+                start, weight = number, weights[position]
+        lighter.append(_part(call, start, len(call.positions)))
+    return lighter
+
+
+def _part(call: OpenCall, start: int, end: int) -> OpenCall:
+    digests = None if call.digests is None else call.digests[start:end]
+    return OpenCall(call.shard, call.positions[start:end], call.packed[16 * start : 16 * end], digests=digests)
 
 
 def _one_shard(digests: list[bytes], size: int, *, keep: bool) -> list[OpenCall]:

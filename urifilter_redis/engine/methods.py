@@ -1,7 +1,8 @@
 """The methods of a client that ask about items: the command of each, and the form of its answers.
 
-A script answers an age for each item: 0 if the item is new or was not seen. ``forget`` and ``remove`` answer 1 if the
-item was there. These numbers stay as they are until the last line of a method, because False is 0, and would be new.
+A script answers an age for each item: 0 if the item is new or was not seen; ``claim`` and ``commit`` likewise.
+``forget``, ``remove`` and ``release`` answer 1 if the item was there. These numbers stay as they are until the last
+line of a method, because False is 0, and would be new.
 """
 
 from __future__ import annotations
@@ -17,12 +18,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AGES",
+    "CLAIM",
+    "CLAIM_AGES",
+    "CLAIM_MANY",
+    "CLAIM_UNIQUE",
+    "COMMIT",
     "CONTAINS",
     "CONTAINS_MANY",
     "FORGET",
     "INSERT",
     "INSERT_AGES",
     "INSERT_MANY",
+    "RELEASE",
     "REMOVE",
     "UNIQUE",
     "Method",
@@ -84,3 +91,9 @@ CONTAINS_MANY: Method[list[bool]] = _all("contains", bool, nearby=True)
 AGES: Method[list[int]] = _all("contains", int)
 FORGET: Method[list[bool]] = _all("forget", bool)
 REMOVE: Method[list[bool]] = _all("remove", bool)
+CLAIM: Method[bool] = Method("claim", True, operator.not_, _is_new)  # noqa: FBT003 - nearby
+CLAIM_MANY: Method[list[bool]] = _all("claim", operator.not_, nearby=True)
+CLAIM_AGES: Method[list[int]] = _all("claim", int)
+CLAIM_UNIQUE: Method[list[Any]] = Method("claim", True, operator.not_, selected)  # noqa: FBT003 - nearby
+COMMIT: Method[list[bool]] = _all("commit", operator.not_)
+RELEASE: Method[list[bool]] = _all("release", bool)

@@ -10,10 +10,12 @@ from urifilter_redis.engine.batch import Batch, call_to_resume, check_question
 from urifilter_redis.engine.given import items_of
 from urifilter_redis.engine.joint import Joint
 from urifilter_redis.engine.methods import FORGET, with_batch
+from urifilter_redis.engine.terms import COMMANDS
 from urifilter_redis.errors import AnswerLost, UriFilterError
 from urifilter_redis.flows.timely import attend
 from urifilter_redis.flows.window import ask_window
 from urifilter_redis.protocol import calls
+from urifilter_redis.protocol.claims import CLAIMS_A_CALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,11 +23,13 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.batch import OpenCall
     from urifilter_redis.engine.given import Key
+    from urifilter_redis.engine.hand import Hand
     from urifilter_redis.engine.joint import Single, Turn
     from urifilter_redis.engine.methods import Method
     from urifilter_redis.engine.near_cache import NearCache
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.engine.terms import Terms
     from urifilter_redis.protocol.call_ids import CallKey
     from urifilter_redis.protocol.config import Config
 
@@ -37,6 +41,7 @@ __all__ = [
     "ask_again",
     "ask_jointly",
     "batch_of",
+    "distrust",
     "give_back",
     "joint_of",
     "new_pairs",
@@ -53,6 +58,9 @@ LIVE_UNDER_A_KEY = {"forever": 1, "growing": 16, "ring": 0, "rolling": 3}
 #: The commands that make items new again.
 FORGETTING = ("forget", "remove")
 
+#: The commands after which a client looks whether the filter's period is over.
+TURNING = ("insert", "claim", "commit")
+
 #: The most calls of one window: enough to hide the round trip, few enough for short pipelines.
 CALLS_IN_FLIGHT = 8
 
@@ -61,11 +69,16 @@ CALLS_IN_FLIGHT = 8
 WINDOW = CALLS_IN_FLIGHT * calls.ITEMS_A_CALL
 
 
-def unresolved(session: Session) -> list[AnswerLost]:
-    """Return an error for each batch that was interrupted in this process; ``retry=`` takes these errors."""
+def unresolved(session: Session, hand: Hand | None = None) -> list[AnswerLost]:
+    """Return an error for each batch that was interrupted in this process; ``retry=`` takes these errors.
+
+    Args:
+        session: the filter's session.
+        hand: the hand whose batches are meant; None: those that are about no claims.
+    """
     errors = []
     for batch in session.pending.interrupted():
-        if batch.client == session.ids.client:
+        if batch.client == session.ids.client and hand is (batch.terms and batch.terms.hand):
             error = AnswerLost(f"{session.where}: interrupted; ask again with retry= for the answers")
             errors.append(with_batch(error, batch))
     return errors
@@ -115,9 +128,14 @@ def question(  # noqa: PLR0913, PLR0917 - what a caller may say
     near = session.near if method.nearby and max_age is None else None
     batch = batch_of(session, method.command, objects, retry, max_age, key=key, near=near)
     if retry is not None and not method.nearby:
-        batch.distrust(session.config.shards, functools.partial(_size, session))
+        distrust(session, batch)
     batch.items, batch.key, batch.term = objects, key, method.term  # of this call, if it goes on with another
     return batch
+
+
+def distrust(session: Session, batch: Batch) -> None:
+    """Open calls for the items of a batch that the near cache has answered; see ``Batch.distrust``."""
+    batch.distrust(session.config.shards, functools.partial(_size, session, batch.command))
 
 
 def batch_of(  # noqa: PLR0913 - likewise
@@ -131,12 +149,13 @@ def batch_of(  # noqa: PLR0913 - likewise
     call_key: CallKey | None = None,
     digester: MakesDigests | None = None,
     near: NearCache | None = None,
+    terms: Terms | None = None,
 ) -> Batch:
     """Make the batch of a command, or return the batch of ``retry``; nothing is sent.
 
     Args:
         session: the filter's session.
-        command: ``insert``, ``contains``, ``forget`` or ``remove``.
+        command: ``insert``, ``contains``, ``forget``, ``remove``, ``claim``, ``commit`` or ``release``.
         objects: any number of items, or of objects that have a ``key``.
         retry: the error of an earlier call with these items; its batch still has the answers that arrived.
         max_age: ring: test only this many of the newest slices; None: test all.
@@ -144,6 +163,7 @@ def batch_of(  # noqa: PLR0913 - likewise
         call_key: makes the call ids of all calls, so that another process may repeat the request.
         digester: makes the digests of items; None: the filter's own.
         near: the near cache that may answer; None: all items are asked about. It does not answer to ``retry``.
+        terms: the terms of a batch about claims; None: it is about none.
 
     Raises:
         BadItem: some items cannot be filtered; the error has the indices of all of them.
@@ -154,7 +174,7 @@ def batch_of(  # noqa: PLR0913 - likewise
     digests = (digester or session.digester)(objects if key is None else items_of(objects, key))
     if retry is not None:
         return _resume(session, command, digests, retry, max_age or 0)
-    return _batch(session, config, command, objects, digests, max_age or 0, key, call_key, near)
+    return _batch(session, config, command, objects, digests, max_age or 0, key, call_key, near, terms)
 
 
 def resolve(session: Session, batch: Batch, turn: Turn | None = None) -> Flow[Batch]:
@@ -183,7 +203,7 @@ def resolve(session: Session, batch: Batch, turn: Turn | None = None) -> Flow[Ba
     finally:
         if forgets is not None:
             forgets.forget(batch.digests)
-    if batch.command == "insert" and session.timekeeper.at <= monotonic():
+    if batch.command in TURNING and session.timekeeper.at <= monotonic():
         yield from attend(session)
     return batch
 
@@ -236,6 +256,7 @@ def _batch(  # noqa: PLR0913, PLR0917 - likewise
     key: Key = None,
     call_key: CallKey | None = None,
     near: NearCache | None = None,
+    terms: Terms | None = None,
 ) -> Batch:
     """Make a batch; under a call key its calls are cut in the same way however many slices are live."""
     batch = Batch(
@@ -243,25 +264,30 @@ def _batch(  # noqa: PLR0913, PLR0917 - likewise
         objects,
         digests,
         shards=config.shards,
-        cut=functools.partial(_size if call_key is None else _size_under_a_key, session),
+        cut=functools.partial(_size if call_key is None else _size_under_a_key, session, command),
         client=session.ids.client,
         max_age=max_age,
         key=key,
         near=near,
+        terms=terms,
     )
     if call_key is not None and batch.writes:
         batch.name_calls(call_key, session.ids.clock.now())
     return batch
 
 
-def _size(session: Session, shard: int) -> int:
+def _size(session: Session, command: str, shard: int) -> int:
     """Return the most items of one call to a shard."""
-    return calls.items_a_call(session.config, len(session.view(shard).slices))
+    return _most(command, calls.items_a_call(session.config, len(session.view(shard).slices)))
 
 
-def _size_under_a_key(session: Session, _: int) -> int:
+def _size_under_a_key(session: Session, command: str, _: int) -> int:
     """Return the most items of one call under a call key: as many however many slices are live."""
-    return calls.items_a_call(session.config, LIVE_UNDER_A_KEY[session.config.retention])
+    return _most(command, calls.items_a_call(session.config, LIVE_UNDER_A_KEY[session.config.retention]))
+
+
+def _most(command: str, most: int) -> int:
+    return min(most, CLAIMS_A_CALL) if command in COMMANDS else most
 
 
 def _resume(session: Session, command: str, digests: list[bytes], retry: UriFilterError, max_age: int) -> Batch:

@@ -24,10 +24,13 @@ from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.errors import ConfigMismatch, SliceLost, UriFilterError
 from urifilter_redis.protocol.keys import PLAIN, SPREAD, TAGS
 
-__all__ = ["FORMAT", "Config", "FilterSettings", "Settings", "document_name", "is_left_out"]
+__all__ = ["FORMAT", "WITH_CLAIMS", "Config", "FilterSettings", "Settings", "document_name", "is_left_out"]
 
-#: The format of new filters, in Redis and in archives. A filter of a newer format is refused.
+#: The format of new filters, in Redis and in archives.
 FORMAT = 2
+
+#: The format of a shard from its first claim on: that of new filters, with claims beside. A newer format is refused.
+WITH_CLAIMS = 3
 
 #: The words that formats from 2 on have in the field ``layout``: the scripts of format 1 print them as they refuse.
 _REFUSAL = "one of format {format}, for which this urifilter-redis is too old: upgrade it"
@@ -144,7 +147,7 @@ class Config(Shape):
     described in ``Shape`` and ``Settings``.
 
     Attributes:
-        format: the format of the filter's ``meta`` and of its documents in archives.
+        format: the format of the filter's configuration: 1, or 2 (of shards with claims, too).
         uid: the filter's 16 hex digits.
         k: the number of offsets of an item.
         units: the blocks (blocked), bits (classic) or counters (counting) of a shard's first slice.
@@ -204,7 +207,7 @@ class Config(Shape):
             UriFilterError: a newer version of this library wrote ``meta``, or knows the filter's normalisation or hash.
         """
         try:
-            if int(meta["format"]) > FORMAT:
+            if int(meta["format"]) > WITH_CLAIMS:
                 raise UriFilterError(f"{name}: made by a newer version of urifilter-redis: upgrade this one")
             if meta["format"] != "1":
                 _, layout, _ = meta["fixed"].split(maxsplit=2)
@@ -212,7 +215,7 @@ class Config(Shape):
             values = {
                 f.name: _read(str(f.type), meta[_IN_META.get(f.name, f.name)]) for f in fields(cls) if _has(meta, f)
             }
-            config = cls(**values)
+            config = cls(**values | {"format": min(int(meta["format"]), FORMAT)})
         except (KeyError, TypeError, ValueError) as error:
             raise SliceLost(f"{name}: meta is damaged: restore or drop the filter ({error!r})") from error
         for setting, known in (("normalize", NORMALIZATIONS), ("hash", HASHES)):

@@ -5,8 +5,8 @@ The sources in ``lua/`` have four directives, each on a line of its own, and a f
 - ``-- @include "_name.lua"`` is replaced by that file. An included file includes no other, and each is included once.
 - ``-- @unroll`` … ``-- @end`` repeats the lines between them for i = 1 … k.
 - ``$layout``, ``$k``, ``$words`` (w1, w2 … wk) and ``$I4s`` (I4, k times) are replaced everywhere.
-- ``-- @if claims`` … ``-- @end if`` and ``-- @if no claims`` … ``-- @end if``: the lines between them are left out of the
-  script for shards without claims, or with claims.
+- ``-- @if claims`` … ``-- @end if``: the lines between them are only in the script for shards with claims; those after
+  ``-- @if no claims`` are only in the other.
 - ``$claims`` is 1 in the script for shards with claims, else 0.
 - ``$i`` and ``$d`` are replaced within an unrolled part. ``$d`` is the number of the digest's word that gives the bit
   positions; a word gives six groups of five bits.

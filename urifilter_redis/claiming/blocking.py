@@ -1,0 +1,377 @@
+"""Claims of the blocking client."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from urifilter_redis.claiming.common import ClaimsCommon
+from urifilter_redis.engine import methods
+from urifilter_redis.engine.given import listed
+from urifilter_redis.errors import UriFilterError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Self
+
+    from urifilter_redis.claiming.ways import Question, Way
+    from urifilter_redis.engine.given import Key
+    from urifilter_redis.engine.hand import Claim, Found, Outstanding
+    from urifilter_redis.engine.methods import Method
+    from urifilter_redis.engine.steps import Flow
+
+__all__ = ["Beating", "Claims"]
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Claims(ClaimsCommon):
+    """The items that one crawler has in hand; ``UriFilter.claims`` makes it.
+
+    An item that was claimed is "new" to this object alone, until it is committed or released, or this process dies.
+    Then another crawler gets it from ``reclaim``. A thread beats in the background, so that slow work keeps its
+    items. The thread survives a server that is away, and never keeps an interpreter from ending.
+
+    Use it as a context manager: leaving gives back what is left; after an exception only a lease later. Threads may
+    share it. A forked child is another holder, and has nothing in hand.
+
+    Example:
+        >>> with news.claims(lease=60) as mine:
+        ...     for uri in mine.unique(["https://example.com/a", "https://example.com/b"]):
+        ...         print("fetched", uri, mine.commit([uri]))
+        fetched https://example.com/a [True]
+        fetched https://example.com/b [True]
+    """
+
+    def __init__(
+        self,
+        way: Way,
+        run: Callable[[Flow[Any]], Any],
+        beat: Callable[[Flow[None]], None],
+        *,
+        name: str | None = None,
+        beats: bool = True,
+    ) -> None:
+        super().__init__(way, name, beat=beats)
+        self._run, self._beat_with = run, beat
+        self._beating: Beating | None = None
+
+    def claim(self, uri: object, *, payload: object = None, retry: UriFilterError | None = None) -> bool:
+        """Claim an item; return whether it is in this object's hands now.
+
+        Args:
+            uri: a str, bytes or any JSON value.
+            payload: what another crawler gets if this one dies: a str, bytes or any JSON value; None: the item itself.
+            retry: the error that this method, or another one that claims, raised for the same item; its answer is
+                asked for again.
+
+        Raises:
+            BadItem: the item or the payload cannot be kept, or has more than 64 KiB.
+            ValueError: ``retry`` is the error of another call.
+            FilterFull: growing: the filter has the most slices that it can have.
+            AnswerLost: the retries ran out, and the item may be in hand: pass the error as ``retry=``.
+            UriFilterError: any other of the tree in ``errors``.
+
+        Example:
+            >>> mine.claim("https://example.com/a")
+            True
+            >>> mine.claim("https://example.com/a")
+            False
+        """
+        return self._claim(methods.CLAIM, [uri], None, lambda _: payload, retry)
+
+    def claim_many(
+        self,
+        uris: Iterable[Any],
+        *,
+        key: Key = None,
+        payload: Callable[[Any], object] | None = None,
+        retry: UriFilterError | None = None,
+    ) -> list[bool]:
+        """Claim items; return whether each is in this object's hands now.
+
+        Args:
+            uris: any number of items; all are checked before any is sent.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
+            payload: makes of each object what another crawler gets if this one dies: a str, bytes or any JSON value,
+                at most 64 KiB; None: the item itself.
+            retry: the error that this method, or another one that claims, raised for the same items; only items
+                without an answer are asked again.
+
+        Returns:
+            One bool an item, in the order of the items. False: it was seen, or is in somebody's hands.
+
+        Raises:
+            BadItem: some items or payloads cannot be kept; the error has their indices; nothing was claimed.
+            TypeError: one string was given instead of a list.
+            ValueError: ``retry`` is the error of another call.
+            FilterFull: growing: the filter has the most slices that it can have.
+            AnswerLost: the retries ran out; ``answers`` has the answers that arrived, ``retry=`` asks for the others.
+            UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
+
+        Example:
+            >>> mine.claim_many(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
+            [True, True, False]
+        """
+        return self._claim(methods.CLAIM_MANY, listed(uris), key, payload, retry)
+
+    def claim_ages(
+        self,
+        uris: Iterable[Any],
+        *,
+        key: Key = None,
+        payload: Callable[[Any], object] | None = None,
+        retry: UriFilterError | None = None,
+    ) -> list[int]:
+        """Claim items; return a number for each: 0 claimed, n seen in the n-th newest slice, -1 in somebody's hands.
+
+        The hands may be this object's own. Arguments and errors are those of
+        ``claim_many``.
+
+        Example:
+            >>> mine.claim_ages(["https://example.com/a", "https://example.com/a"])
+            [0, -1]
+        """
+        return self._claim(methods.CLAIM_AGES, listed(uris), key, payload, retry)
+
+    def unique(
+        self,
+        uris: Iterable[T],
+        *,
+        key: Callable[[T], object] | None = None,
+        payload: Callable[[T], object] | None = None,
+        retry: UriFilterError | None = None,
+    ) -> list[T]:
+        """Claim items; return the caller's own objects of those that are in this object's hands now, in their order.
+
+        Arguments and errors are those of ``claim_many``.
+
+        Example:
+            >>> mine.unique(["https://example.com/a", "https://example.com/a"])
+            ['https://example.com/a']
+        """
+        return self._claim(methods.CLAIM_UNIQUE, listed(uris), key, payload, retry)
+
+    def commit(self, uris: Iterable[Any], *, key: Key = None, retry: UriFilterError | None = None) -> list[bool]:
+        """Make items final; return whether this call did it.
+
+        True is answered exactly once for an item, over all processes. An item is committed whoever has it in hand: its
+        page was fetched. An item that nobody has in hand is inserted if it is new.
+
+        Args:
+            uris: any number of items.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
+            retry: the error that this method raised for the same items; only items without an answer are asked again.
+
+        Raises:
+            BadItem: some items cannot be filtered; the error has their indices; nothing was committed.
+            TypeError: one string was given instead of a list.
+            ValueError: ``retry`` is the error of another call.
+            FilterFull: growing: the filter has the most slices that it can have.
+            AnswerLost: the retries ran out; ``answers`` has the answers that arrived, ``retry=`` asks for the others.
+            UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
+
+        Example:
+            >>> mine.claim("https://example.com/a")
+            True
+            >>> mine.commit(["https://example.com/a"])
+            [True]
+        """
+        self._check_open()
+        return self._end(methods.COMMIT, self._way.committing(methods.COMMIT, listed(uris), key, retry))
+
+    def release(
+        self,
+        uris: Iterable[Any],
+        *,
+        delay: float = 0,
+        failed: bool = False,
+        key: Key = None,
+        retry: UriFilterError | None = None,
+    ) -> list[bool]:
+        """Give items back, to be offered again by ``reclaim``; return whether each was in this object's hands.
+
+        Args:
+            uris: any number of items.
+            delay: seconds before they are offered again, at most 600: keep longer delays yourself.
+            failed: count a failure of each item, for the crawler that gives up after some.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
+            retry: the error that this method raised for the same items; only items without an answer are asked again.
+
+        Raises:
+            BadItem: some items cannot be filtered; the error has their indices; nothing was released.
+            TypeError: one string was given instead of a list.
+            ValueError: the delay is too long, or ``retry`` is the error of another call.
+            AnswerLost: the retries ran out; ``answers`` has the answers that arrived, ``retry=`` asks for the others.
+            UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
+
+        Example:
+            >>> mine.claim("https://example.com/a")
+            True
+            >>> mine.release(["https://example.com/a"], delay=30, failed=True)
+            [True]
+        """
+        self._check_open()
+        method = methods.RELEASE
+        question = self._way.releasing(method, listed(uris), key, retry, delay=delay, failed=failed)
+        return self._end(method, question)
+
+    def reclaim(self, limit: int = 100) -> list[Claim]:
+        """Take in hand what dead holders had, and what was released and is due.
+
+        After a call that found nothing, calls find nothing without asking the server, until the next item is due: for a
+        third of the lease to ten minutes.
+
+        Args:
+            limit: the most items.
+
+        Returns:
+            The claims, each with its item, payload, failures and lapses. An empty list means that nothing is to be had
+            now; ``outstanding`` says whether there will be something.
+
+        Raises:
+            ValueError: the limit is no number of items.
+            UriFilterError: the server failed before anything was found.
+
+        Example:
+            >>> mine.reclaim(100)
+            []
+        """
+        self._check_limit(limit)
+        if not self._hand.may_look:
+            return []
+        self._begin_beating()
+        found: Found = []
+        try:
+            return self._run(self._way.reclaim(limit, found))  # type: ignore[no-any-return]
+        except Exception:
+            raise
+        except BaseException:
+            self._hand.leave_all(found)
+            raise
+
+    def outstanding(self) -> Outstanding:
+        """Return how many items others have in hand, and in how many seconds the next may be due.
+
+        The figures are those of the last ``reclaim``, if that was within a third of the lease.
+
+        Raises:
+            UriFilterError: the server failed.
+
+        Example:
+            >>> mine.outstanding()
+            Outstanding(others=0, due=None)
+        """
+        self._check_open()
+        if self._hand.figures_are_old:
+            self._run(self._way.look())
+        return self._hand.outstanding()
+
+    def close(self, delay: float = 0) -> None:
+        """Give back what is left, to be offered again after ``delay`` seconds, and beat no more.
+
+        If the server is away, or the filter was closed before, what is left lapses by itself after a lease.
+
+        Raises:
+            ValueError: the delay is not 0 to 600 seconds.
+
+        Example:
+            >>> mine.close()
+        """
+        some = self._begin_closing(delay)
+        beating, self._beating = self._beating, None
+        if beating is not None and beating.is_alive():  # in a forked child the parent's is not
+            beating.stop(self._way.patience)
+        if some:
+            try:
+                self._run(self._way.give_back_all(delay))
+            except (UriFilterError, ValueError) as error:  # ValueError: the filter is closed
+                self._tell_what_is_left(error)
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        self.close(self._delay_after(kind))
+
+    def _claim(
+        self,
+        method: Method[R],
+        objects: Sequence[Any],
+        key: Key,
+        payload: Callable[[Any], object] | None,
+        retry: UriFilterError | None,
+    ) -> R:
+        self._check_open()
+        question = self._way.claiming(method, objects, key, payload, retry)
+        known = list(question.answers)
+        self._begin_beating()
+        try:
+            return method.result(self._run(self._way.resolve(question)))
+        except Exception:
+            raise
+        except BaseException:
+            self._way.leave(question, known)
+            raise
+
+    def _end(self, method: Method[R], question: Question) -> R:
+        try:
+            with self._way.pending.hold(question):
+                return method.result(self._run(self._way.resolve(question)))
+        except Exception:
+            raise
+        except BaseException:
+            self._hand.abandon()
+            raise
+
+    def _begin_beating(self) -> None:
+        if self._beats and (self._beating is None or not self._beating.is_alive()):
+            self._beating = Beating(self._beat_once, self._hand.beat_interval)
+            self._beating.start()
+
+    def _beat_once(self) -> None:
+        current = threading.current_thread()
+        if isinstance(current, Beating) and (self._closed or self._beating is not current):
+            current.end()  # two threads may have begun to beat at once, or one as another closed
+            return
+        try:
+            self._beat_with(self._way.beat())
+        except Exception as error:  # noqa: BLE001 - a thread that ended would let everything lapse
+            self._tell(error)
+        else:
+            self._tell(None)
+
+
+class Beating(threading.Thread):
+    """The thread that beats. It ends when it is stopped, or when the object that beats is collected.
+
+    Args:
+        beat: a method of that object; it raises nothing.
+        interval: seconds between two beats.
+    """
+
+    def __init__(self, beat: Callable[[], None], interval: float) -> None:
+        super().__init__(name="urifilter-beat", daemon=True)
+        self._ended, self._interval = threading.Event(), interval
+        self._beat = weakref.WeakMethod(beat, lambda _: self._ended.set())
+
+    def run(self) -> None:
+        """Beat after each interval."""
+        while not self._ended.wait(self._interval):
+            beat = self._beat()
+            if beat is not None:
+                beat()
+            del beat
+
+    def end(self) -> None:
+        """Beat no more."""
+        self._ended.set()
+
+    def stop(self, patience: float) -> None:
+        """Beat no more; wait for a beat that is under way, for so many seconds at most."""
+        self.end()
+        if self is not threading.current_thread():
+            self.join(patience)

@@ -1,0 +1,221 @@
+"""The flows of ``claim``, ``commit`` and ``release``: batches like those of ``insert``, with the terms of a holder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from urifilter_redis.bloom.digest import shards_of, split
+from urifilter_redis.bloom.payloads import pack
+from urifilter_redis.engine.given import items_of
+from urifilter_redis.engine.hand import Claim
+from urifilter_redis.engine.terms import Terms
+from urifilter_redis.errors import BadItem
+from urifilter_redis.flows.items import batch_of, distrust, resolve
+from urifilter_redis.protocol.claims import (
+    NOBODY,
+    Holding,
+    check_delay,
+    check_holder,
+    check_lease,
+    default_lease,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from urifilter_redis.engine.batch import Batch
+    from urifilter_redis.engine.given import Key
+    from urifilter_redis.engine.hand import Hand
+    from urifilter_redis.engine.methods import Method
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.errors import UriFilterError
+    from urifilter_redis.protocol.call_ids import CallKey
+
+__all__ = [
+    "claim",
+    "claim_terms",
+    "commit",
+    "finish",
+    "holding_of",
+    "leave",
+    "question",
+    "release",
+    "release_terms",
+]
+
+
+R = TypeVar("R")
+
+#: The answer of ``claim`` for an item in somebody's hands.
+IN_HAND = -1
+
+
+def holding_of(session: Session, holder: str, lease: float | None = None) -> Holding:
+    """Return a holder in the terms of the scripts.
+
+    Args:
+        session: the filter's session.
+        holder: 16 hex digits.
+        lease: seconds; None: the filter's default.
+
+    Raises:
+        ValueError: the holder or the lease is impossible.
+    """
+    seconds = default_lease(session.config.shards) if lease is None else check_lease(lease)
+    return Holding(check_holder(holder), round(seconds * 1000))
+
+
+def claim_terms(
+    holding: Holding,
+    objects: Sequence[Any],
+    key: Key = None,
+    payload: Callable[[Any], object] | None = None,
+    hand: Hand | None = None,
+) -> Terms:
+    """Return the terms of a claim.
+
+    Args:
+        holding: the holder and its lease.
+        objects: the caller's objects.
+        key: makes an item of each object; None: the objects are the items.
+        payload: makes a payload of each object; None, or a payload of None: the item is its own payload.
+        hand: the hand that notes the answers.
+
+    Raises:
+        BadItem: an item or payload is bad, or has more than 64 KiB; the error has the indices of all of them.
+    """
+    claimed, kept, bad = [], [], []
+    for index, (item, each) in enumerate(zip(items_of(objects, key), objects, strict=True)):
+        content = None if payload is None else payload(each)
+        try:
+            kept.append(pack(item, content))
+        except BadItem as error:
+            bad.append((index, str(error)))
+        claimed.append(Claim(item, item if content is None else content))
+    if bad:
+        index, reason = bad[0]
+        more = f"; and {len(bad) - 1} more" if len(bad) > 1 else ""
+        raise BadItem(f"item {index}: {reason}{more}", [index for index, _ in bad])
+    return Terms(holding, hand, claimed, kept)
+
+
+def release_terms(holding: Holding, delay: float, hand: Hand | None = None, *, failed: bool = False) -> Terms:
+    """Return the terms of a release; ``delay`` is in seconds.
+
+    Raises:
+        ValueError: the delay is not 0 to 600 seconds.
+    """
+    return Terms(holding, hand, delay=round(check_delay(delay) * 1000), failed=bool(failed))
+
+
+def question(  # noqa: PLR0913, PLR0917 - what a caller may say
+    session: Session,
+    method: Method[Any],
+    objects: Sequence[Any],
+    terms: Terms,
+    retry: UriFilterError | None = None,
+    key: Key = None,
+) -> Batch:
+    """Make the batch of a method about claims, whose errors are told in the method's terms; see ``items.batch_of``.
+
+    Raises:
+        ValueError: ``retry`` is the error of another call, or of another holder.
+    """
+    near = session.near if method.nearby else None
+    batch = batch_of(session, method.command, objects, retry, key=key, near=near, terms=terms)
+    if batch.terms is None or batch.terms.hand is not terms.hand:
+        raise ValueError("retry= takes what this very object of claims raised")
+    if retry is not None and method.command == "claim" and not method.nearby:
+        distrust(session, batch)
+    if method.command == "commit" and retry is None:
+        batch.near = session.near  # which takes in the answers, and gives none
+    batch.items, batch.key, batch.term = objects, key, method.term
+    return batch
+
+
+def finish(session: Session, method: Method[R], items: Sequence[Any], terms: Terms, key: Key = None) -> Flow[R]:
+    """Commit or release items for no holder; return the method's result.
+
+    Raises:
+        BadItem: some items are bad; the error has their indices; nothing was done.
+        UriFilterError: any other of the tree in ``errors``, with the answers that arrived in the method's terms.
+    """
+    batch = question(session, method, items, terms, key=key)
+    return method.result((yield from resolve(session, batch)))
+
+
+def claim(  # noqa: PLR0913 - likewise
+    session: Session,
+    holding: Holding,
+    objects: Sequence[Any],
+    *,
+    key: Key = None,
+    payload: Callable[[Any], object] | None = None,
+    call_key: CallKey | None = None,
+) -> Flow[list[int]]:
+    """Claim items; return the scripts' answers: 0 claimed, n seen, -1 in hand. Nothing is noted in this process.
+
+    Raises:
+        BadItem: some items or payloads are bad; the error has their indices; nothing was claimed.
+        AnswerLost: some calls may have run and have no answer.
+        UriFilterError: any other of the tree in ``errors``.
+    """
+    terms = claim_terms(holding, objects, key, payload)
+    return (yield from _answers(session, "claim", objects, terms, key, call_key))
+
+
+def commit(
+    session: Session,
+    items: Sequence[Any],
+    holding: Holding = NOBODY,
+    *,
+    key: Key = None,
+    call_key: CallKey | None = None,
+) -> Flow[list[int]]:
+    """Make items final; return the scripts' answers: 0 final now, n seen before. See ``claim``."""
+    return (yield from _answers(session, "commit", items, Terms(holding), key, call_key))
+
+
+def release(  # noqa: PLR0913 - likewise
+    session: Session,
+    items: Sequence[Any],
+    holding: Holding = NOBODY,
+    *,
+    delay: float = 0,
+    failed: bool = False,
+    key: Key = None,
+    call_key: CallKey | None = None,
+) -> Flow[list[int]]:
+    """Give items back, to be offered again after ``delay`` seconds; return 1 for each that was in hand, else 0."""
+    terms = release_terms(holding, delay, failed=failed)
+    return (yield from _answers(session, "release", items, terms, key, call_key))
+
+
+def _answers(  # noqa: PLR0913, PLR0917 - likewise
+    session: Session, command: str, objects: Sequence[Any], terms: Terms, key: Key, call_key: CallKey | None
+) -> Flow[list[int]]:
+    batch = batch_of(session, command, objects, key=key, call_key=call_key, terms=terms)
+    return cast("list[int]", (yield from resolve(session, batch)).answers)
+
+
+def leave(batch: Batch, known: Sequence[int | None], shards: int) -> None:
+    """Leave the items that an interrupted claim has, or may have: the next beats give them back.
+
+    Args:
+        batch: the batch of the claim.
+        known: the answers that the caller had before.
+        shards: the filter's number of shards.
+    """
+    hand = None if batch.terms is None else batch.terms.hand
+    if hand is None:
+        return
+    hand.abandon()
+    for call in batch.open:
+        if call.call_id is not None:
+            hand.doubt(call.shard, split(call.packed), in_doubt=call.in_doubt)
+    digests = batch.digests
+    for position, (shard, digest) in enumerate(zip(shards_of(digests, shards), digests, strict=True)):
+        if batch.answers[position] == 0 and known[position] != 0:
+            batch.answers[position] = IN_HAND  # for a retry, which must not offer it a second time
+            hand.leave(shard, digest)
