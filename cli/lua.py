@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ import click
 
 from urifilter_redis import UriFilter
 from urifilter_redis.bloom.digest import hasher, shard_of
+from urifilter_redis.bloom.payloads import pack
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.bloom.sizing import BLOCKED_K, LAYOUTS
 from urifilter_redis.client import run
@@ -172,7 +172,7 @@ def show(
         if "@" in opened.server:
             say("urifilter: this server wants a password: set REDISCLI_AUTH")
         for call in made:
-            click.echo(shlex.join([*redis_cli(opened.server), *map(str, call.command())]))
+            click.echo(shlex.join([*redis_cli(opened.server), *map(_word, call.command())]))
         run(lambda session: ask(session, *(("SCRIPT", "LOAD", each.script.source) for each in made)), **options.where())
     if options.redis is None:
         say("urifilter: the embedded server runs only while a process uses it; for work by hand use --redis")
@@ -210,15 +210,25 @@ def _calls(
         yield _call(command, opened, keys, opened.view(shard), here, holding)
 
 
+def _kept(item: str) -> bytes:
+    """Return what is kept of an item that a shell has given: text, or bytes that are no UTF-8."""
+    data = item.encode("utf-8", "surrogateescape")
+    try:
+        return pack(data.decode())
+    except UnicodeDecodeError:
+        return pack(data)
+
+
+def _word(word: str | bytes | float) -> str:
+    return word.decode("utf-8", "surrogateescape") if isinstance(word, bytes) else str(word)
+
+
 def _call(
     command: str, opened: UriFilter, keys: ShardKeys, view: View, here: list[tuple[bytes, str]], holding: Holding
 ) -> calls.Call:
     config, no_id, digests = opened.config, calls.NO_CALL_ID, [digest for digest, _ in here]
     if command == "claim":
-        # What is kept is the item as text ("s"); the bytes of the line are UTF-8, or whatever the shell has given.
-        kept = [f"s{item}" for _, item in here]
-        call = claims.claim(config, keys, view, no_id, digests, [b""] * len(here), holding)
-        return replace(call, args=(*call.args[: -len(here)], *kept))
+        return claims.claim(config, keys, view, no_id, digests, [_kept(item) for _, item in here], holding)
     if command == "commit":
         return claims.commit(config, keys, view, no_id, digests, holding)
     if command == "release":

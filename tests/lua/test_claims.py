@@ -94,7 +94,7 @@ def test_too_few_arguments(shard, command):
 
 @pytest.mark.parametrize(("phase", "word"), [("restoring", "RESTORING"), ("dropping", "NOFILTER")])
 def test_phases(shard, phase, word):
-    """Nothing is claimed, released, reclaimed or prolonged meanwhile; nor is a call of before answered of its record."""
+    """Nothing is claimed, released, reclaimed or prolonged meanwhile, and no claim is answered from its record."""
     the_id, reclaimed = shard.call_id(), shard.call_id(slot=1)
     assert shard.claim(ONE, A, call_id=the_id) == [0]
     assert shard.reclaim(ONE, call_id=reclaimed) == []
@@ -119,7 +119,7 @@ def test_format_1(client):
 
 
 def test_the_first_claim_changes_the_format(shard):
-    """From then on the scripts for shards without claims answer STALE with the longest lease, and those with them run."""
+    """From then on the scripts for shards without claims answer STALE with the longest lease; those with them run."""
     before = {name: shard.made(name, B) for name in ("insert", "contains", "forget")}
     assert shard.ask("insert", B) == [0]
     assert shard.claim(ONE, B) == [1]
