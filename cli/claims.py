@@ -10,8 +10,8 @@ import click
 
 from urifilter_redis.bloom.payloads import MOST_BYTES, pack
 from urifilter_redis.engine.terms import Terms
-from urifilter_redis.flows.claims import check_delay, release_terms
-from urifilter_redis.protocol.claims import NOBODY, Holding
+from urifilter_redis.flows.claims import release_terms
+from urifilter_redis.protocol.claims import NOBODY, Holding, check_delay
 from urifilter_redis.streaming import Answers, Stream
 
 from .common import Shared, counted, pass_shared, say, seconds

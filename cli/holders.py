@@ -11,8 +11,7 @@ import click
 from urifilter_redis.claiming.blocking import Beating
 from urifilter_redis.engine.hand import BEATS
 from urifilter_redis.errors import UriFilterError
-from urifilter_redis.flows.claims import check_lease
-from urifilter_redis.protocol.claims import check_holder
+from urifilter_redis.protocol.claims import check_holder, check_lease
 
 from .common import say, seconds
 from .printing import Undoing
