@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from urifilter_redis.bloom.digest import split
 from urifilter_redis.protocol import claims
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from urifilter_redis.engine.batch import Batch, OpenCall
     from urifilter_redis.engine.hand import Claim, Hand
-    from urifilter_redis.engine.retry import Request
-    from urifilter_redis.engine.session import Session
     from urifilter_redis.protocol.calls import Call
     from urifilter_redis.protocol.claims import Holding
+    from urifilter_redis.protocol.config import Config
+    from urifilter_redis.protocol.keys import ShardKeys
+    from urifilter_redis.protocol.meta import View
 
 __all__ = ["COMMANDS", "Terms"]
 
@@ -45,38 +46,48 @@ class Terms:
     failed: bool = False
     nobody: str = field(default_factory=claims.new_nobody)
 
-    def call(self, session: Session, batch: Batch, call: OpenCall, call_id: str) -> Call:
-        """Build the call of a script for some items of the batch."""
-        config, keys, view = session.config, session.keys.shard(call.shard), session.view(call.shard)
-        if batch.command == "claim":
-            kept = [self.kept[position] for position in call.positions]
-            return claims.claim(config, keys, view, call_id, call.packed, kept, self.holding)
-        if batch.command == "commit":
-            return claims.commit(config, keys, view, call_id, call.packed, self.holding)
-        more = {"nobody": self.nobody, "delay": self.delay, "failed": self.failed}
-        return claims.release(config.uid, keys, call_id, call.packed, self.holding, **more)  # type: ignore[arg-type]
+    def call(  # noqa: PLR0913, PLR0917 - what the scripts take
+        self,
+        command: str,
+        config: Config,
+        keys: ShardKeys,
+        view: View,
+        call_id: str,
+        packed: bytes,
+        positions: Sequence[int],
+    ) -> Call:
+        """Build the call of a script for the items of a batch at some positions, all of one shard."""
+        if command == "claim":
+            kept = [self.kept[position] for position in positions]
+            return claims.claim(config, keys, view, call_id, packed, kept, self.holding)
+        if command == "commit":
+            return claims.commit(config, keys, view, call_id, packed, self.holding)
+        return claims.release(
+            config.uid,
+            keys,
+            call_id,
+            packed,
+            self.holding,
+            nobody=self.nobody,
+            delay=self.delay,
+            failed=self.failed,
+        )
 
-    def begin(self, window: Sequence[OpenCall]) -> None:
-        """Note calls before they are sent."""
-        if self.hand is not None:
-            for call in window:
-                self.hand.begin(call.shard, call)
-
-    def end(self, batch: Batch, window: Sequence[OpenCall], requests: Sequence[Request]) -> None:
-        """Note the answers of calls; those that were not answered may still run."""
+    def note(self, command: str, shard: int, packed: bytes, positions: Sequence[int], answers: Sequence[int]) -> None:
+        """Let the hand note the answers of a call for the items of a batch at some positions."""
         if self.hand is None:
             return
-        for call, request in zip(window, requests, strict=True):
-            if request.answered:
-                self._note(self.hand, batch, call)
-            self.hand.end(call.shard, call, in_doubt=request.in_doubt)
-
-    def _note(self, hand: Hand, batch: Batch, call: OpenCall) -> None:
-        for number, position in enumerate(call.positions):
-            digest = call.packed[16 * number : 16 * number + 16]
-            answer = batch.answers[position]
-            if batch.command != "claim":
-                if batch.command == "commit" or answer:
-                    hand.drop(call.shard, digest)
+        released = False
+        for digest, position, answer in zip(split(packed), positions, answers, strict=True):
+            if command != "claim":
+                self.hand.drop(shard, digest)
+                released = released or (command == "release" and answer == 1)
             elif answer == 0:
-                hand.take(call.shard, digest, self.claimed[position])
+                self.hand.take(shard, digest, self.claimed[position])
+        if released:
+            self.hand.note_released(shard, self.delay / 1000)
+
+    def doubt(self, command: str, shard: int, packed: bytes) -> None:
+        """Note a call that has no answer, and may still run."""
+        if self.hand is not None and command == "claim":
+            self.hand.doubt(shard, split(packed), in_doubt=True)

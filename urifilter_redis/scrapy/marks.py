@@ -23,7 +23,8 @@ class Mark(TypedDict):
     Attributes:
         of: the fingerprint, as hex text, of the request that the mark is for.
         url: the request's address.
-        items: the items that became "seen" for this page: those of the addresses that redirected to it, and its own.
+        items: the items that became "seen", or were claimed, for this page: those of the addresses that redirected to
+            it, and its own.
         ticket: the request's number in the ledger, until it reaches the scheduler.
         later: the answer with which the request went on, if it has to be asked about before the download.
         link: the link that has this answer.

@@ -82,7 +82,7 @@ class AskedClaims(Asked):
         finally:
             if part.reply is not None:
                 self._note(self.hand, part)
-            self.hand.end(0, part, in_doubt=part.in_doubt)
+            self.hand.end(0, part, answered=part.reply is not None, in_doubt=part.in_doubt)
 
     def _note(self, hand: Hand, part: Part) -> None:
         for number, (item, answer) in enumerate(zip(part.items, self.answers_of(part), strict=True)):

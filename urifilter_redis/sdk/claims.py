@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from urifilter_redis.engine.given import Key
+    from urifilter_redis.engine.hand import Found
     from urifilter_redis.engine.methods import Method
     from urifilter_redis.engine.pending import Pending
     from urifilter_redis.engine.steps import Flow
@@ -98,35 +99,31 @@ class ByService:
         """Get all answers of a call."""
         return self._api.resolve(question)
 
-    def leave(self, question: AskedClaims) -> None:
-        """Drop what an interrupted claim has brought."""
-        for encoded, answer in zip(question.encoded, question.answers, strict=True):
-            if answer == 0:
+    def leave(self, question: AskedClaims, known: Sequence[int | None]) -> None:
+        """Drop what an interrupted claim has brought: the service then counts other items than the hand."""
+        self.hand.abandon()
+        for encoded, answer, before in zip(question.encoded, question.answers, known, strict=True):
+            if answer == 0 and before != 0:
                 self.hand.drop(SHARD, encoded)
 
     def unresolved(self) -> list[FilterAPIError]:
         """Return an error of each call that was interrupted."""
         return self._api.unresolved(self.hand)
 
-    def reclaim(self, limit: int) -> Flow[list[Claim]]:
+    def reclaim(self, limit: int, found: Found) -> Flow[list[Claim]]:
         """Take in hand at most ``limit`` items; a failure after some were found ends the call, and is not raised."""
-        found: list[Claim] = []
         try:
             while len(found) < limit:
                 most = min(limit - len(found), RECLAIMED_A_CALL)
                 some = yield from self._reclaim_once(most)
-                found += some
+                found += [(SHARD, encode_item(claim.item), claim) for claim in some]
                 if len(some) < most:
                     break
         except FilterAPIError:
             if not found:
                 raise
-        except BaseException:  # the caller gets none of them: a beat gives them back, or they lapse
-            for claim in found:
-                self.hand.drop(SHARD, encode_item(claim.item))
-            raise
         self.hand.note_round(len(found))
-        return found
+        return [claim for _, _, claim in found]
 
     def look(self) -> Flow[None]:
         """Ask how much others have."""
@@ -171,6 +168,7 @@ class ByService:
         yield from self._answers(methods.RELEASE, ended, self._holder())
         for encoded in known.keys() - mine:
             hand.drop(SHARD, encoded)
+        hand.orphans.clear()  # which stay behind with the old holder
 
     def _answers(
         self,
@@ -205,7 +203,7 @@ class ByService:
         try:
             yield from self._api.post(self._path("reclaim"), {**self._holder(), "limit": limit}, part, _has_claims)
         finally:
-            self.hand.end(SHARD, part, in_doubt=part.in_doubt)
+            self.hand.end(SHARD, part, answered=part.reply is not None, in_doubt=part.in_doubt)
         assert part.reply is not None  # noqa: S101 - see post
         found = [
             Claim(_value(each, "item"), _value(each, "payload"), each["failures"], each["lapses"])

@@ -100,10 +100,10 @@ def take(asked: ToReclaim, token: Token, key: CallKey | None) -> Callable[[Sessi
         holding = _holding(session, asked, token)
         hand, found = Hand(holding.lease / 1000, holding.holder), []
         if asked.limit:
-            found = yield from reclaim.reclaim_round(session, hand, asked.limit, key)
+            found = yield from reclaim.reclaim_round(session, hand, reclaim.Round(asked.limit, key))
         else:
             yield from reclaim.outstanding(session, hand)
-        return content_of(found, hand.outstanding() if len(hand.seen) == session.config.shards else None)
+        return content_of(found, None if hand.partial else hand.outstanding())
 
     return flow
 
