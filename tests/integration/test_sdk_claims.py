@@ -191,7 +191,7 @@ def test_beats_survive_a_service_that_is_away(service, news, redis70, caplog):
     ):
         mine.claim("a")
         proxy.plan = lambda _: Fault.CUT_BEFORE
-        wait_until(lambda: "a beat failed, and goes on" in caplog.text, "no beat fails")
+        wait_until(lambda: "a beat failed, and the next ones are tried" in caplog.text, "no beat fails")
         proxy.plan = lambda _: Fault.PASS
         before = until_of(redis70)
         wait_until(lambda: until_of(redis70) > before, "nobody beats any more")
