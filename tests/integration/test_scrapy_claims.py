@@ -75,7 +75,7 @@ def test_all_are_killed(redis70):
 def test_a_spider_that_is_stopped(redis70):
     """Its pages are offered at once: another crawl takes them over without waiting for a lease."""
     with Served(count=250, delay=0.01) as site:
-        more = {"domains": ["127.0.0.1"]} | settings(redis70, URIFILTER_LEASE=300)
+        more = {"domains": ["127.0.0.1"]} | settings(redis70, URIFILTER_LEASE=300, URIFILTER_CLAIM_FAILURES=1)
         crawl = Crawl(site.url, **more)
         wait_until(lambda: len(site.fetched()) > 60, "the crawl does not begin")
         crawl.stop()
