@@ -190,10 +190,12 @@ def test_cut_by_weight(weights, shards):
     for call in batch.open:
         assert call.packed == b"".join(batch.digests[position] for position in call.positions)
         assert len(call.positions) == 1 or sum(weights[each] for each in call.positions) <= BYTES_A_CALL
-    for before, after in itertools.pairwise(batch.open):
-        if before.shard == after.shard and len(before.positions) < 10:
-            together = [*before.positions, after.positions[0]]
-            assert len(together) > 10 or sum(weights[each] for each in together) > BYTES_A_CALL
+    for shard in range(shards):
+        calls = [call.positions for call in batch.open if call.shard == shard]
+        of_it = [position for positions in calls for position in positions]
+        full = {of_it[start] for start in range(0, len(of_it), 10 + shard)}  # where calls begin in any case
+        for before, after in itertools.pairwise(calls):
+            assert after[0] in full or sum(weights[each] for each in [*before, after[0]]) > BYTES_A_CALL
 
 
 def test_distrusted_items_are_cut_by_weight():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import pytest
@@ -31,10 +32,8 @@ def test_there_and_back(item, payload):
 @given(st.binary())
 def test_any_bytes(kept):
     """What ``pack`` did not make is unpacked, or refused with ValueError."""
-    try:
-        unpack(kept)
-    except ValueError as error:
-        assert not isinstance(error, BadItem)
+    with contextlib.suppress(ValueError):
+        assert len(unpack(kept)) == 2
 
 
 def test_the_format():
@@ -50,7 +49,7 @@ def test_the_format():
 @pytest.mark.parametrize("value", ["é" * (MOST_BYTES // 2), b"x" * MOST_BYTES, "x" * MOST_BYTES])
 def test_at_most_64_kib(value):
     """The bytes are counted, of item and payload each for itself."""
-    assert unpack(pack(value, value + value[:0] + (b"" if isinstance(value, bytes) else ""))) == (value, value)
+    assert unpack(pack(value, value[:])) == (value, value)
     longer = value + value[:1]
     with pytest.raises(BadItem, match=rf"the item has {MOST_BYTES + 1} bytes|the item has {MOST_BYTES + 2} bytes"):
         pack(longer)
@@ -69,5 +68,5 @@ def test_what_is_no_json(bad):
 @pytest.mark.parametrize("kept", [b"", b"x", b"p", b"p\x01\x00", b"p\x05\x00\x00\x00sa", b"j{", b"s\xff"])
 def test_damaged(kept):
     """ValueError, and no other."""
-    with pytest.raises(ValueError):  # noqa: PT011 - json's, UTF-8's and our own texts
+    with pytest.raises(ValueError):
         unpack(kept)
