@@ -11,7 +11,7 @@ from support.in_hand import Holder, in_hand, let_lapse
 from support.pipelines import pipelines
 from support.servers import Saved
 
-from urifilter_redis import ArchiveCorrupt, UriFilter
+from urifilter_redis import ArchiveCorrupt, TooLarge, UriFilter
 from urifilter_redis.archive.export import ExportedFilter
 from urifilter_redis.engine import driver
 from urifilter_redis.engine.steps import Send
@@ -297,3 +297,33 @@ def test_many_and_large(redis70, folder):
         admin.flushall()
         with UriFilter.open("news", **where) as again:
             assert in_hand(again, admin) == expected
+
+
+def test_in_mongodb(redis70, mongodb):
+    """It goes there and comes back, too."""
+    where = {"redis": redis70.url, "archive": mongodb}
+    with UriFilter.create("news", **where, **SETTINGS) as news, redis70.client() as admin:
+        Holder(news, payload=LARGE).claim(range(100))
+        news.checkpoint()
+        expected = in_hand(news, admin)
+        admin.flushall()
+        with UriFilter.open("news", **where) as again:
+            assert in_hand(again, admin) == expected
+    sound(mongodb)
+
+
+def test_no_room_for_the_leases(make_server, folder):
+    """A restore whose leases do not fit into the server is refused before it writes anything."""
+    server = make_server()
+    where = {"redis": server.url, "archive": folder}
+    with UriFilter.create("news", **where, **SETTINGS | {"shards": 1}) as news, server.client() as admin:
+        Holder(news, payload="x" * 60_000).claim(range(100))
+        news.checkpoint()
+        admin.flushall()
+        admin.config_set("maxmemory", admin.info("memory")["used_memory"] + 3_000_000)
+        with pytest.raises(TooLarge, match="its restore takes"):
+            UriFilter.open("news", **where)
+        assert admin.keys() == []
+        admin.config_set("maxmemory", 0)
+        with UriFilter.open("news", **where) as again:
+            assert len(in_hand(again, admin)) == 100

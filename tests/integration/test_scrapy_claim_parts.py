@@ -18,7 +18,7 @@ from support.scrapy_parts import run as run_parts  # noqa: E402
 
 from urifilter_redis import UriFilter  # noqa: E402
 from urifilter_redis.scrapy import UriDownloaderMiddleware, UriDupeFilter, UriSpiderMiddleware  # noqa: E402
-from urifilter_redis.scrapy.endings import FORGET  # noqa: E402
+from urifilter_redis.scrapy.ending import FORGET  # noqa: E402
 from urifilter_redis.scrapy.judge import Judge  # noqa: E402
 from urifilter_redis.scrapy.payloads import named, text_of, to_request  # noqa: E402
 
@@ -98,7 +98,7 @@ class Parts:
             )
             if not any(isinstance(getattr(each, "value", None), DontCloseSpider) for _, each in told):
                 return False
-            looked = self.judge._reclaiming._task
+            looked = self.judge.reclaiming._task
             done, _ = await asyncio.wait([looked], timeout=0.5)
             if not done or self.crawler.engine.scheduled:
                 return True
@@ -269,6 +269,19 @@ def test_not_for_this_spider(redis70, text, stat):
         assert parts.judge.link.clients.held == set()
         assert stat is None or parts.crawler.stats.get_value(stat) == 1
         assert left(redis70) == {}
+
+    run(redis70, test)
+
+
+def test_an_item_of_no_spider(redis70):
+    """An item of another tool, which is no text, is left alone."""
+
+    async def test(parts):
+        with another(redis70) as mine:
+            mine.claim({"a": [1]})
+        assert not await parts.idle()
+        assert parts.judge.link.clients.held == set()
+        assert state(redis70, {"a": [1]}) == "in hand"
 
     run(redis70, test)
 
