@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 from support import api_crawler
+from support.page_crawler import certain
 from support.proxy import HttpProxy, at_random
 from support.servers import wait_until
 from support.service import Service
 
 from urifilter_redis import Timeouts, UriFilter
-from urifilter_redis.sdk import FilterAPIClient, FilterAPIError
+from urifilter_redis.sdk import FilterAPIClient
 
 CRAWLERS = 8
 
@@ -113,9 +114,9 @@ def test_claims_and_killed_workers(redis70, news):
             some = random.Random(seed).sample(uris, len(uris))
             with api.claims("news", lease=60) as mine:
                 for start in range(0, len(some), 100):
-                    todo = insisting(mine.unique, some[start : start + 100])
+                    todo = certain(mine.unique, some[start : start + 100])
                     claimed.update(todo)
-                    done = insisting(mine.commit, todo)
+                    done = certain(mine.commit, todo)
                     committed.update(uri for uri, was_final in zip(todo, done, strict=True) if was_final)
                 assert mine.held == []
 
@@ -131,18 +132,6 @@ def test_claims_and_killed_workers(redis70, news):
     assert claimed == committed == dict.fromkeys(uris, 1)
     assert news.inserted() == len(uris)
     assert len(killed) >= 2
-
-
-def insisting(method, uris):
-    """Ask until there is an answer."""
-    error = None
-    while True:
-        try:
-            return method(uris, retry=error)
-        except FilterAPIError as lost:
-            if lost.error_code != "answer_lost":
-                raise
-            error = lost
 
 
 @pytest.mark.parametrize("count", [8_000, pytest.param(40_000, marks=pytest.mark.slow)])
