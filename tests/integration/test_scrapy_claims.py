@@ -88,6 +88,21 @@ def test_a_spider_that_is_stopped(redis70):
         assert [each for each in twice if not each.fails and not each.location] == []
 
 
+def test_callbacks_that_raise(redis70):
+    """Their pages are fetched again, and all is found that these lead to."""
+    with Served(count=200) as site:
+        more = settings(redis70, URIFILTER_CLAIM_DELAY=0, URIFILTER_CLAIM_FAILURES=3)
+        stats = Crawl(site.url, spider="Raises", domains=["127.0.0.1"], **more).stats()
+        assert stats["finish_reason"] == "finished"
+        fetched = Counter(site.fetched())
+        assert fetched.keys() == site.pages.keys()
+        once = {page.path for page in site.pages.values() if page.status == 200}
+        assert {path: fetched[path] for path in once} == {
+            path: 2 if path.startswith(("/part1/", "/part2/")) else 1 for path in once
+        }
+        check_committed(redis70, site)
+
+
 def test_redis_dies_and_comes_back(make_server):
     """The crawl goes on, and commits every page."""
     server = make_server(appendonly="yes", appendfsync="always")

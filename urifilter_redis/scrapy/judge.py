@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, cast
 
 from scrapy import signals
 from scrapy.exceptions import DontCloseSpider, NotSupported
-from scrapy.utils.request import referer_str
 
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.scrapy import engine
+from urifilter_redis.scrapy.duplicates import Duplicates
 from urifilter_redis.scrapy.endings import Endings
 from urifilter_redis.scrapy.gathering import READING, WAIT
 from urifilter_redis.scrapy.holding import Holding
@@ -80,7 +80,9 @@ class Judge:
         self._next_look: asyncio.TimerHandle | None = None
         self._payloads = Payloads(crawler, self.stats)
         self._asking: dict[asyncio.Task[list[Answer]], list[str | bytes]] = {}
-        self._log_next, self._closed = True, False
+        #: Tells of a request that was dropped because it was seen.
+        self.filtered = Duplicates(crawler, self.stats, debug=self.options.debug).tell
+        self._closed = False
         crawler.signals.connect(self._open_at_last, signals.spider_opened)
         crawler.signals.connect(self._idle, signals.spider_idle)
         crawler.signals.connect(self.close, signals.spider_closed)
@@ -192,7 +194,7 @@ class Judge:
         """Give back a request's item if it was dropped on its way to the scheduler."""
         mark = mark_of(request, self.fingerprint(request))
         if mark is not None and "ticket" in mark and (items := self.ledger.take(mark["ticket"])) is not None:
-            self.outcomes.note(items, Outcome.DROPPED)
+            self.outcomes.note(items, self._dropped)
             page.tickets.discard(mark["ticket"])
 
     def end(self, page: Page) -> None:
@@ -208,19 +210,7 @@ class Judge:
             self._next_look.cancel()
             self._next_look = None
         self.under_way.look()
-        self.outcomes.note(self.ledger.dropped(), Outcome.DROPPED)
-
-    def filtered(self, request: Request, *, signal: bool = True) -> None:
-        """Log and count a request that was dropped because it was seen, as Scrapy's own filter does."""
-        for_all = "" if self.options.debug else " - no more duplicates will be shown (see DUPEFILTER_DEBUG)"
-        if self.options.debug or self._log_next:
-            text = "Filtered duplicate request: %(request)s (referer: %(referer)s)%(more)s"
-            told = {"request": request, "referer": referer_str(request), "more": for_all}
-            logger.debug(text, told, extra={"spider": self.crawler.spider})
-        self._log_next = False
-        self.stats.inc_value("dupefilter/filtered")
-        if signal:
-            self.crawler.signals.send_catch_log(signals.request_dropped, request=request, spider=self.crawler.spider)
+        self.outcomes.note(self.ledger.dropped(), self._dropped)
 
     def is_held(self, request: Request) -> bool:
         """Whether a request waits until Redis is back."""
@@ -323,6 +313,11 @@ class Judge:
             engine.crawl(self.crawler, request)
             self.drop(page, request)
         self.end(page)
+
+    @property
+    def _dropped(self) -> Outcome:
+        """The outcome of requests that do not reach the scheduler."""
+        return Outcome.STOPPED if engine.is_closing(self.crawler) else Outcome.DROPPED
 
     def _lost(self) -> set[str | bytes]:
         """Return the items in hand of requests that vanished: an extension can drop one, and tell nobody."""

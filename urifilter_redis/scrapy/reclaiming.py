@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING
@@ -67,7 +68,7 @@ class Reclaiming:
         self._lost, self._take_over = lost, take_over
         self._parked: dict[str | bytes, float] = {}
         self._task: asyncio.Task[None] | None = None
-        self._may_close = False
+        self._may_close, self._stopped = False, asyncio.Event()
         crawler.signals.connect(self._busy, signals.request_scheduled)
 
     def stays(self) -> bool:
@@ -81,10 +82,10 @@ class Reclaiming:
         return True
 
     async def stop(self) -> None:
-        """Look no more."""
-        if (task := self._task) is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        """Look no more; what a look that is under way still brings stays in hand."""
+        self._stopped.set()
+        if self._task is not None:  # cancelled, it would leave pages that nobody gets before their lease is over
+            await asyncio.wait([self._task])
 
     def _busy(self) -> None:
         self._may_close = False
@@ -92,13 +93,17 @@ class Reclaiming:
     async def _look(self) -> None:
         try:
             await self._endings.settle()
-            if claims := await self._link.reclaim(MOST):
+            claims = [] if self._stopped.is_set() else await self._link.reclaim(MOST)
+            if self._stopped.is_set() or engine.is_closing(self._crawler):
+                return
+            if claims:
                 self._stats.inc_value("urifilter/reclaimed", len(claims))
                 found = [(self._request_of(claim), claim.item) for claim in claims]
                 self._take_over([(request, item) for request, item in found if request is not None])
                 await self._endings.settle()
             elif await self._others_work():
-                await asyncio.sleep(PAUSE)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopped.wait(), PAUSE)
             else:
                 self._may_close = True
         finally:
