@@ -625,7 +625,7 @@ class UriFilter(OpenedFilter):
 
         Example:
             >>> with news.claims(lease=60) as mine:
-            ...     mine.claim("https://example.com/a")
+            ...     print(mine.claim("https://example.com/a"))
             True
         """
         self._check_open()

@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 
 import urifilter_redis
-from urifilter_redis import AsyncUriFilter, Timeouts, UriFilter, drop_filter, errors, list_filters
+from urifilter_redis import AsyncClaims, AsyncUriFilter, Claims, Timeouts, UriFilter, drop_filter, errors, list_filters
 from urifilter_redis.archive import export, register, upkeep
 from urifilter_redis.archive.homes import opening
+from urifilter_redis.claiming.common import ClaimsCommon
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.opened import OpenedFilter
 from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPI, FilterAPIClient
@@ -27,7 +28,12 @@ from urifilter_redis.sdk import Timeouts as SdkTimeouts
 from urifilter_redis.service import settings
 from urifilter_redis.worker import Worker
 
-CLASSES = {"UriFilter": (OpenedFilter, UriFilter), "AsyncUriFilter": (OpenedFilter, AsyncUriFilter)}
+CLASSES = {
+    "UriFilter": (OpenedFilter, UriFilter),
+    "AsyncUriFilter": (OpenedFilter, AsyncUriFilter),
+    "Claims": (ClaimsCommon, Claims),
+    "AsyncClaims": (ClaimsCommon, AsyncClaims),
+}
 FILTERS = {
     "news": {},
     "counted": {"layout": "counting"},
@@ -46,7 +52,7 @@ SDK_NAMES = {
     "Timeouts": SdkTimeouts,
 }
 SERVICE = "http://localhost:8000"  # in the examples of the SDK
-PAIRS = [(UriFilter, AsyncUriFilter), (FilterAPIClient, AsyncFilterAPIClient)]
+PAIRS = [(UriFilter, AsyncUriFilter), (Claims, AsyncClaims), (FilterAPIClient, AsyncFilterAPIClient)]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 
 
@@ -65,8 +71,7 @@ def documented_classes():
     for name in urifilter_redis.__all__:
         found = getattr(urifilter_redis, name)
         if inspect.isclass(found) and not issubclass(found, Exception):
-            client = "AsyncUriFilter" if name == "AsyncUriFilter" else "UriFilter"
-            yield pytest.param(client, inspect.getdoc(found) or "", id=name)
+            yield pytest.param(name if name in CLASSES else "UriFilter", inspect.getdoc(found) or "", id=name)
 
 
 @pytest.mark.parametrize("function", [drop_filter, list_filters, Timeouts], ids=lambda function: function.__name__)
@@ -122,7 +127,7 @@ def test_example_of_a_setting(name):
 def test_types_that_are_returned_are_public():
     """Each class of the library that a public method returns can be imported from its top."""
     hidden = set()
-    for owner in (OpenedFilter, UriFilter, AsyncUriFilter):
+    for owner in (OpenedFilter, UriFilter, AsyncUriFilter, ClaimsCommon, Claims, AsyncClaims):
         for member in vars(owner).values():
             function = getattr(member, "fget", None) or getattr(member, "__func__", member)
             if inspect.isfunction(function) and not function.__name__.startswith("_"):
@@ -168,9 +173,11 @@ def test_example(redis70, monkeypatch, folder, name, text):
         given = len(names)
         for each, chosen in FILTERS.items():
             archive = {"archive": folder} if each == "archived" else {}
-            made = getattr(urifilter_redis, name).create(each, capacity=1000, **chosen, **archive)
+            client = AsyncUriFilter if name.startswith("Async") else UriFilter
+            made = client.create(each, capacity=1000, **chosen, **archive)
             names[each] = await made if inspect.isawaitable(made) else made
-        opened = list(names.values())[given:]
+        names["mine"] = names["news"].claims()
+        opened = list(names.values())[: given - 1 : -1]
         for example in examples:
             found = await run(example.source, names)
             assert doctest.OutputChecker().check_output(wanted(example), found, FLAGS), (example.source, found)

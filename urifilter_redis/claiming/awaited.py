@@ -41,12 +41,9 @@ class AsyncClaims(ClaimsCommon):
     Example:
         >>> async with news.claims(lease=60) as mine:
         ...     for uri in await mine.unique(["https://example.com/a", "https://example.com/b"]):
-        ...         print("fetched", uri)
-        ...         await mine.commit([uri])
-        fetched https://example.com/a
-        [True]
-        fetched https://example.com/b
-        [True]
+        ...         print("fetched", uri, await mine.commit([uri]))
+        fetched https://example.com/a [True]
+        fetched https://example.com/b [True]
     """
 
     def __init__(
@@ -316,11 +313,13 @@ class AsyncClaims(ClaimsCommon):
         known = list(question.answers)
         self._begin_beating()
         try:
-            return method.result(await self._run(self._way.resolve(question)))
+            with self._way.pending.hold(question):
+                return method.result(await self._run(self._way.resolve(question)))
         except Exception:
             raise
         except BaseException:
             self._way.leave(question, known)
+            self._way.pending.drop(question)
             raise
 
     async def _end(self, method: Method[R], question: Question) -> R:

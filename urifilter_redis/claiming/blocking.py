@@ -40,12 +40,9 @@ class Claims(ClaimsCommon):
     Example:
         >>> with news.claims(lease=60) as mine:
         ...     for uri in mine.unique(["https://example.com/a", "https://example.com/b"]):
-        ...         print("fetched", uri)
-        ...         mine.commit([uri])
-        fetched https://example.com/a
-        [True]
-        fetched https://example.com/b
-        [True]
+        ...         print("fetched", uri, mine.commit([uri]))
+        fetched https://example.com/a [True]
+        fetched https://example.com/b [True]
     """
 
     def __init__(
@@ -313,11 +310,13 @@ class Claims(ClaimsCommon):
         known = list(question.answers)
         self._begin_beating()
         try:
-            return method.result(self._run(self._way.resolve(question)))
+            with self._way.pending.hold(question):
+                return method.result(self._run(self._way.resolve(question)))
         except Exception:
             raise
         except BaseException:
             self._way.leave(question, known)
+            self._way.pending.drop(question)
             raise
 
     def _end(self, method: Method[R], question: Question) -> R:

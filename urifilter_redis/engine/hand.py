@@ -45,6 +45,10 @@ class Claim:
         lapses: how many holders of it have died. After a claim of one's own: 0, likewise.
 
     Example:
+        >>> mine.claim("https://example.com/a")
+        True
+        >>> mine.release(["https://example.com/a"], failed=True)
+        [True]
         >>> mine.reclaim(1)
         [Claim(item='https://example.com/a', payload='https://example.com/a', failures=1, lapses=0)]
     """
@@ -63,6 +67,10 @@ class Outstanding:
         others: their number, those that were released and are not due yet included.
         due: in how many seconds the next of them may be reclaimed, if its holder gives no sign of life; None if there
             are none. Until then ``reclaim`` finds nothing.
+
+    Example:
+        >>> bool(mine.outstanding())
+        False
     """
 
     others: int
