@@ -80,7 +80,7 @@ def test_every_place_of_a_claim(news, other, sample, monkeypatch):
         places = places_of(lambda: mine.claim_many(items))
         mine.commit(items)
     assert places > 100
-    for at in sample(range(1, places + 1), 50):
+    for at in sample(range(1, places + 1), 50, most=250):
         for closes in (True, False):
             mine = news.claims(lease=3600)
             known = f"known/{at}/{closes}"
@@ -124,7 +124,7 @@ def test_every_place_of_a_reclaim(news, other, sample, monkeypatch):
 
     dead()
     places = places_of(with_some)
-    for at in sample(range(1, places + 1), 50):
+    for at in sample(range(1, places + 1), 50, most=250):
         items, mine = dead(), news.claims(lease=3600)
         found = interrupted(at, mine.reclaim)
         if found is None:
@@ -155,7 +155,7 @@ def test_every_place_of_commit_and_release(news, sample, name, monkeypatch):
     with news.claims() as mine:
         items = prepare(mine)
         places = places_of(lambda: getattr(mine, name)(items))
-    for at in sample(range(1, places + 1), 50):
+    for at in sample(range(1, places + 1), 50, most=250):
         mine = news.claims(lease=3600)
         items = prepare(mine)
         method = getattr(mine, name)
@@ -180,7 +180,7 @@ def test_every_place_of_closing(news, other, sample):
     mine = news.claims()
     mine.claim_many(fresh())
     places = places_of(mine.close)
-    for at in sample(range(1, places + 1), 50):
+    for at in sample(range(1, places + 1), 50, most=250):
         mine = news.claims()
         items = fresh()
         mine.claim_many(items)
@@ -225,7 +225,7 @@ def test_a_retry_that_is_interrupted(news, other, sample, monkeypatch):
     mine, items, error = prepare()
     places = places_of(lambda: mine.claim_many(items, retry=error))
     mine.commit(items)
-    for at in sample(range(1, places + 1), 50):
+    for at in sample(range(1, places + 1), 50, most=250):
         mine, items, error = prepare()
         known = [item for item, answer in zip(items, error.answers, strict=True) if answer]
         answers = interrupted(at, lambda each=(mine, items, error): each[0].claim_many(each[1], retry=each[2]))
@@ -237,8 +237,10 @@ def test_a_retry_that_is_interrupted(news, other, sample, monkeypatch):
                 beat(news, mine)
             assert other.beat(mine.holder) == len(known), at
             answers = mine.claim_many(items, retry=error)
-        assert [item for item, answer in zip(items, answers, strict=True) if answer] == known or all(answers), at
-        assert other.beat(mine.holder) == sum(answers), at
+        got = [item for item, answer in zip(items, answers, strict=True) if answer]
+        assert set(known) <= set(got), at
+        assert claimed(mine.held) == sorted(got), at
+        assert other.beat(mine.holder) == len(got), at
         other.commit(items)
         mine.close()
 

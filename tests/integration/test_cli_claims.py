@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shlex
 import shutil
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from support import cli
+from support.pages import PAGES, blocks_of
 from support.proxy import Fault, Proxy
 from support.releases import FIXTURES
 from support.servers import wait_until
@@ -439,3 +442,35 @@ def test_answers_are_lost(server_):
     assert lost
     claimed = run("claim", "-q", given=joined(urls(10)))[0].split(b"\n")[:-1]
     assert sorted(lost + claimed) == sorted(urls(10))
+
+
+KILLER = r"""#!/bin/sh
+echo "$2" >> fetched
+case $2 in *7) mkdir "died-at-${2##*/}" && kill -9 $PPID ;; esac
+true
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("xargs") is None, reason="xargs is missing: apt-get install findutils")
+def test_a_crawl_in_a_shell_whose_workers_are_killed(server_, news, tmp_path, monkeypatch):
+    """The page's own scripts: xargs ends with each worker that is killed, and still every page is fetched and final."""
+    (page,) = (page for page in PAGES if page.name == "claims-in-a-shell.md")
+    for block in blocks_of(page):
+        if name := block.comment("file"):
+            (tmp_path / name).write_text(block.code)
+    links = [f"https://example.com/{number}" for number in range(20)]
+    (tmp_path / "links.txt").write_text("\n".join(links))
+    (tmp_path / "curl").write_text(KILLER)
+    (tmp_path / "curl").chmod(0o755)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]]))
+    with subprocess.Popen(["sh", "crawl.sh"], cwd=tmp_path, stderr=subprocess.PIPE) as crawl:
+        while crawl.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                crawl.wait(0.5)
+            lapse(server_)
+        assert crawl.returncode == 0
+    assert {path.name for path in tmp_path.glob("died-at-*")} == {"died-at-7", "died-at-17"}
+    assert {*(tmp_path / "fetched").read_text().split()} == {*links}
+    assert news.ages(links) == [1] * len(links)
+    run("reclaim", code=1)

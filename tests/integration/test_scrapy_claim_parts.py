@@ -18,8 +18,9 @@ from support.scrapy_parts import run as run_parts  # noqa: E402
 
 from urifilter_redis import UriFilter  # noqa: E402
 from urifilter_redis.scrapy import UriDownloaderMiddleware, UriDupeFilter, UriSpiderMiddleware  # noqa: E402
-from urifilter_redis.scrapy.endings import FORGET  # noqa: E402
+from urifilter_redis.scrapy.ending import FORGET  # noqa: E402
 from urifilter_redis.scrapy.judge import Judge  # noqa: E402
+from urifilter_redis.scrapy.opening import missing_part  # noqa: E402
 from urifilter_redis.scrapy.payloads import named, text_of, to_request  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
@@ -98,7 +99,7 @@ class Parts:
             )
             if not any(isinstance(getattr(each, "value", None), DontCloseSpider) for _, each in told):
                 return False
-            looked = self.judge._reclaiming._task
+            looked = self.judge.reclaiming._task
             done, _ = await asyncio.wait([looked], timeout=0.5)
             if not done or self.crawler.engine.scheduled:
                 return True
@@ -273,6 +274,19 @@ def test_not_for_this_spider(redis70, text, stat):
     run(redis70, test)
 
 
+def test_an_item_of_no_spider(redis70):
+    """An item of another tool, which is no text, is left alone."""
+
+    async def test(parts):
+        with another(redis70) as mine:
+            mine.claim({"a": [1]})
+        assert not await parts.idle()
+        assert parts.judge.link.clients.held == set()
+        assert state(redis70, {"a": [1]}) == "in hand"
+
+    run(redis70, test)
+
+
 def test_parked(redis70, caplog):
     """A page that was in the hands of crawls that died is set aside, told and counted, and never committed."""
 
@@ -393,28 +407,28 @@ def test_a_redirect_to_a_page_of_others(redis70, where):
     run(redis70, test)
 
 
-def test_a_retry_keeps_the_claim(redis70):
-    """While Scrapy's retry middleware tries again the page is in hand, and it is committed once that succeeds."""
+def test_a_redirect_to_itself(redis70):
+    """It is dropped as Scrapy's own filter does, and the address is committed."""
 
     async def test(parts):
         request = await parts.begun(scrapy.Request(A))
-        retry = request.replace(dont_filter=True)
-        assert parts.schedule(retry)
+        assert not parts.schedule(redirected(request, A))
         await parts.end(request)
-        assert state(redis70, A) == "in hand"
-        await parts.fetched(parts.download(retry))
         assert state(redis70, A) == "committed"
 
     run(redis70, test)
 
 
-def test_a_retry_of_a_callback_keeps_the_claim(redis70):
-    """A callback that yields its own request once more leaves the page in hand until that one is done."""
+@pytest.mark.parametrize("of", ["middleware", "callback"])
+def test_a_retry_keeps_the_claim(redis70, of):
+    """The page is in hand until a retry is done, be it of Scrapy's middleware or of the page's own callback."""
 
     async def test(parts):
         request = await parts.begun(scrapy.Request(A))
-        parts.downloads.process_response(request, Response(A, request=request))
-        (retry,) = await parts.found(request.replace(dont_filter=True))
+        retry = request.replace(dont_filter=True)
+        if of == "callback":
+            parts.downloads.process_response(request, Response(A, request=request))
+            (retry,) = await parts.found(retry)
         assert parts.schedule(retry)
         await parts.end(request)
         assert state(redis70, A) == "in hand"
@@ -512,6 +526,32 @@ def test_a_spider_that_stops(redis70):
     found = left(redis70)
     assert found.keys() == {A, B, C}
     assert {(claim.failures, claim.lapses) for claim in found.values()} == {(0, 0)}
+
+
+def test_a_look_as_the_spider_stops(redis70):
+    """Pages that an idle spider takes over as it is stopped are offered at once."""
+
+    async def test(parts):
+        with another(redis70) as mine:
+            mine.claim(A, payload=payload(A))
+        parts.crawler.signals.send_catch_log(signals.spider_idle, spider=parts.crawler.spider, dont_log=DontCloseSpider)
+        assert parts.judge.reclaiming._task is not None
+        await asyncio.sleep(0)
+
+    run(redis70, test)
+    assert left(redis70).keys() == {A}
+
+
+@pytest.mark.parametrize("missing", ["dupefilter", "pages", "downloads"])
+def test_all_parts_are_needed(redis70, missing):
+    """With claims a part that is missing is named before the crawl begins; without, the dupefilter works alone."""
+    parts = {"dupefilter": True, "pages": True, "downloads": True}
+    options = Judge.of(crawl(redis70)).options
+    assert missing_part(options, **parts) is None
+    said = "DUPEFILTER_CLASS" if missing == "dupefilter" else "UriFilterAddon"
+    assert said in missing_part(options, **parts | {missing: False})
+    without = Judge.of(crawl(redis70, URIFILTER_CLAIM=False)).options
+    assert missing_part(without, dupefilter=True, pages=False, downloads=False) is None
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_all_are_killed(redis70):
 def test_a_spider_that_is_stopped(redis70):
     """Its pages are offered at once: another crawl takes them over without waiting for a lease."""
     with Served(count=250, delay=0.01) as site:
-        more = {"domains": ["127.0.0.1"]} | settings(redis70, URIFILTER_LEASE=300)
+        more = {"domains": ["127.0.0.1"]} | settings(redis70, URIFILTER_LEASE=300, URIFILTER_CLAIM_FAILURES=1)
         crawl = Crawl(site.url, **more)
         wait_until(lambda: len(site.fetched()) > 60, "the crawl does not begin")
         crawl.stop()
@@ -86,6 +86,21 @@ def test_a_spider_that_is_stopped(redis70):
         check_committed(redis70, site)
         twice = [site.pages[path] for path, times in Counter(site.fetched()).items() if times > 1]
         assert [each for each in twice if not each.fails and not each.location] == []
+
+
+def test_callbacks_that_raise(redis70):
+    """Their pages are fetched again, and all is found that these lead to."""
+    with Served(count=200) as site:
+        more = settings(redis70, URIFILTER_CLAIM_DELAY=0, URIFILTER_CLAIM_FAILURES=3)
+        stats = Crawl(site.url, spider="Raises", domains=["127.0.0.1"], **more).stats()
+        assert stats["finish_reason"] == "finished"
+        fetched = Counter(site.fetched())
+        assert fetched.keys() == site.pages.keys()
+        once = {page.path for page in site.pages.values() if page.status == 200}
+        assert {path: fetched[path] for path in once} == {
+            path: 2 if path.startswith(("/part1/", "/part2/")) else 1 for path in once
+        }
+        check_committed(redis70, site)
 
 
 def test_redis_dies_and_comes_back(make_server):
@@ -106,7 +121,6 @@ def test_redis_dies_and_comes_back(make_server):
 def test_a_scheduler_that_keeps_requests(redis70, tmp_path):
     """The crawl does not begin with JOBDIR, and says why."""
     with Served(count=20) as site:
-        crawl = Crawl(site.url, **settings(redis70, JOBDIR=str(tmp_path)))
-        with pytest.raises(AssertionError, match="Scrapy's own scheduler without JOBDIR"):
-            crawl.stats()
+        stats = Crawl(site.url, **settings(redis70, JOBDIR=str(tmp_path))).stats()
+        assert "URIFILTER_CLAIM needs Scrapy's own scheduler without JOBDIR" in stats["log"]
         assert site.fetched() == []

@@ -419,6 +419,22 @@ def test_a_failed_page_is_new_again(redis70, how):
     run(redis70, test)
 
 
+def test_a_callback_that_raises(redis70):
+    """Its page was fetched, and stays seen."""
+
+    async def test(crawler, dupefilter):
+        downloads, pages = UriDownloaderMiddleware(crawler), UriSpiderMiddleware(crawler)
+        (request,) = await passed(pages, scrapy.Request(A))
+        assert not dupefilter.request_seen(request)
+        downloads.process_request(request)
+        response = downloads.process_response(request, Response(A, request=request))
+        pages.process_spider_exception(response, KeyError())
+        pages_are_done(crawler)
+        assert await passed(pages, scrapy.Request(A)) == []
+
+    run(redis70, test)
+
+
 def test_a_redirect_that_was_seen_ends_there(redis70):
     """The page that it leads to is left alone if the download of another page fails."""
 

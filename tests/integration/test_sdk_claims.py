@@ -99,11 +99,12 @@ def test_after_an_exception(api, news):
 def test_a_request_or_an_answer_is_lost(service, news, fault):
     """It is repeated under its key, and has the answers that it would have had."""
     uris = [f"https://example.com/{i}" for i in range(700)]
-    plan = {}
-    with HttpProxy(
-        service.port, lambda command: next(plan.pop(command[0].split(b" ")[1], iter(())), Fault.PASS)
-    ) as proxy:
-        with FilterAPIClient(proxy.url) as api, api.claims("news") as mine:
+    plan: dict[bytes, Fault] = {}
+
+    def fault_of(command):
+        return plan.pop(command[0].split(b" ")[1], Fault.PASS)
+
+    with HttpProxy(service.port, fault_of) as proxy, FilterAPIClient(proxy.url) as api, api.claims("news") as mine:
 
         def losing(command):
             plan[f"/v1/filters/news/{command}".encode()] = fault
@@ -190,7 +191,7 @@ def test_beats_survive_a_service_that_is_away(service, news, redis70, caplog):
     ):
         mine.claim("a")
         proxy.plan = lambda _: Fault.CUT_BEFORE
-        wait_until(lambda: "a beat failed, and goes on" in caplog.text, "no beat fails")
+        wait_until(lambda: "a beat failed, and the next ones are tried" in caplog.text, "no beat fails")
         proxy.plan = lambda _: Fault.PASS
         before = until_of(redis70)
         wait_until(lambda: until_of(redis70) > before, "nobody beats any more")

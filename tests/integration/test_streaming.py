@@ -86,6 +86,7 @@ def test_the_first_of_equal_items_is_claimed(make, redis70, shards, fault):
         stream.put(3, ["d", "e"])
         stream.put(4, ["e", "c", "f", "seen"])
         stream.drain()
+        assert proxy.counts[fault] > 0
         assert taken == [(1, [0, 0, -1, 1]), (2, [-1, 0]), (3, [0, 0]), (4, [-1, -1, 0, 1])]
         with stream.filter.claims(holder=holding.holder, beats=False) as mine:
             assert all(mine.release([*"abcdef"]))

@@ -42,21 +42,25 @@ def made(shard: Shard) -> dict[str, calls.Call]:
     if config.layout != "counting":
         found["merge"] = calls.merge("forget", config, KEYS, state, data=B)
     about_items = {command: shard.made(command, B, holding=HOLDING) for command in ("commit", "release", "reclaim")}
-    return found | about_items | {
-        "claim": shard.made("claim", B, holding=HOLDING, kept=[b"b"]),
-        "beat": claims.beat(uid, KEYS, HOLDING),
-        "turn": calls.turn("allocate", KEYS, state, "token", shard.view.slices[0], names=["history_1", "today"]),
-        "build": calls.build("archived", KEYS, state, number=0),
-        "store": calls.store("write", KEYS, state, 5, "3", b"data"),
-        "expire": calls.expire(uid, KEYS),
-        "create": calls.create("finish", config, KEYS),
-        "drop": calls.drop("begin", shard.meta(), KEYS),
-        "restore": calls.restore("arrange", uid, KEYS, "token", names=["today"]),
-        "checkpoint": calls.checkpoint("begin", uid, KEYS, 3),
-        "tend": calls.tend("take", uid, KEYS, "token", 1000),
-        "reopen": calls.reopen(uid, KEYS),
-        "refill": calls.refill("allocate", uid, KEYS, "token", offset=8, slices=[KEYS.slice("today")]),
-    }
+    return (
+        found
+        | about_items
+        | {
+            "claim": shard.made("claim", B, holding=HOLDING, kept=[b"b"]),
+            "beat": claims.beat(uid, KEYS, HOLDING),
+            "turn": calls.turn("allocate", KEYS, state, "token", shard.view.slices[0], names=["history_1", "today"]),
+            "build": calls.build("archived", KEYS, state, number=0),
+            "store": calls.store("write", KEYS, state, 5, "3", b"data"),
+            "expire": calls.expire(uid, KEYS),
+            "create": calls.create("finish", config, KEYS),
+            "drop": calls.drop("begin", shard.meta(), KEYS),
+            "restore": calls.restore("arrange", uid, KEYS, "token", names=["today"]),
+            "checkpoint": calls.checkpoint("begin", uid, KEYS, 3),
+            "tend": calls.tend("take", uid, KEYS, "token", 1000),
+            "reopen": calls.reopen(uid, KEYS),
+            "refill": calls.refill("allocate", uid, KEYS, "token", offset=8, slices=[KEYS.slice("today")]),
+        }
+    )
 
 
 def mixed_up(keys: tuple[str, ...], fixed: int) -> list[tuple[str, ...]]:

@@ -310,11 +310,13 @@ class Claims(ClaimsCommon):
         known = list(question.answers)
         self._begin_beating()
         try:
-            return method.result(self._run(self._way.resolve(question)))
+            with self._way.pending.hold(question):
+                return method.result(self._run(self._way.resolve(question)))
         except Exception:
             raise
         except BaseException:
             self._way.leave(question, known)
+            self._way.pending.drop(question)
             raise
 
     def _end(self, method: Method[R], question: Question) -> R:

@@ -102,7 +102,7 @@ class Direct:
         leave(question, known, self._session.config.shards)
 
     def unresolved(self) -> list[AnswerLost]:
-        """Return an error of each batch that was interrupted."""
+        """Return an error of each commit and release that was interrupted."""
         return unresolved(self._session, self.hand)
 
     def reclaim(self, limit: int, found: Found) -> Flow[list[Claim]]:

@@ -78,7 +78,8 @@ def unresolved(session: Session, hand: Hand | None = None) -> list[AnswerLost]:
     """
     errors = []
     for batch in session.pending.interrupted():
-        if batch.client == session.ids.client and hand is (batch.terms and batch.terms.hand):
+        ours = batch.client == session.ids.client and hand is (batch.terms and batch.terms.hand)
+        if ours and batch.command != "claim":  # whose items are given back
             error = AnswerLost(f"{session.where}: interrupted; ask again with retry= for the answers")
             errors.append(with_batch(error, batch))
     return errors

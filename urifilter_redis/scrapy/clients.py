@@ -12,7 +12,8 @@ from urifilter_redis.aio import AsyncUriFilter
 from urifilter_redis.client import UriFilter
 from urifilter_redis.engine.hand import Outstanding
 from urifilter_redis.errors import FilterNotFound, UriFilterError
-from urifilter_redis.scrapy.endings import Ending
+from urifilter_redis.protocol.claims import MOST_DELAY
+from urifilter_redis.scrapy.ending import Ending
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -112,9 +113,14 @@ class Clients:
         return [(len(part), functools.partial(end, ending, part)) for part, end in parts if part]
 
     async def reclaim(self, limit: int) -> list[Claim]:
-        """Take in hand what dead holders had and what is due again."""
+        """Take in hand what dead holders had and what is due again; other items than text and bytes go back."""
         await self.opened()
-        return [] if self._mine is None else await self._mine.reclaim(limit)
+        if self._mine is None:
+            return []
+        found = await self._mine.reclaim(limit)
+        if others := [claim.item for claim in found if not isinstance(claim.item, str | bytes)]:  # of no spider
+            await self._mine.release(others, delay=MOST_DELAY)
+        return [claim for claim in found if isinstance(claim.item, str | bytes)]
 
     async def outstanding(self) -> Outstanding:
         """Return how many items other processes have in hand."""

@@ -4,35 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
+
+from urifilter_redis.scrapy.ending import FORGET
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from scrapy.statscollectors import StatsCollector
 
+    from urifilter_redis.scrapy.ending import Ending
     from urifilter_redis.scrapy.link import Link
 
-__all__ = ["COMMIT", "FORGET", "Ending", "Endings"]
+__all__ = ["Endings"]
 
 logger = logging.getLogger(__name__)
 
-
-class Ending(NamedTuple):
-    """One way in which items end.
-
-    Attributes:
-        command: ``forget`` makes items new again; ``commit`` and ``release`` end claims.
-        delay: release: seconds before the items are offered again.
-        failed: release: whether a failure of each item is counted.
-    """
-
-    command: Literal["forget", "commit", "release"]
-    delay: float = 0
-    failed: bool = False
-
-
-FORGET, COMMIT = Ending("forget"), Ending("commit")
 
 #: The stats that count the items of each command.
 _STATS = {"forget": "urifilter/given_back", "release": "urifilter/given_back", "commit": "urifilter/committed"}

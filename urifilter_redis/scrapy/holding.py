@@ -6,14 +6,12 @@ import asyncio
 import itertools
 from typing import TYPE_CHECKING
 
-from urifilter_redis.scrapy import engine
 from urifilter_redis.scrapy.gathering import MOST
-from urifilter_redis.scrapy.page import Page
 
 if TYPE_CHECKING:
-    from scrapy import Request
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from urifilter_redis.scrapy.judge import Judge
+    from scrapy import Request
 
 __all__ = ["Holding"]
 
@@ -22,11 +20,11 @@ class Holding:
     """The requests of a dupefilter that is used alone.
 
     Args:
-        judge: the judge of the crawl.
+        let_go: asks about requests and schedules those that are new; waits while Redis is away.
     """
 
-    def __init__(self, judge: Judge) -> None:
-        self._judge = judge
+    def __init__(self, let_go: Callable[[Sequence[Request]], Awaitable[None]]) -> None:
+        self._let_go = let_go
         #: The requests that wait.
         self.requests: dict[Request, None] = {}
         self._task: asyncio.Task[None] | None = None
@@ -34,22 +32,14 @@ class Holding:
     def add(self, request: Request) -> None:
         """Keep a request until Redis is back."""
         self.requests[request] = None
-        self._task = self._task or asyncio.ensure_future(self._let_go())
+        self._task = self._task or asyncio.ensure_future(self._empty())
 
     def stop(self) -> None:
         """Keep the requests for good, because the spider closes."""
         if self._task is not None:
             self._task.cancel()
 
-    async def _let_go(self) -> None:
-        crawler = self._judge.crawler
+    async def _empty(self) -> None:
         while self.requests:
-            requests, page = list(itertools.islice(self.requests, MOST)), Page(crawler, None)
-            for request, seen in zip(requests, await self._judge.judge(requests, page), strict=True):
-                del self.requests[request]
-                if seen:
-                    self._judge.filtered(request, signal=False)
-                else:
-                    engine.crawl(crawler, request)
-            self._judge.end(page)
+            await self._let_go(list(itertools.islice(self.requests, MOST)))
         self._task = None

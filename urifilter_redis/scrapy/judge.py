@@ -6,20 +6,22 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, cast
 
-from scrapy import __version__, signals
+from scrapy import signals
 from scrapy.exceptions import DontCloseSpider, NotSupported
-from scrapy.utils.request import referer_str
 
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.scrapy import engine
+from urifilter_redis.scrapy.duplicates import Duplicates
 from urifilter_redis.scrapy.endings import Endings
 from urifilter_redis.scrapy.gathering import READING, WAIT
 from urifilter_redis.scrapy.holding import Holding
 from urifilter_redis.scrapy.ledger import Ledger
 from urifilter_redis.scrapy.link import Answer, Link
 from urifilter_redis.scrapy.marks import META, Mark, items_of, mark_of
+from urifilter_redis.scrapy.opening import check_scrapy, missing_part
 from urifilter_redis.scrapy.options import Options
 from urifilter_redis.scrapy.outcomes import Outcome, Outcomes
+from urifilter_redis.scrapy.page import Page
 from urifilter_redis.scrapy.payloads import Payloads
 from urifilter_redis.scrapy.reclaiming import Reclaiming
 from urifilter_redis.scrapy.under_way import UnderWay
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from urifilter_redis.scrapy.gathering import Gathering
-    from urifilter_redis.scrapy.page import Page
 
 __all__ = ["Judge"]
 
@@ -66,16 +67,22 @@ class Judge:
         self.outcomes = Outcomes(self.options.claiming, self.endings, self.stats)
         self.under_way = UnderWay(crawler, self.fingerprint, self.outcomes.note)
         self.ledger = Ledger()
-        self._reclaiming = None if self.options.claiming is None else Reclaiming(self, self.options.claiming)
+        #: None without claims.
+        self.reclaiming: Reclaiming | None = None
+        if self.options.claiming is not None:
+            parts = (self.link, self.endings, self.outcomes)
+            self.reclaiming = Reclaiming(crawler, self.options.claiming, *parts, self._lost, self._take_over)
         #: The components of this crawl. The downloader middleware asks about requests that went on without an answer.
         self.has_dupefilter = self.has_pages = self.has_downloads = False
         #: The reader of ``start()``.
         self.start: Gathering | None = None
-        self._holding = Holding(self)
+        self._holding = Holding(self._let_go)
         self._next_look: asyncio.TimerHandle | None = None
         self._payloads = Payloads(crawler, self.stats)
         self._asking: dict[asyncio.Task[list[Answer]], list[str | bytes]] = {}
-        self._log_next, self._closed = True, False
+        #: Tells of a request that was dropped because it was seen.
+        self.filtered = Duplicates(crawler, self.stats, debug=self.options.debug).tell
+        self._closed = False
         crawler.signals.connect(self._open_at_last, signals.spider_opened)
         crawler.signals.connect(self._idle, signals.spider_idle)
         crawler.signals.connect(self.close, signals.spider_closed)
@@ -99,17 +106,7 @@ class Judge:
             NotSupported: Scrapy does not run in asyncio's event loop, or is a version that is too new.
             UriFilterError: the filter cannot be opened.
         """
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            raise NotSupported(
-                "urifilter_redis.scrapy needs Scrapy's asyncio reactor: remove TWISTED_REACTOR"
-            ) from None
-        if missing := engine.missing(self.crawler):
-            raise NotSupported(
-                f"urifilter_redis.scrapy does not know Scrapy {__version__}, whose engine has no "
-                f"{', '.join(missing)}: install Scrapy 2.13 to 2.19"
-            )
+        check_scrapy(self.crawler)
         try:
             await self.link.open()
         except UriFilterError:
@@ -197,7 +194,7 @@ class Judge:
         """Give back a request's item if it was dropped on its way to the scheduler."""
         mark = mark_of(request, self.fingerprint(request))
         if mark is not None and "ticket" in mark and (items := self.ledger.take(mark["ticket"])) is not None:
-            self.outcomes.note(items, Outcome.DROPPED)
+            self.outcomes.note(items, self._dropped)
             page.tickets.discard(mark["ticket"])
 
     def end(self, page: Page) -> None:
@@ -213,19 +210,7 @@ class Judge:
             self._next_look.cancel()
             self._next_look = None
         self.under_way.look()
-        self.outcomes.note(self.ledger.dropped(), Outcome.DROPPED)
-
-    def filtered(self, request: Request, *, signal: bool = True) -> None:
-        """Log and count a request that was dropped because it was seen, as Scrapy's own filter does."""
-        for_all = "" if self.options.debug else " - no more duplicates will be shown (see DUPEFILTER_DEBUG)"
-        if self.options.debug or self._log_next:
-            text = "Filtered duplicate request: %(request)s (referer: %(referer)s)%(more)s"
-            told = {"request": request, "referer": referer_str(request), "more": for_all}
-            logger.debug(text, told, extra={"spider": self.crawler.spider})
-        self._log_next = False
-        self.stats.inc_value("dupefilter/filtered")
-        if signal:
-            self.crawler.signals.send_catch_log(signals.request_dropped, request=request, spider=self.crawler.spider)
+        self.outcomes.note(self.ledger.dropped(), self._dropped)
 
     def is_held(self, request: Request) -> bool:
         """Whether a request waits until Redis is back."""
@@ -260,8 +245,8 @@ class Judge:
             self.start.close()
         if self._asking:
             await asyncio.wait(self._asking)
-        if self._reclaiming is not None:
-            await self._reclaiming.stop()
+        if self.reclaiming is not None:
+            await self.reclaiming.stop()
         self.look()
         self.outcomes.note(self.ledger.clear(), Outcome.STOPPED)
         unfetched = engine.unfetched(self.crawler)
@@ -269,16 +254,6 @@ class Judge:
         await self._resolve_doubts([*unfetched, *self._holding.requests])
         await self.endings.finish()
         await self.link.close()
-
-    def mark_new(self, request: Request, items: list[str | bytes], page: Page) -> None:
-        """Mark a request whose items this crawl has in hand already; the dupefilter lets it pass."""
-        mark = Mark(of=self.fingerprint(request), url=request.url, items=items)
-        request.meta[META] = mark | {"ticket": self.ledger.add(items, page)}
-
-    @property
-    def items_asked(self) -> set[str | bytes]:
-        """The items that the filter is being asked about."""
-        return {item for items in self._asking.values() for item in items}
 
     def fingerprint(self, request: Request) -> str:
         """Return the fingerprint of a request as hex text."""
@@ -319,16 +294,41 @@ class Judge:
             mark |= {"later": answer.value, "link": self.link.id}
         request.meta[META] = mark
 
+    async def _let_go(self, requests: Sequence[Request]) -> None:
+        """Ask about requests that were held, and schedule those that are new."""
+        page = Page(self.crawler, None)
+        for request, seen in zip(requests, await self.judge(requests, page), strict=True):
+            del self._holding.requests[request]
+            if seen:
+                self.filtered(request, signal=False)
+            else:
+                engine.crawl(self.crawler, request)
+        self.end(page)
+
+    def _take_over(self, found: Sequence[tuple[Request, str | bytes]]) -> None:
+        """Schedule requests whose items this crawl has in hand already; the dupefilter lets them pass."""
+        page = Page(self.crawler, None)
+        for request, item in found:
+            self._mark(request, [item], Answer.NEW, page)
+            engine.crawl(self.crawler, request)
+            self.drop(page, request)
+        self.end(page)
+
+    @property
+    def _dropped(self) -> Outcome:
+        """The outcome of requests that do not reach the scheduler."""
+        return Outcome.STOPPED if engine.is_closing(self.crawler) else Outcome.DROPPED
+
+    def _lost(self) -> set[str | bytes]:
+        """Return the items in hand of requests that vanished: an extension can drop one, and tell nobody."""
+        asked = {item for items in self._asking.values() for item in items}
+        return self.link.clients.held - self.endings.items - self.ledger.items - self.under_way.items - asked
+
     async def _open_at_last(self) -> None:
         """Open the filter for a scheduler that does not open its dupefilter, and check that the parts are together."""
-        if self.has_pages and not self.has_dupefilter:
-            logger.error("UriSpiderMiddleware needs DUPEFILTER_CLASS = 'urifilter_redis.scrapy.UriDupeFilter'")
-            engine.close_spider(self.crawler, "urifilter_error")
-            return
-        if self.options.claiming is not None and not (self.has_pages and self.has_downloads and self.has_dupefilter):
-            logger.error(
-                "URIFILTER_CLAIM needs all three parts: ADDONS = {'urifilter_redis.scrapy.UriFilterAddon': 100}"
-            )
+        parts = {"dupefilter": self.has_dupefilter, "pages": self.has_pages, "downloads": self.has_downloads}
+        if missing := missing_part(self.options, **parts):
+            logger.error(missing)
             engine.close_spider(self.crawler, "urifilter_error")
             return
         try:
@@ -339,5 +339,5 @@ class Judge:
 
     def _idle(self) -> None:
         self.look()
-        if self._holding.requests or (self._reclaiming is not None and self._reclaiming.stays()):
+        if self._holding.requests or (self.reclaiming is not None and self.reclaiming.stays()):
             raise DontCloseSpider

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.hand import Claim, Outstanding
     from urifilter_redis.scrapy.clients import Step
-    from urifilter_redis.scrapy.endings import Ending
+    from urifilter_redis.scrapy.ending import Ending
     from urifilter_redis.scrapy.options import Options
 
 __all__ = ["Answer", "Link"]
@@ -84,6 +84,11 @@ class Link:
         self._last = False
         #: Distinguishes this crawl's doubts from those in a queue that another process has left.
         self.id = secrets.token_hex(8)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the crawl waits for Redis while it is away."""
+        return self._options.on_error == "pause"
 
     @property
     def left_behind(self) -> str:

@@ -6,7 +6,7 @@ import enum
 import logging
 from typing import TYPE_CHECKING
 
-from urifilter_redis.scrapy.endings import COMMIT, FORGET, Ending
+from urifilter_redis.scrapy.ending import COMMIT, FORGET, Ending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from scrapy.exceptions import CloseSpider
 
 from urifilter_redis.scrapy import engine
-from urifilter_redis.scrapy.marks import META, Mark, items_of
+from urifilter_redis.scrapy.marks import META, Mark, is_redirect, items_of
 from urifilter_redis.scrapy.outcomes import Outcome
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class UnderWay:
         if fetch is None or fetch.heir is not request:
             return
         fetch.heir = None
-        if fetch.mark["of"] != self._fingerprint(request):  # a redirect: the address that led here was fetched
+        if is_redirect(request, fetch.mark):  # the address that led here was fetched
             fetch.outcome = Outcome.DONE
 
     def look(self) -> None:

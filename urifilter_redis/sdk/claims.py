@@ -167,7 +167,8 @@ class ByService:
         ended = [claim.item for encoded, claim in moved if encoded in mine and not hand.has(SHARD, encoded)]
         yield from self._answers(methods.RELEASE, ended, self._holder())
         for encoded in known.keys() - mine:
-            hand.drop(SHARD, encoded)
+            if hand.held[SHARD].get(encoded) is known[encoded]:  # else the caller has claimed it again meanwhile
+                hand.drop(SHARD, encoded)
         hand.orphans.clear()  # which stay behind with the old holder
 
     def _answers(
