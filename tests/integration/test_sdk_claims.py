@@ -346,9 +346,11 @@ print(mine.claim("a"))
 
 def test_an_object_that_is_collected_beats_no_more(api, news):
     """Its thread ends."""
+    before = {*threading.enumerate()}
     mine = api.claims("news", lease=5)
     mine.claim("a")
-    (thread,) = [each for each in threading.enumerate() if each.name == "urifilter-beat"]
+    (thread,) = {*threading.enumerate()} - before
+    assert thread.name == "urifilter-beat"
     del mine
     gc.collect()
     wait_until(lambda: not thread.is_alive(), "it goes on")

@@ -146,10 +146,6 @@ class ByService:
         asked = self.releasing(methods.RELEASE, items, None, None, delay=delay, failed=False)
         yield from self._api.resolve(asked)
 
-    def is_away(self, error: UriFilterError) -> bool:
-        """Whether the service, or the server behind it, is away."""
-        return isinstance(error, FilterAPIError) and (error.status is None or error.status in {429, 503})
-
     def _renew(self) -> Flow[None]:
         """Become another holder, and move to it what the hand knows: this is released, and claimed again.
 
