@@ -11,7 +11,15 @@ import click
 from urifilter_redis import UriFilter, UriFilterError, list_filters
 from urifilter_redis.client import run
 from urifilter_redis.engine.queries import server_time
-from urifilter_redis.flows.doctor import Finding, examine, examine_clock, examine_filter, examine_format, gather
+from urifilter_redis.flows.doctor import (
+    Finding,
+    examine,
+    examine_claims,
+    examine_clock,
+    examine_filter,
+    examine_format,
+    gather,
+)
 
 from .common import Shared, columns, pass_shared, print_json, shared
 
@@ -49,6 +57,7 @@ def _filter(options: Shared, name: str) -> Iterator[Finding]:
         with UriFilter.open(name, archive="", **options.where()) as opened:
             found = opened.info()
             yield examine_filter(found, run(server_time, **options.where()) / 1000)
+            yield from examine_claims(found)
             yield from examine_format(found)
     except UriFilterError as error:
         yield Finding("danger", f"filter {name}", str(error))

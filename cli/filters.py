@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -141,7 +142,8 @@ def info(options: Shared, name: str) -> None:
     if options.json:
         print_json(found.to_dict())
         return
-    values = {key: value for key, value in found.to_dict().items() if value is not None and key != "live_slices"} | {
+    apart = {"live_slices", "claims"}
+    values = {key: value for key, value in found.to_dict().items() if value is not None and key not in apart} | {
         "format": _format(found),
         "created": moment(found.created),
         "fill": f"{found.fill:.2%}",
@@ -152,6 +154,7 @@ def info(options: Shared, name: str) -> None:
     for key in ("next_rotation", "checkpointed"):
         if (time := getattr(found, key)) is not None:
             values[key] = moment(time)
+    values |= _claims(found)
     for key, value in values.items():
         text = f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else value
         click.echo(f"{key.replace('_', ' '):24}{text}".rstrip())
@@ -164,6 +167,17 @@ def _format(found: FilterInfo) -> str:
     if found.format >= FORMAT:
         return str(found.format)
     return f"{found.format}: urifilter upgrade {found.name} converts it to {FORMAT}"
+
+
+def _claims(found: FilterInfo) -> dict[str, object]:
+    """Return the lines about what is in hand; none if nobody has claimed."""
+    if found.claims is None:
+        return {}
+    lines = {key: value for key, value in asdict(found.claims).items() if value is not None}
+    lines["lease"] = f"{found.claims.lease:g} s"
+    if found.claims.oldest_lapse is not None:
+        lines["oldest_lapse"] = f"{found.claims.oldest_lapse:,.0f} s ago"
+    return lines
 
 
 def _slice(each: SliceInfo) -> tuple[object, ...]:

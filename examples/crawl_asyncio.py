@@ -1,57 +1,95 @@
 """Crawl a site with several processes: ``python examples/crawl_asyncio.py http://localhost:8080/``.
 
-The pages to fetch wait in a list in Redis, first in, first out, so that the crawl is breadth-first. All processes take
-from it, on as many machines as you like. The filter sees to it that each page gets into the list once. A process that
-is killed is started again. It has lost the pages that it had in hand: those that it took from the list, and new links
-that it had not put into the list yet.
+Each process claims the links that it finds, fetches their pages and commits them. It releases pages that would wait
+long, and an idle process takes them over, on as many machines as you like: the filter is the queue, too. A process that
+is killed is started again. The pages that it had in hand are taken over once its lease is over, so that none is lost.
+The crawl is over when nobody has a page in hand any more.
 """
 
 import argparse
 import asyncio
 import multiprocessing
+from collections import deque
 
 import httpx
-import redis.asyncio
 from pages import links_of
 from rich.console import Console
 
-from urifilter_redis import AsyncUriFilter
+from urifilter_redis import AsyncClaims, AsyncUriFilter
 
-FILTER, WAITING = "crawl", "crawl:waiting"
+FILTER = "crawl"
 
-#: Pages that a process fetches at the same time.
-TASKS = 16
+#: Pages that a process fetches at the same time, and those that it keeps waiting at most.
+TASKS, WAITING = 16, 100
+
+#: Tries of a page that cannot be had, and seconds between them.
+TRIES, DELAY = 3, 2
 
 
-async def crawl(redis_url: str, patience: float) -> None:
-    """Fetch pages until none has waited for some seconds."""
+class Crawl:
+    """The crawl of one process: its claims, and those of them that wait to be fetched."""
+
+    def __init__(self, mine: AsyncClaims, http: httpx.AsyncClient) -> None:
+        self.mine, self.http = mine, http
+        self.waiting: deque[str] = deque()
+        self.failures: dict[str, int] = {}
+        self.looking = asyncio.Lock()
+
+    async def fetch_pages(self) -> None:
+        """Fetch pages until the crawl is over."""
+        while url := await self.next_page():
+            try:
+                page = await self.http.get(url)
+            except httpx.HTTPError:
+                await self.try_again(url)
+            else:
+                self.waiting.extend(await self.mine.unique(links_of(page)))
+                await self.mine.commit([url])  # after its links: if this process dies in between, none is lost
+                if surplus := [self.waiting.pop() for _ in range(len(self.waiting) - WAITING)]:
+                    await self.mine.release(surplus)
+
+    async def next_page(self) -> str | None:
+        """Return the next page; None if nobody has one in hand any more."""
+        async with self.looking:
+            while not self.waiting:
+                for claim in await self.mine.reclaim(WAITING):
+                    self.waiting.append(claim.item)
+                    self.failures[claim.item] = claim.failures
+                if not (self.waiting or self.mine.held or await self.mine.outstanding()):
+                    return None
+                if not self.waiting:
+                    await asyncio.sleep(0.1)
+            return self.waiting.popleft()
+
+    async def try_again(self, url: str) -> None:
+        """Give back a page that could not be had, or give it up."""
+        tried = self.failures.pop(url, 0) + 1
+        if tried < TRIES:
+            await self.mine.release([url], delay=DELAY * tried, failed=True)
+        else:
+            await self.mine.commit([url])
+
+
+async def crawl(redis_url: str, lease: float) -> None:
+    """Fetch pages with some tasks."""
     async with (
-        AsyncUriFilter.open(FILTER, redis=redis_url) as seen,
-        redis.asyncio.from_url(redis_url, decode_responses=True) as waiting,
+        AsyncUriFilter.open(FILTER, redis=redis_url) as news,
+        news.claims(lease) as mine,
         httpx.AsyncClient() as http,
     ):
-
-        async def fetch_pages() -> None:
-            while taken := await waiting.blpop([WAITING], timeout=patience):
-                try:
-                    page = await http.get(taken[1])
-                except httpx.HTTPError:
-                    continue  # a real crawler tries again later, or makes it new again: await seen.forget([url])
-                if new := await seen.unique(links_of(page)):
-                    await waiting.rpush(WAITING, *new)
-
-        await asyncio.gather(*(fetch_pages() for _ in range(TASKS)))
+        this = Crawl(mine, http)
+        await asyncio.gather(*(this.fetch_pages() for _ in range(TASKS)))
 
 
-def run(redis_url: str, patience: float) -> None:
+def run(redis_url: str, lease: float) -> None:
     """Do as ``crawl``, in a process and event loop of its own."""
-    asyncio.run(crawl(redis_url, patience))
+    asyncio.run(crawl(redis_url, lease))
 
 
-async def keep_running(redis_url: str, patience: float) -> int:
+async def keep_running(redis_url: str, lease: float) -> int:
     """Run a process until it ends by itself; return how often it was started again."""
     for starts in range(100):
-        process = multiprocessing.get_context("spawn").Process(target=run, args=(redis_url, patience))
+        process = multiprocessing.get_context("spawn").Process(target=run, args=(redis_url, lease))
         process.start()
         await asyncio.to_thread(process.join)
         if process.exitcode == 0:
@@ -59,11 +97,11 @@ async def keep_running(redis_url: str, patience: float) -> int:
     raise SystemExit("a process of the crawl ended again and again")
 
 
-async def show(seen: AsyncUriFilter, waiting: redis.asyncio.Redis) -> None:
+async def show(news: AsyncUriFilter) -> None:
     """Show how far the crawl is, until cancelled."""
     with Console(stderr=True).status("") as line:
         while True:
-            line.update(f"{await seen.inserted():,} pages found, {await waiting.llen(WAITING):,} of them wait")
+            line.update(f"{await news.inserted():,} pages fetched")
             await asyncio.sleep(0.1)
 
 
@@ -73,20 +111,17 @@ async def main() -> None:
     parser.add_argument("url", help="the page to begin with")
     parser.add_argument("--redis", default="redis://localhost:6379/0", help="the server's address (%(default)s)")
     parser.add_argument("--processes", type=int, default=4)
-    parser.add_argument("--patience", type=float, default=5, help="seconds to wait for a page before the crawl is over")
+    parser.add_argument("--lease", type=float, default=15, help="seconds after which a killed process counts as dead")
     options = parser.parse_args()
-    async with (
-        AsyncUriFilter.create(FILTER, capacity=1_000_000, redis=options.redis) as seen,
-        redis.asyncio.from_url(options.redis) as waiting,
-    ):
-        if await seen.insert(options.url):  # a second command helps with the first one's crawl
-            await waiting.rpush(WAITING, options.url)
-        shown = asyncio.create_task(show(seen, waiting))
-        processes = (keep_running(options.redis, options.patience) for _ in range(options.processes))
+    async with AsyncUriFilter.create(FILTER, capacity=1_000_000, redis=options.redis) as news:
+        async with news.claims(options.lease) as mine:
+            await mine.claim(options.url)  # leaving gives it back: the first process that looks takes it over
+        shown = asyncio.create_task(show(news))
+        processes = (keep_running(options.redis, options.lease) for _ in range(options.processes))
         again = sum(await asyncio.gather(*processes))
         shown.cancel()
         await asyncio.wait([shown])
-        print(f"{await seen.inserted():,} pages found; processes that were started again: {again:,}")
+        print(f"{await news.inserted():,} pages fetched; processes that were started again: {again:,}")
 
 
 if __name__ == "__main__":

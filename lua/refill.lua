@@ -1,19 +1,25 @@
--- refill: restore the contents of a shard: bits of slices, records of calls, forgotten digests. Bits are merged into
--- the existing ones, so another restorer that takes over may repeat every step.
+-- refill: restore the contents of a shard: bits of slices, records of calls, forgotten digests, leases. Bits are merged
+-- into the existing ones, and an item that is in somebody's hands stays there, so another restorer that takes over may
+-- repeat every step.
 --
 -- KEYS[1] meta
 -- KEYS[2] replies
 -- KEYS[3] forgotten
 -- KEYS[4] merging 1: a string that exists only while the script runs
 -- KEYS[5] merging 2: another such string
--- KEYS[6…] slices: allocate, piece: one slice; remove: the keys to remove; else none
+-- KEYS[6] leases
+-- KEYS[7] hands
+-- KEYS[8] holders
+-- KEYS[9…] slices: allocate, piece: one slice; remove: the keys to remove; else none
 --
--- ARGV[1] step: allocate, piece, remove, replies (records, unless there is a later one), forget or unforget
+-- ARGV[1] step: allocate, piece, remove, replies (records, unless there is a later one), forget, unforget, or leases
+--   (entries, unless there is one; and all that hands and holders have of them)
 -- ARGV[2] uid: the filter's uid
 -- ARGV[3] token: the token of this restorer
--- ARGV[4] offset: piece: its offset in bytes; allocate: the bytes of the slice; else 0
+-- ARGV[4] offset: piece: its offset in bytes; allocate: the bytes of the slice; leases: the ms for which the holders
+--   live; else 0
 -- ARGV[5…] data: piece: its bytes; replies: field and record in turn; forget: score and digest in turn;
---   unforget: digests
+--   unforget: digests; leases: digest, entry (empty: only one that is there) and the text of its own field in turn
 --
 -- Reply: 1; allocate: 1 if the slice was there in full length, else 0.
 -- Errors: NOFILTER, MISMATCH, FORMAT, BADPHASE, BADARG
@@ -23,9 +29,11 @@
 -- @include "_identity.lua"
 -- @include "_restorer.lua"
 
-local replies_key, forgotten_key, merging_1, merging_2, slice_key = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local replies_key, forgotten_key, merging_1, merging_2, slice_key = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[9]
+local leases_key, hands_key, holders_key = KEYS[6], KEYS[7], KEYS[8]
 local step, uid, token, offset, data = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
-local refusal = check_keys({ 'replies', 'forgotten', 'merging_1', 'merging_2' }, '^[thf]%a*_?%w*$') or fence_restorer(uid, token)
+local names = { 'replies', 'forgotten', 'merging_1', 'merging_2', 'leases', 'hands', 'holders' }
+local refusal = check_keys(names, '^[thfl]%a*_?%w*$') or fence_restorer(uid, token)
 if refusal then return refusal end
 if step == 'piece' and offset + #data > redis.call('STRLEN', slice_key) then
   return redis.error_reply('BADARG the piece ends past the slice')
@@ -44,7 +52,7 @@ elseif step == 'piece' then
   redis.call('SETRANGE', slice_key, offset, redis.call('GET', merging_1))
   redis.call('DEL', merging_1, merging_2)
 elseif step == 'remove' then
-  redis.call('UNLINK', unpack(KEYS, 6))
+  redis.call('UNLINK', unpack(KEYS, 9))
 elseif step == 'replies' then
   for i = 5, #ARGV, 2 do
     local there = redis.call('HGET', replies_key, ARGV[i])
@@ -58,8 +66,23 @@ elseif step == 'forget' then
   redis.call('ZADD', forgotten_key, unpack(ARGV, 5))
 elseif step == 'unforget' then
   redis.call('ZREM', forgotten_key, unpack(ARGV, 5))
+elseif step == 'leases' then
+  local till = string.format('%.0f', now_ms() + offset)
+  for i = 5, #ARGV, 3 do
+    local digest, entry, text = unpack(ARGV, i, i + 2)
+    local there = redis.call('HGET', leases_key, digest)
+    if not there and entry ~= '' then
+      there = entry
+      redis.call('HSET', leases_key, digest, entry)
+      if text ~= '' then redis.call('HSET', leases_key, digest .. '+', text) end
+    end
+    if there then
+      redis.call('ZADD', hands_key, 0, string.sub(there, 1, 8) .. digest)
+      redis.call('ZADD', holders_key, till, string.sub(there, 1, 8))
+    end
+  end
 else
-  return redis.error_reply('BADARG refill takes allocate, piece, remove, replies, forget and unforget')
+  return redis.error_reply('BADARG refill takes allocate, piece, remove, replies, forget, unforget and leases')
 end
 beat()
 return 1

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.session import Restored
     from urifilter_redis.engine.steps import Timeouts
     from urifilter_redis.flows.checkpoint import Written
+    from urifilter_redis.flows.claims_info import ClaimsInfo
     from urifilter_redis.flows.info import FilterInfo, SliceInfo
     from urifilter_redis.flows.rotation import Rotation
     from urifilter_redis.flows.upgrade import Upgraded
@@ -54,6 +55,7 @@ __all__ = [
     "BadItem",
     "Claim",
     "Claims",
+    "ClaimsInfo",
     "Config",
     "ConfigMismatch",
     "FilterAPIError",
@@ -90,6 +92,7 @@ _PLACES = {
     "AsyncUriFilter": "aio",
     "Claim": "engine.hand",
     "Claims": "claiming.blocking",
+    "ClaimsInfo": "flows.claims_info",
     "Config": "protocol.config",
     "FilterInfo": "flows.info",
     "FilterSettings": "protocol.config",

@@ -666,7 +666,7 @@ class AsyncUriFilter(OpenedFilter):
         return AsyncClaims(Direct(self._session, lease, holder), self._run, name=name, beats=beats)
 
     async def commit(self, uris: Iterable[Any], *, key: Key = None) -> list[bool]:
-        """Make items final that anybody has in hand; return whether this call did it. See ``Claims.commit``.
+        """Make items final that anybody has in hand; return whether this call did it. See ``commit`` of claims.
 
         Raises:
             BadItem: some items cannot be filtered; the error has their indices; nothing was committed.
@@ -685,7 +685,7 @@ class AsyncUriFilter(OpenedFilter):
     async def release(
         self, uris: Iterable[Any], *, delay: float = 0, failed: bool = False, key: Key = None
     ) -> list[bool]:
-        """Give back items that anybody has in hand; return whether somebody had each. See ``Claims.release``.
+        """Give back items that anybody has in hand; return whether somebody had each. See ``release`` of claims.
 
         Raises:
             BadItem: some items cannot be filtered; the error has their indices; nothing was released.
@@ -705,7 +705,7 @@ class AsyncUriFilter(OpenedFilter):
         """Give a sign of life for a holder that has no object here; return how many items it has in hand.
 
         Args:
-            holder: 16 hex digits, as ``Claims.holder`` has them.
+            holder: 16 hex digits, as the ``holder`` of claims.
             lease: seconds for which its items stay in hand from now, 5 to 3600; None: as ``claims`` has it.
 
         Raises:

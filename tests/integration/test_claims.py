@@ -26,7 +26,8 @@ from urifilter_redis import (
     UriFilter,
 )
 from urifilter_redis.bloom import retention
-from urifilter_redis.engine import driver, hand, terms
+from urifilter_redis.engine import driver, hand
+from urifilter_redis.flows.claims import IN_HAND
 from urifilter_redis.protocol.outcomes import Unanswered
 
 PRECISE = {"capacity": 10_000, "error_rate": 1e-8}
@@ -570,7 +571,7 @@ def test_the_answer_of_a_claim_in_hand(news):
     """The wire's -1 has one name."""
     with news.claims() as mine:
         mine.claim("a")
-        assert mine.claim_ages(["a"]) == [terms.IN_HAND]
+        assert mine.claim_ages(["a"]) == [IN_HAND]
 
 
 def lost(proxy, method, *arguments, cut: int = 0):

@@ -9,6 +9,7 @@ import functools
 import random
 
 import pytest
+from support.in_hand import Holder
 from support.interleaved import Actor
 from support.shard_keys import shard_key
 
@@ -20,6 +21,9 @@ from urifilter_redis.protocol.outcomes import to_mapping
 
 SHARDS = 3
 SETTINGS = {"capacity": 1000, "error_rate": 1e-3, "shards": SHARDS, "seed": 1}
+
+#: The keys of a shard with claims.
+OF_CLAIMS = ("leases", "hands", "holders")
 
 #: The next one to go on, and how far: of several schedules for two, after the first has done some steps.
 BETWEEN = [(2, False), (7, False), (None, False), (None, True)]
@@ -33,7 +37,8 @@ class Scene:
         self.admin.flushall()
         self.old = {}
         if there:
-            UriFilter.create("news", redis=server.url, **SETTINGS).close()
+            with UriFilter.create("news", redis=server.url, **SETTINGS) as news:
+                assert Holder(news).claim(range(50)) == [0] * 50
             self.old = to_mapping(self.admin.hgetall("urifilter:{news:0}:meta"))
         self.actors = [Actor(server, functools.partial(self.flow, kind)) for kind in kinds]
         self.died = False
@@ -89,7 +94,9 @@ class Scene:
         assert self.uids() == [uid] * SHARDS
         assert list_filters(redis=self.server.url) == ["news"]
         names = [shard_key("news", n, SHARDS, name) for n in range(SHARDS) for name in ("meta", "today")]
-        assert {key.decode() for key in self.admin.keys()} == {"urifilter:filters", *names}
+        of_claims = {shard_key("news", n, SHARDS, name) for n in range(SHARDS) for name in OF_CLAIMS}
+        there = {"urifilter:filters", *names} | (of_claims if uid == self.old.get("uid") else set())
+        assert {key.decode() for key in self.admin.keys()} == there
         assert {self.admin.hget(name, "phase") for name in names[::2]} == {b"idle"}
 
 

@@ -17,7 +17,16 @@ from pathlib import Path
 import pytest
 
 import urifilter_redis
-from urifilter_redis import AsyncClaims, AsyncUriFilter, Claims, Timeouts, UriFilter, drop_filter, errors, list_filters
+from urifilter_redis import (
+    AsyncClaims,
+    AsyncUriFilter,
+    Claims,
+    Timeouts,
+    UriFilter,
+    drop_filter,
+    errors,
+    list_filters,
+)  # fmt: skip
 from urifilter_redis.archive import export, register, upkeep
 from urifilter_redis.archive.homes import opening
 from urifilter_redis.claiming.common import ClaimsCommon
@@ -29,10 +38,8 @@ from urifilter_redis.service import settings
 from urifilter_redis.worker import Worker
 
 CLASSES = {
-    "UriFilter": (OpenedFilter, UriFilter),
-    "AsyncUriFilter": (OpenedFilter, AsyncUriFilter),
-    "Claims": (ClaimsCommon, Claims),
-    "AsyncClaims": (ClaimsCommon, AsyncClaims),
+    "UriFilter": (OpenedFilter, UriFilter, ClaimsCommon, Claims),
+    "AsyncUriFilter": (OpenedFilter, AsyncUriFilter, ClaimsCommon, AsyncClaims),
 }
 FILTERS = {
     "news": {},
@@ -63,7 +70,7 @@ def documented(classes):
             for each, member in vars(owner).items():
                 function = getattr(member, "fget", None) or getattr(member, "__func__", member)
                 if (not each.startswith("_") or each == "__call__") and inspect.isfunction(function):
-                    yield pytest.param(name, inspect.getdoc(function) or "", id=f"{name}.{each}")
+                    yield pytest.param(name, inspect.getdoc(function) or "", id=f"{name}.{owner.__name__}.{each}")
 
 
 def documented_classes():
@@ -71,7 +78,8 @@ def documented_classes():
     for name in urifilter_redis.__all__:
         found = getattr(urifilter_redis, name)
         if inspect.isclass(found) and not issubclass(found, Exception):
-            yield pytest.param(name if name in CLASSES else "UriFilter", inspect.getdoc(found) or "", id=name)
+            client = "AsyncUriFilter" if name.startswith("Async") else "UriFilter"
+            yield pytest.param(client, inspect.getdoc(found) or "", id=name)
 
 
 @pytest.mark.parametrize("function", [drop_filter, list_filters, Timeouts], ids=lambda function: function.__name__)
@@ -127,7 +135,7 @@ def test_example_of_a_setting(name):
 def test_types_that_are_returned_are_public():
     """Each class of the library that a public method returns can be imported from its top."""
     hidden = set()
-    for owner in (OpenedFilter, UriFilter, AsyncUriFilter, ClaimsCommon, Claims, AsyncClaims):
+    for owner in {owner for owners in CLASSES.values() for owner in owners}:
         for member in vars(owner).values():
             function = getattr(member, "fget", None) or getattr(member, "__func__", member)
             if inspect.isfunction(function) and not function.__name__.startswith("_"):
@@ -176,7 +184,7 @@ def test_example(redis70, monkeypatch, folder, name, text):
             client = AsyncUriFilter if name.startswith("Async") else UriFilter
             made = client.create(each, capacity=1000, **chosen, **archive)
             names[each] = await made if inspect.isawaitable(made) else made
-        names["mine"] = names["news"].claims()
+        names["mine"] = names["news"].claims(lease=60)
         opened = list(names.values())[: given - 1 : -1]
         for example in examples:
             found = await run(example.source, names)

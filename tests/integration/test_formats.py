@@ -22,12 +22,15 @@ from urifilter_redis import ArchiveCorrupt, UriFilter, UriFilterError, list_filt
 from urifilter_redis.archive.format import documents
 from urifilter_redis.bloom.retention import TIMED
 from urifilter_redis.bloom.sizing import LAYOUTS
-from urifilter_redis.protocol import calls, scripts
-from urifilter_redis.protocol.config import FORMAT
+from urifilter_redis.protocol import calls, claims, scripts
+from urifilter_redis.protocol.config import FORMAT, WITH_CLAIMS
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
 
-FORMATS = range(1, FORMAT + 1)
+FORMATS = range(1, WITH_CLAIMS + 1)
+
+#: The first format that no release reads yet.
+NEWER = WITH_CLAIMS + 1
 
 #: Each format as it is, and each older one after its upgrade.
 STATES = [(number, upgraded) for number in FORMATS for upgraded in {False, number < FORMAT}]
@@ -177,6 +180,7 @@ def every_call(config, keys, state):
     names = [each.name for each in state.view.slices]
     commands = [each for each in ("insert", "contains", "forget", "remove") if config.layout in scripts.COMMANDS[each]]
     yield from (calls.items(each, config, keys, state.view, "-", digests) for each in commands)
+    yield from claim_calls(config, keys, state)
     yield calls.create("finish", config, keys)
     yield from (calls.turn(step, keys, state, "ab", new, names=names) for step in ("allocate", "turn"))
     yield from (calls.build(step, keys, state, number=0) for step in ("archived", "piece", "finish"))
@@ -193,10 +197,20 @@ def every_call(config, keys, state):
     yield from (calls.checkpoint(step, config.uid, keys, 0) for step in ("begin", "finish"))
     for step in ("begin", "beat", "arrange", "finish", "cancel", "release"):
         yield calls.restore(step, config.uid, keys, "ab", timeline=state.timeline)
-    for step in ("allocate", "piece", "remove", "replies", "forget", "unforget"):
+    for step in ("allocate", "piece", "remove", "replies", "forget", "unforget", "leases"):
         yield calls.refill(step, config.uid, keys, "ab", slices=[keys.slice("today")], data=[1, b"data"])
     yield from (calls.tend(step, config.uid, keys, "ab", 1000) for step in ("take", "release"))
     yield calls.upgrade(replace(config, format=FORMAT), keys, 0)
+
+
+def claim_calls(config, keys, state):
+    """Calls of each script about claims."""
+    holding, digests = claims.Holding("0123456789abcdef", 5000), bytes(16)
+    yield claims.claim(config, keys, state.view, "-", digests, [b"a"], holding)
+    yield claims.commit(config, keys, state.view, "-", digests, holding)
+    yield claims.release(config.uid, keys, "-", digests, holding, nobody="00" * 8)
+    yield claims.reclaim(config.uid, keys, "-", holding, 1)
+    yield claims.beat(config.uid, keys, holding)
 
 
 def test_a_newer_format(loaded):
@@ -207,15 +221,13 @@ def test_a_newer_format(loaded):
                 shards = [news._session.keys.shard(number) for number in range(news.config.shards)]
                 states = [ShardState.from_meta(to_mapping(admin.hgetall(keys.meta)), name) for keys in shards]
                 for keys in shards:
-                    admin.hset(keys.meta, "format", FORMAT + 1)
+                    admin.hset(keys.meta, "format", NEWER)
                 before = dumped(admin)
                 called = set()
                 for keys, state in zip(shards, states, strict=True):
                     for call in every_call(news.config, keys, state):
                         admin.script_load(call.script.source)
-                        with pytest.raises(
-                            ResponseError, match=f"^FORMAT the shard is of format {FORMAT + 1}: use a newer"
-                        ):
+                        with pytest.raises(ResponseError, match=f"^FORMAT the shard is of format {NEWER}: use a newer"):
                             admin.execute_command(*call.command())
                         called.add(call.script.name.partition(":")[0])
                 wanted = {each for each, made in scripts.COMMANDS.items() if not made or news.config.layout in made}
@@ -230,7 +242,7 @@ def test_a_newer_format(loaded):
 def raise_format(path: Path) -> None:
     """Rewrite a document of an archive as one of a newer format."""
     text = json.loads(path.read_bytes())
-    text["document"]["format"] = FORMAT + 1
+    text["document"]["format"] = NEWER
     path.write_text(json.dumps(text | {"sha256": documents._sha256(text["document"])}))
 
 
@@ -243,7 +255,7 @@ def test_an_archive_of_a_newer_format(loaded, tmp_path, which):
     for path in paths:
         raise_format(path)
     texts = [path.read_bytes() for path in paths]
-    words = f"of the newer format {FORMAT + 1}: upgrade urifilter-redis"
+    words = f"of the newer format {NEWER}: upgrade urifilter-redis"
     found, _ = cli.run("archive", "verify", name, "--archive", loaded.archive, code=1)
     assert words in found.decode()
     if which.startswith("slice"):  # the next rotation wants it: its items expire late

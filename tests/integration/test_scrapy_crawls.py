@@ -53,19 +53,22 @@ def wait_for(site, count: int) -> None:
         time.sleep(0.02)
 
 
-def test_the_example(redis70, tmp_path):
-    """The example's spider fetches each page of a site once."""
+@pytest.mark.parametrize("claim", ["0", pytest.param("1", marks=pytest.mark.slow)])
+def test_the_example(redis70, tmp_path, claim):
+    """The example's spider fetches each page of a site once, with claims and without."""
     with Served(count=40) as site:
         folder = ROOT / "examples" / "crawl_scrapy"
         out = tmp_path / "pages.jsonl"
         command = [sys.executable, "-m", "scrapy", "crawl", "site", "-a", f"url={site.url}", "-O", str(out)]
+        quick = ["-s", "URIFILTER_CLAIM_DELAY=0", "-s", "URIFILTER_LEASE=5"]
         done = subprocess.run(
-            [*command, "-s", "CONCURRENT_REQUESTS_PER_DOMAIN=16", "-s", "DOWNLOAD_DELAY=0"],
+            [*command, "-s", "CONCURRENT_REQUESTS_PER_DOMAIN=16", "-s", "DOWNLOAD_DELAY=0", *quick],
             cwd=folder,
             env=os.environ
             | {
                 "SCRAPY_SETTINGS_MODULE": "settings",
                 "URIFILTER_REDIS_URL": redis70.url,
+                "CLAIM": claim,
                 "PYTHONPATH": os.pathsep.join([str(folder), os.environ["PYTHONPATH"]]),
                 "PYTHONDONTWRITEBYTECODE": "1",
             },

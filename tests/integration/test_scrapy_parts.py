@@ -6,10 +6,8 @@ The first tests are Scrapy's own of a dupefilter and a scheduler, and those of s
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
-from types import SimpleNamespace
 
 import pytest
 
@@ -17,12 +15,23 @@ scrapy = pytest.importorskip("scrapy", reason="Scrapy is not installed: pip inst
 
 from scrapy import signals  # noqa: E402
 from scrapy.core.scheduler import Scheduler  # noqa: E402
-from scrapy.core.scraper import Slot  # noqa: E402
 from scrapy.exceptions import IgnoreRequest, NotSupported  # noqa: E402
 from scrapy.http import Response  # noqa: E402
 from scrapy.utils.defer import maybe_deferred_to_future  # noqa: E402
 from scrapy.utils.test import get_crawler  # noqa: E402
 from support.proxy import Fault, Proxy, never  # noqa: E402
+from support.scrapy_parts import (  # noqa: E402
+    A,
+    B,
+    C,
+    crawler_of,
+    opened,
+    pages_are_done,
+    passed,
+    redirected,
+    run,
+    seen,
+)
 
 from urifilter_redis import ConfigMismatch, Timeouts, UriFilter  # noqa: E402
 from urifilter_redis.scrapy import (  # noqa: E402
@@ -36,82 +45,11 @@ from urifilter_redis.scrapy.judge import Judge  # noqa: E402
 from urifilter_redis.scrapy.link import Answer  # noqa: E402
 from urifilter_redis.scrapy.marks import META  # noqa: E402
 from urifilter_redis.scrapy.options import Options  # noqa: E402
+from urifilter_redis.scrapy.outcomes import Outcome  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     scrapy.version_info < (2, 15, 0), reason="before 2.15, Scrapy runs coroutines in a reactor only"
 )
-
-A, B, C = (f"https://example.com/{each}" for each in "abc")
-
-
-def crawler_of(server, **settings):
-    given = {"URIFILTER_REDIS_URL": server.url, "URIFILTER_CAPACITY": 10_000, "URIFILTER_NAME": "news"} | settings
-    crawler = get_crawler(scrapy.Spider, given)
-    crawler.spider = crawler._create_spider("spider")
-    crawler.engine = Engine(crawler)
-    return crawler
-
-
-class Engine:
-    """As much of Scrapy's engine as the parts see: no page is done before ``pages_are_done`` says so."""
-
-    def __init__(self, crawler):
-        self.spider, self.scheduled = crawler.spider, []
-        self.scraper = SimpleNamespace(slot=Slot())
-        self.downloader = SimpleNamespace(middleware=SimpleNamespace(middlewares=()))
-        self._slot = SimpleNamespace(closing=None, inprogress=set(), scheduler=None)
-
-    def keep_in_memory(self, request):
-        """Have a scheduler with this request in its queue in memory."""
-        self._slot.scheduler = SimpleNamespace(mqs=SimpleNamespace(pop=iter([request, None]).__next__))
-
-    def crawl(self, request):
-        if not UriDupeFilter.from_spider(self.spider).request_seen(request):
-            self.scheduled.append(request)
-
-
-def pages_are_done(crawler):
-    crawler.engine.scraper.slot.active.clear()
-    crawler.signals.send_catch_log(signals.spider_idle, spider=crawler.spider)
-
-
-@contextlib.asynccontextmanager
-async def opened(crawler):
-    """A dupefilter that is open."""
-    dupefilter = UriDupeFilter.from_crawler(crawler)
-    await maybe_deferred_to_future(dupefilter.open())
-    try:
-        yield dupefilter
-    finally:
-        await maybe_deferred_to_future(dupefilter.close("finished"))
-
-
-def run(server, test, **settings):
-    """Run an async test of a crawler and its open dupefilter."""
-
-    async def main():
-        crawler = crawler_of(server, **settings)
-        async with opened(crawler) as dupefilter:
-            return await test(crawler, dupefilter)
-
-    return asyncio.run(main())
-
-
-def seen(server, *items) -> list[bool]:
-    with UriFilter.open("news", redis=server.url) as news:
-        return news.contains_many(items)
-
-
-async def passed(middleware, *requests, page=A):
-    """What the spider middleware lets pass of a page."""
-
-    async def result():
-        for each in requests:
-            yield each
-
-    response = Response(page, request=scrapy.Request(page))
-    middleware._crawler.engine.scraper.slot.active.add(response.request)
-    return [each async for each in middleware.process_spider_output(response, result())]
 
 
 def test_a_request_is_seen_once_it_was_asked_about(redis70):
@@ -449,12 +387,6 @@ def test_a_doubt_as_the_crawl_closes(redis70, alone):
     assert seen(redis70, *items) == [True, False]
 
 
-def redirected(request, url):
-    """The request that Scrapy's redirect makes."""
-    urls = [*request.meta.get("redirect_urls", []), request.url]
-    return request.replace(url=url, meta=request.meta | {"redirect_urls": urls})
-
-
 @pytest.mark.parametrize("how", ["exception", "status", "in process_response"])
 def test_a_failed_page_is_new_again(redis70, how):
     """After the retries, the address and all that redirected to it are new again; nothing else is."""
@@ -483,6 +415,22 @@ def test_a_failed_page_is_new_again(redis70, how):
             pages_are_done(crawler)
         left = await passed(pages, *map(scrapy.Request, (A, B, C, fetched.url)))
         assert [each.url for each in left] == [A, B, C]
+
+    run(redis70, test)
+
+
+def test_a_callback_that_raises(redis70):
+    """Its page was fetched, and stays seen."""
+
+    async def test(crawler, dupefilter):
+        downloads, pages = UriDownloaderMiddleware(crawler), UriSpiderMiddleware(crawler)
+        (request,) = await passed(pages, scrapy.Request(A))
+        assert not dupefilter.request_seen(request)
+        downloads.process_request(request)
+        response = downloads.process_response(request, Response(A, request=request))
+        pages.process_spider_exception(response, KeyError())
+        pages_are_done(crawler)
+        assert await passed(pages, scrapy.Request(A)) == []
 
     run(redis70, test)
 
@@ -591,10 +539,10 @@ def test_redis_leaves_as_a_late_question_is_asked(redis70):
     async def test(crawler, dupefilter):
         downloads = UriDownloaderMiddleware(crawler)
         judge = Judge.of(crawler)
-        judge.give_back(["another"])
+        judge.outcomes.note(["another"], Outcome.DROPPED)
         late = scrapy.Request(A)
         assert not dupefilter.request_seen(late)  # its answer would not be true any more
-        judge.link.insert = lambda items: asyncio.sleep(0, [Answer.PASS for _ in items])
+        judge.link.ask = lambda items, _: asyncio.sleep(0, [Answer.PASS for _ in items])
         await downloads.process_request(late)
         return late.meta[META]["items"]
 

@@ -133,7 +133,7 @@ def test_old_list_of_slices(shard, command, names):
     keys = made.keys[:-1] + tuple(KEYS.slice(name) for name in names)
     text = refused(shard, dataclasses.replace(made, keys=keys), "STALE")
     meta = shard.meta()
-    assert text == "STALE epoch {epoch}, opened {opened}, live slices {slices}".format_map(meta)
+    assert text == "STALE epoch {epoch}, opened {opened}, claims 0, live slices {slices}".format_map(meta)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -148,7 +148,7 @@ class ModelServer:
         shard = self._of(keys[0])
         if [key.rsplit(":", 1)[1] for key in keys] != shard.names():
             slices = shard.to_meta()["slices"]
-            raise Refused(f"STALE epoch {shard.model.epoch}, opened 0, live slices {slices}")
+            raise Refused(f"STALE epoch {shard.model.epoch}, opened 0, claims 0, live slices {slices}")
 
     def _turn(self, keys, step, uid, epoch, token, units, size, limit, period):
         shard = self._of(keys[0])

@@ -14,7 +14,7 @@ import random
 import sys
 import time
 
-from urifilter_redis import AnswerLost, ServerUnavailable, Timeouts, UriFilter
+from urifilter_redis import AnswerLost, FilterAPIError, ServerUnavailable, Timeouts, UriFilter
 
 BATCH, GROUP = 40, 8
 
@@ -81,12 +81,16 @@ class Crawler:
 
 
 def certain(method, pages):
-    """Ask until all answers are there."""
+    """Ask until all answers are there, Redis or the service."""
     error = None
     while True:
         try:
             return method(pages, retry=error)
         except AnswerLost as lost:
+            error = lost
+        except FilterAPIError as lost:
+            if lost.error_code != "answer_lost":
+                raise
             error = lost
 
 

@@ -54,7 +54,7 @@ def main() -> None:  # noqa: C901 - classes that need Scrapy, which may be missi
     from scrapy.exceptions import IgnoreRequest
     from scrapy.utils.defer import maybe_deferred_to_future
 
-    given = json.loads(sys.argv[1])
+    given, raised = json.loads(sys.argv[1]), set()
 
     async def together(folder, count):
         """Wait until as many crawls have begun."""
@@ -86,6 +86,25 @@ def main() -> None:  # noqa: C901 - classes that need Scrapy, which may be missi
         def parse(self, response, **_):
             for each in super().parse(response):
                 yield each.replace(meta=response.meta)
+
+    class Raises(Follow):
+        """Raises in some callbacks when it sees their pages first: at once, or in the middle of their output."""
+
+        name = "raises"
+
+        def parse(self, response, **_):
+            known = response.url in raised
+            raised.add(response.url)
+            if known or response.url in given["url"]:
+                return super().parse(response)
+            if "part1/" in response.url:
+                raise KeyError("at once")
+            return self.some(response) if "part2/" in response.url else super().parse(response)
+
+        def some(self, response):
+            """The first links, and an exception."""
+            yield from list(super().parse(response))[:2]
+            raise KeyError("in the middle")
 
     class Endless(Follow):
         """Starts, and waits for ever; it is closed from outside."""

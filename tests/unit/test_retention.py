@@ -13,7 +13,7 @@ from urifilter_redis.bloom import retention
 from urifilter_redis.bloom.retention import growing_share, growing_slice, period_of, seconds_of, slices_at
 from urifilter_redis.bloom.sizing import SLICE_LIMIT
 from urifilter_redis.errors import ConfigMismatch, SliceLost, UriFilterError
-from urifilter_redis.protocol.config import FORMAT, Config, Settings
+from urifilter_redis.protocol.config import WITH_CLAIMS, Config, Settings
 
 TIMED = {"slices": 4, "period": "1d"}
 ALL = [
@@ -127,7 +127,7 @@ def test_a_configuration_that_is_damaged(field):
 def test_a_newer_version():
     """It is refused before anything else of it is read."""
     with pytest.raises(UriFilterError, match="upgrade this one"):
-        Config.from_meta({"format": str(FORMAT + 1)}, "news")
+        Config.from_meta({"format": str(WITH_CLAIMS + 1)}, "news")
 
 
 @pytest.mark.parametrize(

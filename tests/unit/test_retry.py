@@ -30,7 +30,7 @@ from urifilter_redis.protocol.outcomes import Judged, Unanswered, Unsent, Verdic
 
 UNSENT, LOST = Unsent(ConnectionBroken("refused")), Unanswered(ConnectionBroken("cut"))
 NOSCRIPT = said("NOSCRIPT No matching script. Please use EVAL.")
-STALE = said("STALE epoch 1, opened 2, live slices today:1:4")
+STALE = said("STALE epoch 1, opened 2, claims 0, live slices today:1:4")
 LOADING = said("LOADING Redis is loading the dataset in memory")
 FULL = said("FULL today has no room")
 RESTORING = said("RESTORING the filter is being restored")
@@ -167,7 +167,9 @@ def test_slices_that_were_out_of_date(hand):
     session = session_of(config_of(shards=3, retention="ring", slices=3, period="1d"))
     requests = [writing(session, shard) for shard in (0, 2, 2)]
     slices = session.config.today.units, session.config.today.size
-    stale = said("STALE epoch 7, opened 1700, live slices history_1:{}:{} today:{}:{}".format(*slices, *slices))
+    stale = said(
+        "STALE epoch 7, opened 1700, claims 0, live slices history_1:{}:{} today:{}:{}".format(*slices, *slices)
+    )
     hand.drive(exchange(session, requests), [[0], stale, stale], [[1], [1]])
     assert [each.name for each in session.view(2).slices] == ["history_1", "today"]
     assert [each.name for each in session.view(0).slices] == ["today"]
@@ -180,7 +182,7 @@ def test_meta_that_is_damaged(hand):
     session = session_of()
     request = writing(session)
     with pytest.raises(SliceLost, match="damaged"):
-        hand.drive(exchange(session, [request]), [said("STALE epoch 1, opened 2, live slices today")])
+        hand.drive(exchange(session, [request]), [said("STALE epoch 1, opened 2, claims 0, live slices today")])
     assert not request.in_doubt
 
 

@@ -59,6 +59,7 @@ class Writer:
         self._home, self._name = home, name
         self._upload: Upload | None = None
         self._pieces: list[Piece] = []
+        self._rest = b""  # of what was appended: less than a piece
         self._began = time.time()
 
     def write(self, pieces: Sequence[bytes]) -> Flow[None]:
@@ -71,12 +72,22 @@ class Writer:
         self._pieces += map(Piece.of, pieces, packed)
         yield from self._upload.write(b"".join(packed))
 
+    def append(self, data: bytes) -> Flow[None]:
+        """Append bytes, in pieces that are made here."""
+        data = self._rest + data
+        whole = len(data) // PIECE * PIECE
+        self._rest = data[whole:]
+        for pieces in cut(data[:whole]):
+            yield from self.write(pieces)
+
     def finish(self) -> Flow[Content]:
         """Make the blob durable, read it back, and return the content.
 
         Raises:
             ArchiveCorrupt: the bytes that were read differ from those that were written.
         """
+        for pieces in cut(self._rest):
+            yield from self.write(pieces)
         if self._upload is None:
             return Content("", [])
         yield from self._upload.finish()

@@ -20,7 +20,7 @@ from urifilter_redis.archive.contents import PIECES_AT_ONCE, Writer
 from urifilter_redis.archive.format import documents
 from urifilter_redis.archive.format.manifest import PIECE, Checkpoint, Registration
 from urifilter_redis.archive.format.records import split_forgotten
-from urifilter_redis.archive.register import note_complete, register, registered
+from urifilter_redis.archive.register import note_complete, raise_format, register, registered
 from urifilter_redis.archive.snapshots import last_good, places, publish_checkpoint
 from urifilter_redis.bloom.digest import hasher, shards_of
 from urifilter_redis.bloom.offsets import blocked_offsets, classic_offsets
@@ -82,8 +82,9 @@ class _Header:
             raise ArchiveCorrupt("it does not have one checkpoint of every shard")
         for each in self.checkpoints:
             each.check(config, each.shard)
-        packed = {c.blob: sum(p.packed for p in c.pieces) for each in self.checkpoints for c in each.contents}
-        if packed.pop("", 0):
+        contents = [content for each in self.checkpoints for content in each.contents if content.pieces]
+        packed = {content.blob: sum(piece.packed for piece in content.pieces) for content in contents}
+        if "" in packed:
             raise ArchiveCorrupt("its checkpoints name contents without a blob")
         if dict(zip(self.blobs, self.sizes, strict=False)) != packed or len(self.blobs) != len(self.sizes):
             raise ArchiveCorrupt("its blobs are not those that its checkpoints need")
@@ -123,7 +124,8 @@ def export(home: Home, name: str, path: Path, report: Callable[[int, int], objec
             raise ArchiveMissing(f"archive {home.shown}: {text}")
         checkpoints.append(found)
     sizes = {c.blob: sum(p.packed for p in c.pieces) for each in checkpoints for c in each.contents if c.blob}
-    registration = Registration(format=config.format, filter=name, created=time.time(), config=config)
+    format_ = max(config.format, *(each.format for each in checkpoints))
+    registration = Registration(format=format_, filter=name, created=time.time(), config=config)
     header = documents.dump(
         _Header(
             registration=registration,
@@ -189,6 +191,7 @@ def import_(home: Home, path: Path, report: Callable[[int, int], object]) -> Flo
         there, _ = yield from register(home, name, config)
         if there.uid != config.uid:
             raise ConfigMismatch(f"archive {home.shown}: there is another filter {name!r}, of uid {there.uid}")
+        yield from raise_format(home, name, config.uid, max(each.format for each in exported.checkpoints))
         for each in exported.checkpoints:
             yield from _import_shard(home, exported, each)
             report(each.shard + 1, config.shards)
@@ -232,7 +235,8 @@ def _copy(home: Home, exported: ExportedFilter, checkpoint: Checkpoint, writers:
             yield from writers[-1].write([exported.piece(content, number) for number in range(first, last)])
         moved.append((yield from writers[-1].finish()))
     bitmaps = [dataclasses.replace(b, content=c) for b, c in zip(checkpoint.bitmaps, moved, strict=False)]
-    return dataclasses.replace(checkpoint, bitmaps=bitmaps, replies=moved[-2], forgotten=moved[-1])
+    replies, forgotten, leases = moved[len(bitmaps) :]
+    return dataclasses.replace(checkpoint, bitmaps=bitmaps, replies=replies, forgotten=forgotten, leases=leases)
 
 
 def _abandon(writers: Iterable[Writer]) -> Flow[None]:

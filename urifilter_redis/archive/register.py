@@ -22,6 +22,7 @@ __all__ = [
     "is_complete",
     "note_complete",
     "publish",
+    "raise_format",
     "read_registration",
     "register",
     "registered",
@@ -142,11 +143,23 @@ def upgrade_registration(session: Session, format_: int) -> Flow[None]:
         ArchiveMissing: the archive does not have the filter.
         ArchiveError: the archive failed.
     """
-    home, name = require_archive(session), session.keys.name
+    yield from check_registered(session)
+    yield from raise_format(require_archive(session), session.keys.name, session.config.uid, format_)
+    yield from check_registered(session)
+
+
+def raise_format(home: Home, name: str, uid: str, format_: int) -> Flow[None]:
+    """Rewrite a registration in a newer format; a filter of another uid, or a newer format, stays as it is.
+
+    An older release that cannot read the last checkpoint would restore the one before it. But it reads the registration
+    first, and refuses a newer format.
+
+    Raises:
+        ArchiveError: the archive failed.
+    """
     while True:
-        yield from check_registered(session)
         text, there = yield from read_registration(home, name)
-        if text is None or there is None or there.format >= format_:
+        if text is None or there is None or there.config.uid != uid or there.format >= format_:
             return
         newer = documents.dump(dataclasses.replace(there, format=format_), documents.note_of(text))
         if (yield from home.swap(Key(name), text, newer)):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from urifilter_redis.archive.contents import nothing, read_records, verify
 from urifilter_redis.archive.format import documents
 from urifilter_redis.archive.format.manifest import Checkpoint
-from urifilter_redis.archive.format.records import split_forgotten, split_replies
+from urifilter_redis.archive.format.records import split_forgotten, split_leases, split_replies
 from urifilter_redis.archive.register import publish
 from urifilter_redis.engine.home import Key, read_to_replace
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
@@ -160,3 +160,4 @@ def readings(
         yield verify(home, name, bitmap.content, between)
     yield read_records(home, name, checkpoint.replies, split_replies, lambda _: between())
     yield read_records(home, name, checkpoint.forgotten, split_forgotten, use_forgotten)
+    yield read_records(home, name, checkpoint.leases, split_leases, lambda _: between())

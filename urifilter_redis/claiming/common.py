@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.flows.claims import check_delay
-from urifilter_redis.protocol.claims import MOST_DELAY, RECLAIMED_A_CALL
+from urifilter_redis.protocol.claims import MOST_DELAY, RECLAIMED_A_CALL, check_delay
 
 if TYPE_CHECKING:
     from urifilter_redis.claiming.ways import Way

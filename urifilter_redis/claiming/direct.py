@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from urifilter_redis.engine.hand import Hand
 from urifilter_redis.engine.terms import Terms
 from urifilter_redis.flows import reclaim
-from urifilter_redis.flows.claims import check_lease, claim_terms, question, release_terms
+from urifilter_redis.flows.claims import claim_terms, leave, question, release_terms
 from urifilter_redis.flows.items import resolve, unresolved
-from urifilter_redis.protocol.claims import check_holder, default_lease
+from urifilter_redis.protocol.claims import check_holder, check_lease, default_lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -99,8 +99,7 @@ class Direct:
 
     def leave(self, question: Batch, known: Sequence[int | None]) -> None:
         """Leave the items that an interrupted claim has, or may have."""
-        if question.terms is not None:
-            question.terms.leave(question, known, self._session.config.shards)
+        leave(question, known, self._session.config.shards)
 
     def unresolved(self) -> list[AnswerLost]:
         """Return an error of each commit and release that was interrupted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import compress
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from urifilter_redis.bloom.digest import shard_of, shards_of, split
 from urifilter_redis.bloom.encoding import encode_items
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.given import Key
     from urifilter_redis.engine.near_cache import NearCache
+    from urifilter_redis.engine.terms import Terms
     from urifilter_redis.protocol.call_ids import CallId, CallKey
-    from urifilter_redis.protocol.calls import Call
     from urifilter_redis.protocol.config import Config
 
-__all__ = ["Batch", "Digester", "OpenCall", "TermsOfBatch", "call_to_resume", "check_question"]
+__all__ = ["Batch", "Digester", "OpenCall", "call_to_resume", "check_question"]
 
 B = TypeVar("B")
 
@@ -77,36 +77,6 @@ class OpenCall:
     sent: bool = False
 
 
-class TermsOfBatch(Protocol):
-    """The terms of a batch about claims; see ``terms.Terms``."""
-
-    @property
-    def hand(self) -> Any:
-        """The hand that notes the answers; None: the caller keeps no books."""
-        ...
-
-    @property
-    def kept(self) -> Sequence[bytes]:
-        """Claim: what the filter keeps of each item of the batch."""
-        ...
-
-    def call(self, session: Any, batch: Batch, call: OpenCall, call_id: str) -> Call:
-        """Build the call of a script for some items of the batch."""
-        ...
-
-    def begin(self, window: Sequence[OpenCall]) -> None:
-        """Note calls before they are sent."""
-        ...
-
-    def end(self, batch: Batch, window: Sequence[OpenCall], requests: Any) -> None:
-        """Note the answers of calls; those that were not answered may still run."""
-        ...
-
-    def leave(self, batch: Batch, known: Sequence[int | None], shards: int) -> None:
-        """Leave the items that an interrupted claim has, or may have: the next beats give them back."""
-        ...
-
-
 class Batch:
     """The items of one call of the library, their answers so far, and the calls of scripts that are still open.
 
@@ -155,7 +125,7 @@ class Batch:
         max_age: int = 0,
         key: Key = None,
         near: NearCache | None = None,
-        terms: TermsOfBatch | None = None,
+        terms: Terms | None = None,
     ) -> None:
         """Cut digests into calls, but for those that the near cache knows.
 

@@ -69,8 +69,10 @@ class Outstanding:
             are none. Until then ``reclaim`` finds nothing.
 
     Example:
-        >>> bool(mine.outstanding())
-        False
+        >>> mine.claim("https://example.com/a")
+        True
+        >>> mine.outstanding()
+        Outstanding(others=0, due=None)
     """
 
     others: int

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.calls import Arguments, Call
 
 __all__ = [
+    "ENTRIES_A_SCAN",
     "SHARDS_A_PIPELINE",
     "ask",
     "ask_shard",
@@ -81,9 +82,11 @@ def scanned(session: Session, command: str, key: str) -> Flow[list[tuple[bytes, 
             return found
 
 
-def scan(session: Session, command: str, key: str, cursor: bytes) -> Flow[tuple[bytes, list[tuple[bytes, Any]]]]:
-    """Return the next cursor and some entries; the cursor 0 is the end. See ``scanned``."""
-    ((after, listed),) = yield from ask(session, (command, key, cursor, "COUNT", ENTRIES_A_SCAN))
+def scan(
+    session: Session, command: str, key: str, cursor: bytes, count: int = ENTRIES_A_SCAN
+) -> Flow[tuple[bytes, list[tuple[bytes, Any]]]]:
+    """Return the next cursor and about ``count`` entries; the cursor 0 is the end. See ``scanned``."""
+    ((after, listed),) = yield from ask(session, (command, key, cursor, "COUNT", count))
     return after, list(zip(listed[::2], listed[1::2], strict=True))
 
 

@@ -2,6 +2,7 @@
 
 Inserts only set bits, so the copy of a bitmap has every item that was inserted before the reading began. The
 forgotten digests and the records of calls are read after the bitmaps: if an item's bits were saved, so was its record.
+The leases are read last: if the record of a claim was saved, so was its entry, unless the item was committed meanwhile.
 """
 
 from __future__ import annotations
@@ -13,23 +14,26 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.archive.contents import PIECES_AT_ONCE, Writer, cut, verify
-from urifilter_redis.archive.format.manifest import PIECE, Checkpoint, Content, Manifest
-from urifilter_redis.archive.format.records import write_forgotten, write_replies
-from urifilter_redis.archive.register import check_registered, note_complete, require_archive
+from urifilter_redis.archive.contents import PIECES_AT_ONCE, Writer, verify
+from urifilter_redis.archive.format.manifest import Checkpoint, Content, Manifest
+from urifilter_redis.archive.format.records import write_forgotten, write_leases, write_replies
+from urifilter_redis.archive.register import check_registered, note_complete, raise_format, require_archive
 from urifilter_redis.archive.snapshots import Place, gone, newest, places, publish_checkpoint, to_replace
 from urifilter_redis.engine.queries import ask, scan, server_run, server_time
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, Restoring, RotationConflict
 from urifilter_redis.flows.bitmaps import archived
+from urifilter_redis.flows.leases import read_leases
 from urifilter_redis.flows.restore import restore
 from urifilter_redis.flows.turn import read_states
 from urifilter_redis.protocol import calls
+from urifilter_redis.protocol.config import WITH_CLAIMS
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from urifilter_redis.archive.format.records import Lease
     from urifilter_redis.bloom.sizing import Slice
     from urifilter_redis.engine.home import Home
     from urifilter_redis.engine.session import Session
@@ -45,7 +49,7 @@ TRIES = 20
 #: The fields of a shard's state that a checkpoint saves.
 _STATE = (
     "created", "epoch", "phase", "token", "pieces", "late", "opened", "inserted", "limit", "closed", "oldest",
-    "slices", "changed",
+    "slices", "changed", "claims", "claimed",
 )  # fmt: skip
 
 
@@ -174,6 +178,8 @@ class _Attempt:
 
     def _publish(self, found: Sequence[Place], made: Checkpoint) -> Flow[None]:
         made.check(self._config, self._shard)
+        if made.format == WITH_CLAIMS:
+            yield from raise_format(self._home, self._session.keys.name, self._config.uid, WITH_CLAIMS)
         for writer in self._writers:
             writer.check_age()
         # The document may be published even if the request for it fails. So the uploads are kept from here on.
@@ -188,15 +194,16 @@ class _Attempt:
             raise RotationConflict(f"{self._session.where}: another checkpoint came first")
 
     def _write(self, meta: dict[str, str], begun: int, last: Checkpoint | None) -> Flow[Checkpoint]:
-        """Upload bitmaps, records and forgotten digests; return the checkpoint that describes them."""
-        state, number = ShardState.from_meta(meta, self._session.where), int(meta["checkpoint"])
+        """Upload bitmaps, records, forgotten digests and leases; return the checkpoint that describes them."""
+        session = self._session
+        state, number = ShardState.from_meta(meta, session.where), int(meta["checkpoint"])
         bitmaps: list[Manifest] = []
         # With write=all only the oldest slice is tested, so each copy must have all items of the newer copies: an item
         # must not be answered "new", and later "seen" once the oldest slice is gone. So the newest is read first.
         for slice_ in state.view.slices[::-1]:
             content = yield from self._taken_over(last, state, slice_)
             content = content or (yield from self._bitmap(state, slice_))
-            known = (self._config, self._session.keys.name, self._shard, state, slice_)
+            known = (self._config, session.keys.name, self._shard, state, slice_)
             bitmaps.insert(0, Manifest.of(*known, kind="checkpoint", number=number, content=content))
         # Forgotten digests are read before and after the records, and both readings count. An item that is inserted
         # between them then counts as new once more, so a client that lost its reply is not told "seen". An item that
@@ -206,9 +213,16 @@ class _Attempt:
         replies = self._writer()
         yield from self._scanned("HSCAN", self._keys.replies, write_replies, replies)
         yield from self._scanned("ZSCAN", self._keys.forgotten, _forgotten, forgotten)
+        leases = self._writer()
+        if state.view.claims:
+
+            def append(some: list[Lease]) -> Flow[None]:
+                return leases.append(write_leases(some))
+
+            yield from read_leases(session, self._keys.leases, append)
         return Checkpoint(
-            format=self._session.config.format,
-            filter=self._session.keys.name,
+            format=WITH_CLAIMS if state.view.claims else self._config.format,
+            filter=session.keys.name,
             uid=self._config.uid,
             shard=self._shard,
             shards=self._config.shards,
@@ -218,6 +232,7 @@ class _Attempt:
             bitmaps=bitmaps,
             replies=(yield from replies.finish()),
             forgotten=(yield from forgotten.finish()),
+            leases=(yield from leases.finish()),
         )
 
     def _writer(self) -> Writer:
@@ -244,14 +259,10 @@ class _Attempt:
         self, command: str, key: str, encode: Callable[[list[tuple[bytes, Any]]], bytes], writer: Writer
     ) -> Flow[None]:
         """Upload the entries of a hash or sorted set. An entry that changes meanwhile is saved old or new."""
-        cursor, data = b"0", b""
+        cursor = b"0"
         while True:
             cursor, entries = yield from scan(self._session, command, key, cursor)
-            data += encode(entries)
-            whole = len(data) if int(cursor) == 0 else len(data) // PIECE * PIECE
-            for pieces in cut(data[:whole]):
-                yield from writer.write(pieces)
-            data = data[whole:]
+            yield from writer.append(encode(entries))
             if int(cursor) == 0:
                 return
 
@@ -282,8 +293,8 @@ def _slices(state: ShardState) -> tuple[object, ...]:
 def _same(last: Checkpoint, state: ShardState) -> bool:
     """Whether a shard has not changed since its last checkpoint began."""
     then = last.shard_state()
-    return (*_slices(then), then.inserted, then.changed, then.pieces) == (
-        *_slices(state), state.inserted, state.changed, state.pieces,
+    return (*_slices(then), then.inserted, then.claimed, then.changed, then.pieces) == (
+        *_slices(state), state.inserted, state.claimed, state.changed, state.pieces,
     )  # fmt: skip
 
 

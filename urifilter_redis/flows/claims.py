@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from urifilter_redis.bloom.digest import shards_of, split
 from urifilter_redis.bloom.payloads import pack
 from urifilter_redis.engine.given import items_of
 from urifilter_redis.engine.hand import Claim
@@ -11,12 +12,11 @@ from urifilter_redis.engine.terms import Terms
 from urifilter_redis.errors import BadItem
 from urifilter_redis.flows.items import batch_of, distrust, resolve
 from urifilter_redis.protocol.claims import (
-    LEAST_LEASE,
-    MOST_DELAY,
-    MOST_LEASE,
     NOBODY,
     Holding,
+    check_delay,
     check_holder,
+    check_lease,
     default_lease,
 )
 
@@ -33,13 +33,12 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.call_ids import CallKey
 
 __all__ = [
-    "check_delay",
-    "check_lease",
     "claim",
     "claim_terms",
     "commit",
     "finish",
     "holding_of",
+    "leave",
     "question",
     "release",
     "release_terms",
@@ -48,30 +47,8 @@ __all__ = [
 
 R = TypeVar("R")
 
-
-def check_lease(lease: float) -> float:
-    """Return ``lease``, in seconds, if a holder may have it.
-
-    Raises:
-        ValueError: it is not 5 seconds to an hour.
-    """
-    if isinstance(lease, bool) or not isinstance(lease, int | float) or not LEAST_LEASE <= lease <= MOST_LEASE:
-        raise ValueError(f"a lease is {LEAST_LEASE:g} to {MOST_LEASE:g} seconds, and not {lease!r}")
-    return float(lease)
-
-
-def check_delay(delay: float) -> float:
-    """Return ``delay``, in seconds, if items may be released for so long.
-
-    Raises:
-        ValueError: it is not 0 to 600 seconds.
-    """
-    if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay <= MOST_DELAY:
-        text = (
-            f"a delay is 0 to {MOST_DELAY:g} seconds, and not {delay!r}: keep a longer one yourself, and release then"
-        )
-        raise ValueError(text)
-    return float(delay)
+#: The answer of ``claim`` for an item in somebody's hands.
+IN_HAND = -1
 
 
 def holding_of(session: Session, holder: str, lease: float | None = None) -> Holding:
@@ -220,3 +197,25 @@ def _answers(  # noqa: PLR0913, PLR0917 - likewise
 ) -> Flow[list[int]]:
     batch = batch_of(session, command, objects, key=key, call_key=call_key, terms=terms)
     return cast("list[int]", (yield from resolve(session, batch)).answers)
+
+
+def leave(batch: Batch, known: Sequence[int | None], shards: int) -> None:
+    """Leave the items that an interrupted claim has, or may have: the next beats give them back.
+
+    Args:
+        batch: the batch of the claim.
+        known: the answers that the caller had before.
+        shards: the filter's number of shards.
+    """
+    hand = None if batch.terms is None else batch.terms.hand
+    if hand is None:
+        return
+    hand.abandon()
+    for call in batch.open:
+        if call.call_id is not None:
+            hand.doubt(call.shard, split(call.packed), in_doubt=call.in_doubt)
+    digests = batch.digests
+    for position, (shard, digest) in enumerate(zip(shards_of(digests, shards), digests, strict=True)):
+        if batch.answers[position] == 0 and known[position] != 0:
+            batch.answers[position] = IN_HAND  # for a retry, which must not offer it a second time
+            hand.leave(shard, digest)

@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.flows.info import FilterInfo
 
-__all__ = ["Facts", "Finding", "examine", "examine_clock", "examine_filter", "examine_format", "gather"]
+__all__ = [
+    "Facts",
+    "Finding",
+    "examine",
+    "examine_claims",
+    "examine_clock",
+    "examine_filter",
+    "examine_format",
+    "gather",
+]
 
 #: The oldest server whose scripting and commands suffice (HRANDFIELD, script effects replication).
 OLDEST = (6, 2)
@@ -38,6 +47,9 @@ _TIMES = {"created": 0.0, "opened": 0.0, "changed": 60.0, "checkpointed": 0.0, "
 
 #: A rotation that takes more than this share of a period is slow.
 SLOW = 0.5
+
+#: Items that lapsed over so many leases ago should be in other hands, if anybody reclaims.
+LEASES_LAPSED = 3
 
 #: Most shards that one finding describes.
 SHARDS_TOLD = 3
@@ -173,6 +185,21 @@ def examine_format(info: FilterInfo) -> Iterator[Finding]:
         text = f"of format {info.format}, which an older release made: urifilter upgrade {info.name} converts it to"
         text += f" format {FORMAT}; older releases are refused from then on, so upgrade them first"
         yield Finding("note", f"filter {info.name}", text)
+
+
+def examine_claims(info: FilterInfo) -> Iterator[Finding]:
+    """Yield a finding about what is in hand, if anybody has claimed: whether it is reclaimed when its holders die."""
+    if info.claims is None:
+        return
+    found = info.claims
+    text = f"in hand {found.in_hand:,}, holders {found.holders:,}, released and not due yet {found.delayed:,}"
+    text += f", lapsed {found.lapsed:,}"
+    if found.oldest_lapse is None or found.oldest_lapse <= LEASES_LAPSED * found.lease:
+        yield Finding("ok", f"claims of {info.name}", text)
+        return
+    text += f", the oldest {found.oldest_lapse:,.0f} s ago, over {LEASES_LAPSED} leases of {found.lease:g} s"
+    text += f": nobody reclaims, so nobody fetches them: run the crawler, or urifilter reclaim {info.name}"
+    yield Finding("note", f"claims of {info.name}", text)
 
 
 def examine_clock(session: Session) -> Flow[Finding | None]:

@@ -12,9 +12,10 @@ from urifilter_redis.engine.near_cache import NearCacheInfo  # noqa: TC001 - pyd
 from urifilter_redis.engine.queries import ask, server_time
 from urifilter_redis.errors import SliceLost
 from urifilter_redis.flows.bitmaps import fill_of
+from urifilter_redis.flows.claims_info import ClaimsInfo, claims_info
 from urifilter_redis.flows.schedule import next_due
 from urifilter_redis.flows.turn import read_states
-from urifilter_redis.flows.upgrade import lowest_format
+from urifilter_redis.flows.upgrade import format_of
 from urifilter_redis.protocol.outcomes import to_mapping
 
 if TYPE_CHECKING:
@@ -82,7 +83,8 @@ class FilterInfo(Shape):
     Attributes:
         name: the filter's name.
         uid: the filter's 16 random hex digits.
-        format: the format of the filter in Redis; the lowest of its shards' if they differ.
+        format: the format of the filter in Redis: 3 from its first claim on; the lowest of its shards' while an upgrade
+            to 2 is unfinished.
         shards: the number of shards.
         period: ring and rolling: the time between rotations, as text.
         k: the number of offsets of an item.
@@ -108,6 +110,7 @@ class FilterInfo(Shape):
         memory: the bytes that the server has allocated for all keys of the filter.
         archived: the part of ``memory`` that is for compressed closed slices (archive ``redis``).
         live_slices: the live slices, from newest to oldest.
+        claims: what is in hand; None: nobody has claimed.
         near_cache: the use of the near cache of the object that was asked; None: it has none.
 
     Example:
@@ -141,6 +144,7 @@ class FilterInfo(Shape):
     memory: int
     archived: int
     live_slices: tuple[SliceInfo, ...]
+    claims: ClaimsInfo | None
     near_cache: NearCacheInfo | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -197,7 +201,7 @@ def info(session: Session) -> Flow[FilterInfo]:
     return FilterInfo(
         name=session.keys.name,
         **{name: value for name, value in asdict(config).items() if name not in {"format", "units", "bytes"}},
-        format=(yield from lowest_format(session)),
+        format=(yield from format_of(session)),
         slice_bytes=config.bytes,
         created=min(created, now) / 1000,
         checkpointed=min(now, *(state.checkpointed for state in states)) / 1000 or None,
@@ -214,6 +218,7 @@ def info(session: Session) -> Flow[FilterInfo]:
         memory=sum(shard.memory for shard in shards),
         archived=sum(shard.archived for shard in shards),
         live_slices=live,
+        claims=(yield from claims_info(session, states, now)),
         near_cache=None if session.near is None else session.near.info,
     )
 
@@ -233,7 +238,7 @@ def _shard(session: Session, number: int) -> Flow[_Shard]:
             range(max(0, state.epoch - (config.slices or 0)), state.epoch + 1) if config.archive == "redis" else ()
         )
         live = [keys.slice(each.name) for each in state.view.slices]
-        own = [keys.meta, keys.replies, keys.forgotten, keys.next, *live]
+        own = [keys.meta, keys.replies, keys.forgotten, *keys.of_claims, keys.next, *live]
         usage = [("MEMORY", "USAGE", key, "SAMPLES", FIELDS_A_SAMPLE) for key in [*own, *map(keys.archived, archived)]]
         forgotten, *memory = yield from ask(session, ("ZCARD", keys.forgotten), *usage)
         asleep = sum(each or 0 for each in memory[len(own) :])

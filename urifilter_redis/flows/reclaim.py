@@ -77,6 +77,16 @@ class Round:
         made = self.call_key.call_id("reclaim", b"", 0, 0)
         return f"{made.client}/{made.slot}"
 
+    def first_shard(self, shards: int) -> int:
+        """Return the shard to begin with.
+
+        A repeat begins where the first attempt did, and the next request of its slot a shard later.
+        """
+        if self.call_key is None:
+            return random.randrange(shards)  # noqa: S311 - nothing secret
+        made = self.call_key.call_id("reclaim", b"", 0, 0)
+        return (int(made.client, 16) + made.sequence) % shards
+
     @property
     def claims(self) -> list[Claim]:
         """The claims that were found."""
@@ -123,7 +133,7 @@ def reclaim_round(session: Session, hand: Hand, made: Round) -> Flow[list[Claim]
 
     A failure after something was found ends the round, and is not raised.
     """
-    first = random.randrange(session.config.shards)  # noqa: S311 - nothing secret
+    first = made.first_shard(session.config.shards)
     order = [*range(first, session.config.shards), *range(first)]
     hand.partial = True
     try:

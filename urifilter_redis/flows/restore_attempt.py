@@ -23,6 +23,7 @@ from urifilter_redis.flows.bitmaps import fill_of
 from urifilter_redis.flows.restore_plan import Archived, Plan, plan
 from urifilter_redis.flows.restore_records import Records, worked_on
 from urifilter_redis.protocol import calls
+from urifilter_redis.protocol.config import FORMAT, WITH_CLAIMS
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.protocol.config import Config
 
 __all__ = ["Restorer", "whole_slices"]
 
@@ -116,12 +118,14 @@ class Restorer:
         yield from check_registered(self._session)  # an unmounted archive must not pass for an empty one
 
     def size(self) -> int:
-        """Return the bytes of the bitmaps that ``write`` allocates."""
+        """Return the bytes of the bitmaps that ``write`` allocates, and of the leases that it may write."""
         total = 0
         for found in self._shards.values():
             made = plan(self._config, found.ours, found.present, found.archived, now=0, arranged=found.arranged)
             there = {new for _, new in made.moves}
             total += sum(each.size for each in made.state.view.slices if each.name not in there)
+            last = found.archived.checkpoint
+            total += sum(piece.length for piece in last.leases.pieces) if last else 0
         return total
 
     def give_up(self) -> Flow[None]:
@@ -233,17 +237,20 @@ class Restorer:
         for name in doomed:
             yield from self._refill("remove", shard, slices=[keys.slice(name)])
         created = found.archived.checkpoint.state.get("created") if found.archived.checkpoint else None
-        fields = _fields(made.state) + (["created", created] if created else [])
+        fields = _fields(self._config, shard, made.state) + (["created", created] if created else [])
         fields += ["worked", str(int(found.worked))]
         names = [name for move in made.moves for name in move]
         yield from ask(session, self._call("arrange", shard, fields=fields, names=names))
-        session.learn_view(shard, {"uid": self._config.uid, "slices": " ".join(map(str, made.state.view.slices))})
+        view = made.state.view
+        listed = " ".join(map(str, view.slices))
+        session.learn_view(shard, {"uid": self._config.uid, "slices": listed, "claims": str(view.claims)})
         merged, newer = False, ""
         for slice_ in made.state.view.slices[::-1]:
             merged |= yield from self._fill(shard, slice_, made, newer)
             newer = slice_.name if self._config.write == "all" else ""
         records = Records(session, self._home, partial(self._refill, shard=shard), self._beat)
         yield from records.bring(shard, found.archived.checkpoint, made.forgotten, worked=found.worked)
+        yield from records.bring_leases(shard, found.archived.checkpoint, made.leases, view.claims)
         state = made.state
         if merged:  # today has items of both, and neither count has them all
             state = replace(state, inserted=max(state.inserted, (yield from self._in_today(shard, state))))
@@ -319,8 +326,8 @@ def _needs(found: _Shard) -> bool:
     return len(found.present) < len(found.ours.view.slices) or found.ours.checkpoint < found.archived.number
 
 
-def _fields(state: ShardState) -> list[str]:
-    """Return a state as fields of ``meta``, field and value in turn."""
+def _fields(config: Config, shard: int, state: ShardState) -> list[str]:
+    """Return a shard's state as fields of ``meta``, field and value in turn."""
     closed = (f"{each.epoch}:{each.opened}:{each.closed}:{each.inserted}" for each in state.closed)
     values: dict[str, object] = {
         "before": state.phase,
@@ -336,4 +343,7 @@ def _fields(state: ShardState) -> list[str]:
     values |= {} if state.pieces is None else {"pieces": state.pieces}
     values |= {} if state.limit is None else {"limit": state.limit}
     values |= {"late": 1} if state.late else {}
+    if state.view.claims:
+        values |= {"format": WITH_CLAIMS, "claims": state.view.claims, "claimed": state.claimed}
+        values |= replace(config, format=FORMAT).packed(shard)  # Redis may have come back from before an upgrade
     return [text for name, value in values.items() for text in (name, str(value))]

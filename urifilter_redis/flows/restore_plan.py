@@ -48,6 +48,7 @@ class Plan:
         doomed: the names of the slices to remove, because the new state has no place for them.
         sources: for each slice of the new state, oldest first, the archive's bitmaps that are merged into it.
         forgotten: the forgotten digests to keep: ``ours`` (Redis's), ``theirs`` (the archive's) or ``both``.
+        leases: what stays in hand: the same. If ``ours`` are gone, it is ``both``, because Redis may have lost them.
     """
 
     state: ShardState
@@ -55,6 +56,7 @@ class Plan:
     doomed: list[str]
     sources: dict[str, list[Manifest]]
     forgotten: str
+    leases: str
 
 
 def plan(  # noqa: PLR0913 - each is needed
@@ -75,11 +77,12 @@ def plan(  # noqa: PLR0913 - each is needed
     kept, names = {new for _, new in moves}, [each.name for each in state.view.slices]
     sources = {name: _sources(config, state, name, archived, lost=arranged or name not in kept) for name in names}
     if ours is None:
-        return Plan(_counted(state, ours, archived), [], [], sources, "theirs")
+        return Plan(_counted(state, ours, archived), [], [], sources, "theirs", "theirs")
     last = archived.checkpoint
     doomed = [each.name for each in ours.view.slices if each.name not in {old for old, _ in moves}]
     forgotten = "both" if last and ours.checkpoint < last.number else "ours"
-    return Plan(_counted(state, ours, archived), moves, doomed, sources, forgotten)
+    leases = "both" if arranged else forgotten
+    return Plan(_counted(state, ours, archived), moves, doomed, sources, forgotten, leases)
 
 
 def _state(config: Config, ours: ShardState | None, present: set[str], archived: Archived, now: int) -> ShardState:
@@ -177,6 +180,8 @@ def _counted(state: ShardState, ours: ShardState | None, archived: Archived) -> 
     return replace(
         state,
         inserted=max(inserted),
+        claimed=max(each.claimed for each in both),
+        view=replace(state.view, claims=max(each.view.claims for each in both)),
         changed=max(each.changed for each in both) + 1,
         checkpoint=max(archived.number, *(each.checkpoint for each in both)),
         checkpointed=max(last.begun if last else 0, ours.checkpointed if ours else 0),

@@ -1,4 +1,4 @@
-"""The records of a restore: the records of calls, and the forgotten digests."""
+"""The records of a restore: the records of calls, the forgotten digests, and the leases."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from urifilter_redis.archive.contents import read_records
-from urifilter_redis.archive.format.records import forgotten_at, record_time, split_forgotten, split_replies
-from urifilter_redis.engine.queries import scanned, server_time
+from urifilter_redis.archive.format.records import (
+    forgotten_at,
+    record_time,
+    split_forgotten,
+    split_leases,
+    split_replies,
+)
+from urifilter_redis.engine.queries import ask, scanned, server_time
+from urifilter_redis.flows.leases import read_leases
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from urifilter_redis.archive.format.manifest import Checkpoint
+    from urifilter_redis.archive.format.records import Lease
     from urifilter_redis.engine.home import Home
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
@@ -23,6 +31,9 @@ __all__ = ["Records", "worked_on"]
 
 #: Most records or digests of one call.
 ENTRIES_A_CALL = 500
+
+#: Most items in hand of one call, and about the most bytes of their entries and texts.
+LEASES_A_CALL, LEASE_BYTES_A_CALL = 250, 256 << 10
 
 _Pair: TypeAlias = tuple[str | bytes | int, str | bytes | int]
 
@@ -45,11 +56,13 @@ def worked_on(session: Session, shard: int, ours: ShardState | None, last: Check
 class _Refill(Protocol):
     """A step of the script ``refill`` for one shard."""
 
-    def __call__(self, step: str, *, slices: Sequence[str] = (), data: Sequence[Any] = ()) -> Flow[int]: ...
+    def __call__(
+        self, step: str, *, offset: int = 0, slices: Sequence[str] = (), data: Sequence[Any] = ()
+    ) -> Flow[int]: ...
 
 
 class Records:
-    """Restores the records and forgotten digests of one shard; the flow ``beat`` runs after each part."""
+    """Restores the records, forgotten digests and leases of one shard; the flow ``beat`` runs after each part."""
 
     def __init__(self, session: Session, home: Home, refill: _Refill, beat: Callable[[], Flow[None]]) -> None:
         self._session, self._home, self._refill, self._beat = session, home, refill, beat
@@ -80,6 +93,43 @@ class Records:
             if last is not None:
                 yield from read_records(self._home, name, last.forgotten, split_forgotten, self._forgotten)
 
+    def bring_leases(self, shard: int, last: Checkpoint | None, leases: str, claims: int) -> Flow[None]:
+        """Restore what is in hand, and let each holder live for the longest lease from now.
+
+        An item that Redis has in hand stays as it is. An item that was committed after the checkpoint may be in hand
+        again: it is offered twice, and none is lost.
+
+        Args:
+            shard: the number of the shard.
+            last: the checkpoint; None: there is none.
+            leases: the plan's ``leases``.
+            claims: the longest lease, ms; 0: nobody has claimed.
+        """
+        session, keys = self._session, self._session.keys.shard(shard)
+        if leases == "theirs":  # leftovers may be of any filter
+            yield from self._refill("remove", slices=keys.of_claims)
+        if not claims:
+            return
+        (there,) = yield from ask(session, ("EXISTS", keys.leases))
+        yield from self._refill("remove", slices=(keys.hands, keys.holders))
+
+        def keep(some: list[Lease]) -> Flow[None]:
+            return self._in_hand([(digest, b"", b"") for digest, _, _ in some], claims)
+
+        yield from read_leases(session, keys.leases, keep)
+        if last is not None and not (there and leases == "ours"):
+
+            def bring(some: list[Lease]) -> Flow[None]:
+                return self._in_hand(some, claims)
+
+            yield from read_records(self._home, session.keys.name, last.leases, split_leases, bring)
+
+    def _in_hand(self, leases: Sequence[Lease], claims: int) -> Flow[None]:
+        """Call ``refill`` for some items in hand."""
+        for some in _calls_of(leases):
+            yield from self._refill("leases", offset=claims, data=list(chain.from_iterable(some)))
+        yield from self._beat()
+
     def _entries(self, step: str, entries: Sequence[_Pair]) -> Flow[None]:
         for start in range(0, len(entries), ENTRIES_A_CALL):
             some = entries[start : start + ENTRIES_A_CALL]
@@ -100,3 +150,17 @@ class Records:
         doomed = sorted({digest for digest, _ in ours} - set(theirs) - set(known))
         for start in range(0, len(doomed), ENTRIES_A_CALL):
             yield from self._refill("unforget", data=doomed[start : start + ENTRIES_A_CALL])
+
+
+def _calls_of(leases: Iterable[Lease]) -> Iterator[list[Lease]]:
+    """Yield items in hand in parts of one call each."""
+    part: list[Lease] = []
+    size = 0
+    for lease in leases:
+        if part and (len(part) == LEASES_A_CALL or size + sum(map(len, lease)) > LEASE_BYTES_A_CALL):
+            yield part
+            part, size = [], 0
+        part.append(lease)
+        size += sum(map(len, lease))
+    if part:
+        yield part

@@ -42,13 +42,19 @@ def read_rights(session: Session) -> Flow[tuple[str, ...]]:
 
 
 def refused_scripts(config: Config, forbidden: tuple[str, ...]) -> list[str]:
-    """Return the names of the scripts of a filter that call a forbidden command."""
+    """Return the names of the scripts of a filter that call a forbidden command.
+
+    A script that does so only in shards with claims is named so.
+    """
     found = []
     for name, layouts in scripts.COMMANDS.items():
         if name == "probe" or (layouts and config.layout not in layouts):
             continue
-        script = scripts.load(name, config.layout, config.k) if layouts else scripts.load(name)
-        found += [name] if any(map(script.calls, forbidden)) else []
+        made_for = (config.layout, config.k) if layouts else ()
+        if any(map(scripts.load(name, *made_for).calls, forbidden)):
+            found.append(name)
+        elif any(map(scripts.load(name, *made_for, claims=True).calls, forbidden)):
+            found.append(f"{name} with claims")
     return found
 
 

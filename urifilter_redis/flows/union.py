@@ -1,5 +1,7 @@
 """The flow of a union: the items of other filters are merged into one filter.
 
+What is in somebody's hands in a source stays there: it is not seen yet, and is offered here as new.
+
 A union only adds bits, so it may run while items are inserted. It is begun anew if it died half-way, or if a shard of
 either filter turned meanwhile. If both filters are rings, and the source writes to the newest slice, each of its
 slices goes into a slice that expires no earlier. In every other filter that expires, items count as inserted now.
@@ -193,7 +195,7 @@ def _insert_forgotten(session: Session, source: Session, shard: int) -> Flow[Non
     """Insert the items that we have forgotten and the source has seen."""
     for digests in (yield from _forgotten(session, shard)):
         (ages,) = yield from ask_shard(source, shard, functools.partial(_items, "contains", source, shard, digests))
-        seen = b"".join(digests[16 * i : 16 * i + 16] for i, age in enumerate(ages) if age)
+        seen = b"".join(digests[16 * i : 16 * i + 16] for i, age in enumerate(ages) if age > 0)
         if seen and session.config.retention == "growing":
             yield from grow(session, shard, len(seen) // 16)
         if seen:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
 
-__all__ = ["Upgraded", "lowest_format", "upgrade"]
+__all__ = ["Upgraded", "format_of", "upgrade"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Upgraded:
     """The result of an upgrade.
 
     Attributes:
-        before: the lowest format of the filter's shards before.
+        before: the filter's format before, as ``info()`` gives it.
         format: the filter's format now.
         shards: the number of shards that were converted now; 0 if all had this format already.
 
@@ -39,7 +39,7 @@ class Upgraded:
 
 
 def upgrade(session: Session) -> Flow[Upgraded]:
-    """Convert the filter to the newest format; a second call finishes an interrupted one.
+    """Convert the filter to the format of new filters; a second call finishes an interrupted one.
 
     The registration comes first. From then on no older release can restore the filter, so no shard that was converted
     becomes one of the older format again.
@@ -53,7 +53,7 @@ def upgrade(session: Session) -> Flow[Upgraded]:
     if refused:
         text = f"this user may not run {', '.join(refused)}, which upgrade needs, and nothing was changed: mend its ACL"
         raise ServerUnavailable(f"{session.where}: {text}")
-    before = yield from lowest_format(session)
+    before = yield from format_of(session)
     config = replace(session.config, format=FORMAT)
     if config.archive not in {None, "redis"}:
         yield from upgrade_registration(session, FORMAT)
@@ -67,17 +67,19 @@ def upgrade(session: Session) -> Flow[Upgraded]:
     if meta.get("uid") != config.uid:
         raise session.not_found("it was dropped meanwhile")
     session.learn(meta)
-    return Upgraded(before, FORMAT, converted)
+    return Upgraded(before, max(before, FORMAT), converted)
 
 
-def lowest_format(session: Session) -> Flow[int]:
-    """Return the lowest format of the filter's shards; while an upgrade runs, or after an interrupted one, they differ.
+def format_of(session: Session) -> Flow[int]:
+    """Return the format of the filter: the lowest of its shards', or 3 if all are upgraded and one has claims.
+
+    The formats of shards differ while an upgrade runs, after an interrupted one, and as long as some have no claims.
 
     Raises:
         FilterNotFound: a shard is gone.
         SliceLost: a shard's ``meta`` is damaged.
     """
-    lowest = FORMAT
+    formats: set[int] = set()
     for some in chunked(range(session.config.shards)):
         metas = [session.keys.shard(shard).meta for shard in some]
         replies = yield from ask(session, *(("HGET", meta, "format") for meta in metas))
@@ -86,5 +88,5 @@ def lowest_format(session: Session) -> Flow[int]:
                 raise session.not_found(f"it was dropped, or lost {meta}")
             if not text_in(reply).isdecimal():
                 raise SliceLost(f"{session.where}: the format in {meta} is damaged: restore or drop the filter")
-            lowest = min(lowest, int(text_in(reply)))
-    return lowest
+            formats.add(int(text_in(reply)))
+    return max(formats) if min(formats) >= FORMAT else min(formats)

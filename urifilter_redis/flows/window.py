@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.near_cache import NearCache, Question
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.engine.terms import Terms
     from urifilter_redis.protocol.calls import Call
 
 __all__ = ["ask_window"]
@@ -38,8 +39,10 @@ def ask_window(
     requests = list(map(functools.partial(_request, session, batch), window))
     questions = () if near is None else [near.begin(call.digests or split(call.packed)) for call in window]
     callers = None if turn is None else _Callers(session, batch, window, requests, turn)
-    if batch.terms is not None:
-        batch.terms.begin(window)
+    hand = None if batch.terms is None else batch.terms.hand
+    if hand is not None:
+        for call in window:
+            hand.begin(call.shard, call)
     try:
         yield from exchange(session, requests, callers)
     finally:
@@ -47,8 +50,17 @@ def ask_window(
             _learn(near, batch, questions, requests)
         missed = _take_over(session, batch, window, requests)
         if batch.terms is not None:
-            batch.terms.end(batch, window, requests)
+            _note_ends(batch, batch.terms, window, requests)
     return (yield from _mend(session, missed)) if missed else {}
+
+
+def _note_ends(batch: Batch, terms: Terms, window: Sequence[OpenCall], requests: Sequence[Request]) -> None:
+    """Let the hand note the ends of the calls of a window, and those that may still run."""
+    if terms.hand is not None:
+        for call, request in zip(window, requests, strict=True):
+            if request.in_doubt and not request.answered:
+                terms.doubt(batch.command, call.shard, call.packed)
+            terms.hand.end(call.shard, call, answered=request.answered, in_doubt=request.in_doubt)
 
 
 class _Callers:
@@ -106,7 +118,8 @@ def _request(session: Session, batch: Batch, call: OpenCall) -> Request:
 def _call(session: Session, batch: Batch, call: OpenCall, _: Request) -> Call:
     call_id = calls.NO_CALL_ID if call.call_id is None else str(call.call_id)
     if batch.terms is not None:
-        return batch.terms.call(session, batch, call, call_id)
+        config, keys, view = session.config, session.keys.shard(call.shard), session.view(call.shard)
+        return batch.terms.call(batch.command, config, keys, view, call_id, call.packed, call.positions)
     return session.asking(batch.command, call.shard).call(call_id, call.packed, batch.max_age)
 
 
@@ -130,6 +143,8 @@ def _take_over(
             continue
         if request.answered:
             batch.close(call, request.reply)
+            if batch.terms is not None:
+                batch.terms.note(batch.command, call.shard, call.packed, call.positions, request.reply)
             if call.call_id is not None:
                 session.ids.release(call.call_id)
         else:

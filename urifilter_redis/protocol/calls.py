@@ -279,8 +279,11 @@ def refill(  # noqa: PLR0913 - the header of the script has as many
     slices: Sequence[str] = (),
     data: Sequence[str | bytes | int] = (),
 ) -> Call:
-    """Build ``refill``: ``allocate`` or ``piece`` of one slice, ``remove``, ``replies``, ``forget`` or ``unforget``."""
-    all_keys = (keys.meta, keys.replies, keys.forgotten, *keys.merging, *slices)
+    """Build ``refill``: ``allocate`` or ``piece`` of one slice, ``remove``, ``replies``, ``leases`` and so on.
+
+    The header of the script describes the steps and their arguments.
+    """
+    all_keys = (keys.meta, keys.replies, keys.forgotten, *keys.merging, *keys.of_claims, *slices)
     return Call(scripts.load("refill"), all_keys, (step, uid, token, offset, *data))
 
 

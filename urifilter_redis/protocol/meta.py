@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.errors import SliceLost
@@ -25,11 +25,12 @@ class View:
 
     Attributes:
         slices: the live slices.
-        claims: the longest lease that was used in the shard, ms; 0: nobody has claimed there.
+        claims: the longest lease that was used in the shard, ms; 0: nobody has claimed there. Two views of the same
+            slices are equal whatever it is.
     """
 
     slices: tuple[Slice, ...]
-    claims: int = 0
+    claims: int = field(default=0, compare=False)
 
     @classmethod
     def from_meta(cls, meta: dict[str, str], name: str) -> View:

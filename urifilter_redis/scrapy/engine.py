@@ -25,13 +25,14 @@ __all__ = [
     "is_closing",
     "is_onsite",
     "missing",
+    "nudge",
     "queued",
     "scraping",
     "unfetched",
 ]
 
 #: The attributes of the engine that this module uses; those of the scraper's slot are there once the spider is open.
-_NEEDED = ("_slot.closing", "_slot.inprogress", "_slot.scheduler", "scraper.slot")
+_NEEDED = ("_slot.closing", "_slot.inprogress", "_slot.nextcall", "_slot.scheduler", "scraper.slot")
 _NEEDED_ONCE_OPEN = ("scraper.slot.active",)
 
 
@@ -94,6 +95,12 @@ def crawl(crawler: Crawler, request: Request) -> None:
     engine = engine_of(crawler)
     if engine is not None and engine.spider is not None:
         engine.crawl(request)
+
+
+def nudge(crawler: Crawler) -> None:
+    """Have the engine look soon whether there is something to do, or the spider is idle."""
+    if not is_closing(crawler) and (slot := _slot(crawler)) is not None:
+        slot.nextcall.schedule()
 
 
 def is_onsite(crawler: Crawler, request: Request) -> bool:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from typing import TYPE_CHECKING, cast
 
-from scrapy import __version__, signals
+from scrapy import signals
 from scrapy.exceptions import DontCloseSpider, NotSupported
-from scrapy.utils.request import referer_str
 
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.scrapy import engine
-from urifilter_redis.scrapy.gathering import MOST, READING
-from urifilter_redis.scrapy.giving_back import GivingBack
+from urifilter_redis.scrapy.duplicates import Duplicates
+from urifilter_redis.scrapy.endings import Endings
+from urifilter_redis.scrapy.gathering import READING, WAIT
+from urifilter_redis.scrapy.holding import Holding
+from urifilter_redis.scrapy.ledger import Ledger
 from urifilter_redis.scrapy.link import Answer, Link
 from urifilter_redis.scrapy.marks import META, Mark, items_of, mark_of
+from urifilter_redis.scrapy.opening import check_scrapy, missing_part
 from urifilter_redis.scrapy.options import Options
+from urifilter_redis.scrapy.outcomes import Outcome, Outcomes
 from urifilter_redis.scrapy.page import Page
+from urifilter_redis.scrapy.payloads import Payloads
+from urifilter_redis.scrapy.reclaiming import Reclaiming
+from urifilter_redis.scrapy.under_way import UnderWay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import Self
 
     from scrapy import Request
@@ -40,9 +46,8 @@ _ATTRIBUTE = "_urifilter_judge"
 class Judge:
     """Asks the filter about requests; the middlewares and the dupefilter of a crawl have one in common.
 
-    The ledger has the requests that were answered "new" and are on their way to the scheduler, by their tickets. The
-    dupefilter takes a request out as it lets it pass. Requests that are in the ledger when their page is done were
-    dropped on the way, and their addresses are given back.
+    Requests that were answered "new" go through the ledger to the scheduler, and through ``under_way`` to the end of
+    their page. ``outcomes`` then tells the filter about it.
 
     Args:
         crawler: the crawl.
@@ -58,23 +63,30 @@ class Judge:
             closing=lambda: engine.is_closing(crawler),
             close_spider=lambda reason: engine.close_spider(crawler, reason),
         )
-        self.returns = GivingBack(self.link, self.stats)
+        self.endings = Endings(self.link, self.stats)
+        self.outcomes = Outcomes(self.options.claiming, self.endings, self.stats)
+        self.under_way = UnderWay(crawler, self.fingerprint, self.outcomes.note)
+        self.ledger = Ledger()
+        #: None without claims.
+        self.reclaiming: Reclaiming | None = None
+        if self.options.claiming is not None:
+            parts = (self.link, self.endings, self.outcomes)
+            self.reclaiming = Reclaiming(crawler, self.options.claiming, *parts, self._lost, self._take_over)
         #: The components of this crawl. The downloader middleware asks about requests that went on without an answer.
         self.has_dupefilter = self.has_pages = self.has_downloads = False
         #: The reader of ``start()``.
         self.start: Gathering | None = None
-        #: Called by ``look``.
-        self.looks: list[Callable[[], object]] = []
-        self._ledger: dict[int, list[str | bytes]] = {}
-        self._tickets = itertools.count(1)
-        self._ended: list[Page] = []
-        self._held: dict[Request, None] = {}
-        self._release: asyncio.Task[None] | None = None
-        self._asking: set[asyncio.Task[list[Answer]]] = set()
-        self._log_next, self._closed = True, False
+        self._holding = Holding(self._let_go)
+        self._next_look: asyncio.TimerHandle | None = None
+        self._payloads = Payloads(crawler, self.stats)
+        self._asking: dict[asyncio.Task[list[Answer]], list[str | bytes]] = {}
+        #: Tells of a request that was dropped because it was seen.
+        self.filtered = Duplicates(crawler, self.stats, debug=self.options.debug).tell
+        self._closed = False
         crawler.signals.connect(self._open_at_last, signals.spider_opened)
         crawler.signals.connect(self._idle, signals.spider_idle)
         crawler.signals.connect(self.close, signals.spider_closed)
+        crawler.signals.connect(self.under_way.replaced, signals.request_scheduled)
 
     @classmethod
     def of(cls, crawler: Crawler) -> Self:
@@ -94,17 +106,7 @@ class Judge:
             NotSupported: Scrapy does not run in asyncio's event loop, or is a version that is too new.
             UriFilterError: the filter cannot be opened.
         """
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            raise NotSupported(
-                "urifilter_redis.scrapy needs Scrapy's asyncio reactor: remove TWISTED_REACTOR"
-            ) from None
-        if missing := engine.missing(self.crawler):
-            raise NotSupported(
-                f"urifilter_redis.scrapy does not know Scrapy {__version__}, whose engine has no "
-                f"{', '.join(missing)}: install Scrapy 2.13 to 2.19"
-            )
+        check_scrapy(self.crawler)
         try:
             await self.link.open()
         except UriFilterError:
@@ -122,17 +124,20 @@ class Judge:
         if not asked or self._closed:
             return seen
         task = asyncio.ensure_future(self._answers([(requests[n], item) for n, item in asked.items()], page))
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
+        self._asking[task] = list(asked.values())
+        task.add_done_callback(self._asking.pop)
         # Ctrl-C cancels start(). The call goes on then, because it may have inserted, and close() gives that back.
         for n, answer in zip(asked, await asyncio.shield(task), strict=True):
             seen[n] = answer is Answer.SEEN
         return seen
 
     async def _answers(self, asked: Sequence[tuple[Request, str | bytes]], page: Page) -> list[Answer]:
-        if not self.link.away:
-            await self.returns.settle()
-        answers = await self.link.insert([item for _, item in asked])
+        if self.endings.forgets and not self.link.away:
+            await self.endings.settle()
+        payloads: dict[str | bytes, str | None] = {}
+        for request, item in asked:
+            payloads.setdefault(item, self.payload(request))
+        answers = await self.link.ask([item for _, item in asked], payloads)
         self.stats.inc_value("urifilter/asked", len(asked))
         for (request, item), answer in zip(asked, answers, strict=True):
             if answer is not Answer.SEEN:
@@ -148,17 +153,18 @@ class Judge:
         if self._closed:  # start() may go on until the engine stops it
             return False
         item, earlier = self.item(request), items_of(request, fingerprint)
-        if self.returns.is_done:
-            answer = self.link.insert_now(item)
-            self.stats.inc_value("urifilter/asked")
-        else:  # "seen" may be no longer true as it arrives
+        if self.endings.forgets:  # "seen" may be no longer true as it arrives
             answer = Answer.ASK
+        else:
+            answer = self.link.ask_now(item, self.payload(request))
+            self.stats.inc_value("urifilter/asked")
         if answer is Answer.SEEN:
+            self.under_way.refused(request)
             return True
         if answer is Answer.NEW or self.has_downloads:
             self._mark(request, [*(each for each in earlier if each != item), item], answer)
         elif answer is not Answer.PASS:
-            self._hold(request)
+            self._holding.add(request)
             return True
         return False
 
@@ -167,62 +173,48 @@ class Judge:
         lost = mark["later"] == Answer.DOUBT.value and mark["link"] != self.link.id
         answer = Answer.NEW
         if not lost:
-            await self.returns.settle()
-            (answer,) = await self.link.insert([mark["items"][-1]])
-        if answer is not Answer.SEEN:
+            await self.endings.settle()
+            item = mark["items"][-1]
+            (answer,) = await self.link.ask([item], {item: self.payload(request)})
+        if answer is Answer.SEEN:  # the addresses that redirected to it were fetched
+            self.outcomes.note(mark["items"][:-1], Outcome.DONE)
+        else:
             self._mark(request, mark["items"], answer)
         return answer
 
     def take(self, request: Request) -> bool:
         """Take a marked request out of the ledger, because it reached the scheduler; return whether it was there."""
         mark = cast("Mark", request.meta[META])
-        if "ticket" not in mark or self._ledger.pop(mark["ticket"], None) is None:
+        if "ticket" not in mark or self.ledger.take(mark["ticket"]) is None:
             return False
         request.meta[META] = Mark(of=mark["of"], url=mark["url"], items=mark["items"])
         return True
 
-    def give_back(self, items: Sequence[str | bytes]) -> None:
-        """Make items new again."""
-        self.returns.add(items)
-
     def drop(self, page: Page, request: Request) -> None:
         """Give back a request's item if it was dropped on its way to the scheduler."""
         mark = mark_of(request, self.fingerprint(request))
-        if mark is not None and "ticket" in mark and mark["ticket"] in self._ledger:
-            self.give_back(self._ledger.pop(mark["ticket"]))
+        if mark is not None and "ticket" in mark and (items := self.ledger.take(mark["ticket"])) is not None:
+            self.outcomes.note(items, self._dropped)
             page.tickets.discard(mark["ticket"])
 
     def end(self, page: Page) -> None:
         """Note that a page has no more output, and look after pages that are done."""
-        page.tickets &= self._ledger.keys()
-        if page.tickets:
-            self._ended.append(page)
+        self.ledger.end(page)
         self.look()
+        if self._next_look is None and not self._closed:  # Scrapy is not quite done with this page
+            self._next_look = asyncio.get_running_loop().call_later(WAIT, self.look)
 
     def look(self) -> None:
-        """Give back all that did not reach the scheduler although its page is done."""
-        for look in self.looks:
-            look()
-        for page in [each for each in self._ended if each.is_done]:
-            self._ended.remove(page)
-            for ticket in page.tickets & self._ledger.keys():
-                self.give_back(self._ledger.pop(ticket))
-
-    def filtered(self, request: Request, *, signal: bool = True) -> None:
-        """Log and count a request that was dropped because it was seen, as Scrapy's own filter does."""
-        for_all = "" if self.options.debug else " - no more duplicates will be shown (see DUPEFILTER_DEBUG)"
-        if self.options.debug or self._log_next:
-            text = "Filtered duplicate request: %(request)s (referer: %(referer)s)%(more)s"
-            told = {"request": request, "referer": referer_str(request), "more": for_all}
-            logger.debug(text, told, extra={"spider": self.crawler.spider})
-        self._log_next = False
-        self.stats.inc_value("dupefilter/filtered")
-        if signal:
-            self.crawler.signals.send_catch_log(signals.request_dropped, request=request, spider=self.crawler.spider)
+        """Note the outcomes of requests that Scrapy is done with, and of those that did not reach the scheduler."""
+        if self._next_look is not None:
+            self._next_look.cancel()
+            self._next_look = None
+        self.under_way.look()
+        self.outcomes.note(self.ledger.dropped(), self._dropped)
 
     def is_held(self, request: Request) -> bool:
         """Whether a request waits until Redis is back."""
-        return request in self._held
+        return request in self._holding.requests
 
     def clear(self) -> None:
         """Empty the filter, if ``URIFILTER_CLEAR`` allows it; otherwise warn, and give back what the queue has.
@@ -239,8 +231,8 @@ class Judge:
             )
             self._give_back_requests(engine.queued(self.crawler))
             return
-        self._ledger.clear()
-        self.link.drop()
+        self.ledger.clear()
+        self.link.clients.drop()
 
     async def close(self) -> None:
         """Give back all requests that no longer will be fetched, and close the filter."""
@@ -248,20 +240,19 @@ class Judge:
             return
         self._closed = True
         self.link.last_calls()
-        if self._release is not None:
-            self._release.cancel()
+        self._holding.stop()
         if self.start is not None and self.start is not READING.get():  # start() may have closed the spider itself
             self.start.close()
         if self._asking:
             await asyncio.wait(self._asking)
+        if self.reclaiming is not None:
+            await self.reclaiming.stop()
         self.look()
-        for items in self._ledger.values():
-            self.give_back(items)
-        self._ledger.clear()
+        self.outcomes.note(self.ledger.clear(), Outcome.STOPPED)
         unfetched = engine.unfetched(self.crawler)
         self._give_back_requests(unfetched)
-        await self._resolve_doubts([*unfetched, *self._held])
-        await self.returns.finish()
+        await self._resolve_doubts([*unfetched, *self._holding.requests])
+        await self.endings.finish()
         await self.link.close()
 
     def fingerprint(self, request: Request) -> str:
@@ -273,26 +264,29 @@ class Judge:
         """Return the item of a request."""
         return self.fingerprint(request) if self.options.key is None else self.options.key(request)
 
+    def payload(self, request: Request) -> str | None:
+        """Return the text by which another crawl can fetch a request; None without claims."""
+        return None if self.options.claiming is None else self._payloads.of(request)
+
     def _give_back_requests(self, requests: Sequence[Request]) -> None:
         for request in requests:
             mark = cast("Mark | None", request.meta.get(META))
             if mark is None or "later" not in mark:
-                self.give_back(items_of(request, self.fingerprint(request)))
+                self.outcomes.note(items_of(request, self.fingerprint(request)), Outcome.STOPPED)
 
     async def _resolve_doubts(self, requests: Sequence[Request]) -> None:
         """Give back the items of requests that the filter may have inserted, if it has."""
-        items = {each: None for each in map(self.item, requests) if each in self.link.doubts}
-        answers = await self.link.insert(list(items))
-        self.give_back([item for item, answer in zip(items, answers, strict=True) if answer is Answer.NEW])
+        items = {self.item(each): self.payload(each) for each in requests if self.item(each) in self.link.doubts}
+        answers = await self.link.ask(list(items), items)
+        new = [item for item, answer in zip(items, answers, strict=True) if answer is Answer.NEW]
+        self.outcomes.note(new, Outcome.STOPPED)
 
     def _mark(self, request: Request, items: list[str | bytes], answer: Answer, page: Page | None = None) -> None:
         mark = Mark(of=self.fingerprint(request), url=request.url, items=items)
         if answer is Answer.NEW:
             self.stats.inc_value("urifilter/new")
             if page is not None:
-                mark["ticket"] = ticket = next(self._tickets)
-                self._ledger[ticket] = items
-                page.tickets.add(ticket)
+                mark["ticket"] = self.ledger.add(items, page)
         elif answer is Answer.PASS:
             mark |= {"later": answer.value, "items": items[:-1]}
             self.stats.inc_value("urifilter/unasked")
@@ -300,27 +294,41 @@ class Judge:
             mark |= {"later": answer.value, "link": self.link.id}
         request.meta[META] = mark
 
-    def _hold(self, request: Request) -> None:
-        """Keep a request until Redis is back, because no other part of this crawl will ask about it."""
-        self._held[request] = None
-        self._release = self._release or asyncio.ensure_future(self._release_held())
+    async def _let_go(self, requests: Sequence[Request]) -> None:
+        """Ask about requests that were held, and schedule those that are new."""
+        page = Page(self.crawler, None)
+        for request, seen in zip(requests, await self.judge(requests, page), strict=True):
+            del self._holding.requests[request]
+            if seen:
+                self.filtered(request, signal=False)
+            else:
+                engine.crawl(self.crawler, request)
+        self.end(page)
 
-    async def _release_held(self) -> None:
-        while self._held:
-            requests, page = list(itertools.islice(self._held, MOST)), Page(self.crawler, None)
-            for request, seen in zip(requests, await self.judge(requests, page), strict=True):
-                del self._held[request]
-                if seen:
-                    self.filtered(request, signal=False)
-                else:
-                    engine.crawl(self.crawler, request)
-            self.end(page)
-        self._release = None
+    def _take_over(self, found: Sequence[tuple[Request, str | bytes]]) -> None:
+        """Schedule requests whose items this crawl has in hand already; the dupefilter lets them pass."""
+        page = Page(self.crawler, None)
+        for request, item in found:
+            self._mark(request, [item], Answer.NEW, page)
+            engine.crawl(self.crawler, request)
+            self.drop(page, request)
+        self.end(page)
+
+    @property
+    def _dropped(self) -> Outcome:
+        """The outcome of requests that do not reach the scheduler."""
+        return Outcome.STOPPED if engine.is_closing(self.crawler) else Outcome.DROPPED
+
+    def _lost(self) -> set[str | bytes]:
+        """Return the items in hand of requests that vanished: an extension can drop one, and tell nobody."""
+        asked = {item for items in self._asking.values() for item in items}
+        return self.link.clients.held - self.endings.items - self.ledger.items - self.under_way.items - asked
 
     async def _open_at_last(self) -> None:
         """Open the filter for a scheduler that does not open its dupefilter, and check that the parts are together."""
-        if self.has_pages and not self.has_dupefilter:
-            logger.error("UriSpiderMiddleware needs DUPEFILTER_CLASS = 'urifilter_redis.scrapy.UriDupeFilter'")
+        parts = {"dupefilter": self.has_dupefilter, "pages": self.has_pages, "downloads": self.has_downloads}
+        if missing := missing_part(self.options, **parts):
+            logger.error(missing)
             engine.close_spider(self.crawler, "urifilter_error")
             return
         try:
@@ -331,5 +339,5 @@ class Judge:
 
     def _idle(self) -> None:
         self.look()
-        if self._held:
+        if self._holding.requests or (self.reclaiming is not None and self.reclaiming.stays()):
             raise DontCloseSpider

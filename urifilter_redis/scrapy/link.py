@@ -1,28 +1,31 @@
-"""The link of a crawl to its filter: two clients, and what is done while Redis is away."""
+"""The link of a crawl to its filter: its questions, and what is done while Redis is away."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import enum
 import functools
 import logging
 import secrets
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from urifilter_redis.aio import AsyncUriFilter
-from urifilter_redis.client import UriFilter
-from urifilter_redis.errors import AnswerLost, FilterNotFound, Restoring, ServerUnavailable, UriFilterError
+from urifilter_redis.errors import AnswerLost, Restoring, ServerUnavailable, UriFilterError
+from urifilter_redis.scrapy.clients import Clients
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from scrapy.statscollectors import StatsCollector
 
+    from urifilter_redis.engine.hand import Claim, Outstanding
+    from urifilter_redis.scrapy.clients import Step
+    from urifilter_redis.scrapy.ending import Ending
     from urifilter_redis.scrapy.options import Options
 
 __all__ = ["Answer", "Link"]
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -56,10 +59,7 @@ _AWAY = (ServerUnavailable, Restoring)
 
 
 class Link:
-    """Asks the filter: for batches by an asyncio client, and for single requests by a blocking one.
-
-    Only the asyncio client forgets items and has a near cache, so that the cache hears of everything that this process
-    forgets.
+    """Asks the filter, and waits for it while Redis is away.
 
     Args:
         options: the crawl's settings.
@@ -77,16 +77,25 @@ class Link:
     ) -> None:
         self._options, self._stats = options, stats
         self._closing, self._close_spider = closing, close_spider
-        self._asynchronous: AsyncUriFilter | None = None
-        self._blocking: UriFilter | None = None
-        self._opening = asyncio.Lock()
-        self._left: list[AsyncUriFilter | None] = []
+        self.clients = Clients(options)
         #: The items that the filter may have, by the error that came in place of the answer.
         self.doubts: dict[str | bytes, UriFilterError] = {}
         self._watch: asyncio.Task[None] | None = None
         self._last = False
         #: Distinguishes this crawl's doubts from those in a queue that another process has left.
         self.id = secrets.token_hex(8)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the crawl waits for Redis while it is away."""
+        return self._options.on_error == "pause"
+
+    @property
+    def left_behind(self) -> str:
+        """The message about items whose ending the filter did not hear of, with a place for their number."""
+        if self._options.claiming is None:
+            return "%d addresses were not fetched and stay seen, because Redis is away"
+        return "the ends of %d pages could not be told, because Redis is away: they may be fetched again"
 
     @property
     def away(self) -> bool:
@@ -102,31 +111,31 @@ class Link:
         if self.away:
             return
         try:
-            await self._opened()
-            await asyncio.to_thread(self._opened_now)
+            await self.clients.opened()
+            await asyncio.to_thread(self.clients.opened_now)
         except _AWAY as error:
             if self._options.on_error == "close":
                 raise
             self._note(error)
 
-    async def insert(self, items: Sequence[str | bytes]) -> list[Answer]:
-        """Insert items; return an answer each. While Redis is away, wait or not as ``URIFILTER_ON_ERROR`` says."""
-        told = {item: await self._resolve(item) for item in set(items) & self.doubts.keys()}
+    async def ask(self, items: Sequence[str | bytes], payloads: Mapping[str | bytes, str | None]) -> list[Answer]:
+        """Insert or claim items; return an answer each. While Redis is away, wait as ``URIFILTER_ON_ERROR`` says."""
+        told = {item: await self._resolve(item, payloads.get(item)) for item in set(items) & self.doubts.keys()}
         asked = [item for item in items if item not in told]
         if not asked:  # an item that is there twice is new once
             return [told.pop(item, Answer.SEEN) for item in items]
-        answers, error = await self._call(functools.partial(self._insert_many, asked), len(asked))
+        answers, error = await self._call(functools.partial(self.clients.ask, payloads, asked), len(asked))
         self._stats.inc_value("urifilter/calls")
         rest = iter([self._settled(each, error) for each in answers])
         resolved = set(told)
         return [told.pop(item, Answer.SEEN) if item in resolved else next(rest) for item in items]
 
-    def insert_now(self, item: str | bytes) -> Answer:
-        """Insert an item and wait for the answer. While Redis is away, the answer is neither NEW nor SEEN."""
+    def ask_now(self, item: str | bytes, payload: str | None) -> Answer:
+        """Insert or claim an item and wait for the answer. While Redis is away, the answer is neither NEW nor SEEN."""
         if self.away or item in self.doubts:
             return self._unasked
         try:
-            is_new = self._opened_now().insert(item)
+            is_new = self.clients.ask_now(item, payload)
         except UriFilterError as error:
             self._note(error)
             if not isinstance(error, AnswerLost) or self._options.on_error == "pass":
@@ -136,21 +145,21 @@ class Link:
         self._stats.inc_value("urifilter/calls")
         return Answer.NEW if is_new else Answer.SEEN
 
-    async def forget(self, items: Sequence[str | bytes]) -> bool:
-        """Make items new again; return whether the filter did."""
-        _, error = await self._call(functools.partial(self._forget, items), len(items))
-        return error is None
+    async def end(self, ending: Ending, items: Sequence[str | bytes]) -> bool:
+        """End items; return whether the filter knows."""
+        for count, step in self.clients.steps(ending, items):
+            _, error = await self._call(step, count)
+            if error is not None:
+                return False
+        return True
 
-    def drop(self) -> None:
-        """Remove the filter; the next call makes it anew.
+    async def reclaim(self, limit: int) -> list[Claim]:
+        """Take in hand what dead crawls had and what is due again; nothing while Redis is away."""
+        return await self._look(functools.partial(self.clients.reclaim, limit), [])
 
-        Raises:
-            UriFilterError: the server is away.
-        """
-        self._opened_now().drop()
-        self._opened_now().close()
-        self._left.append(self._asynchronous)
-        self._blocking = self._asynchronous = None
+    async def outstanding(self) -> Outstanding | None:
+        """Return how much other crawls have in hand; None while Redis is away."""
+        return await self._look(self.clients.outstanding, None)
 
     def last_calls(self) -> None:
         """Let calls be made from now on even if Redis was away, once each: the crawl is over."""
@@ -160,23 +169,13 @@ class Link:
         """Close both clients."""
         if self._watch is not None:
             self._watch.cancel()
-        for each in (*self._left, self._asynchronous):
-            if each is not None:
-                await each.close()
-        if self._blocking is not None:
-            await asyncio.to_thread(self._blocking.close)
+        await self.clients.close()
 
-    async def _insert_many(self, items: Sequence[str | bytes], lost: UriFilterError | None) -> list[bool]:
-        return await (await self._opened()).insert_many(items, retry=lost)
-
-    async def _forget(self, items: Sequence[str | bytes], lost: UriFilterError | None) -> list[bool]:
-        return await (await self._opened()).forget(items, retry=lost)
-
-    async def _resolve(self, item: str | bytes) -> Answer:
+    async def _resolve(self, item: str | bytes, payload: str | None) -> Answer:
         """Ask again for the answer that the blocking client has lost."""
 
         async def ask(lost: UriFilterError | None) -> list[bool]:
-            return [await asyncio.to_thread(self._opened_now().insert, item, retry=lost)]
+            return [await asyncio.to_thread(self.clients.ask_now, item, payload, lost)]
 
         doubt = self.doubts.pop(item)
         (answer,), error = await self._call(ask, 1, doubt)
@@ -184,7 +183,7 @@ class Link:
 
     async def _call(
         self,
-        ask: Callable[[UriFilterError | None], Awaitable[list[bool]]],
+        ask: Step,
         count: int,
         lost: UriFilterError | None = None,
     ) -> tuple[Sequence[int | None], UriFilterError | None]:
@@ -205,6 +204,16 @@ class Link:
             await asyncio.sleep(PAUSE)
         answers = lost.answers if lost is not None else None
         return (answers or [None] * count), lost
+
+    async def _look(self, look: Callable[[], Awaitable[T]], otherwise: T) -> T:
+        """Ask once; while Redis is away the answer is ``otherwise``."""
+        if self.away:
+            return otherwise
+        try:
+            return await look()
+        except UriFilterError as error:
+            self._note(error)
+            return otherwise
 
     @property
     def _unasked(self) -> Answer:
@@ -241,8 +250,8 @@ class Link:
         began = time.monotonic()
         while True:
             try:
-                await (await self._opened()).inserted()
-                await asyncio.to_thread(self._opened_now)  # so that the reactor need not wait for it
+                await (await self.clients.opened()).inserted()
+                await asyncio.to_thread(self.clients.opened_now)  # so that the reactor need not wait for it
             except _AWAY:
                 await asyncio.sleep(PAUSE)
             except UriFilterError:
@@ -252,26 +261,3 @@ class Link:
         self._watch = None
         self._stats.inc_value("urifilter/seconds_away", round(time.monotonic() - began))
         logger.info("Redis is back")
-
-    async def _opened(self) -> AsyncUriFilter:
-        async with self._opening:
-            if self._asynchronous is None:
-                self._asynchronous = await self._open_or_create()
-            return self._asynchronous
-
-    async def _open_or_create(self) -> AsyncUriFilter:
-        options = self._options
-        where = options.where | options.cache
-        if not options.filter:
-            with contextlib.suppress(FilterNotFound):
-                return await AsyncUriFilter.open(options.name, **where)
-        return await AsyncUriFilter.create(options.name, **where, **options.to_make)
-
-    def _opened_now(self) -> UriFilter:
-        options = self._options
-        if self._blocking is None and not options.filter:
-            with contextlib.suppress(FilterNotFound):
-                self._blocking = UriFilter.open(options.name, **options.where)
-        if self._blocking is None:
-            self._blocking = UriFilter.create(options.name, **options.where, **options.to_make)
-        return self._blocking

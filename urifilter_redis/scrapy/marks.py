@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 if TYPE_CHECKING:
     from scrapy import Request
 
-__all__ = ["META", "Mark", "items_of", "mark_of"]
+__all__ = ["META", "Mark", "is_redirect", "items_of", "mark_of"]
 
 #: The key of ``meta``.
 META = "urifilter"
@@ -23,7 +23,8 @@ class Mark(TypedDict):
     Attributes:
         of: the fingerprint, as hex text, of the request that the mark is for.
         url: the request's address.
-        items: the items that became "seen" for this page: those of the addresses that redirected to it, and its own.
+        items: the items that became "seen", or were claimed, for this page: those of the addresses that redirected to
+            it, and its own.
         ticket: the request's number in the ledger, until it reaches the scheduler.
         later: the answer with which the request went on, if it has to be asked about before the download.
         link: the link that has this answer.
@@ -43,10 +44,14 @@ def mark_of(request: Request, fingerprint: str) -> Mark | None:
     return mark if mark is not None and mark["of"] == fingerprint else None
 
 
+def is_redirect(request: Request, mark: Mark) -> bool:
+    """Whether the address of a mark redirected to a request."""
+    return mark["url"] in request.meta.get("redirect_urls", ())
+
+
 def items_of(request: Request, fingerprint: str) -> list[str | bytes]:
     """Return the items that became "seen" for the page of a request or of those that redirected to it."""
     mark = cast("Mark | None", request.meta.get(META))
     if mark is None:
         return []
-    redirected = mark["url"] in request.meta.get("redirect_urls", ())
-    return mark["items"] if redirected or mark["of"] == fingerprint else []
+    return mark["items"] if is_redirect(request, mark) or mark["of"] == fingerprint else []

@@ -6,10 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from scrapy.core.scheduler import Scheduler
 from scrapy.utils.misc import load_object
 
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.engine.steps import Timeouts
+from urifilter_redis.protocol.claims import MOST_DELAY, check_delay, check_lease
 from urifilter_redis.protocol.config import Settings
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
-__all__ = ["ON_ERROR", "Options"]
+__all__ = ["ON_ERROR", "Claiming", "Options"]
 
 #: The capacity of a filter that is made without ``URIFILTER_CAPACITY``: 29 MB in Redis.
 CAPACITY = 10_000_000
@@ -38,6 +40,41 @@ _WHERE = {"REDIS_URL": "redis", "ARCHIVE": "archive", "PREFIX": "prefix", "ROTAT
 _COUNTS = ("capacity", "slices", "period_capacity", "shards")
 _WORDS = ("layout", "retention", "period", "write", "expire_after", "normalize", "hash", "seed")
 
+#: Failures after which a page is given up, and lapses after which it is parked: it may be what kills the crawlers.
+_TRIES = 3
+
+#: Seconds after which a page that failed for the first time is tried again.
+_DELAY = 30.0
+
+#: Seconds of the longest delay: below the time for which pages are parked, so that spiders can tell one from the other.
+_LONGEST_DELAY = MOST_DELAY / 2
+
+
+@dataclass(frozen=True)
+class Claiming:
+    """The settings of a crawl with claims.
+
+    Attributes:
+        lease: seconds for which pages stay in hand without a sign of life; None: the filter's default.
+        failures: failures after which a page is given up.
+        lapses: lapses after which a page is parked.
+        delay: seconds before the second try of a page; doubled for each later one.
+    """
+
+    lease: float | None
+    failures: int
+    lapses: int
+    delay: float
+
+    def delay_after(self, failures: int) -> float:
+        """Return the seconds before the next try of a page that failed so often."""
+        return min(self.delay * 2.0 ** (failures - 1), _LONGEST_DELAY)
+
+    @property
+    def longest_delay(self) -> float:
+        """The longest delay before a try."""
+        return self.delay_after(max(1, self.failures - 1))
+
 
 @dataclass(frozen=True)
 class Options:
@@ -52,6 +89,7 @@ class Options:
         key: makes the item of a request; None: its fingerprint as hex text is the item.
         on_error: ``pause``, ``pass`` or ``close``.
         clear: whether ``clear()`` empties the filter.
+        claiming: the settings of claims; None: without.
         failed: the HTTP statuses of a download that failed.
         debug: whether every filtered request is logged.
     """
@@ -64,6 +102,7 @@ class Options:
     key: Callable[[Request], str | bytes] | None
     on_error: str
     clear: bool
+    claiming: Claiming | None
     failed: frozenset[int]
     debug: bool
 
@@ -92,6 +131,7 @@ class Options:
             key=_key(settings.get("URIFILTER_KEY", "fingerprint")),
             on_error=on_error,
             clear=settings.getbool("URIFILTER_CLEAR"),
+            claiming=_claiming(settings) if settings.getbool("URIFILTER_CLAIM") else None,
             failed=frozenset(
                 int(each) for each in settings.getlist("URIFILTER_FAILED_CODES", settings.getlist("RETRY_HTTP_CODES"))
             ),
@@ -148,6 +188,28 @@ def _filter(settings: BaseSettings) -> dict[str, Any]:
 def _tenth(duration: str | int | timedelta) -> int:
     """Return the tenth part of ``URIFILTER_AGAIN_AFTER``, in whole seconds, rounded up."""
     return -(-seconds_of(period_of(duration)) // (_SLICES - 1))
+
+
+def _claiming(settings: BaseSettings) -> Claiming:
+    scheduler = load_object(settings["SCHEDULER"])
+    if settings.get("JOBDIR") or Scheduler not in scheduler.__mro__:  # issubclass() takes every scheduler for one
+        raise ValueError(
+            "URIFILTER_CLAIM needs Scrapy's own scheduler without JOBDIR, because what a stopped spider has in "
+            "hand goes back to the filter: remove SCHEDULER and JOBDIR, or URIFILTER_CLAIM"
+        )
+    if settings.getbool("URIFILTER_CLEAR"):
+        raise ValueError("URIFILTER_CLEAR would drop the pages that others have in hand: remove it, or URIFILTER_CLAIM")
+    lease, delay = _number(settings, "lease", float), _number(settings, "claim_delay", float)
+    given = {name: _number(settings, f"claim_{name}", int) for name in ("failures", "lapses")}
+    tries = {name: _TRIES if number is None else int(number) for name, number in given.items()}
+    for name, number in tries.items():
+        if number < 1:
+            raise ValueError(f"URIFILTER_CLAIM_{name.upper()} is a whole number above 0 and not {number}")
+    return Claiming(
+        lease=None if lease is None else check_lease(lease),
+        delay=_DELAY if delay is None else check_delay(delay),
+        **tries,
+    )
 
 
 def _cache(settings: BaseSettings) -> dict[str, Any]:

@@ -78,6 +78,16 @@ class UriSpiderMiddleware:
         finally:
             gathering.close()
 
+    def process_spider_exception(
+        self,
+        response: Response,
+        exception: Exception,
+        spider: Spider | None = None,  # noqa: ARG002 - likewise
+    ) -> None:
+        """Note that a callback raised an exception: with claims its page is fetched again."""
+        if self._judge.options.claiming is not None and response.request is not None:
+            self._judge.under_way.raised(response.request, exception)
+
     async def _new(self, gathering: Gathering, page: Page) -> AsyncGenerator[Any, None]:
         try:
             while batch := await gathering.batch():

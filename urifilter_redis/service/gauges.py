@@ -69,6 +69,16 @@ _GAUGES = (
         "Seconds until the next rotation; below 0: the rotation is late.",
         lambda m: _until(m, m.info.next_rotation),
     ),
+    (
+        "urifilter_filter_in_hand_items",
+        "Items that living holders have.",
+        lambda m: m.info.claims and m.info.claims.in_hand,
+    ),
+    (
+        "urifilter_filter_lapsed_items",
+        "Items whose holders are dead, or which were released and are due.",
+        lambda m: m.info.claims and m.info.claims.lapsed,
+    ),
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.format import documents
@@ -12,7 +12,7 @@ from urifilter_redis.archive.format.packing import unpack
 from urifilter_redis.bloom.digest import new_seed
 from urifilter_redis.bloom.retention import size_first, slices_at
 from urifilter_redis.errors import ArchiveCorrupt, UriFilterError
-from urifilter_redis.protocol.config import FORMAT, Config, Settings
+from urifilter_redis.protocol.config import FORMAT, WITH_CLAIMS, Config, Settings
 from urifilter_redis.protocol.keys import check_name
 from urifilter_redis.protocol.meta import ShardState
 
@@ -29,6 +29,9 @@ PIECE = 256 << 10
 #: The most bytes of a shard's records, and of its forgotten digests: 11 million digests.
 RECORDS_LIMIT = 256 << 20
 
+#: The most bytes of a shard's leases: 7 million items of 600 bytes. They are read some at a time.
+LEASES_LIMIT = 4 << 30
+
 _BLOB = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}")
 _ADDRESS = re.compile("[!-~]{1,2000}")
 _UID = re.compile(r"[0-9a-f]{16}")
@@ -42,7 +45,8 @@ _NOTHING = re.compile("(?!)")
 #: The pattern of each field of a shard's state.
 _STATE = {
     **dict.fromkeys(
-        ("created", "epoch", "opened", "inserted", "oldest", "pieces", "limit", "changed"), re.compile(_NUMBER)
+        ("created", "epoch", "opened", "inserted", "oldest", "pieces", "limit", "changed", "claims", "claimed"),
+        re.compile(_NUMBER),
     ),
     "phase": re.compile("idle|rotating"),
     "token": re.compile("[0-9a-f]{0,32}"),
@@ -219,12 +223,19 @@ class Manifest:
         self.content.check(config.uid, [length for _, length in piece_spans(slice_.size)], what)
 
 
+#: The leases of a shard in which nobody has anything in hand.
+_NO_LEASES = Content("", [])
+
+#: The name of ``leases`` in documents: releases of format 2 print the name of a field that they do not know.
+_DOCUMENT_LEASES = "leases of format 3, for which this urifilter-redis is too old: upgrade it"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """A copy of a shard, made while inserts went on. It has all items that were inserted before it began.
 
     Attributes:
-        format: the filter's format.
+        format: the shard's format; 3: it has claims.
         filter: the filter's name.
         uid: the filter's uid.
         shard: the shard's number, from 0.
@@ -235,6 +246,7 @@ class Checkpoint:
         bitmaps: the manifests of the live slices, oldest first.
         replies: the records of calls, which were read after the bitmaps.
         forgotten: the forgotten digests with their scores, which were read after the bitmaps.
+        leases: what is in somebody's hands, which was read after everything else.
     """
 
     format: int
@@ -248,6 +260,7 @@ class Checkpoint:
     bitmaps: list[Manifest]
     replies: Content
     forgotten: Content
+    leases: Content = field(default=_NO_LEASES, metadata={"later": True, "document": _DOCUMENT_LEASES})
 
     @property
     def blobs(self) -> set[str]:
@@ -256,8 +269,8 @@ class Checkpoint:
 
     @property
     def contents(self) -> list[Content]:
-        """All contents: the bitmaps, then the records, then the forgotten digests."""
-        return [*(bitmap.content for bitmap in self.bitmaps), self.replies, self.forgotten]
+        """All contents: the bitmaps, then the records, then the forgotten digests, then the leases."""
+        return [*(bitmap.content for bitmap in self.bitmaps), self.replies, self.forgotten, self.leases]
 
     def shard_state(self) -> ShardState:
         """Return the shard's state, parsed.
@@ -288,9 +301,10 @@ class Checkpoint:
             raise ArchiveCorrupt(f"{what} lacks slices")
         for bitmap, slice_ in zip(self.bitmaps, state.view.slices, strict=True):
             bitmap.check(config, shard, slice_, kind="checkpoint", epoch=state.epoch_of(slice_.name))
-        for content in (self.replies, self.forgotten):
+        limits = ((self.replies, RECORDS_LIMIT), (self.forgotten, RECORDS_LIMIT), (self.leases, LEASES_LIMIT))
+        for content, limit in limits:
             content.check(config.uid, None, what)
-            if sum(piece.length for piece in content.pieces) > RECORDS_LIMIT:
+            if sum(piece.length for piece in content.pieces) > limit:
                 raise ArchiveCorrupt(f"{what} has more records than there can be")
 
     def _checked_state(self, config: Config, what: str) -> ShardState:
@@ -300,8 +314,11 @@ class Checkpoint:
             raise ArchiveCorrupt(f"{what} has a state that cannot be: {', '.join(wrong) or 'fields are missing'}")
         state = self.shard_state()
         rotating, growing = state.phase == "rotating", config.retention == "growing"
+        claims = self.format == WITH_CLAIMS
         possible = (
-            len(state.closed) == state.epoch - state.oldest
+            (state.view.claims > 0) == claims
+            and (claims or not self.leases.pieces)
+            and len(state.closed) == state.epoch - state.oldest
             and all(each.epoch == epoch for epoch, each in enumerate(state.closed, state.oldest))
             and (not rotating or config.retention == "rolling")
             and (state.limit is not None) == growing
@@ -317,7 +334,7 @@ class Registration:
     """A filter's registration: its whole configuration, so that it can be created again on an empty server.
 
     Attributes:
-        format: the filter's format.
+        format: the highest format of the filter's checkpoints and configuration.
         filter: the filter's name.
         created: when the filter was registered, seconds since 1970.
         config: the filter's configuration, with uid and seed.
@@ -331,7 +348,7 @@ class Registration:
     dropped: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "config", replace(self.config, format=self.format))
+        object.__setattr__(self, "config", replace(self.config, format=min(self.format, FORMAT)))
 
     def check(self, name: str) -> None:
         """Check that the registration is of this name and that its configuration is possible.
@@ -371,5 +388,5 @@ def check_format(found: int, what: str) -> None:
     Raises:
         ArchiveCorrupt: the version is newer than this release.
     """
-    if found > FORMAT:
+    if found > WITH_CLAIMS:
         raise ArchiveCorrupt(f"{what} is of the newer format {found}: upgrade urifilter-redis")

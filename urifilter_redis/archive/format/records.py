@@ -1,11 +1,11 @@
-"""The records of calls and the forgotten digests of a checkpoint, as bytes."""
+"""The records of calls, the forgotten digests and the leases of a checkpoint, as bytes."""
 
 from __future__ import annotations
 
 import math
 import re
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from urifilter_redis.archive.format.documents import MOST
 from urifilter_redis.errors import ArchiveCorrupt
@@ -13,13 +13,36 @@ from urifilter_redis.errors import ArchiveCorrupt
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["forgotten_at", "record_time", "split_forgotten", "split_replies", "write_forgotten", "write_replies"]
+__all__ = [
+    "ALONE",
+    "Lease",
+    "forgotten_at",
+    "record_time",
+    "split_forgotten",
+    "split_leases",
+    "split_replies",
+    "write_forgotten",
+    "write_leases",
+    "write_replies",
+]
 
 #: The length of a field of ``replies`` and the length of its record.
 _LENGTHS = struct.Struct(">HI")
 
 #: The most bytes of a field with its record. 500 answers take some 1,500.
 LONGEST = 1 << 16
+
+#: An item in hand: its digest, its entry, and its text if that stands in a field of its own; else empty.
+Lease: TypeAlias = tuple[bytes, bytes, bytes]
+
+#: The digest of an item in hand, and the lengths of its entry and of its text.
+_LEASE = struct.Struct(">16sHI")
+
+#: The bytes of an entry whose text stands in a field of its own: holder, failures, lapses.
+ALONE = 12
+
+#: The most bytes of such a text; clients send at most 128 KiB.
+LONGEST_TEXT = 16 << 20
 
 _FIELD = re.compile(rb"[0-9a-fA-F]+/\d+")
 
@@ -76,6 +99,30 @@ def split_forgotten(data: bytes) -> tuple[list[tuple[bytes, float]], bytes]:
     if not all(0 <= score < MOST for _, score in found):
         raise ArchiveCorrupt("a forgotten digest has an impossible score")
     return found, data[whole:]
+
+
+def write_leases(leases: Iterable[Lease]) -> bytes:
+    """Return items in hand as bytes, each after its lengths."""
+    return b"".join(_LEASE.pack(digest, len(entry), len(text)) + entry + text for digest, entry, text in leases)
+
+
+def split_leases(data: bytes) -> tuple[list[Lease], bytes]:
+    """Return the whole items in hand at the beginning of some bytes, and the bytes after them.
+
+    Raises:
+        ArchiveCorrupt: the scripts cannot have written one of the entries.
+    """
+    found, at = [], 0
+    while at + _LEASE.size <= len(data):
+        digest, entry, text = _LEASE.unpack_from(data, at)
+        middle = at + _LEASE.size + entry
+        if entry < ALONE or text > LONGEST_TEXT or (text and entry > ALONE):
+            raise ArchiveCorrupt("the leases have an entry of an impossible length")
+        if middle + text > len(data):
+            break
+        found.append((digest, data[at + _LEASE.size : middle], data[middle : middle + text]))
+        at = middle + text
+    return found, data[at:]
 
 
 def forgotten_at(score: float) -> float:

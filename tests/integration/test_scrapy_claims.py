@@ -1,0 +1,126 @@
+"""Crawls by Scrapy with claims, in processes of their own: what a killed one had in hand is fetched by the others."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections import Counter
+
+import pytest
+from support.scrapy_crawl import ADDON, Crawl
+from support.servers import wait_until
+from support.site import Served
+
+from urifilter_redis import UriFilter
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("scrapy") is None, reason="Scrapy is not installed"),
+    pytest.mark.slow,
+]
+
+
+def settings(server, **more):
+    ours = {"URIFILTER_CLAIM": True, "URIFILTER_LEASE": 5, "URIFILTER_CLAIM_DELAY": 1, "URIFILTER_CLAIM_FAILURES": 2}
+    return {"ADDONS": ADDON, "URIFILTER_REDIS_URL": server.url, "URIFILTER_NAME": "news"} | ours | more
+
+
+def in_hand(server) -> int:
+    return server.client().hlen("urifilter:{news:0}:leases")
+
+
+def check_committed(server, site) -> None:
+    """Every page of the site is committed, and nothing is in anybody's hands."""
+    from scrapy import Request
+    from scrapy.utils.request import fingerprint
+
+    assert in_hand(server) == 0
+    with UriFilter.open("news", redis=server.url) as news:
+        seen = news.contains_many([fingerprint(Request(site.at("127.0.0.1", path))).hex() for path in site.pages])
+    assert [path for path, found in zip(site.pages, seen, strict=True) if not found] == []
+
+
+def test_one_of_three_is_killed(redis70, tmp_path):
+    """Its pages are fetched by the others: every page of the site is fetched and committed."""
+    with Served(count=600, delay=0.01) as site:
+        starts = [site.at("127.0.0.1", path) for path in sorted(site.pages)[:3]]
+        more = {"domains": ["127.0.0.1"], "together": (str(tmp_path), 3)} | settings(redis70)
+        crawls = [Crawl(site.url, url, **more) for url in starts]
+        wait_until(lambda: len(site.fetched()) > 150, "the crawl does not begin")
+        crawls[0].kill()
+        stats = [each.stats() for each in crawls[1:]]
+        assert [each["finish_reason"] for each in stats] == ["finished"] * 2
+        assert sum(each.get("urifilter/reclaimed", 0) for each in stats) > 0
+        assert set(site.fetched()) == site.pages.keys()
+        check_committed(redis70, site)
+        fails = sum(page.fails for page in site.pages.values())
+        assert 0 < sum(each.get("urifilter/given_up", 0) for each in stats) <= fails
+        assert len([path for path, times in Counter(site.fetched()).items() if times > 1]) < 150
+
+
+def test_all_are_killed(redis70):
+    """A crawl that comes later finishes: every page is fetched, although it begins at a page that was fetched."""
+    with Served(count=250, delay=0.01) as site:
+        more = {"domains": ["127.0.0.1"]} | settings(redis70)
+        crawls = [Crawl(site.url, site.at("127.0.0.1", path), **more) for path in sorted(site.pages)[:2]]
+        wait_until(lambda: len(site.fetched()) > 80, "the crawl does not begin")
+        for each in crawls:
+            each.kill()
+        assert set(site.fetched()) < site.pages.keys()
+        assert in_hand(redis70) > 0
+        assert Crawl(site.url, **more).stats()["finish_reason"] == "finished"
+        assert set(site.fetched()) == site.pages.keys()
+        check_committed(redis70, site)
+
+
+def test_a_spider_that_is_stopped(redis70):
+    """Its pages are offered at once: another crawl takes them over without waiting for a lease."""
+    with Served(count=250, delay=0.01) as site:
+        more = {"domains": ["127.0.0.1"]} | settings(redis70, URIFILTER_LEASE=300, URIFILTER_CLAIM_FAILURES=1)
+        crawl = Crawl(site.url, **more)
+        wait_until(lambda: len(site.fetched()) > 60, "the crawl does not begin")
+        crawl.stop()
+        assert crawl.stats()["finish_reason"] == "shutdown"
+        assert set(site.fetched()) < site.pages.keys()
+        Crawl(site.url, **more).stats()
+        assert set(site.fetched()) == site.pages.keys()
+        check_committed(redis70, site)
+        twice = [site.pages[path] for path, times in Counter(site.fetched()).items() if times > 1]
+        assert [each for each in twice if not each.fails and not each.location] == []
+
+
+def test_callbacks_that_raise(redis70):
+    """Their pages are fetched again, and all is found that these lead to."""
+    with Served(count=200) as site:
+        more = settings(redis70, URIFILTER_CLAIM_DELAY=0, URIFILTER_CLAIM_FAILURES=3)
+        stats = Crawl(site.url, spider="Raises", domains=["127.0.0.1"], **more).stats()
+        assert stats["finish_reason"] == "finished"
+        fetched = Counter(site.fetched())
+        assert fetched.keys() == site.pages.keys()
+        once = {page.path for page in site.pages.values() if page.status == 200}
+        assert {path: fetched[path] for path in once} == {
+            path: 2 if path.startswith(("/part1/", "/part2/")) else 1 for path in once
+        }
+        check_committed(redis70, site)
+
+
+def test_redis_dies_and_comes_back(make_server):
+    """The crawl goes on, and commits every page."""
+    server = make_server(appendonly="yes", appendfsync="always")
+    with Served(count=300, delay=0.02) as site:
+        crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(server, URIFILTER_TIMEOUT=0.5))
+        wait_until(lambda: len(site.fetched()) > 50, "the crawl does not begin")
+        server.kill()
+        time.sleep(1)  # some questions fail meanwhile
+        server.start()
+        stats = crawl.stats()
+        assert stats["finish_reason"] == "finished"
+        assert set(site.fetched()) == site.pages.keys()
+        check_committed(server, site)
+
+
+def test_a_scheduler_that_keeps_requests(redis70, tmp_path):
+    """The crawl does not begin with JOBDIR, and says why."""
+    with Served(count=20) as site:
+        stats = Crawl(site.url, **settings(redis70, JOBDIR=str(tmp_path))).stats()
+        assert "URIFILTER_CLAIM needs Scrapy's own scheduler without JOBDIR" in stats["log"]
+        assert site.fetched() == []

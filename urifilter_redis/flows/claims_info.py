@@ -1,0 +1,136 @@
+"""What is in hand, for ``info()``: it is counted by holders, and no entry is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from urifilter_redis.engine.queries import ask, chunked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.protocol.keys import ShardKeys
+    from urifilter_redis.protocol.meta import ShardState
+
+__all__ = ["ClaimsInfo", "claims_info"]
+
+#: Holders of a shard that one reply has.
+HOLDERS_A_REPLY = 1000
+
+#: Dead holders whose entries are counted in one pipeline, 1 us each.
+COUNTS_A_PIPELINE = 1000
+
+#: The first byte of a nobody, which has released items until they are due; of a holder it is another.
+_NOBODY = 0
+
+#: The range of the members of ``hands`` that nobodies have.
+_OF_NOBODIES = (b"[\0", b"(\1")
+
+#: Whose entries are counted: a shard, and a member of ``holders`` with the time until which it lives, ms.
+_Dead = tuple["ShardKeys", bytes, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimsInfo:
+    """What is in hand; the attributes are the keys of its JSON. Other clients may claim while it is counted.
+
+    Attributes:
+        in_hand: the number of items that living holders have.
+        lapsed: the number of items that anybody may take: their holders are dead, or they were released and are due.
+        delayed: the number of released items whose delay is not over.
+        holders: the number of living holders.
+        oldest_lapse: the seconds since the first of the lapsed items lapsed; None: none has.
+        lease: the longest lease that was used, seconds.
+
+    Example:
+        >>> news.info().claims is None
+        True
+    """
+
+    in_hand: int
+    lapsed: int
+    delayed: int
+    holders: int
+    oldest_lapse: float | None
+    lease: float
+
+
+@dataclass(slots=True)
+class _Counted:
+    """The counts so far; ``oldest`` is the time of the oldest lapse, ms."""
+
+    entries: int = 0
+    of_nobodies: int = 0
+    lapsed: int = 0
+    lapsed_of_nobodies: int = 0
+    living: set[bytes] = field(default_factory=set)
+    oldest: float | None = None
+
+
+def claims_info(session: Session, states: Sequence[ShardState], now: int) -> Flow[ClaimsInfo | None]:
+    """Count what is in hand.
+
+    Args:
+        session: the filter's session.
+        states: the states of all shards.
+        now: the server's time, ms.
+
+    Returns:
+        The counts; None if nobody has claimed.
+    """
+    claiming = [session.keys.shard(number) for number, state in enumerate(states) if state.view.claims]
+    if not claiming:
+        return None
+    counted = _Counted()
+    for some in chunked(claiming):
+        counted.entries += sum((yield from ask(session, *(("ZCARD", keys.hands) for keys in some))))
+        of_nobodies = (("ZLEXCOUNT", keys.hands, *_OF_NOBODIES) for keys in some)
+        counted.of_nobodies += sum((yield from ask(session, *of_nobodies)))
+        dead = yield from _dead_ones(session, some, now, counted)
+        yield from _count_lapsed(session, dead, counted)
+    delayed = max(0, counted.of_nobodies - counted.lapsed_of_nobodies)
+    return ClaimsInfo(
+        in_hand=max(0, counted.entries - counted.lapsed - delayed),
+        lapsed=counted.lapsed,
+        delayed=delayed,
+        holders=len(counted.living),
+        oldest_lapse=None if counted.oldest is None else (now - counted.oldest) / 1000,
+        lease=max(state.view.claims for state in states) / 1000,
+    )
+
+
+def _dead_ones(session: Session, shards: Sequence[ShardKeys], now: int, counted: _Counted) -> Flow[list[_Dead]]:
+    """Note the living holders of some shards; return the dead ones."""
+    dead: list[_Dead] = []
+    first, waiting = 0, shards
+    while waiting:
+        last = first + HOLDERS_A_REPLY - 1
+        replies = yield from ask(session, *(("ZRANGE", keys.holders, first, last, "WITHSCORES") for keys in waiting))
+        pages = [list(_pairs(reply)) for reply in replies]
+        for keys, page in zip(waiting, pages, strict=True):
+            counted.living.update(holder for holder, until in page if until > now and holder[0] != _NOBODY)
+            dead += [(keys, holder, until) for holder, until in page if until <= now]
+        waiting = [keys for keys, page in zip(waiting, pages, strict=True) if len(page) == HOLDERS_A_REPLY]
+        first = last + 1
+    return dead
+
+
+def _pairs(reply: list[object]) -> Iterator[tuple[bytes, float]]:
+    """Yield members and their scores from a reply of ZRANGE: RESP2 lists them in turn, RESP3 in pairs."""
+    flat = [each for pair in reply for each in (pair if isinstance(pair, list) else [pair])]
+    for member, score in zip(flat[::2], flat[1::2], strict=True):
+        yield bytes(member), float(score)  # type: ignore[arg-type, call-overload]
+
+
+def _count_lapsed(session: Session, dead: Sequence[_Dead], counted: _Counted) -> Flow[None]:
+    for some in chunked(dead, COUNTS_A_PIPELINE):
+        ranges = (("ZLEXCOUNT", keys.hands, b"[" + each, b"(" + each + b"\xff" * 17) for keys, each, _ in some)
+        replies = yield from ask(session, *ranges)
+        for (_, holder, until), count in zip(some, replies, strict=True):
+            if count:
+                counted.lapsed += count
+                counted.lapsed_of_nobodies += count if holder[0] == _NOBODY else 0
+                counted.oldest = until if counted.oldest is None else min(until, counted.oldest)

@@ -1,0 +1,189 @@
+"""The clients of a crawl: an asyncio one for batches, and a blocking one for single requests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from urifilter_redis.aio import AsyncUriFilter
+from urifilter_redis.client import UriFilter
+from urifilter_redis.engine.hand import Outstanding
+from urifilter_redis.errors import FilterNotFound, UriFilterError
+from urifilter_redis.protocol.claims import MOST_DELAY
+from urifilter_redis.scrapy.ending import Ending
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from urifilter_redis.claiming.awaited import AsyncClaims
+    from urifilter_redis.claiming.blocking import Claims
+    from urifilter_redis.engine.hand import Claim
+    from urifilter_redis.scrapy.options import Options
+
+__all__ = ["Clients", "Step"]
+
+#: A call, given the error of an earlier attempt.
+Step = Callable[[UriFilterError | None], Awaitable[list[bool]]]
+
+#: Seconds for which nobody gets an item that is released in order to be forgotten.
+_HIDDEN = 60
+
+
+class Clients:
+    """Inserts or claims items, as the settings say, and ends them.
+
+    Only the asyncio client forgets items and has a near cache, so that the cache hears of everything that this process
+    forgets. With claims each of the two is a holder.
+
+    Args:
+        options: the crawl's settings.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._asynchronous: AsyncUriFilter | None = None
+        self._blocking: UriFilter | None = None
+        self._mine: AsyncClaims | None = None
+        self._mine_now: Claims | None = None
+        self._opening = asyncio.Lock()
+        self._left: list[AsyncUriFilter | None] = []
+
+    async def opened(self) -> AsyncUriFilter:
+        """Return the asyncio client; open the filter, or make it, before.
+
+        Raises:
+            UriFilterError: the filter cannot be opened.
+        """
+        async with self._opening:
+            if self._asynchronous is None:
+                self._asynchronous = await self._open_or_create()
+            if self._mine is None and self._options.claiming is not None:
+                self._mine = self._asynchronous.claims(self._options.claiming.lease)
+            return self._asynchronous
+
+    def opened_now(self) -> UriFilter:
+        """Return the blocking client; open the filter, or make it, before.
+
+        Raises:
+            UriFilterError: the filter cannot be opened.
+        """
+        options = self._options
+        if self._blocking is None and not options.filter:
+            with contextlib.suppress(FilterNotFound):
+                self._blocking = UriFilter.open(options.name, **options.where)
+        if self._blocking is None:
+            self._blocking = UriFilter.create(options.name, **options.where, **options.to_make)
+        if self._mine_now is None and options.claiming is not None:
+            self._mine_now = self._blocking.claims(options.claiming.lease)
+        return self._blocking
+
+    async def ask(
+        self, payloads: Mapping[str | bytes, str | None], items: Sequence[str | bytes], lost: UriFilterError | None
+    ) -> list[bool]:
+        """Insert or claim items; return whether each is new. ``lost`` is the error of an earlier attempt."""
+        news = await self.opened()
+        if self._mine is None:
+            return await news.insert_many(items, retry=lost)
+        return await self._mine.claim_many(items, payload=payloads.get, retry=lost)
+
+    def ask_now(self, item: str | bytes, payload: str | None, lost: UriFilterError | None = None) -> bool:
+        """Insert or claim one item, and wait for the answer."""
+        news = self.opened_now()
+        if self._mine_now is None:
+            return news.insert(item, retry=lost)
+        return self._mine_now.claim(item, payload=payload, retry=lost)
+
+    def steps(self, ending: Ending, items: Sequence[str | bytes]) -> list[tuple[int, Step]]:
+        """Return the calls that end items, each with the number of its items, to be made one after the other.
+
+        With claims the client that has an item in hand lets go of it. What is to be forgotten is released before, and
+        offered to nobody meanwhile.
+        """
+        forget = (len(items), functools.partial(self._forget, items))
+        if self._mine is None:
+            return [forget]
+        if ending.command == "forget":
+            return [*self.steps(Ending("release", _HIDDEN), items), forget]
+        now = set() if self._mine_now is None else {claim.item for claim in self._mine_now.held}
+        parts = [([each for each in items if each not in now], self._end)]
+        parts.append(([each for each in items if each in now], self._end_now))
+        return [(len(part), functools.partial(end, ending, part)) for part, end in parts if part]
+
+    async def reclaim(self, limit: int) -> list[Claim]:
+        """Take in hand what dead holders had and what is due again; other items than text and bytes go back."""
+        await self.opened()
+        if self._mine is None:
+            return []
+        found = await self._mine.reclaim(limit)
+        if others := [claim.item for claim in found if not isinstance(claim.item, str | bytes)]:  # of no spider
+            await self._mine.release(others, delay=MOST_DELAY)
+        return [claim for claim in found if isinstance(claim.item, str | bytes)]
+
+    async def outstanding(self) -> Outstanding:
+        """Return how many items other processes have in hand."""
+        await self.opened()
+        if self._mine is None:
+            return Outstanding(0, None)
+        found = await self._mine.outstanding()
+        own = 0 if self._mine_now is None else len(self._mine_now.held)
+        return Outstanding(max(0, found.others - own), found.due)
+
+    @property
+    def lease(self) -> float:
+        """Seconds for which items stay in hand without a sign of life; 0 without claims."""
+        return 0.0 if self._mine is None else self._mine.lease
+
+    @property
+    def held(self) -> set[str | bytes]:
+        """The items that this process has in hand, as far as it knows."""
+        return {claim.item for each in (self._mine, self._mine_now) if each is not None for claim in each.held}
+
+    def drop(self) -> None:
+        """Remove the filter; the next call makes it anew.
+
+        Raises:
+            UriFilterError: the server is away.
+        """
+        self.opened_now().drop()
+        self.opened_now().close()
+        self._left.append(self._asynchronous)
+        self._blocking = self._asynchronous = None
+
+    async def close(self) -> None:
+        """Give back what is in hand, and close both clients."""
+        if self._mine is not None:
+            await self._mine.close()
+        if self._mine_now is not None:
+            await asyncio.to_thread(self._mine_now.close)
+        for each in (*self._left, self._asynchronous):
+            if each is not None:
+                await each.close()
+        if self._blocking is not None:
+            await asyncio.to_thread(self._blocking.close)
+
+    async def _forget(self, items: Sequence[str | bytes], lost: UriFilterError | None) -> list[bool]:
+        return await (await self.opened()).forget(items, retry=lost)
+
+    async def _end(self, ending: Ending, items: Sequence[str | bytes], lost: UriFilterError | None) -> list[bool]:
+        assert self._mine is not None  # noqa: S101 - there are claims
+        if ending.command == "commit":
+            return await self._mine.commit(items, retry=lost)
+        return await self._mine.release(items, delay=ending.delay, failed=ending.failed, retry=lost)
+
+    async def _end_now(self, ending: Ending, items: Sequence[str | bytes], lost: UriFilterError | None) -> list[bool]:
+        assert self._mine_now is not None  # noqa: S101 - likewise
+        if ending.command == "commit":
+            return await asyncio.to_thread(self._mine_now.commit, items, retry=lost)
+        release = functools.partial(self._mine_now.release, delay=ending.delay, failed=ending.failed, retry=lost)
+        return await asyncio.to_thread(release, items)
+
+    async def _open_or_create(self) -> AsyncUriFilter:
+        options = self._options
+        where = options.where | options.cache
+        if not options.filter:
+            with contextlib.suppress(FilterNotFound):
+                return await AsyncUriFilter.open(options.name, **where)
+        return await AsyncUriFilter.create(options.name, **where, **options.to_make)

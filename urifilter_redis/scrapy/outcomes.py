@@ -1,0 +1,90 @@
+"""Outcomes: what becomes of a page's addresses in the filter, once its request has come to an end."""
+
+from __future__ import annotations
+
+import enum
+import logging
+from typing import TYPE_CHECKING
+
+from urifilter_redis.scrapy.ending import COMMIT, FORGET, Ending
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from scrapy.statscollectors import StatsCollector
+
+    from urifilter_redis.engine.hand import Claim
+    from urifilter_redis.scrapy.endings import Endings
+    from urifilter_redis.scrapy.options import Claiming
+
+__all__ = ["Outcome", "Outcomes"]
+
+logger = logging.getLogger(__name__)
+
+
+class Outcome(enum.Enum):
+    """The end of a request.
+
+    Attributes:
+        DONE: its page was fetched, and its callback has finished.
+        FAILED: its download failed after all retries, or its callback raised an exception.
+        DROPPED: a part of the project dropped it.
+        STOPPED: the spider closes before its page was handled.
+    """
+
+    DONE = "done"
+    FAILED = "failed"
+    DROPPED = "dropped"
+    STOPPED = "stopped"
+
+
+class Outcomes:
+    """Ends the items of requests: with claims, what was handled is committed and what failed is tried again.
+
+    Without claims an item is seen from its question on; all but what was handled is made new again.
+
+    Args:
+        claiming: the settings of claims; None: without.
+        endings: ends items in the background.
+        stats: the crawl's stats.
+    """
+
+    def __init__(self, claiming: Claiming | None, endings: Endings, stats: StatsCollector) -> None:
+        self._claiming, self._endings, self._stats = claiming, endings, stats
+        #: The failures, before this time, of items that were reclaimed.
+        self._failures: dict[str | bytes, int] = {}
+
+    def note(self, items: Iterable[str | bytes], outcome: Outcome) -> None:
+        """End items."""
+        if self._claiming is None:
+            if outcome is not Outcome.DONE:
+                self._endings.add(FORGET, items)
+            return
+        for item in items:
+            failures = self._failures.pop(item, 0)
+            if outcome is Outcome.FAILED:
+                self._fail(item, failures + 1, self._claiming)
+            else:
+                ending = {Outcome.DONE: COMMIT, Outcome.DROPPED: FORGET}.get(outcome, Ending("release"))
+                self._endings.add(ending, [item])
+
+    def is_worth_trying(self, claim: Claim) -> bool:
+        """Note a claim that was reclaimed; return whether to fetch its page, or end it if it failed too often."""
+        assert self._claiming is not None  # noqa: S101 - there are claims
+        self._failures[claim.item] = claim.failures
+        if claim.failures < self._claiming.failures:
+            return True
+        self._give_up(claim.item, claim.failures)
+        return False
+
+    def _fail(self, item: str | bytes, failures: int, claiming: Claiming) -> None:
+        if failures >= claiming.failures:
+            self._give_up(item, failures)
+        else:
+            self._endings.add(Ending("release", claiming.delay_after(failures), failed=True), [item])
+
+    def _give_up(self, item: str | bytes, failures: int) -> None:
+        self._failures.pop(item, None)
+        self._stats.inc_value("urifilter/given_up")
+        logger.warning("Gave up %s after %d failures (URIFILTER_CLAIM_FAILURES)", item, failures)
+        self._endings.add(COMMIT, [item])

@@ -1,0 +1,152 @@
+"""Reclaiming: an idle spider takes over pages that other crawls have left, and stays open while others have some."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from scrapy import signals
+
+from urifilter_redis.protocol.claims import MOST_DELAY
+from urifilter_redis.scrapy import engine, payloads
+from urifilter_redis.scrapy.ending import Ending
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+
+    from urifilter_redis.engine.hand import Claim
+    from urifilter_redis.scrapy.endings import Endings
+    from urifilter_redis.scrapy.link import Link
+    from urifilter_redis.scrapy.options import Claiming
+    from urifilter_redis.scrapy.outcomes import Outcomes
+
+__all__ = ["Reclaiming"]
+
+logger = logging.getLogger(__name__)
+
+#: The most pages that a crawl takes over at once.
+MOST = 100
+
+#: Seconds between two looks of an idle spider.
+PAUSE = 1.0
+
+
+class Reclaiming:
+    """Asks the filter whenever the spider is idle.
+
+    Pages that this spider cannot fetch are parked: released for ten minutes each time. It does not wait for them.
+
+    Args:
+        crawler: the crawl.
+        claiming: the settings of claims.
+        link: the link to the filter.
+        endings: ends items in the background.
+        outcomes: knows how often items have failed.
+        lost: returns the items in hand whose requests vanished.
+        take_over: schedules requests, each with its item.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - the parts of a judge
+        self,
+        crawler: Crawler,
+        claiming: Claiming,
+        link: Link,
+        endings: Endings,
+        outcomes: Outcomes,
+        lost: Callable[[], set[str | bytes]],
+        take_over: Callable[[Sequence[tuple[Request, str | bytes]]], object],
+    ) -> None:
+        assert crawler.stats is not None  # noqa: S101 - components are made after the stats
+        self._crawler, self._stats, self._claiming = crawler, crawler.stats, claiming
+        self._link, self._endings, self._outcomes = link, endings, outcomes
+        self._lost, self._take_over = lost, take_over
+        self._parked: dict[str | bytes, float] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._may_close, self._stopped = False, asyncio.Event()
+        crawler.signals.connect(self._busy, signals.request_scheduled)
+
+    def stays(self) -> bool:
+        """Whether a spider that is idle has to stay open; the look that decides it goes on in the background."""
+        if self._may_close:
+            self._may_close = False
+            return False
+        if self._task is None:
+            self._park(self._lost(), "a part of this crawl dropped its request, and did not say so")
+            self._task = asyncio.ensure_future(self._look())
+        return True
+
+    async def stop(self) -> None:
+        """Look no more; what a look that is under way still brings stays in hand."""
+        self._stopped.set()
+        if self._task is not None:  # cancelled, it would leave pages that nobody gets before their lease is over
+            await asyncio.wait([self._task])
+
+    def _busy(self) -> None:
+        self._may_close = False
+
+    async def _look(self) -> None:
+        try:
+            await self._endings.settle()
+            claims = [] if self._stopped.is_set() else await self._link.reclaim(MOST)
+            if self._stopped.is_set() or engine.is_closing(self._crawler):
+                return
+            if claims:
+                self._stats.inc_value("urifilter/reclaimed", len(claims))
+                found = [(self._request_of(claim), claim.item) for claim in claims]
+                self._take_over([(request, item) for request, item in found if request is not None])
+                await self._endings.settle()
+            elif await self._others_work():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopped.wait(), PAUSE)
+            else:
+                self._may_close = True
+        finally:
+            self._task = None
+            engine.nudge(self._crawler)
+
+    def _request_of(self, claim: Claim) -> Request | None:
+        """Return the request of a claim; None if it is given up or parked."""
+        spider = self._crawler.spider
+        assert spider is not None  # noqa: S101 - it is idle
+        try:
+            name, url = payloads.named(claim.payload)
+            request = payloads.to_request(claim.payload, spider) if name == spider.name else None
+        except ValueError as error:
+            self._stats.inc_value("urifilter/unreadable")
+            self._park([claim.item], f"it cannot be fetched: {error}")
+            return None
+        if request is None or not engine.is_onsite(self._crawler, request):
+            self._park([claim.item], None)  # another spider's
+        elif claim.lapses >= self._claiming.lapses:
+            self._stats.inc_value("urifilter/parked")
+            self._park([claim.item], f"{url} killed {claim.lapses} crawls, it seems: commit or forget it, or wait")
+        elif self._outcomes.is_worth_trying(claim):
+            return request
+        return None
+
+    def _park(self, items: Iterable[str | bytes], why: str | None) -> None:
+        """Release items for ten minutes, and say why, if there is something to say."""
+        until = time.monotonic() + MOST_DELAY
+        for item in items:
+            if why is not None:
+                logger.warning("%s is set aside for ten minutes: %s", item, why)
+            self._parked[item] = until
+            self._endings.add(Ending("release", MOST_DELAY), [item])
+
+    async def _others_work(self) -> bool:
+        """Whether others have pages in hand that may come to this spider soon, or Redis has to say so yet."""
+        found = await self._link.outstanding()
+        if found is None:
+            return self._link.waits
+        now = time.monotonic()
+        self._parked = {item: until for item, until in self._parked.items() if until > now}
+        if found.due is None or found.others <= len(self._parked):
+            return False
+        # What is due later is parked by others: everybody else beats within a lease, and failures come sooner.
+        return found.due <= max(self._link.clients.lease, self._claiming.longest_delay)
