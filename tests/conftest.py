@@ -9,6 +9,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from support import mongo, servers
+from support.clock import Clock
 from support.service import Service
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -171,6 +172,22 @@ def make_server():
     yield make
     for each in made:
         each.stop()
+
+
+@pytest.fixture
+def clocked(make_server, tmp_path):
+    """A server with a clock of its own, and the clock."""
+    clock = Clock(tmp_path)
+    return make_server("redis70", environment=clock.environment), clock
+
+
+@pytest.fixture(params=["blocking", "awaited"])
+def clients(request):
+    """Make and open filters with each of the clients, and close them."""
+    from support.blocked import Clients
+
+    with Clients(request.param) as made:
+        yield made
 
 
 @pytest.fixture

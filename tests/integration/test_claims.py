@@ -10,14 +10,25 @@ import threading
 
 import pytest
 import redis as redis_py
-from support.blocked import Clients
-from support.clock import Clock
 from support.forked import in_child
+from support.killer import SCRIPTS
+from support.proxy import Fault, Proxy, first
 
-from urifilter_redis import AsyncUriFilter, BadItem, Claim, FilterFull, Outstanding, Timeouts, UriFilter
+from urifilter_redis import (
+    AnswerLost,
+    AsyncUriFilter,
+    BadItem,
+    Claim,
+    FilterFull,
+    Outstanding,
+    Restoring,
+    Timeouts,
+    UriFilter,
+)
 from urifilter_redis.bloom import retention
-from urifilter_redis.engine import hand
+from urifilter_redis.engine import driver, hand
 from urifilter_redis.flows.claims import IN_HAND
+from urifilter_redis.protocol.outcomes import Unanswered
 
 PRECISE = {"capacity": 10_000, "error_rate": 1e-8}
 SETTINGS = {
@@ -33,12 +44,6 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(params=["blocking", "awaited"])
-def clients(request):
-    with Clients(request.param) as made:
-        yield made
-
-
 @pytest.fixture
 def news(clients, redis70):
     return clients.create("news", redis=redis70.url, **PRECISE)
@@ -48,13 +53,6 @@ def news(clients, redis70):
 def other(clients, news, redis70):
     """Another client of the filter."""
     return clients.open("news", redis=redis70.url)
-
-
-@pytest.fixture
-def clocked(make_server, tmp_path):
-    """A server with a clock of its own, and the clock."""
-    clock = Clock(tmp_path)
-    return make_server("redis70", environment=clock.environment), clock
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
@@ -574,3 +572,142 @@ def test_the_answer_of_a_claim_in_hand(news):
     with news.claims() as mine:
         mine.claim("a")
         assert mine.claim_ages(["a"]) == [IN_HAND]
+
+
+def lost(proxy, method, *arguments, cut: int = 0):
+    """Call a method whose answers are lost, but for the first ``cut`` calls of scripts; return its error."""
+    proxy.plan = first(*[Fault.PASS] * cut, *[Fault.CUT_AFTER] * 1000)
+    with pytest.raises(AnswerLost) as caught:
+        method(*arguments)
+    proxy.plan = first()
+    return caught.value
+
+
+@pytest.fixture
+def lossy(redis70):
+    """A filter of four shards over a proxy, its scripts loaded, and the proxy."""
+    settings = {"redis": redis70.url, "shards": 4, "seed": 1} | PRECISE
+    quick = Timeouts(connect=1, reply=0.3, total=0.5)
+    with (
+        UriFilter.create("news", **settings) as made,
+        Proxy(redis70.port) as proxy,
+        UriFilter.open("news", redis=proxy.url, timeouts=quick, near_cache=100) as news,
+    ):
+        with made.claims() as loading:
+            loading.claim_many(["l", "m"])
+            loading.commit(["l"])
+            loading.release(["m"])
+            loading.commit([claim.item for claim in loading.reclaim()])
+        yield news, proxy
+
+
+def test_answer_lost(lossy):
+    """Its answers are in the terms of the method; the same object gets the others by any method of the command."""
+    news, proxy = lossy
+    items = [f"u{number}" for number in range(12)]
+    with news.claims() as mine, news.claims() as theirs:
+        error = lost(proxy, mine.claim_many, items, cut=2)
+        assert set(error.answers) == {True, None}
+        assert error.items == items
+        for other in (lambda: theirs.claim_many(items, retry=error), lambda: news.insert_many(items, retry=error)):
+            with pytest.raises(ValueError, match="retry= takes"):
+                other()
+        with pytest.raises(ValueError, match="retry= takes"):
+            mine.claim_many(items[:-1], retry=error)
+        assert mine.claim_ages(items, retry=error) == [0] * 12
+        assert len(mine.held) == 12
+        error = lost(proxy, mine.release, items[:4], cut=1)
+        assert {None, True} == set(error.answers)
+        assert mine.release(items[:4], retry=error) == [True] * 4
+        error = lost(proxy, mine.commit, items[4:], cut=1)
+        assert {None, True} == set(error.answers)
+        assert mine.commit(items[4:], retry=error) == [True] * 8
+        assert mine.held == []
+    error = lost(proxy, news.commit, items, cut=1)
+    assert {None, True} <= set(error.answers) <= {None, True, False}
+
+
+def test_a_retry_by_two_threads(lossy, monkeypatch):
+    """One of them gets the answers; the other is told that somebody asks already."""
+    news, proxy = lossy
+    with news.claims() as mine:
+        error = lost(proxy, mine.claim_many, ["a", "b"])
+        asked, go_on, perform = threading.Event(), threading.Event(), driver.perform_step
+
+        def held(step, sender):
+            asked.set()
+            go_on.wait(10)
+            return perform(step, sender)
+
+        answers: list[bool] = []
+        with monkeypatch.context() as patched:
+            patched.setattr(driver, "perform_step", held)
+            thread = threading.Thread(target=lambda: answers.extend(mine.claim_many(["a", "b"], retry=error)))
+            thread.start()
+            assert asked.wait(10)
+            with pytest.raises(ValueError, match="another thread or task is asking"):
+                mine.claim_many(["a", "b"], retry=error)
+            go_on.set()
+            thread.join()
+        assert answers == [True, True]
+
+
+def test_a_retry_distrusts_the_near_cache(lossy):
+    """A method that tells ages asks the server about what the near cache had answered."""
+    news, proxy = lossy
+    assert news.insert("seen") is True
+    with news.claims() as mine:
+        error = lost(proxy, mine.claim_many, ["seen", "a"])
+        assert error.answers == [False, None]
+        assert mine.claim_ages(["seen", "a"], retry=error) == [1, 0]
+
+
+def test_a_late_failure_of_a_reclaim(lossy, monkeypatch):
+    """It is raised only if nothing was found before; what was found is in hand."""
+    news, _ = lossy
+    with news.claims() as dead:
+        dead.claim_many(range(40))
+    perform, sent = driver.perform_step, []
+
+    def failing(step, sender):
+        outcomes = perform(step, sender)
+        calls = [each for each in getattr(step, "commands", ()) if each[0] == "EVALSHA"]
+        reclaims = [each for each in calls if SCRIPTS.get(each[1]) == "reclaim"]
+        sent.extend(reclaims)
+        return [Unanswered(ConnectionError("lost"))] if reclaims and len(sent) >= fail_from else outcomes
+
+    with news.claims() as mine:
+        with monkeypatch.context() as patched:
+            patched.setattr(driver, "perform_step", failing)
+            fail_from = 2
+            found = mine.reclaim()
+            assert 0 < len(found) < 40
+            assert len(mine.held) == len(found)
+            fail_from = 0
+            with pytest.raises(AnswerLost):
+                mine.reclaim()
+        assert mine.outstanding().others == 40 - len(found)  # what the lost call took is to be given back
+
+
+@pytest.mark.parametrize("waits", [0, 10])
+def test_restoring(redis70, waits):
+    """A call about claims fails while the filter is restored, or waits, as the caller chose."""
+    timeouts = Timeouts(restoring=waits)
+    with (
+        UriFilter.create("news", redis=redis70.url, timeouts=timeouts, **PRECISE) as news,
+        redis70.client() as admin,
+        news.claims() as mine,
+    ):
+        mine.claim("a")
+        admin.hset("urifilter:{news:0}:meta", "phase", "restoring")
+        if waits:
+            back = threading.Timer(0.3, admin.hset, ("urifilter:{news:0}:meta", "phase", "idle"))
+            back.start()
+            assert mine.claim("b") is True
+            back.join()
+        else:
+            for call in (lambda: mine.claim("b"), lambda: mine.commit(["a"]), lambda: mine.release(["a"])):
+                with pytest.raises(Restoring):
+                    call()
+            admin.hset("urifilter:{news:0}:meta", "phase", "idle")
+        assert mine.commit(["a"]) == [True]

@@ -9,8 +9,6 @@ import sys
 import threading
 
 import pytest
-from support.blocked import Clients
-from support.clock import Clock
 from support.proxy import Fault, Proxy, at_random, first
 from support.servers import wait_until
 
@@ -23,23 +21,10 @@ QUICK = Timeouts(connect=0.2, reply=0.2, total=0.3)
 HANDS, HOLDERS, META = (f"urifilter:{{news:0}}:{name}" for name in ("hands", "holders", "meta"))
 
 
-@pytest.fixture(params=["blocking", "awaited"])
-def clients(request):
-    with Clients(request.param) as made:
-        yield made
-
-
 @pytest.fixture
 def often(monkeypatch):
     """An object with the shortest lease beats ten times a second."""
     monkeypatch.setattr(hand, "BEATS", 0.02)
-
-
-@pytest.fixture
-def clocked(make_server, tmp_path):
-    """A server with a clock of its own, and the clock."""
-    clock = Clock(tmp_path)
-    return make_server("redis70", environment=clock.environment), clock
 
 
 @pytest.fixture
