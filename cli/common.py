@@ -24,6 +24,7 @@ from .signals import Interrupted, name_of
 from .streams import STDERR, STDOUT, explained, to_nowhere
 
 __all__ = [
+    "NOTHING_DUE",
     "Group",
     "Shared",
     "columns",
@@ -37,12 +38,16 @@ __all__ = [
     "print_json_line",
     "print_rows",
     "say",
+    "seconds",
     "shared",
     "size_text",
 ]
 
 #: The exit code that a shell reports for a program that SIGPIPE ended.
 BROKEN_PIPE = 141
+
+#: The exit code of ``rotate --due`` and ``reclaim`` when nothing was due.
+NOTHING_DUE = 3
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 _SERVERS = "The server: redis://, rediss:// or unix://."
@@ -102,7 +107,7 @@ def shared(command: F) -> F:
     for option in (
         click.option("-v", "--verbose", is_flag=True, help="Print the traceback of an error.", **_kept("verbose")),
         click.option("--json", is_flag=True, help="Print JSON.", **_kept("json")),
-        click.option("--wait", metavar="TIME", help=_WAIT, **_kept("wait", _seconds)),
+        click.option("--wait", metavar="TIME", help=_WAIT, **_kept("wait", seconds)),
         click.option("--archive", metavar="URL", help=_ARCHIVE, **_kept("archive")),
         click.option("--prefix", help="The first part of all keys.", **_kept("prefix"), **_from("URIFILTER_PREFIX")),
         click.option("--redis", metavar="URL", help=_SERVERS, **_kept("redis"), **_from("URIFILTER_REDIS_URL")),
@@ -125,7 +130,8 @@ def _kept(name: str, read: Callable[[Any], object] = lambda value: value) -> dic
     return {"expose_value": False, "callback": keep}
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """Read a time: 45s, 10m, 6h."""
     try:
         return float(seconds_of(period_of(text)))
     except ValueError as error:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from urifilter_redis import UriFilter
 from urifilter_redis.bloom.digest import hasher, shard_of
+from urifilter_redis.bloom.payloads import pack
+from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.bloom.sizing import BLOCKED_K, LAYOUTS
 from urifilter_redis.client import run
 from urifilter_redis.engine.batch import Digester
 from urifilter_redis.engine.queries import ask
-from urifilter_redis.protocol import calls
+from urifilter_redis.protocol import calls, claims
+from urifilter_redis.protocol.claims import LEAST_LEASE, MOST_LEASE, NOBODY, Holding, new_holder, new_nobody
 from urifilter_redis.protocol.exported import INDEX, exported_files, files_in
 from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.protocol.scripts import COMMANDS, load, variants
@@ -23,9 +28,16 @@ from urifilter_redis.transport.addresses import redis_cli
 from .common import Group, Shared, columns, counted, filter_name, pass_shared, print_json, say, shared
 from .folders import write_files
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from urifilter_redis.protocol.keys import ShardKeys
+    from urifilter_redis.protocol.meta import View
+
 __all__ = ["lua"]
 
-ABOUT_ITEMS = ("insert", "contains", "forget", "remove")
+#: reclaim and beat are about shards: a line is for the shard of the item.
+ABOUT_ITEMS = ("insert", "contains", "forget", "remove", "claim", "commit", "release", "reclaim", "beat")
 
 
 @click.group(cls=Group)
@@ -112,7 +124,9 @@ def export(options: Shared, folder: Path, force: bool) -> None:  # noqa: FBT001 
 @lua.command()
 @click.argument("command", type=click.Choice(list(COMMANDS)))
 @click.argument("name", type=filter_name, required=False)
-@click.argument("item", required=False)
+@click.argument("items", metavar="[ITEM]...", nargs=-1)
+@click.option("--holder", metavar="HEX", help="A holder that has been drawn before, 16 hex digits.")
+@click.option("--lease", metavar="TIME", default="60s", show_default=True, help="The time for which the holder lives.")
 @click.option("--layout", type=click.Choice(LAYOUTS), help="By default the first layout that has this script.")
 @click.option(
     "--k",
@@ -123,38 +137,104 @@ def export(options: Shared, folder: Path, force: bool) -> None:  # noqa: FBT001 
 )
 @shared
 @pass_shared
-def show(options: Shared, command: str, name: str | None, item: str | None, layout: str | None, k: str) -> None:
-    """Print the source of a script, or the redis-cli line that calls it for an item of a filter.
+def show(
+    options: Shared,
+    command: str,
+    name: str | None,
+    items: tuple[str, ...],
+    holder: str | None,
+    lease: str,
+    layout: str | None,
+    k: str,
+) -> None:
+    """Print the source of a script, or the redis-cli line that calls it for items of a filter.
 
-    With NAME prints the source that this filter uses.
+    With NAME prints the source that this filter uses. Of several shards prints a line for each. claim, commit, release,
+    reclaim and beat name a holder: without --holder, claim and reclaim draw one, and commit and release name none.
 
     \b
-    Example:
+    Examples:
       urifilter lua show insert news https://www.baidu.com/
+      urifilter lua show claim news https://www.baidu.com/ --lease 5m
     """  # fmt: skip
     if name is None:
         layout = layout or next(iter(COMMANDS[command]), "")
         click.echo(load(command, layout, int(k)).source, nl=False)
         return
     with UriFilter.open(name, **options.filter()) as opened:
-        script = load(command, opened.config.layout, opened.config.k)
-        if item is None:
-            click.echo(script.source, nl=False)
+        if not items:
+            config, twin = opened.config, opened.view(0).claims > 0
+            click.echo(load(command, config.layout, config.k, claims=twin).source, nl=False)
             return
         if command not in ABOUT_ITEMS:
             raise click.UsageError(f"{command} is not about items; with an item: {', '.join(ABOUT_ITEMS)}")
-        click.echo(_line(opened, options.prefix, command, item))
-        run(lambda session: ask(session, ("SCRIPT", "LOAD", script.source)), **options.where())
+        made = list(_calls(opened, options.prefix, command, items, _holding(command, holder, lease)))
+        if "@" in opened.server:
+            say("urifilter: this server wants a password: set REDISCLI_AUTH")
+        for call in made:
+            click.echo(shlex.join([*redis_cli(opened.server), *map(_word, call.command())]))
+        run(lambda session: ask(session, *(("SCRIPT", "LOAD", each.script.source) for each in made)), **options.where())
     if options.redis is None:
         say("urifilter: the embedded server runs only while a process uses it; for work by hand use --redis")
 
 
-def _line(opened: UriFilter, prefix: str, command: str, item: str) -> str:
+def _holding(command: str, holder: str | None, lease: str) -> Holding:
+    """Return the holder of the lines; claim and reclaim draw one, which is told on stderr."""
+    if holder is None and command in {"claim", "reclaim"}:
+        holder = new_holder()
+        say(f"urifilter: the holder is {holder}")
+    if holder is None and command == "beat":
+        raise click.UsageError("beat takes the --holder that claim has drawn")
+    if holder is not None and not re.fullmatch("(?!00)[0-9a-f]{16}", holder):
+        raise click.UsageError("a holder is 16 hex digits that do not begin with 00")
+    try:
+        seconds = seconds_of(period_of(lease))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    if not LEAST_LEASE <= seconds <= MOST_LEASE:
+        raise click.UsageError(f"a lease is {LEAST_LEASE:.0f} to {MOST_LEASE:.0f} seconds")
+    return NOBODY if holder is None else Holding(holder, seconds * 1000)
+
+
+def _calls(
+    opened: UriFilter, prefix: str, command: str, items: tuple[str, ...], holding: Holding
+) -> Iterator[calls.Call]:
+    """Yield the call of each shard to which items belong."""
     config = opened.config
-    (digest,) = Digester(config.normalize, hasher(config.hash, config.seed))([item.encode("utf-8", "surrogateescape")])
-    shard = shard_of(digest, config.shards)
-    keys = FilterKeys(prefix, opened.name, config.shards, config.tags).shard(shard)
-    call = calls.items(command, config, keys, opened.view(shard), calls.NO_CALL_ID, [digest])
-    if "@" in opened.server:
-        say("urifilter: this server wants a password: set REDISCLI_AUTH")
-    return shlex.join([*redis_cli(opened.server), *(str(word) for word in call.command())])
+    named = [item.encode("utf-8", "surrogateescape") for item in items]
+    digests = Digester(config.normalize, hasher(config.hash, config.seed))(named)
+    shards = [shard_of(digest, config.shards) for digest in digests]
+    for shard in sorted(set(shards)):
+        keys = FilterKeys(prefix, opened.name, config.shards, config.tags).shard(shard)
+        here = [(digest, item) for digest, of, item in zip(digests, shards, items, strict=True) if of == shard]
+        yield _call(command, opened, keys, opened.view(shard), here, holding)
+
+
+def _kept(item: str) -> bytes:
+    """Return what is kept of an item that a shell has given: text, or bytes that are no UTF-8."""
+    data = item.encode("utf-8", "surrogateescape")
+    try:
+        return pack(data.decode())
+    except UnicodeDecodeError:
+        return pack(data)
+
+
+def _word(word: str | bytes | float) -> str:
+    return word.decode("utf-8", "surrogateescape") if isinstance(word, bytes) else str(word)
+
+
+def _call(
+    command: str, opened: UriFilter, keys: ShardKeys, view: View, here: list[tuple[bytes, str]], holding: Holding
+) -> calls.Call:
+    config, no_id, digests = opened.config, calls.NO_CALL_ID, [digest for digest, _ in here]
+    if command == "claim":
+        return claims.claim(config, keys, view, no_id, digests, [_kept(item) for _, item in here], holding)
+    if command == "commit":
+        return claims.commit(config, keys, view, no_id, digests, holding)
+    if command == "release":
+        return claims.release(config.uid, keys, no_id, digests, holding, nobody=new_nobody())
+    if command == "reclaim":
+        return claims.reclaim(config.uid, keys, no_id, holding, claims.RECLAIMED_A_CALL)
+    if command == "beat":
+        return claims.beat(config.uid, keys, holding)
+    return calls.items(command, config, keys, view, no_id, digests)

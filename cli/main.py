@@ -22,8 +22,20 @@ __all__ = ["main"]
 _COMMANDS: dict[str, tuple[str, str]] = {
     "add": ("items", "Insert the lines of files, or of stdin."),
     "archive": ("archive", "Look at an archive, verify it, and clean it up."),
+    "beat": (
+        "reclaiming",
+        "Give a sign of life for HOLDER, which `urifilter claim` has told, and print how much it has in hand.",
+    ),
     "check": ("items", 'Print "seen" or "new" and a tab before each line, without inserting it.'),
     "checkpoint": ("worker", "Write the changed shards of a filter to its archive."),
+    "claim": (
+        "claims",
+        "Print the lines of files, or of stdin, that are neither seen nor in hand, and take them in hand.",
+    ),
+    "commit": (
+        "claims",
+        "Make the lines of files, or of stdin, final, whoever has them in hand: they are seen from now on.",
+    ),
     "create": ("filters", "Make a filter; if it exists with these settings, do nothing."),
     "dedupe": ("dedupe", "Print the lines of files, or of stdin, that have not been seen before, in their order."),
     "digest": ("plan", "Print the digest of each item, a tab, and the item."),
@@ -35,6 +47,14 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("filters", "List the filters."),
     "lua": ("lua", "Show, load and export the Lua scripts."),
     "plan": ("plan", "Show the cost of a filter, for every layout and several error rates."),
+    "reclaim": (
+        "reclaiming",
+        "Print lines whose lease is over, or that were released and are due, and take them in hand.",
+    ),
+    "release": (
+        "claims",
+        "Give back the lines of files, or of stdin, that are in hand: `urifilter reclaim` offers them again.",
+    ),
     "remove": ("items", "Remove the lines of files, or of stdin, from a filter of layout counting."),
     "restore": (
         "worker",

@@ -14,7 +14,7 @@ import select
 import stat
 import termios
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +48,7 @@ class _Block:
     begin: int
     end: int
     lines: Sequence[bytes]
-    items: Sequence[bytes]
+    items: Sequence[Any]
 
 
 class Output:
@@ -64,7 +64,7 @@ class Output:
         self._unwritten: collections.deque[bytes] = collections.deque()
         self._undelivered: collections.deque[_Block] = collections.deque()
 
-    def add(self, lines: Sequence[bytes], items: Sequence[bytes]) -> None:
+    def add(self, lines: Sequence[bytes], items: Sequence[Any]) -> None:
         """Take lines to write, and the item of each. They are undelivered until ``write`` has written them."""
         if lines:
             text = b"\n".join([*lines, b""])
@@ -102,7 +102,7 @@ class Output:
                 raise OSError(errno.EIO, "the terminal was closed")
             raise BrokenPipeError("the reader closed the pipe before the end")
 
-    def undelivered(self) -> list[bytes]:
+    def undelivered(self) -> list[Any]:
         """Return the items of the lines that were not written, or that the reader may not have read."""
         items, delivered = [], self._delivered
         for block in self._undelivered:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import click
 
@@ -23,6 +23,7 @@ __all__ = [
     "NEAR_CACHE",
     "Summary",
     "do_all",
+    "filter_command",
     "finish",
     "lines_command",
     "max_age_option",
@@ -42,7 +43,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass
 class Summary:
-    """The result of a command; the attributes are the keys of its JSON.
+    """The result of a command; the attributes are the keys of its JSON, but for those in ``names``.
 
     Attributes:
         filter: the filter's name.
@@ -52,11 +53,18 @@ class Summary:
         bad: the number of files and lines that were left out.
     """
 
+    #: The keys of JSON that have other names than their attributes.
+    names: ClassVar[dict[str, str]] = {}
+
     filter: str
     lines: int = 0
     new: int = 0
     seen: int = 0
     bad: int = 0
+
+    def about(self) -> dict[str, Any]:
+        """Return the object for JSON."""
+        return {self.names.get(name, name): value for name, value in asdict(self).items()}
 
     def report_bad(self, message: str) -> None:
         """Report and count a file or line that was left out."""
@@ -71,8 +79,12 @@ class Summary:
 
 def lines_command(command: F) -> F:
     """Add the arguments and options that the commands about lines share."""
+    return click.argument("files", nargs=-1, type=click.Path(allow_dash=True))(filter_command(command))
+
+
+def filter_command(command: F) -> F:
+    """Add the options that the commands about the items of a filter share."""
     for option in (
-        click.argument("files", nargs=-1, type=click.Path(allow_dash=True)),
         click.option("-q", "--quiet", is_flag=True, help="No summary and no progress on stderr."),
         click.option(
             "--filter",
@@ -132,7 +144,7 @@ def finish(
 ) -> None:
     """Print the summary; exit with 2 if any file or line was left out."""
     notice = over_capacity(news) if news is not None and (options.json or not quiet) else ""
-    about = asdict(summary) | ({} if news is None else {"over_capacity": bool(notice)})
+    about = summary.about() | ({} if news is None else {"over_capacity": bool(notice)})
     if options.json and to_stdout:
         print_json(about)
     elif not quiet:
@@ -143,11 +155,23 @@ def finish(
         raise click.exceptions.Exit(2)
 
 
-def put_all(stream: Stream[Window], files: tuple[str, ...], summary: Summary, signals: Signals, *, quiet: bool) -> None:
-    """Put all lines into a stream. Where lines have to be waited for, those before them are finished first."""
+def put_all(
+    stream: Stream[Window],
+    files: tuple[str, ...],
+    summary: Summary,
+    signals: Signals,
+    *,
+    quiet: bool,
+    choose: Callable[[Window], Window] | None = None,
+) -> None:
+    """Put all lines into a stream. Where lines have to be waited for, those before them are finished first.
+
+    ``choose`` returns the part of a window that the command takes; None: all of it.
+    """
     for window in windows(files, summary, signals, quiet=quiet):
         if window[0]:
-            stream.put(window, window[1])
+            chosen = window if choose is None else choose(window)
+            stream.put(chosen, chosen[1])
         else:
             stream.drain()
     stream.drain()

@@ -12,6 +12,7 @@ from urifilter_redis import Rotation, UriFilter
 from urifilter_redis.bloom.retention import TIMED
 
 from .common import (
+    NOTHING_DUE,
     Shared,
     filter_name,
     moment,
@@ -25,9 +26,6 @@ from .opening import open_one_of_all, rows_of_each
 from .progress import steps
 
 __all__ = ["rotate", "union"]
-
-#: The exit code of ``rotate --due`` when no rotation was due.
-NOTHING_DUE = 3
 
 
 @click.command()

@@ -2,9 +2,9 @@
 -- cmsgpack: sequence, time, count, items and the answers; without the answers if the call changed nothing. Items are
 -- the digest of a single item, or the SHA-1 of several (in format 1 always the SHA-1); SCOPE stands before: all else that
 -- the answers depend on (max_age; the holder and its lease).
--- Needs: packed, count, fixed, SCOPE, repeated (makes the answers of a
--- repeat of those recorded; nil: they are the same). Gives: field (nil without a call id), changed_nothing (this repeats a call that changed
--- nothing), and for _old_records and _record: sequence, now, items, adds, padding.
+-- Needs: packed, count, fixed, SCOPE, repeated (makes the answers of a repeat of those recorded; nil: they are the same).
+-- Gives: field (nil without a call id), changed_nothing (this repeats a call that changed nothing), and for _old_records
+-- and _record: sequence, now, items, adds, padding.
 
 local DEADLINE_AHEAD = 2 * 60 * 1000 -- ms; shorter than RECORD_LIFE, so no call can run after its record is removed
 -- A hash with a value of over 64 bytes is a hash table. Without one it is a list of up to 512 records, in which finding

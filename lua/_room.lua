@@ -1,9 +1,9 @@
 -- Checks that today of a growing filter has room for the new items of a call. They are counted only if there may be too
 -- little room.
--- Needs: packed, count, habits, inserted, any_forgotten, age_in; with claims: entries, is_in_hand, FINAL (whether the call
+-- Needs: packed, count, habits, inserted, changed_nothing, any_forgotten, age_in; with claims: entries, is_in_hand, FINAL (whether the call
 -- makes items final that are in hand).
 
-if habits == 'growing/-/-' then
+if habits == 'growing/-/-' and not changed_nothing then
   local limit = call('HGET', KEYS[1], 'limit')
   local room, counted = limit - inserted, {}
   local function is_new(digest)

@@ -21,6 +21,7 @@ for i = FIRST_SLICE, #KEYS do
 end
 if at <= #listed or (CLAIMS ~= 2 and (format == '3') ~= (CLAIMS == 1)) then
   local state = call('HMGET', KEYS[1], 'epoch', 'opened', 'claims')
-  return redis.error_reply('STALE epoch ' .. state[1] .. ', opened ' .. state[2] .. ', claims ' .. (state[3] or 0)
+  local claims = format == '3' and (state[3] or 1) or 0 -- the format decides, also where meta was mended by hand
+  return redis.error_reply('STALE epoch ' .. state[1] .. ', opened ' .. state[2] .. ', claims ' .. claims
     .. ', live slices ' .. listed)
 end

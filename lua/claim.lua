@@ -19,7 +19,8 @@
 --   for another crawler (item and payload)
 --
 -- Reply: an array of one integer an item: 0 = claimed; n = seen, in the n-th newest slice (as insert answers); -1 = in
--- somebody's hands, perhaps this holder's own.
+-- somebody's hands, perhaps this holder's own. What is seen is inserted again where items expire after they were last
+-- seen.
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, FULL, RESTORING, OLDCALL, LATECALL, BADARG
 
 local call, unpack_digest = redis.call, struct.unpack
@@ -27,31 +28,36 @@ local KEYS, ARGV = KEYS, ARGV -- a local is faster than a global
 local uid, base, CLAIMS, FIRST_SLICE, FINAL = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 2, 7, false
 local NAMES = { 'meta', 'replies', 'forgotten', 'leases', 'hands', 'holders' }
 local LEASES, HANDS, HOLDERS = KEYS[4], KEYS[5], KEYS[6]
-local FIRST_ITEM, LAST_ITEM, HOLDER = 7, ARGV[4] == 'bin' and 7 or math.floor(6 + (#ARGV - 6) / 2), 5
+local FIRST_ITEM, LAST_ITEM, HOLDER = 7, math.floor(6 + (#ARGV - 6) / 2), 5
+local SHORT = 12 -- bytes of an entry whose item and payload stand in a field of their own: holder, failures, lapses
 local IN_ENTRY = 1024 -- most bytes of what is kept that stand in the entry; every look at an entry reads them
+if ARGV[4] == 'bin' then LAST_ITEM = math.min(7, #ARGV) end
 
 -- @include "_items.lua"
 -- @include "_holder.lua"
 -- @include "_beat.lua"
+-- @include "_when_full.lua"
 
-if not own or #ARGV ~= LAST_ITEM + count then
-  return redis.error_reply('BADARG claim takes a holder, and a text for each item')
+if not own or #ARGV ~= LAST_ITEM + count or max_age ~= 0 then
+  return redis.error_reply('BADARG claim takes max_age 0, a holder, and a text for each item')
 end
 local SCOPE = table.concat({ ARGV[3], ARGV[5], ARGV[6] }, ' ')
 
+-- @include "_identity.lua"
+-- @include "_meta.lua"
+
 -- Of a repeated claim those items are claimed that are still in the holder's own hands.
 local function repeated(answers)
+  if phase == 'restoring' then return redis.error_reply('RESTORING the filter is being restored from its archive') end
   for i, answer in ipairs(answers) do
     local entry = answer == 0 and call('HGET', LEASES, string.sub(packed, i * 16 - 15, i * 16))
     if answer == 0 and (not entry or string.sub(entry, 1, 8) ~= own) then answers[i] = -1 end
   end
+  write_when_full(KEYS[1])
   beat(time_ms())
   return answers
 end
 
--- @include "_identity.lua"
--- @include "_meta.lua"
--- @include "_max_age.lua"
 -- @include "_call.lua"
 -- @include "_slices.lua"
 -- @include "_belongs.lua"
@@ -64,11 +70,13 @@ if format == '1' then
 end
 local any_forgotten, ages, age_in, oldest_age = changed and call('EXISTS', KEYS[3]) == 1, {}
 
+living[own] = true -- this call is a beat
+
 -- @include "_age.lua"
 -- @include "_room.lua"
 
-living[own] = true -- this call is a beat
-local taken, old, long, fields, members = 0, {}, {}, {}, {}
+local last_seen = string.find(habits, '/last-seen', 1, true) and not changed_nothing
+local taken, added, again, old, long, fields, members = 0, 0, {}, {}, {}, {}, {}
 for i = 1, count do
   local digest = string.sub(packed, i * 16 - 15, i * 16)
   local entry, age = entries[digest], 0
@@ -76,6 +84,7 @@ for i = 1, count do
     if is_in_hand(entry) or changed_nothing then age = -1 end
   elseif not any_forgotten or not call('ZSCORE', KEYS[3], digest) then
     age = age_in(unpack_digest('<I4I4I4I4', digest))
+    if age > 0 and last_seen then again[#again + 1] = digest end
   end
   -- The items of a call that claimed nothing were seen, or in hand. Those that have expired since count as seen.
   if changed_nothing and age == 0 then age = oldest_age end
@@ -91,7 +100,7 @@ for i = 1, count do
       fields[#fields + 1], fields[#fields + 2] = digest .. '+', kept
     else
       made = made .. kept
-      if entry and #entry == 12 then long[#long + 1] = digest .. '+' end
+      if entry and #entry == SHORT then long[#long + 1] = digest .. '+' end
     end
     fields[#fields + 1], fields[#fields + 2] = digest, made
     members[#members + 1], members[#members + 2] = 0, own .. digest
@@ -100,24 +109,49 @@ for i = 1, count do
   ages[i] = age
 end
 
+-- A user may lack the right to a command: so all are tried before the first write.
+if changed_nothing then write_when_full(KEYS[1]) end
+try_beating()
+call('HDEL', LEASES, '')
+if #again > 0 then
+  local key = KEYS[#KEYS]
+
+-- @include "_try_$layout.lua"
+
+end
+clock = clock or time_ms()
+local adds_holder = taken > 0 and not call('ZSCORE', HOLDERS, own)
+
+-- @include "_old_records.lua"
+-- @include "_tidy.lua"
+
 if taken > 0 then
-  -- A user may lack the right to a command: so all are tried before the first write. ZADD comes first, because a server at
-  -- maxmemory refuses it.
-  call('ZADD', HANDS, 'XX', 0, '')
-  call('ZREM', HANDS, '')
-  call('HDEL', LEASES, '')
   local state = call('HMGET', KEYS[1], 'claims', 'claimed')
   call('HSET', KEYS[1], 'format', 3, 'claims', string.format('%.0f', math.max(tonumber(state[1] or 0), lease)),
     'claimed', string.format('%.0f', (state[2] or 0) + taken))
-
--- @include "_old_records.lua"
-
   if #old > 0 then call('ZREM', HANDS, unpack(old)) end
   if #long > 0 then call('HDEL', LEASES, unpack(long)) end
   call('HSET', LEASES, unpack(fields))
   call('ZADD', HANDS, unpack(members))
 end
-local answers = taken > 0 and ages or nil
+for _, digest in ipairs(again) do
+  local wrote
+  for n = string.find(habits, '/all/', 1, true) and FIRST_SLICE or #KEYS, #KEYS do
+    local key, size = KEYS[n], units[n]
+    local d0, d1, d2, d3 = unpack_digest('<I4I4I4I4', digest)
+
+-- @include "_test_$layout.lua"
+
+    if wrote then
+
+-- @include "_write_$layout.lua"
+
+    end
+  end
+  if wrote then added = added + 1 end
+end
+if added > 0 then call('HSET', KEYS[1], 'inserted', inserted + added) end
+local answers = taken + added > 0 and ages or nil
 
 -- @include "_record.lua"
 

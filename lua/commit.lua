@@ -25,17 +25,26 @@ local KEYS, ARGV = KEYS, ARGV -- a local is faster than a global
 local uid, base, CLAIMS, FIRST_SLICE, FINAL = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 2, 7, true
 local NAMES = { 'meta', 'replies', 'forgotten', 'leases', 'hands', 'holders' }
 local LEASES, HANDS, HOLDERS = KEYS[4], KEYS[5], KEYS[6]
-local FIRST_ITEM, LAST_ITEM, HOLDER, repeated = 7, #ARGV, 5
+local FIRST_ITEM, LAST_ITEM, HOLDER = 7, #ARGV, 5
 
 -- @include "_items.lua"
 -- @include "_holder.lua"
 -- @include "_beat.lua"
+-- @include "_when_full.lua"
 
+if max_age ~= 0 then return redis.error_reply('BADARG max_age is 0 here') end
 local SCOPE = table.concat({ ARGV[3], ARGV[5], ARGV[6] }, ' ')
 
 -- @include "_identity.lua"
 -- @include "_meta.lua"
--- @include "_max_age.lua"
+
+-- A repeat has the same answers. It is a beat too.
+local function repeated(answers)
+  write_when_full(KEYS[1])
+  if own and phase ~= 'restoring' then beat(time_ms()) end
+  return answers
+end
+
 -- @include "_call.lua"
 -- @include "_slices.lua"
 -- @include "_belongs.lua"
@@ -43,7 +52,6 @@ local SCOPE = table.concat({ ARGV[3], ARGV[5], ARGV[6] }, ' ')
 -- @include "_has_$layout.lua"
 -- @include "_entries.lua"
 -- @include "_take_out.lua"
--- @include "_when_full.lua"
 
 local any_forgotten, ages, age_in, oldest_age = changed and call('EXISTS', KEYS[3]) == 1, {}
 
@@ -55,12 +63,13 @@ if changed_nothing then
     local age = age_in(unpack_digest('<I4I4I4I4', packed, i * 16 - 15))
     ages[i] = age > 0 and age or oldest_age
   end
-  return ages
+  return repeated(ages)
 end
 
 -- @include "_room.lua"
 
 write_when_full(KEYS[1])
+if own then try_beating() end
 
 -- @include "_old_records.lua"
 

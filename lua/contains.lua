@@ -17,8 +17,8 @@
 -- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
 -- ARGV[5…] items: at most 500 digests, all of this shard
 --
--- Reply: an array with the age of each item: 0 = not seen; -1 = in somebody's hands; n = seen, in the n-th newest slice (rolling: 2 = in any
--- older slice; ring with write=all: 1 = seen).
+-- Reply: an array with the age of each item: 0 = not seen; n = seen, in the n-th newest slice (rolling: 2 = in any
+-- older slice; ring with write=all: 1 = seen); -1 = in somebody's hands (see claim).
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, RESTORING, BADARG
 
 local call = redis.call

@@ -59,25 +59,27 @@ local age_in, oldest_age
 local was_there, noted = {}, false
 local epoch = call('HGET', KEYS[1], 'epoch')
 
+local function note() -- before the first change of a call, because a user may lack the right to a command
+  if noted then return end
+-- @if claims
+  if any_leases then try_taking() end
+-- @end if
+  note_change()
+  noted = true
+end
+
 for i = 1, count do
   was_there[i] = 0
   local digest = string.sub(packed, i * 16 - 15, i * 16)
   if not changed_nothing and age_in(struct.unpack('<I4I4I4I4', digest)) > 0
     and not call('ZSCORE', KEYS[3], digest) then
-    if not noted then -- before the first digest, because a user may lack the right to HSET
-      note_change()
-      noted = true
-    end
+    note()
     was_there[i] = call('ZADD', KEYS[3], forgotten_score(epoch), digest)
   end
 -- @if claims
   local entry = not changed_nothing and entries[digest]
   if entry then
-    if not noted then
-      try_taking()
-      note_change()
-      noted = true
-    end
+    note()
     take_out(digest, entry)
     was_there[i] = 1
   end

@@ -113,8 +113,10 @@ for i = 1, count do
 -- @if claims
   local digest = string.sub(packed, i * 16 - 15, i * 16)
   local entry = entries[digest]
-  if entry then
-    if is_in_hand(entry) then age = -1 else again = true end
+  local forgotten = again
+  if entry then -- in hand, or lapsed and so new once more
+    again = not is_in_hand(entry)
+    age = again and 0 or -1
   end
 -- @end if
   if not one_slice and not again and age == 0 then age = age_in(d0, d1, d2, d3) end
@@ -122,6 +124,11 @@ for i = 1, count do
     local key, size, d1, d2, d3 = KEYS[n], units[n], d1, d2, d3
 
 -- @include "_test_$layout.lua"
+-- @if claims
+
+    -- A lapsed item is not counted yet, unless it was forgotten: it was inserted before, and its counters stay.
+    if '$layout' == 'counting' and entry and not forgotten then wrote = true end
+-- @end if
 
     -- A user may lack the right to a command. A script that stopped after its first bit would have inserted items
     -- without answering "new". So all commands that the call still needs are tried before the first bit. (A single

@@ -19,8 +19,8 @@ local TRIED = {
   { 'GETRANGE', key, 0, 0 }, { 'HDEL', key, '' }, { 'HGET', key, '' }, { 'HGETALL', key }, { 'HMGET', key, '' },
   { 'HRANDFIELD', key, 2 }, { 'HSET', key, '', '', 'no value' }, { 'RENAME', key, key }, { 'SET', key, '', 'XX' },
   { 'SETRANGE', key, 0, '' }, { 'STRLEN', key }, { 'TIME' }, { 'UNLINK', key }, { 'ZADD', key, 'XX', 0, '' },
-  { 'ZLEXCOUNT', key, '-', '+' }, { 'ZRANGEBYLEX', key, '-', '+' }, { 'ZRANGEBYSCORE', key, 0, 0 }, { 'ZREM', key, '' },
-  { 'ZREVRANGE', key, 0, 0 }, { 'ZSCORE', key, '' },
+  { 'ZLEXCOUNT', key, '-', '+' }, { 'ZRANDMEMBER', key, 2 }, { 'ZRANGEBYLEX', key, '-', '+' },
+  { 'ZRANGEBYSCORE', key, 0, 0 }, { 'ZREM', key, '' }, { 'ZREVRANGE', key, 0, 0 }, { 'ZSCORE', key, '' },
 }
 for _, command in ipairs(TRIED) do
   local reply = redis.pcall(unpack(command))

@@ -23,13 +23,15 @@
 local call = redis.call
 local uid, HOLDER, limit = ARGV[1], 3, tonumber(ARGV[5])
 local LEASES, HANDS, HOLDERS = KEYS[3], KEYS[4], KEYS[5]
-local MOST_BYTES, SHORT = 256 * 1024, 12
+local MOST_BYTES, HOLDERS_AT_A_TIME, MOST_HOLDERS = 256 * 1024, 100, 1000
+local SHORT = 12 -- bytes of an entry whose item and payload stand in a field of their own: holder, failures, lapses
 local refusal = check_keys({ 'replies', 'leases', 'hands', 'holders' }, '^$')
 if refusal then return refusal end
 
 -- @include "_holder.lua"
 -- @include "_beat.lua"
 -- @include "_far.lua"
+-- @include "_when_full.lua"
 
 if not own or not limit or limit < 1 or limit > 100 or limit % 1 ~= 0 then
   return redis.error_reply('BADARG reclaim takes a holder, a lease and a limit of 1 to 100')
@@ -54,6 +56,7 @@ local function repeated(digests)
     local entry = call('HGET', LEASES, digest)
     if entry and string.sub(entry, 1, 8) == own then add(digest, entry, struct.unpack('<I2I2', entry, 9)) end
   end
+  write_when_full(KEYS[1])
   beat(time_ms())
   return reply
 end
@@ -65,53 +68,56 @@ local packed, count, fixed, SCOPE = '', 0, true, table.concat({ ARGV[3], ARGV[4]
 local clock, old, fields, members = time_ms(), {}, {}, {}
 -- Takes over what one dead holder has; returns whether that was all.
 local function take_over(holder)
-  local some = call('ZRANGEBYLEX', HANDS, '[' .. holder, last_of(holder), 'LIMIT', 0, limit - #fields / 2)
-  for _, member in ipairs(some) do
-    local digest = string.sub(member, 9)
-    local entry = call('HGET', LEASES, digest)
+  local wanted = limit - #fields / 2
+  local some, digests = call('ZRANGEBYLEX', HANDS, '[' .. holder, last_of(holder), 'LIMIT', 0, wanted), {}
+  for i, member in ipairs(some) do
+    digests[i] = string.sub(member, 9)
+  end
+  for i, entry in ipairs(#some > 0 and call('HMGET', LEASES, unpack(digests)) or {}) do
     if entry and string.sub(entry, 1, 8) == holder then
       local failures, lapses, after = struct.unpack('<I2I2', entry, 9)
       if string.byte(entry) ~= 0 and lapses < 65535 then lapses = lapses + 1 end -- of a nobody nothing has died
-      if not add(digest, entry, failures, lapses) then return false end
-      fields[#fields + 1] = digest
+      if not add(digests[i], entry, failures, lapses) then return false end
+      fields[#fields + 1] = digests[i]
       fields[#fields + 1] = own .. struct.pack('<I2I2', failures, lapses) .. string.sub(entry, after)
-      members[#members + 1], members[#members + 2] = 0, own .. digest
+      members[#members + 1], members[#members + 2] = 0, own .. digests[i]
     end
-    old[#old + 1] = member
+    old[#old + 1] = some[i]
   end
-  return #fields / 2 < limit
+  return #some < wanted
 end
 
-local gone = {}
-for _, holder in ipairs(call('ZRANGEBYSCORE', HOLDERS, '-inf', clock, 'LIMIT', 0, 100)) do
-  if holder ~= own then
-    if not take_over(holder) then break end
-    gone[#gone + 1] = holder
+-- Holders that have nothing (others have claimed it) are quickly passed over.
+local gone, passed = {}, 0
+repeat
+  local dead, going_on = call('ZRANGEBYSCORE', HOLDERS, '-inf', clock, 'LIMIT', passed, HOLDERS_AT_A_TIME), true
+  for _, holder in ipairs(dead) do
+    going_on = going_on and (holder == own or take_over(holder))
+    if going_on and holder ~= own then gone[#gone + 1] = holder end
   end
-end
+  passed = passed + #dead
+until not going_on or #dead < HOLDERS_AT_A_TIME or passed >= MOST_HOLDERS
 
--- A user may lack the right to a command: so all are tried before the first write. ZADD comes first, because a server at
--- maxmemory refuses it.
-call('ZADD', HANDS, 'XX', 0, '')
-call('ZREM', HANDS, '')
-if #fields > 0 then
-  call('HSET', KEYS[1], 'claimed', string.format('%.0f', (call('HGET', KEYS[1], 'claimed') or 0) + #fields / 2))
-end
+-- A user may lack the right to a command: so all are tried before the first write.
+try_beating()
+mend_far(clock, longest)
 
 -- @include "_old_records.lua"
 
+if #fields > 0 then
+  call('HSET', KEYS[1], 'claimed', string.format('%.0f', (call('HGET', KEYS[1], 'claimed') or 0) + #fields / 2))
+end
 if #old > 0 then call('ZREM', HANDS, unpack(old)) end
 if #fields > 0 then
   call('HSET', LEASES, unpack(fields))
   call('ZADD', HANDS, unpack(members))
 end
 if #gone > 0 then call('ZREM', HOLDERS, unpack(gone)) end
-mend_far(clock, longest)
-local digests = {}
+local taken = {}
 for i = 1, #reply, 4 do
-  digests[#digests + 1] = reply[i]
+  taken[#taken + 1] = reply[i]
 end
-local answers = table.concat(digests)
+local answers = table.concat(taken)
 
 -- @include "_record.lua"
 

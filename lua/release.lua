@@ -23,12 +23,13 @@
 local call = redis.call
 local uid, base, FIRST_ITEM, LAST_ITEM, HOLDER = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 10, #ARGV, 5
 local NAMES = { 'meta', 'replies', 'leases', 'hands', 'holders' }
-local LEASES, HANDS, HOLDERS, MOST_DELAY = KEYS[3], KEYS[4], KEYS[5], 10 * 60 * 1000
-local repeated, refusal
+local LEASES, HANDS, HOLDERS = KEYS[3], KEYS[4], KEYS[5]
+local refusal
 
 -- @include "_items.lua"
 -- @include "_holder.lua"
 -- @include "_beat.lua"
+-- @include "_when_full.lua"
 
 local nobody, delay, failed = ARGV[7], tonumber(ARGV[8]), ARGV[9]
 if not string.find(nobody, '^00' .. string.rep('%x', 14) .. '$') then
@@ -42,9 +43,16 @@ local SCOPE, fixed = table.concat({ ARGV[5], ARGV[6], ARGV[8], failed }, ' '), t
 
 -- @include "_identity.lua"
 -- @include "_state.lua"
+
+-- A repeat has the same answers. It is a beat too.
+local function repeated(answers)
+  write_when_full(KEYS[1])
+  if own then beat(time_ms()) end
+  return answers
+end
+
 -- @include "_call.lua"
 -- @include "_entries.lua"
--- @include "_when_full.lua"
 
 nobody = from_hex(nobody)
 local given, old, fields, members = {}, {}, {}, {}
@@ -64,14 +72,14 @@ for i = 1, count do
 end
 
 write_when_full(KEYS[1])
-if #old > 0 then
-  call('ZADD', HANDS, 'XX', 0, '') -- a user may lack the right to a command: so all are tried before the first write
-  call('HSET', KEYS[1], 'claimed', string.format('%.0f', (call('HGET', KEYS[1], 'claimed') or 0) + #old))
-end
+try_beating()
+local adds_holder = #old > 0
 
 -- @include "_old_records.lua"
+-- @include "_tidy.lua"
 
 if #old > 0 then
+  call('HSET', KEYS[1], 'claimed', string.format('%.0f', (call('HGET', KEYS[1], 'claimed') or 0) + #old))
   call('ZREM', HANDS, unpack(old))
   call('HSET', LEASES, unpack(fields))
   call('ZADD', HANDS, unpack(members))

@@ -54,6 +54,15 @@ local today, any_forgotten = KEYS[FIRST_SLICE], call('EXISTS', KEYS[3]) == 1
 local was_there, removed, noted = {}, 0, false
 write_when_full(KEYS[1])
 
+local function note() -- before the first change of a call, because a user may lack the right to a command
+  if noted then return end
+-- @if claims
+  if any_leases then try_taking() end
+-- @end if
+  note_change()
+  noted = true
+end
+
 -- @include "_old_records.lua"
 
 for i = 1, count do
@@ -64,11 +73,7 @@ for i = 1, count do
   local digest = string.sub(packed, i * 16 - 15, i * 16)
   entry = not changed_nothing and entries[digest]
   if entry then -- it is not inserted yet
-    if not noted then
-      try_taking()
-      note_change()
-      noted = true
-    end
+    note()
     take_out(digest, entry)
     was_there[i] = 1
   end
@@ -76,8 +81,7 @@ for i = 1, count do
   if not changed_nothing and not forgotten and not entry then
     local offsets, counts = counters(today, units[FIRST_SLICE], false, struct.unpack('<I4I4I4I4', packed, i * 16 - 15))
     if offsets then
-      if not noted then note_change() end -- before the first counter: a user may lack the right to HSET
-      noted = true
+      note()
       set_counters(today, offsets, counts, -1)
       was_there[i] = 1
       removed = removed + 1

@@ -20,6 +20,7 @@ from urifilter_redis.engine.joint import Joint
 from urifilter_redis.engine.near_cache import SECONDS, NearCacheSettings
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow, Timeouts
+from urifilter_redis.engine.terms import Terms
 from urifilter_redis.engine.timekeeper import Timekeeper
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import claims, dropping, items, lifecycle, reclaim, rotation
@@ -29,6 +30,7 @@ from urifilter_redis.flows.timely import leave
 from urifilter_redis.flows.union import union
 from urifilter_redis.flows.upgrade import upgrade
 from urifilter_redis.opened import OpenedFilter, Opening
+from urifilter_redis.protocol.claims import NOBODY
 from urifilter_redis.protocol.config import FilterSettings, Settings
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.transport.addresses import Address
@@ -670,14 +672,15 @@ class AsyncUriFilter(OpenedFilter):
             BadItem: some items cannot be filtered; the error has their indices; nothing was committed.
             TypeError: one string was given instead of a list.
             FilterFull: growing: the filter has the most slices that it can have.
-            UriFilterError: any other of the tree in ``errors``. The call may be repeated: an item that it committed is
-                answered False then.
+            UriFilterError: any other of the tree in ``errors``, with the ``answers`` that arrived. The call may be
+                repeated: an item that it committed is answered False then.
 
         Example:
             >>> await news.commit(["https://example.com/a"])
             [True]
         """
-        return [answer == 0 for answer in await self._run(claims.commit(self._session, listed(uris), key=key))]
+        flow = claims.finish(self._session, methods.COMMIT, listed(uris), Terms(NOBODY), key)
+        return await self._run(flow)
 
     async def release(
         self, uris: Iterable[Any], *, delay: float = 0, failed: bool = False, key: Key = None
@@ -688,14 +691,15 @@ class AsyncUriFilter(OpenedFilter):
             BadItem: some items cannot be filtered; the error has their indices; nothing was released.
             TypeError: one string was given instead of a list.
             ValueError: the delay is not 0 to 600 seconds.
-            UriFilterError: any other of the tree in ``errors``. The call may be repeated.
+            UriFilterError: any other of the tree in ``errors``, with the ``answers`` that arrived. The call may be
+                repeated.
 
         Example:
             >>> await news.release(["https://example.com/a"], delay=30)
             [False]
         """
-        flow = claims.release(self._session, listed(uris), delay=delay, failed=failed, key=key)
-        return list(map(bool, await self._run(flow)))
+        terms = claims.release_terms(NOBODY, delay, failed=failed)
+        return await self._run(claims.finish(self._session, methods.RELEASE, listed(uris), terms, key))
 
     async def beat(self, holder: str, lease: float | None = None) -> int:
         """Give a sign of life for a holder that has no object here; return how many items it has in hand.

@@ -51,18 +51,23 @@ class Command:
         field: the field of the answer that has a value for each item.
         count: the field of the answer that counts items: ``unique`` (the new ones) or ``seen``.
         writes: whether the access token must allow writing.
+        new: the field of the answer that says whether each age is 0; empty if there is none.
     """
 
     field: str
     count: str
     writes: bool = True
+    new: str = ""
 
 
 COMMANDS: Mapping[str, Command] = {
-    "insert": Command("ages", "unique"),
+    "insert": Command("ages", "unique", new="new"),
     "contains": Command("ages", "seen", writes=False),
     "forget": Command("was_there", "seen"),
     "remove": Command("was_there", "seen"),
+    "claim": Command("ages", "unique", new="claimed"),
+    "commit": Command("ages", "unique", new="committed"),
+    "release": Command("was_there", "seen"),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 
 from urifilter_redis.client import UriFilter
 from urifilter_redis.engine.batch import SEEN
@@ -14,9 +14,11 @@ from urifilter_redis.flows import items as flows
 from urifilter_redis.persisting import persist
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
+    from collections.abc import Set as AbstractSet
 
     from urifilter_redis.engine.batch import Batch
+    from urifilter_redis.engine.terms import Terms
 
 __all__ = ["UNDER_WAY", "WINDOWS", "Answers", "Stream", "StreamedFilter"]
 
@@ -50,14 +52,15 @@ class StreamedFilter(UriFilter):
         """
         return self._session.digester(items)
 
-    def batch(self, command: str, digests: list[bytes], max_age: int | None) -> Batch:
+    def batch(self, command: str, digests: list[bytes], max_age: int | None, terms: Terms | None = None) -> Batch:
         """Make the batch of a command about items whose digests are known; nothing is sent.
 
         The near cache, if the filter was opened with one, answers an insert as it answers ``insert_many``.
         """
         as_they_are = cast("Callable[[Sequence[object]], list[bytes]]", list)
         near = self._session.near if command == "insert" and max_age is None else None
-        return flows.batch_of(self._session, command, digests, max_age=max_age, digester=as_they_are, near=near)
+        more = {"max_age": max_age, "digester": as_they_are, "near": near, "terms": terms}
+        return flows.batch_of(self._session, command, digests, **more)  # type: ignore[arg-type]
 
     def begin(self, batch: Batch) -> Begun[Batch]:
         """Send the first calls of a batch, and do not wait for their answers."""
@@ -80,7 +83,7 @@ class _Asked(Generic[W]):
 
     window: W
     count: int
-    digests: Collection[bytes]
+    digests: AbstractSet[bytes]
     positions: Sequence[int] | None
     batch: Batch
     begun: Begun[Batch]
@@ -98,16 +101,19 @@ class _Asked(Generic[W]):
 class Stream(Generic[W]):
     """Asks a filter about windows of items. While some windows are under way, the caller reads the next one.
 
-    An item that is inserted is asked about once while it is under way: it is "new" where it comes first.
+    An item that is inserted is asked about once while it is under way: it is "new" where it comes first. So is one that
+    is claimed.
 
     Attributes:
         filter: the filter.
 
     Args:
         news: the filter.
-        command: ``insert``, ``contains``, ``forget`` or ``remove``.
+        command: ``insert``, ``contains``, ``forget`` or ``remove``; or ``claim``, ``commit`` or ``release``, with
+            ``terms``.
         take: called with each window and its answers, in the order of the windows.
         max_age: see ``UriFilter.insert_ages``.
+        terms: makes the terms of a batch of its items; None: the command is not about claims.
 
     Example:
         >>> with StreamedFilter.open("news") as news:
@@ -118,9 +124,15 @@ class Stream(Generic[W]):
     """
 
     def __init__(
-        self, news: StreamedFilter, command: str, take: Callable[[W, Answers], object], max_age: int | None = None
+        self,
+        news: StreamedFilter,
+        command: str,
+        take: Callable[[W, Answers], object],
+        max_age: int | None = None,
+        terms: Callable[[Sequence[Any]], Terms] | None = None,
     ) -> None:
         self.filter, self._command, self._take, self._max_age = news, command, take, max_age
+        self._terms = terms
         self._under_way: deque[_Asked[W]] = deque()
         self._items = 0
 
@@ -145,8 +157,13 @@ class Stream(Generic[W]):
         while self._under_way and (self._items + len(digests) > UNDER_WAY or len(self._under_way) >= most):
             self._receive()
         count = len(digests)
-        digests, positions, known = self._fresh(digests) if self._command == "insert" else (digests, None, ())
-        batch = self.filter.batch(self._command, digests, self._max_age)
+        known: AbstractSet[bytes]
+        digests, positions, known = self._fresh(digests) if self._command == "insert" else (digests, None, frozenset())
+        if self._command == "claim":
+            known = set(digests)
+            self._settle(known)
+        terms = None if self._terms is None else self._terms(items)
+        batch = self.filter.batch(self._command, digests, self._max_age, terms)
         self._under_way.append(_Asked(window, count, known, positions, batch, self.filter.begin(batch)))
         self._items += count
 
@@ -160,7 +177,7 @@ class Stream(Generic[W]):
         while self._under_way:
             self._receive()
 
-    def _fresh(self, digests: list[bytes]) -> tuple[list[bytes], Sequence[int] | None, Collection[bytes]]:
+    def _fresh(self, digests: list[bytes]) -> tuple[list[bytes], Sequence[int] | None, AbstractSet[bytes]]:
         """Return the digests that are not under way, each once; their positions (None: all are fresh); and as a set."""
         first = dict(zip(reversed(digests), range(len(digests) - 1, -1, -1), strict=True))
         for asked in self._under_way:
@@ -170,6 +187,11 @@ class Stream(Generic[W]):
             return digests, None, first.keys()
         positions = sorted(first.values())
         return [digests[position] for position in positions], positions, first.keys()
+
+    def _settle(self, digests: AbstractSet[bytes]) -> None:
+        """Finish the windows that have any of these digests: of a line that comes twice, the first one is claimed."""
+        while any(not asked.digests.isdisjoint(digests) for asked in self._under_way):
+            self._receive()
 
     def _receive(self) -> None:
         """Finish the oldest window; if it fails, finish the others too, and raise its error."""

@@ -43,8 +43,12 @@ from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.client import drop_filter
 from urifilter_redis.engine import async_driver, driver
 from urifilter_redis.engine.driver import drive
+from urifilter_redis.protocol.config import WITH_CLAIMS
 
 SETTINGS = {"capacity": 2000, "error_rate": 1e-9, "seed": 1}
+
+#: The first format that no release reads yet.
+NEWER = WITH_CLAIMS + 1
 RETENTIONS = {
     "forever": {},
     "ring": {"retention": "ring", "slices": 2, "period": "1d", "shards": 2},
@@ -287,7 +291,7 @@ LIES = {
     "bitmap's epoch": more(*_BITMAP, "epoch"),
     "bitmap's kind": put("slice", *_BITMAP, "kind"),
     "bitmap's name": put("today_1", *_BITMAP, "name"),
-    "bitmap's format": put(3, *_BITMAP, "format"),
+    "bitmap's format": put(NEWER, *_BITMAP, "format"),
     "bitmap's inserted": put(-1, *_BITMAP, "inserted"),
     "bitmap's normalize": put("whatwg", *_BITMAP, "normalize"),
     "bitmap's retention": put("growing", *_BITMAP, "retention"),
@@ -308,7 +312,11 @@ LIES = {
     "shard": put(7, "shard"),
     "shards": more("shards"),
     "uid": put("0" * 16, "uid"),
-    "format": put(3, "format"),
+    "format": put(NEWER, "format"),
+    "format with claims": put(WITH_CLAIMS, "format"),
+    "claims": put("5000", "state", "claims"),
+    "claims of no number": put("-1", "state", "claims"),
+    "claimed of no number": put("many", "state", "claimed"),
     "number 0": put(0, "number"),
     "number below 0": put(-1, "number"),
     "number too large": put(2**53 + 1, "number"),
@@ -409,7 +417,7 @@ def test_records_that_are_none(name, data, copied, redis70):
 
 REGISTRATIONS = {
     "name": put("other", "filter"),
-    "format": put(3, "format"),
+    "format": put(NEWER, "format"),
     "created": put(-1.0, "created"),
     "created never": put(float("1e999"), "created"),
     "dropped": put(True, "dropped"),  # noqa: FBT003 - it is what is told
@@ -475,7 +483,7 @@ SLICES = {
     "retention": put("ring", "retention"),
     "normalize": put("whatwg", "normalize"),
     "closed": put(-1, "closed"),
-    "format": put(3, "format"),
+    "format": put(NEWER, "format"),
     "piece's length": more("content", "pieces", 0, "length"),
     "piece's SHA-256": put("0" * 64, "content", "pieces", 0, "sha256"),
     "no pieces": put([], "content", "pieces"),

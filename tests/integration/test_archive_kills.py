@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 from support.archives import leftovers, sound
+from support.in_hand import Holder, in_hand
 from support.killer import Killer
 
 from urifilter_redis import UriFilter
@@ -43,6 +44,9 @@ FLOWS_OF_MONGODB = [each for each in FLOWS if each[0] != "ring"]
 
 _SEEN = range(300)
 
+#: Items in hand, with entries of both kinds.
+_IN_HAND = range(2000, 2020)
+
 
 @pytest.fixture
 def killer():
@@ -59,7 +63,7 @@ class Scene:
         self.more = [self.settings] if method == "create" else []
 
     def set(self) -> None:
-        """Make it: 100 items in each of three epochs, or in one; two checkpoints."""
+        """Make it: 100 items in each of three epochs, or in one, and some in hand; three checkpoints."""
         with self.server.client() as admin:
             admin.flushall()
         if self.method == "create":
@@ -68,6 +72,8 @@ class Scene:
         with UriFilter.create("news", redis=self.server.url, archive=self.archive, **self.settings) as news:
             for start in range(0, 300, 100):
                 news.insert_many(range(start, start + 100))
+                some = _IN_HAND[start // 100 :: 3]
+                assert Holder(news, payload="x" * 20 * start).claim(some) == [0] * len(some)
                 news.checkpoint()
                 if "period" in self.settings and start == 100:
                     news.rotate()
@@ -106,6 +112,9 @@ class Scene:
         with UriFilter.open("news", redis=self.server.url, archive=self.archive) as news:
             if self.method != "create":
                 assert 0 not in news.ages(_SEEN)
+                assert news.insert_ages(_IN_HAND) == [-1] * len(_IN_HAND)
+                with self.server.client() as admin:
+                    assert set(in_hand(news, admin)) == {str(item) for item in _IN_HAND}
             assert news.ages(range(5000, 5100)) == [0] * 100
             assert news.info().phase == "idle"
             assert news.insert_ages(range(6000, 6100)) == [0] * 100

@@ -1,7 +1,8 @@
 """Checkpoints, rotations, crashes and restores in any order, against a model of what must be seen.
 
 Redis is emptied, comes back as it was at some earlier time, or loses a slice. What was seen when the last finished
-checkpoint began, and has not expired, is seen once the filter is open again; what nobody ever inserted is new.
+checkpoint began, and has not expired, is seen once the filter is open again; what nobody ever inserted is new. What was
+in hand then is in hand again, so that somebody gets it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from support.archives import leftovers, sound
+from support.in_hand import Holder, in_hand, let_lapse
 from support.pipelines import pipelines
 
 from urifilter_redis import UriFilter
@@ -54,6 +56,8 @@ class Model:
         sure: items that were told to be new, with the epoch; they must be seen until they expire.
         maybe: items that may be seen; all others must be new.
         forgotten: items that may be listed as forgotten.
+        hand: items that a living holder has.
+        lapsed: items whose holder is dead.
     """
 
     window: float
@@ -61,13 +65,30 @@ class Model:
     sure: dict[int, int] = field(default_factory=dict)
     maybe: set[int] = field(default_factory=set)
     forgotten: set[int] = field(default_factory=set)
+    hand: set[int] = field(default_factory=set)
+    lapsed: set[int] = field(default_factory=set)
 
     def must_see(self) -> set[int]:
         return {item for item, epoch in self.sure.items() if self.epoch - epoch < self.window}
 
     def check(self, item: int, age: int) -> None:
+        assert (age == -1) == (item in self.hand), f"{item} is in hand, or not"
+        if item in self.hand | self.lapsed:
+            assert age in {-1, 0}
+            return
         assert age or item not in self.must_see(), f"{item} was lost"
         assert not age or item in self.maybe, f"nobody inserted {item}"
+
+    def take_out(self, item: int) -> None:
+        self.hand.discard(item)
+        self.lapsed.discard(item)
+
+    def seen(self, item: int) -> None:
+        """It was inserted, or committed."""
+        self.sure[item] = self.epoch
+        self.maybe.add(item)
+        self.forgotten.discard(item)
+        self.take_out(item)
 
 
 class Machine(RuleBasedStateMachine):
@@ -89,6 +110,7 @@ class Machine(RuleBasedStateMachine):
         self.live = Model(self.options.get("slices", math.inf))
         self.archived, self.number = copy.deepcopy(self.live), 0
         self.saved, self.ever, self.closed = None, set(), set()
+        self.mine, self.claimed = Holder(self.news, payload="x" * 1500), set()
 
     def meta(self):
         with self.server.client() as admin:
@@ -99,10 +121,69 @@ class Machine(RuleBasedStateMachine):
         for item, age in zip(some, self.news.insert_ages(some), strict=True):
             self.live.check(item, age)
             if age == 0:
-                self.live.sure[item] = self.live.epoch
+                self.live.seen(item)
+            if age >= 0:
+                self.live.maybe.add(item)
+                self.live.forgotten.discard(item)
+                self.ever.add(item)
+
+    @rule(some=items)
+    def claim(self, some):
+        for item, age in zip(some, self.mine.claim(some), strict=True):
+            self.live.check(item, age)
+            if age == 0:
+                self.live.lapsed.discard(item)
+                self.live.hand.add(item)
+                self.claimed.add(item)
+
+    @rule(some=items)
+    def commit(self, some):
+        """Whoever has it in hand: it is final."""
+        for item, age in zip(some, self.mine.commit(some), strict=True):
+            if item in self.live.hand | self.live.lapsed:
+                assert age == 0
+            else:
+                self.live.check(item, age)
+            if age == 0:
+                self.live.seen(item)
             self.live.maybe.add(item)
             self.live.forgotten.discard(item)
             self.ever.add(item)
+
+    @rule(some=items)
+    def release(self, some):
+        for item, done in zip(some, self.mine.release(some, failed=True), strict=True):
+            if done:
+                assert item in self.live.hand | self.live.lapsed
+                self.live.hand.discard(item)
+                self.live.lapsed.add(item)
+
+    @rule()
+    def lapse(self):
+        """All holders die."""
+        with self.server.client() as admin:
+            let_lapse(self.news, admin)
+        self.mine = Holder(self.news, payload="x" * 1500)
+        self.live.lapsed |= self.live.hand
+        self.live.hand.clear()
+
+    @rule()
+    def reclaim(self):
+        """What has lapsed is in hand again, all of it and nothing else; the holder's own stays."""
+        found = {int(entry.kept.partition(b"|")[0]) for entry in self.mine.reclaim()}
+        assert found <= self.live.lapsed
+        with self.server.client() as admin:
+            hand, lapsed = self.in_hand(admin)
+        assert found <= hand
+        assert hand | lapsed == self.live.hand | self.live.lapsed
+        self.live.hand, self.live.lapsed = hand, lapsed
+
+    def in_hand(self, admin) -> tuple[set[int], set[int]]:
+        """Return the items that living holders have, and those of dead ones."""
+        now, key = admin.time()[0] * 1000, self.news._session.keys.shard(0).holders
+        there = in_hand(self.news, admin)
+        living = {int(item) for item, (holder, _, _) in there.items() if admin.zscore(key, holder) > now}
+        return living, set(map(int, there)) - living
 
     @rule()
     def look(self):
@@ -112,7 +193,11 @@ class Machine(RuleBasedStateMachine):
     @rule(some=items)
     def forget(self, some):
         for item, there in zip(some, self.news.forget(some), strict=True):
-            self.live.check(item, int(there))
+            if item in self.live.hand | self.live.lapsed:
+                assert there
+                self.live.take_out(item)
+            else:
+                self.live.check(item, int(there))
             self.live.sure.pop(item, None)
             self.live.maybe.discard(item)
             self.live.forgotten.add(item)
@@ -132,18 +217,26 @@ class Machine(RuleBasedStateMachine):
         self.archived = copy.deepcopy(self.live)
         self.number = self.news.checkpoint(full=full).number
 
-    @rule(some=items, steps=st.integers(1, 25), finish=st.booleans())
-    def write_back_while_inserting(self, some, steps, finish):
-        """Items are inserted in the middle; then it finishes, or dies."""
+    @rule(
+        some=items,
+        what=st.sampled_from(["insert", "claim", "commit", "release"]),
+        steps=st.integers(1, 25),
+        finish=st.booleans(),
+    )
+    def write_back_meanwhile(self, some, what, steps, finish):
+        """Items are inserted, claimed, committed or released in the middle; then it finishes, or dies."""
         before = copy.deepcopy(self.live)
         running = pipelines(checkpoint.checkpoint(self.news._session), self.news._connector)
         for number, _ in enumerate(running):
             if number == steps:
-                self.insert(some)
+                getattr(self, what)(some)
             if number > steps and not finish:
                 running.close()
                 return
         before.maybe |= set(some)  # a bit that was set before its piece was read is in the checkpoint
+        if what in {"insert", "commit"}:  # what was taken out before its entry was read is not in the checkpoint
+            before.hand -= set(some)
+            before.lapsed -= set(some)
         self.archived, self.number = before, int(self.meta()["checkpoint"])
 
     @rule()
@@ -160,7 +253,7 @@ class Machine(RuleBasedStateMachine):
         self.reopen([self.archived], deaths)
 
     @precondition(lambda self: self.saved)
-    @rule(some=items, work=st.booleans())
+    @rule(some=items, work=st.sampled_from(["", "insert", "claim"]))
     def come_back_older(self, some, work):
         """Redis comes back as it was saved; it may be worked on before the filter is opened with its archive."""
         dumped, then, number = self.saved
@@ -168,18 +261,30 @@ class Machine(RuleBasedStateMachine):
             admin.flushall()
             for key, value in dumped.items():
                 admin.restore(key, 0, value)
+        then = copy.deepcopy(then)
         known = [then] if number >= self.number else [self.archived]
         if work and self.options.get("layout") != "counting":
-            then = copy.deepcopy(then)
             self.news.close()
             with UriFilter.open("news", redis=self.server.url, archive="") as without:
-                ages = without.insert_ages(some)
-                for item, age in zip(some, ages, strict=True):
-                    if age == 0:
-                        then.sure[item] = without.epoch()
-            known = [*known, Model(then.window, then.epoch, {i: then.sure[i] for i in some if i in then.sure})]
+                known = [*known, self.work(without, some, work, then)]
         # Of two that each have forgotten something: what only one has forgotten, perhaps long ago, is seen.
         self.reopen(known, doubtful=self.ever if work else set())
+
+    def work(self, without, some, what, then) -> Model:
+        """Insert or claim with the older state ``then``; return what must not be lost of that."""
+        done = Model(then.window, then.epoch)
+        self.mine.news = without
+        ages = without.insert_ages(some) if what == "insert" else self.mine.claim(some)
+        for item, age in zip(some, ages, strict=True):
+            if age == 0 and what == "insert":
+                then.take_out(item)
+                done.sure[item] = then.sure[item] = without.epoch()
+            elif age == 0:
+                done.hand.add(item)
+                self.claimed.add(item)
+            elif age > 0 and item in then.sure:
+                done.sure[item] = then.sure[item]
+        return done
 
     @rule(which=st.integers(0, 5))
     def lose_a_slice(self, which):
@@ -187,7 +292,7 @@ class Machine(RuleBasedStateMachine):
             names = [each.split(":")[0] for each in self.meta()["slices"].split()]
             admin.delete("urifilter:{news:0}:" + names[which % len(names)])
         kept = {item: epoch for item, epoch in self.archived.sure.items() if item in self.live.sure}
-        self.reopen([Model(self.live.window, sure=kept)])
+        self.reopen([Model(self.live.window, sure=kept, hand=self.live.hand, lapsed=self.live.lapsed)])
 
     def reopen(self, known, deaths=(), doubtful=frozenset()):
         """Open the filter; what each of ``known`` must see is seen, and of the ``doubtful`` anything may be."""
@@ -196,19 +301,26 @@ class Machine(RuleBasedStateMachine):
             self.die(steps)
         self.news = UriFilter.open("news", **self.where)
         epoch = int(self.meta()["epoch"])
+        self.mine.news = self.news
         ages = dict(zip(ITEMS, self.news.ages(ITEMS), strict=True))
-        live = Model(self.live.window, epoch, maybe={item for item, age in ages.items() if age})
+        live = Model(self.live.window, epoch, maybe={item for item, age in ages.items() if age > 0})
         live.forgotten = {item for item, age in ages.items() if not age and item in self.ever}
+        with self.server.client() as admin:
+            live.hand, live.lapsed = self.in_hand(admin)
+        there = live.hand | live.lapsed
+        assert there <= self.claimed
+        assert {item for item, age in ages.items() if age == -1} == live.hand
         for each in known:
+            assert each.hand | each.lapsed <= there, "a page was swallowed"
             each.epoch = epoch
-            live.sure |= {item: each.sure[item] for item in each.must_see()}
+            live.sure |= {item: each.sure[item] for item in each.must_see() if item not in there}
         inserted = (
             doubtful | self.closed | self.live.maybe | self.archived.maybe | set().union(*(each.sure for each in known))
         )
         inserted |= self.saved[1].maybe if self.saved else set()
         for item, age in ages.items():
             assert age or item not in live.must_see(), f"{item} was lost"
-            assert not age or item in inserted, f"nobody inserted {item}"
+            assert age <= 0 or item in inserted, f"nobody inserted {item}"
         assert self.meta()["phase"] == "idle"
         self.live, self.saved = live, None
         self.write_back(full=False)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from support import cli
 from support.archives import sound
-from support.in_hand import Holder, in_hand
+from support.in_hand import Holder, in_hand, let_lapse
+from support.pipelines import pipelines
 from support.servers import Saved
 
-from urifilter_redis import UriFilter
+from urifilter_redis import ArchiveCorrupt, TooLarge, UriFilter
+from urifilter_redis.archive.export import ExportedFilter
+from urifilter_redis.engine import driver
+from urifilter_redis.engine.steps import Send
+from urifilter_redis.flows.checkpoint import checkpoint
+from urifilter_redis.flows.restore import ensure
 
 SETTINGS = {"capacity": 2000, "error_rate": 1e-8, "shards": 3, "seed": 1}
 RETENTIONS = {
@@ -73,14 +82,6 @@ def test_after_the_restore_everybody_has_a_lease(redis70, folder):
                 f"{item}|{LARGE if item < 20 else ''}" for item in range(40)
             }
             assert {entry.lapses for entry in found} == {1}
-
-
-def let_lapse(news, admin) -> None:
-    """Let all holders be dead."""
-    for shard in range(news.config.shards):
-        key = news._session.keys.shard(shard).holders
-        for holder in admin.zrange(key, 0, -1):
-            admin.zadd(key, {holder: 1})
 
 
 def test_nothing_changed_but_hands(redis70, folder):
@@ -156,10 +157,6 @@ def test_redis_comes_back_older(redis70, folder):
 
 def test_taken_over_half_way(redis70, folder):
     """A restorer dies while it writes leases: the next one writes the rest."""
-    from support.pipelines import pipelines
-
-    from urifilter_redis.flows.restore import ensure
-
     where = {"redis": redis70.url, "archive": folder}
     with UriFilter.create("news", **where, **SETTINGS | {"shards": 1}) as news, redis70.client() as admin:
         Holder(news, payload=LARGE).claim(range(250))
@@ -194,3 +191,139 @@ def test_a_shard_without_claims(redis70, folder):
             assert formats() == [b"2", b"2", b"3"]
             assert again.insert_ages([1, 2, 100]) == [-1, 0, 1]
             assert set(in_hand(again, admin)) == {"1"}
+
+
+def test_damaged_leases(redis70, folder, tmp_path):
+    """Verify names them, and the checkpoint before is restored; if that is damaged too, Redis stays as it is."""
+    where = {"redis": redis70.url, "archive": folder}
+    with UriFilter.create("news", **where, **SETTINGS | {"shards": 1}) as news, redis70.client() as admin:
+        Holder(news).claim(range(10))
+        news.checkpoint()
+        Holder(news).claim(range(10, 20))
+        news.checkpoint()
+        texts = {path: json.loads(path.read_bytes()) for path in tmp_path.rglob("checkpoint-*.json")}
+        older, newer = sorted(texts, key=lambda path: texts[path]["document"]["number"])
+        damage(tmp_path, texts[newer]["document"])
+        out, _ = cli.run("archive", "verify", "--archive", folder, code=1)
+        assert out.count(b"checkpoint of 'news', shard 0") == 1
+        admin.flushall()
+        with UriFilter.open("news", **where) as again:
+            assert len(again.restored.problems) == 1
+            assert set(in_hand(again, admin)) == names(range(10))
+        damage(tmp_path, texts[older]["document"])
+        admin.flushall()
+        with pytest.raises(ArchiveCorrupt, match="no checkpoint of 'news' is good"):
+            UriFilter.open("news", **where)
+        assert admin.keys("*leases") == []
+
+
+def damage(folder, document) -> None:
+    """Change a byte of the leases that a checkpoint names."""
+    (field,) = (name for name in document if name.startswith("leases"))
+    (path,) = folder.rglob(document[field]["blob"] + "*")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def test_an_export(redis70, folder, tmp_path):
+    """A file has what is in hand; imported and restored it is in hand elsewhere. The file itself has not seen it."""
+    path = tmp_path / "news.uf"
+    with UriFilter.create("news", redis=redis70.url, archive=folder, **SETTINGS) as news, redis70.client() as admin:
+        one = Holder(news, payload=LARGE)
+        one.claim(range(100))
+        one.commit(range(50))
+        news.checkpoint()
+        expected = in_hand(news, admin)
+        cli.run("archive", "export", "news", str(path), "--archive", folder)
+        with ExportedFilter(path) as exported:
+            exported.verify()
+            assert exported.ages(range(100)) == [1] * 50 + [0] * 50
+        elsewhere = (tmp_path / "elsewhere").as_uri()
+        cli.run("archive", "import", str(path), "--archive", elsewhere)
+        sound(elsewhere)
+        admin.flushall()
+        with UriFilter.open("news", redis=redis70.url, archive=elsewhere) as again:
+            assert in_hand(again, admin) == expected
+
+
+def test_the_format_in_the_archive(redis70, folder, tmp_path):
+    """From the first checkpoint with claims on, the registration refuses releases that do not know leases."""
+    with UriFilter.create("news", redis=redis70.url, archive=folder, **SETTINGS) as news:
+        news.checkpoint()
+        (registration,) = tmp_path.rglob("filter.json")
+
+        def formats() -> set[int]:
+            paths = [registration, *tmp_path.rglob("checkpoint-*.json")]
+            return {json.loads(path.read_bytes())["document"]["format"] for path in paths}
+
+        assert formats() == {2}
+        Holder(news).claim(range(100))
+        assert formats() == {2}
+        news.checkpoint()
+        assert json.loads(registration.read_bytes())["document"]["format"] == 3
+        assert formats() == {2, 3}
+        news.checkpoint(full=True)
+        assert formats() == {3}
+
+
+def sizes_of_scans(news, flow) -> list[int]:
+    """Run a flow; return the bytes of each reply of HSCAN."""
+    sizes = []
+
+    def perform(step, sender):
+        outcome = driver.perform_step(step, sender)
+        if isinstance(step, Send) and step.commands[0][0] == "HSCAN":
+            sizes.extend(sum(map(len, reply[1])) for reply in outcome)
+        return outcome
+
+    driver.drive(flow, news._connector, perform=perform)
+    return sizes
+
+
+def test_many_and_large(redis70, folder):
+    """However many and large the entries are, no reply is long, and a call has a part of them."""
+    where = {"redis": redis70.url, "archive": folder}
+    settings = SETTINGS | {"capacity": 20_000, "shards": 1}
+    with UriFilter.create("news", **where, **settings) as news, redis70.client() as admin:
+        Holder(news).claim(range(5000))
+        Holder(news, payload="y" * 60_000).claim(range(5000, 5030))
+        sizes = sizes_of_scans(news, checkpoint(news._session))
+        assert len(sizes) > 10
+        assert max(sizes) < 3 << 20
+        assert sum(sizes) > 30 * 60_000
+        expected = in_hand(news, admin)
+        assert len(expected) == 5030
+        admin.flushall()
+        with UriFilter.open("news", **where) as again:
+            assert in_hand(again, admin) == expected
+
+
+def test_in_mongodb(redis70, mongodb):
+    """It goes there and comes back, too."""
+    where = {"redis": redis70.url, "archive": mongodb}
+    with UriFilter.create("news", **where, **SETTINGS) as news, redis70.client() as admin:
+        Holder(news, payload=LARGE).claim(range(100))
+        news.checkpoint()
+        expected = in_hand(news, admin)
+        admin.flushall()
+        with UriFilter.open("news", **where) as again:
+            assert in_hand(again, admin) == expected
+    sound(mongodb)
+
+
+def test_no_room_for_the_leases(make_server, folder):
+    """A restore whose leases do not fit into the server is refused before it writes anything."""
+    server = make_server()
+    where = {"redis": server.url, "archive": folder}
+    with UriFilter.create("news", **where, **SETTINGS | {"shards": 1}) as news, server.client() as admin:
+        Holder(news, payload="x" * 60_000).claim(range(100))
+        news.checkpoint()
+        admin.flushall()
+        admin.config_set("maxmemory", admin.info("memory")["used_memory"] + 3_000_000)
+        with pytest.raises(TooLarge, match="its restore takes"):
+            UriFilter.open("news", **where)
+        assert admin.keys() == []
+        admin.config_set("maxmemory", 0)
+        with UriFilter.open("news", **where) as again:
+            assert len(in_hand(again, admin)) == 100

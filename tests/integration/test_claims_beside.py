@@ -6,7 +6,7 @@ import json
 
 import pytest
 from support import cli
-from support.in_hand import Holder, in_hand
+from support.in_hand import Holder, in_hand, let_lapse
 from support.shard_keys import shard_key
 
 from urifilter_redis import ClaimsInfo, SliceLost, UriFilter, drop_filter
@@ -30,14 +30,6 @@ def admin(redis70):
         yield client
 
 
-def let_lapse(news, admin, holder: Holder, seconds: int) -> None:
-    """Let a holder have been dead for so many seconds."""
-    for shard in range(news.config.shards):
-        key = news._session.keys.shard(shard).holders
-        if admin.zscore(key, holder.name) is not None:
-            admin.zadd(key, {holder.name: (int(admin.time()[0]) - seconds) * 1000})
-
-
 def test_info(news, admin):
     """It counts what is in hand, lapsed and delayed, and the living holders; without claims there is nothing."""
     assert news.info().claims is None
@@ -49,7 +41,7 @@ def test_info(news, admin):
     assert one.release(range(10), 600) == [1] * 10
     assert one.release(range(10, 14)) == [1] * 4
     one.commit(range(14, 16))
-    let_lapse(news, admin, dead, 1000)
+    let_lapse(news, admin, dead.name, 1000)
     found = news.info().claims
     assert found.oldest_lapse == pytest.approx(1000, abs=30)
     assert found == ClaimsInfo(
@@ -90,12 +82,12 @@ def test_the_command_line(news, admin, redis70):
     assert "\nin hand                 1,234\n" in text
     assert "\nholders                 1\n" in text
     assert "oldest lapse" not in text
-    let_lapse(news, admin, one, 100)
+    let_lapse(news, admin, one.name, 100)
     text = cli.run("info", "news", *where)[0].decode()
     assert "\nlapsed                  1,234\n" in text
     assert "oldest lapse" in text
     assert [each.level for each in examine_claims(news.info())] == ["ok"]
-    let_lapse(news, admin, one, 200)
+    let_lapse(news, admin, one.name, 200)
     (found,) = examine_claims(news.info())
     assert found.level == "note"
     assert "lapsed 1,234" in found.text

@@ -303,14 +303,17 @@ def test_signal_while_it_starts(tmp_path, number, module, way):
     assert (done.returncode, done.stdout, done.stderr) == (-number, b"", b"")
 
 
-@pytest.mark.parametrize("command", ["add", "forget"])
-def test_other_commands_that_stream(command):
+@pytest.mark.parametrize(
+    ("command", "ages"), [("add", [1, -1, 1]), ("forget", [0, 0, 0]), ("commit", [1, 1, 1]), ("release", [1, 0, 0])]
+)
+def test_other_commands_that_stream(command, ages):
     """SIGHUP while they wait for input: what was read is done, and they say that they were stopped."""
     with UriFilter.open("precise") as precise, cli.start(command, "--filter", "precise") as process:
         precise.insert(b"there")
-        process.stdin.write(b"there\nother\n")
+        precise.claims(beats=False).claim(b"in hand")
+        process.stdin.write(b"there\nin hand\nother\n")
         process.stdin.flush()
-        wait_until(lambda: precise.ages([b"there", b"other"]) == [command == "add"] * 2, "nothing was done")
+        wait_until(lambda: precise.ages([b"there", b"in hand", b"other"]) == ages, "nothing was done")
         process.send_signal(signal.SIGHUP)
         assert process.communicate(timeout=60) == (b"", b"urifilter: stopped by SIGHUP\n")
         assert process.returncode == 128 + signal.SIGHUP

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,9 @@ PRINTING = [
     (["check", "--filter", "news"], b"x\n", 1),
     (["dedupe", "--filter", "news"], b"x\n", 0),
     (["add", "--filter", "news", "--json"], b"x\n", 0),
+    (["claim", "--filter", "news"], b"x\n", 0),
+    (["commit", "--filter", "news", "--json"], b"x\n", 0),
+    (["beat", "--filter", "news", "1234567890abcdef"], b"", 1),
     (["create", "more", "--capacity", "1k"], b"", 0),
     (["list"], b"", 0),
     (["info", "news"], b"", 0),
@@ -49,6 +53,10 @@ SILENT = [
     (["dedupe", "--filter", "news"], b"a\n", 0),
     (["add", "--filter", "news"], b"x\n", 0),
     (["forget", "--filter", "news"], b"a\n", 0),
+    (["claim", "--filter", "news"], b"a\n", 0),
+    (["commit", "--filter", "news"], b"x\n", 0),
+    (["release", "--filter", "news"], b"a\n", 0),
+    (["reclaim", "--filter", "news"], b"", 1),
     (["drop", "news", "--yes"], b"", 0),
     (["info", "nope"], b"", 2),
     (["rotate"], b"", 2),
@@ -86,7 +94,7 @@ def test_stdout_is_closed_and_there_is_nothing_to_print(command, given, code):
     run(*command, given=given, code=code, closed=[1, 2])
 
 
-@pytest.mark.parametrize(("command", "given", "code"), PRINTING[:1] + PRINTING[5:6])
+@pytest.mark.parametrize(("command", "given", "code"), PRINTING[:1] + PRINTING[8:9])
 def test_all_are_closed(command, given, code):
     """An error, which nobody is told."""
     assert run(*command, given=given, code=2, closed=[0, 1, 2]) == (b"", "")
@@ -98,11 +106,17 @@ def test_lines_that_could_not_be_printed_are_new_again(news):
     assert run("dedupe", "--filter", "news", given=b"a\nx\ny\n")[0] == b"x\ny\n"
 
 
-@pytest.mark.parametrize("command", ["add", "check", "dedupe", "forget"])
+def test_claimed_lines_that_could_not_be_printed_are_given_back():
+    """What claim has in hand, and could not print because stdout is closed, is printed by the next run."""
+    run("claim", "--filter", "news", given=b"a\nx\ny\n", code=2, closed=[1])
+    assert run("claim", "--filter", "news", given=b"a\nx\ny\n")[0] == b"x\ny\n"
+
+
+@pytest.mark.parametrize("command", ["add", "check", "claim", "commit", "dedupe", "forget", "release"])
 def test_stdin_is_closed(command):
     """There is nothing to read, and that is said."""
     _, err = run(command, "--filter", "news", code=2, closed=[0])
-    assert err.startswith("urifilter: stdin: ")
+    assert re.search("^urifilter: stdin: ", err, re.MULTILINE)
 
 
 def test_stdin_is_closed_and_there_is_a_question():

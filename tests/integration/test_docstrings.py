@@ -181,7 +181,8 @@ def test_example(redis70, monkeypatch, folder, name, text):
         given = len(names)
         for each, chosen in FILTERS.items():
             archive = {"archive": folder} if each == "archived" else {}
-            made = getattr(urifilter_redis, name).create(each, capacity=1000, **chosen, **archive)
+            client = AsyncUriFilter if name.startswith("Async") else UriFilter
+            made = client.create(each, capacity=1000, **chosen, **archive)
             names[each] = await made if inspect.isawaitable(made) else made
         names["mine"] = names["news"].claims(lease=60)
         opened = list(names.values())[: given - 1 : -1]

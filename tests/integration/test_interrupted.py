@@ -147,7 +147,7 @@ def test_places_in_the_connection(news, sample):
 
 def test_every_place_of_the_sdk(service, redis70, monkeypatch, sample):
     """The SDK's calls likewise."""
-    monkeypatch.setattr("urifilter_redis.sdk.api.ITEMS_A_REQUEST", 5)
+    monkeypatch.setattr("urifilter_redis.sdk.parts.ITEMS_A_REQUEST", 5)
     UriFilter.create("sdk", redis=redis70.url, capacity=10_000, error_rate=1e-9).close()
     with FilterAPIClient(service.url) as api:
 

@@ -12,12 +12,13 @@ from urllib.parse import urlsplit
 
 import pytest
 from support import cli, release_crawler
+from support.in_hand import Holder, in_hand
 from support.proxy import Fault, Proxy, at_random
 from support.releases import NEWER, NEWER_ARCHIVE, TOO_OLD, WHEEL, create_old, old_cli, run_old, start_old
 from support.servers import wait_until
 from support.states import dumped
 
-from urifilter_redis import SliceLost, UriFilter, drop_filter
+from urifilter_redis import SliceLost, UriFilter, UriFilterError, drop_filter
 from urifilter_redis.protocol import calls
 
 RING = {"capacity": 100_000, "error_rate": 1e-8, "shards": 3, "retention": "ring", "slices": 30, "period": "2000w"}
@@ -238,6 +239,32 @@ def test_after_an_upgrade(redis70, folder):
         for what in BEGIN:
             assert NEWER_ARCHIVE in old.do(what)
         assert admin.keys("*meta") == []
+
+
+def test_claims(redis70, folder):
+    """A filter of format 1 has none. With claims old processes refuse it, and its archive, and drop nothing in hand."""
+    create_old("news", redis70.url, folder, **SETTINGS)
+    where = {"redis": redis70.url, "archive": folder}
+    with Old(redis70.url, folder, "open") as old, UriFilter.open("news", **where) as news, redis70.client() as admin:
+        assert old.do("news.insert('a')") == "True"
+        one = Holder(news)
+        with pytest.raises(UriFilterError, match="of format 1, which has no claims: upgrade it first"):
+            one.claim(["b"])
+        news.upgrade()
+        assert one.claim(range(90, 120)) == [1] * 10 + [0] * 20
+        news.checkpoint()
+        before = in_hand(news, admin), dumped(admin)
+        for what in ("insert(100)", "contains(100)", "forget([100])"):
+            assert TOO_OLD in old.do(f"news.{what}")
+        for what in ("news.checkpoint()", *BEGIN):
+            assert "upgrade" in old.do(what)
+        assert before == (in_hand(news, admin), dumped(admin))
+        admin.flushall()
+        for what in BEGIN:
+            assert "of the newer format 3: upgrade urifilter-redis" in old.do(what)
+        assert admin.keys("*meta") == []
+        with UriFilter.open("news", **where) as again:
+            assert in_hand(again, admin) == before[0]
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from redis.exceptions import ConnectionError as ConnectionBroken
 from support import cli
+from support.in_hand import Holder, in_hand
 from support.killer import name_of
 from support.servers import Saved
 from support.shard_keys import shard_key
@@ -21,6 +22,7 @@ from urifilter_redis.protocol.outcomes import Unanswered
 RING = {"capacity": 2000, "retention": "ring", "slices": 4, "period": "1d", "shards": 3, "error_rate": 1e-8}
 
 SEEN = range(300)
+IN_HAND = range(2000, 2040)
 
 
 class Stop(BaseException):
@@ -40,8 +42,10 @@ class Scene:
         self.where = {"redis": server.url, "archive": folder}
         with UriFilter.create("news", **self.where, **RING) as news:
             news.insert_many(SEEN[:100])
+            Holder(news).claim(IN_HAND[:20])
             news.checkpoint()
             self._older = Saved(server)
+            Holder(news, payload="x" * 2000).claim(IN_HAND[20:])
             for start in (100, 200):
                 news.rotate()
                 news.insert_many(SEEN[start : start + 100])
@@ -68,6 +72,8 @@ class Scene:
             assert 0 not in news.ages(SEEN)
             assert news.ages(range(1000, 1100)) == [0] * 100
             assert (news.info().phase, news.epoch()) == ("idle", 2)
+            with self._server.client() as admin:
+                assert set(in_hand(news, admin)) == {str(item) for item in IN_HAND}
         with UriFilter.open("news", **self.where) as news:
             assert news.restored is None
 

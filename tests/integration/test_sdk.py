@@ -122,7 +122,8 @@ def test_both_clients_are_alike():
     assert names == [name for name in vars(AsyncFilterAPIClient) if not name.startswith("_")]
     for name in {*names, "__init__"} - {"unresolved"}:
         blocking, awaited = (inspect.signature(getattr(kind, name)) for kind in (FilterAPIClient, AsyncFilterAPIClient))
-        assert blocking == awaited, name
+        assert blocking.parameters == awaited.parameters, name
+        assert (blocking.return_annotation == awaited.return_annotation) is (name != "claims"), name
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 from support import api_crawler
+from support.page_crawler import certain
 from support.proxy import HttpProxy, at_random
 from support.servers import wait_until
 from support.service import Service
 
-from urifilter_redis import UriFilter
+from urifilter_redis import Timeouts, UriFilter
 from urifilter_redis.sdk import FilterAPIClient
 
 CRAWLERS = 8
@@ -94,6 +95,43 @@ def children(process: int) -> list[int]:
     """Return the workers of a service."""
     listed = subprocess.run(["pgrep", "-P", str(process), "-f", "spawn_main"], capture_output=True, text=True)
     return sorted(map(int, listed.stdout.split()))
+
+
+@pytest.mark.slow
+def test_claims_and_killed_workers(redis70, news):
+    """Pages are claimed and committed once each, while workers are killed, and answers lost on the way."""
+    stop, killed, uris = threading.Event(), [], [f"https://example.com/{i}" for i in range(12_000)]
+    claimed, committed = collections.Counter[str](), collections.Counter[str]()
+    with (
+        Service(redis70.url, "--workers", 2) as service,
+        HttpProxy(service.port, at_random(7, 0.02), late_after=20) as proxy,
+        FilterAPIClient(proxy.url, timeouts=Timeouts(connect=5, reply=5, total=20)) as api,
+    ):
+        killer = threading.Thread(target=kill_workers, args=(service, stop, killed))
+        killer.start()
+
+        def crawl_all(seed: int) -> None:
+            some = random.Random(seed).sample(uris, len(uris))
+            with api.claims("news", lease=60) as mine:
+                for start in range(0, len(some), 100):
+                    todo = certain(mine.unique, some[start : start + 100])
+                    claimed.update(todo)
+                    done = certain(mine.commit, todo)
+                    committed.update(uri for uri, was_final in zip(todo, done, strict=True) if was_final)
+                assert mine.held == []
+
+        crawlers = [threading.Thread(target=crawl_all, args=(seed,)) for seed in range(CRAWLERS)]
+        for thread in crawlers:
+            thread.start()
+        for thread in crawlers:
+            thread.join()
+        stop.set()
+        killer.join()
+        with api.claims("news") as mine:
+            assert mine.outstanding().others == 0
+    assert claimed == committed == dict.fromkeys(uris, 1)
+    assert news.inserted() == len(uris)
+    assert len(killed) >= 2
 
 
 @pytest.mark.parametrize("count", [8_000, pytest.param(40_000, marks=pytest.mark.slow)])

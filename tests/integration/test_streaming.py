@@ -9,6 +9,9 @@ from support.proxy import Fault, Proxy, at_random, first
 from support.servers import wait_until
 
 from urifilter_redis import AnswerLost, ServerUnavailable, Timeouts, UriFilter, UriFilterError
+from urifilter_redis.bloom.payloads import pack
+from urifilter_redis.engine.terms import Terms
+from urifilter_redis.protocol.claims import Holding, new_holder
 from urifilter_redis.streaming import UNDER_WAY, Stream, StreamedFilter
 
 QUICK = Timeouts(connect=0.3, reply=0.3, total=0.6)
@@ -20,12 +23,13 @@ def make(redis70):
     """Make filters, and streams into a filter whose windows are taken into a list."""
     opened = []
 
-    def make(name="news", command="insert", url=None, timeouts=QUICK, take=None, **settings):
+    def make(name="news", command="insert", url=None, timeouts=QUICK, take=None, terms=None, **settings):
         UriFilter.create(name, redis=redis70.url, **{"capacity": 100_000, "error_rate": 1e-9} | settings).close()
         news = StreamedFilter.open(name, redis=url or redis70.url, timeouts=timeouts)
         opened.append(news)
         taken = []
-        return Stream(news, command, take or (lambda window, answers: taken.append((window, [*answers])))), taken
+        take = take or (lambda window, answers: taken.append((window, [*answers])))
+        return Stream(news, command, take, terms=terms), taken
 
     yield make
     for each in opened:
@@ -62,6 +66,31 @@ def test_the_first_of_equal_items_is_new(make, shards):
     stream.put(4, ["http://b.com", "http://d.com"])  # nothing is left to ask
     stream.drain()
     assert taken == [(1, [0, 0, 1]), (2, [1, 0, 1]), (3, [1, 1, 0]), (4, [1, 1])]
+
+
+@pytest.mark.parametrize("fault", [Fault.PASS, Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.DELAY])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_the_first_of_equal_items_is_claimed(make, redis70, shards, fault):
+    """In a window, and across windows, also if a command or a reply is lost; each item has its own payload."""
+    holding = Holding(new_holder(), 60_000)
+    with Proxy(redis70.port, first(*[Fault.PASS] * 6, fault)) as proxy:
+        stream, taken = make(
+            command="claim",
+            url=proxy.url,
+            shards=shards,
+            terms=lambda some: Terms(holding, kept=[pack(item, f"of {item}") for item in some]),
+        )
+        stream.filter.insert("seen")
+        stream.put(1, ["a", "b", "a", "seen"])
+        stream.put(2, ["b", "c"])
+        stream.put(3, ["d", "e"])
+        stream.put(4, ["e", "c", "f", "seen"])
+        stream.drain()
+        assert proxy.counts[fault] > 0
+        assert taken == [(1, [0, 0, -1, 1]), (2, [-1, 0]), (3, [0, 0]), (4, [-1, -1, 0, 1])]
+        with stream.filter.claims(holder=holding.holder, beats=False) as mine:
+            assert all(mine.release([*"abcdef"]))
+            assert {each.item: each.payload for each in mine.reclaim()} == {item: f"of {item}" for item in "abcdef"}
 
 
 def test_no_more_than_one_window_of_the_library_is_under_way(make):

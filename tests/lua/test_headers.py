@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import pytest
 
-from urifilter_redis.protocol import calls, outcomes, scripts
+from urifilter_redis.protocol import calls, claims, outcomes, scripts
 from urifilter_redis.protocol.call_ids import CallIds
 from urifilter_redis.protocol.config import Config, Settings
 from urifilter_redis.protocol.keys import FilterKeys
@@ -21,17 +22,23 @@ NEW = VIEW.slices[0]
 KEYS = FilterKeys("urifilter", "news").shard(0)
 NAMES = ["today", "history_1"]
 NAMES_AFTER = ["history_1", "today"]
+CLAIMED = dataclasses.replace(VIEW, claims=60_000)
+HOLDING, NOBODY = claims.Holding(claims.new_holder(), 60_000), claims.new_nobody()
 DIGEST = bytes(range(16))
 CALL_ID = CallIds().draw()
 
 
-def header(command: str) -> str:
-    return scripts._read(f"{command}.lua").split("\n\n")[0]
+def made(command: str, *, twin: bool = False) -> scripts.Script:
+    return scripts.load(command, next(iter(scripts.COMMANDS[command]), ""), 12, claims=twin)
 
 
-def declared(command: str, kind: str) -> list[tuple[str, bool]]:
+def header(script: scripts.Script) -> str:
+    return script.source.split("\n\n")[0]
+
+
+def declared(script: scripts.Script, kind: str) -> list[tuple[str, bool]]:
     """Return (name, whether any number may follow) of each KEYS or ARGV line, in their order."""
-    lines = re.findall(rf"^-- {kind}\[(\d+)(…?)\] ([^:\n]+)", header(command), re.MULTILINE)
+    lines = re.findall(rf"^-- {kind}\[(\d+)(…?)\] ([^:\n]+)", header(script), re.MULTILINE)
     assert [int(number) for number, _, _ in lines] == list(range(1, len(lines) + 1))
     return [(name.strip(), bool(more)) for _, more, name in lines]
 
@@ -41,6 +48,18 @@ CALLS = [
     ("insert", calls.items("insert", CONFIG, KEYS, VIEW, "-", [DIGEST, DIGEST])),
     ("contains", calls.items("contains", CONFIG, KEYS, VIEW, "-", DIGEST)),
     ("forget", calls.items("forget", CONFIG, KEYS, VIEW, str(CALL_ID), DIGEST)),
+    ("insert", calls.items("insert", CONFIG, KEYS, CLAIMED, str(CALL_ID), DIGEST)),
+    ("contains", calls.items("contains", CONFIG, KEYS, CLAIMED, "-", [DIGEST, DIGEST])),
+    ("forget", calls.items("forget", CONFIG, KEYS, CLAIMED, str(CALL_ID), DIGEST)),
+    ("remove", calls.items("remove", COUNTING, KEYS, CLAIMED, str(CALL_ID), DIGEST)),
+    ("claim", claims.claim(CONFIG, KEYS, VIEW, str(CALL_ID), DIGEST, [b"kept"], HOLDING)),
+    ("claim", claims.claim(CONFIG, KEYS, CLAIMED, "-", [DIGEST], [b"kept"], HOLDING)),
+    ("commit", claims.commit(CONFIG, KEYS, CLAIMED, str(CALL_ID), DIGEST, HOLDING)),
+    ("commit", claims.commit(CONFIG, KEYS, VIEW, "-", [DIGEST, DIGEST], claims.NOBODY)),
+    ("release", claims.release(CONFIG.uid, KEYS, str(CALL_ID), DIGEST, HOLDING, nobody=NOBODY, delay=7, failed=True)),
+    ("release", claims.release(CONFIG.uid, KEYS, "-", [DIGEST, DIGEST], claims.NOBODY, nobody=NOBODY)),
+    ("reclaim", claims.reclaim(CONFIG.uid, KEYS, str(CALL_ID), HOLDING, 7)),
+    ("beat", claims.beat(CONFIG.uid, KEYS, HOLDING)),
     ("create", calls.create("make", CONFIG, KEYS, CONFIG.to_meta(0, "idle"))),
     ("remove", calls.items("remove", COUNTING, KEYS, VIEW, str(CALL_ID), DIGEST)),
     ("turn", calls.turn("allocate", KEYS, STATE, STATE.token, NEW, limit=7, period=9, names=NAMES_AFTER)),
@@ -76,7 +95,12 @@ ARGUMENTS = {
     "call id": lambda v: v in {"-", str(CALL_ID)},
     "max_age": lambda v: v == 0,
     "encoding": lambda v: v in {"bin", "hex"},
-    "items": lambda v: v in {DIGEST, DIGEST.hex()},
+    "items": lambda v: v in {DIGEST, DIGEST.hex(), b"kept"},
+    "holder": lambda v: v in {HOLDING.holder, "-"},
+    "lease": lambda v: v in {HOLDING.lease, 0},
+    "nobody": lambda v: v == NOBODY,
+    "delay": lambda v: v in {7, 0},
+    "failed": lambda v: v in {1, 0},
     "step": lambda v: v in {"make", "delete", "allocate", "piece", "write", "finish", "arrange", "take"},
     "bytes": lambda v: v == CONFIG.bytes,
     "epoch": lambda v: v == STATE.epoch,
@@ -112,15 +136,16 @@ def key_names(command: str, name: str) -> list[str]:
 @pytest.mark.parametrize(("command", "call"), CALLS)
 def test_keys_are_those_of_the_header(command, call):
     """Each key stands where the header says, and the last line takes all that follow."""
-    names = declared(command, "KEYS")
+    names = declared(call.script, "KEYS")
     sent = [key.removeprefix(KEYS.base) for key in call.keys]
     assert sent == [suffix for name, _ in names for suffix in key_names(command, name)]
 
 
 @pytest.mark.parametrize(("command", "call"), CALLS)
 def test_arguments_are_those_of_the_header(command, call):
-    """Each argument is what the header calls it."""
-    names = declared(command, "ARGV")
+    """Each argument is what the header calls it, and the script is the command's."""
+    assert call.script.name.partition(":")[0] == command
+    names = declared(call.script, "ARGV")
     if names[-1][1]:
         names += [names[-1]] * (len(call.args) - len(names))
     assert len(names) == len(call.args)
@@ -128,28 +153,36 @@ def test_arguments_are_those_of_the_header(command, call):
         assert ARGUMENTS[name](value), (name, value)
 
 
-@pytest.mark.parametrize("command", scripts.COMMANDS)
-def test_error_words_are_those_of_the_header(command):
+EVERY = [made(command) for command in scripts.COMMANDS] + [made(command, twin=True) for command in scripts.TWOFOLD]
+
+
+@pytest.mark.parametrize("script", EVERY, ids=lambda script: script.name)
+def test_error_words_are_those_of_the_header(script):
     """The header lists every error word of the composed script, and no other; Python knows each."""
-    source = scripts.load(command, next(iter(scripts.COMMANDS[command]), ""), 12).source
-    used = set(re.findall(r"error_reply\(\s*(?:string\.format\(\s*)?'([A-Z]+)", source))
-    listed = re.search(r"^-- Errors: (.*)$", header(command), re.MULTILINE)
+    used = set(re.findall(r"error_reply\(\s*(?:string\.format\(\s*)?'([A-Z]+)", script.source))
+    listed = re.search(r"^-- Errors: (.*)$", header(script), re.MULTILINE)
     assert listed is not None
     assert used == set(listed[1].split(", "))
     assert used <= set(outcomes.SCRIPT_ERRORS) | set(outcomes._AGAIN)
 
 
-@pytest.mark.parametrize("command", scripts.COMMANDS)
-def test_header_begins_with_the_purpose(command):
+@pytest.mark.parametrize("script", EVERY, ids=lambda script: script.name)
+def test_header_begins_with_the_purpose(script):
     """The first line is the command's name and what it does."""
-    assert header(command).startswith(f"-- {command}: ")
-    assert "-- Reply: " in header(command)
+    assert header(script).startswith(f"-- {script.name.partition(':')[0]}: ")
+    assert "-- Reply: " in header(script)
+
+
+def test_every_script_is_called():
+    """Each command is among the calls that are compared with the headers, and each twin too."""
+    assert {script.name for script in EVERY} == {call.script.name for _, call in CALLS}
 
 
 def test_the_key_schema_stands_in_insert():
     """Every key of a shard is drawn in insert's header."""
-    drawn = header("insert")
+    drawn = header(made("insert"))
     slices = map(KEYS.slice, ("today", "history", "history_1"))
     keys = (KEYS.meta, KEYS.replies, KEYS.forgotten, KEYS.next, KEYS.archived(7), KEYS.merging[0], "urifilter:filters")
+    keys += KEYS.of_claims
     for key in (*keys, *slices):
         assert f"--   {key} " in drawn

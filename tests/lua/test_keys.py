@@ -9,22 +9,26 @@ from redis.exceptions import ResponseError
 from support.shard import KEYS, Shard, geometry, md5
 from support.states import dumped
 
-from urifilter_redis.protocol import calls
+from urifilter_redis.protocol import calls, claims
 from urifilter_redis.protocol.config import Config, Settings
 from urifilter_redis.protocol.keys import FilterKeys
 
 A, B = md5(b"a"), md5(b"b")
 TIMED = {"retention": "rolling", "slices": 3, "period": "1d"}
+HOLDING = claims.Holding(claims.new_holder(), 60_000)
 OTHER = FilterKeys("urifilter", "other").shard(0)
 
 
-@pytest.fixture(params=["blocked", "classic", "counting"])
+@pytest.fixture(params=["blocked", "classic", "counting", "blocked, with claims", "counting, with claims"])
 def shard(request, server):
-    """A shard with records, and with something forgotten."""
+    """A shard with records, with something forgotten, and perhaps with something in hand."""
+    layout, _, claimed = request.param.partition(", ")
     with server.client() as client:
-        shard = Shard(client, geometry(request.param, 12, 1000))
+        shard = Shard(client, geometry(layout, 12, 1000))
         shard.ask("insert", A + B)
         shard.ask("forget", A)
+        if claimed:
+            shard.claim(HOLDING, A)
         yield shard
 
 
@@ -37,19 +41,26 @@ def made(shard: Shard) -> dict[str, calls.Call]:
     }
     if config.layout != "counting":
         found["merge"] = calls.merge("forget", config, KEYS, state, data=B)
-    return found | {
-        "turn": calls.turn("allocate", KEYS, state, "token", shard.view.slices[0], names=["history_1", "today"]),
-        "build": calls.build("archived", KEYS, state, number=0),
-        "store": calls.store("write", KEYS, state, 5, "3", b"data"),
-        "expire": calls.expire(uid, KEYS),
-        "create": calls.create("finish", config, KEYS),
-        "drop": calls.drop("begin", shard.meta(), KEYS),
-        "restore": calls.restore("arrange", uid, KEYS, "token", names=["today"]),
-        "checkpoint": calls.checkpoint("begin", uid, KEYS, 3),
-        "tend": calls.tend("take", uid, KEYS, "token", 1000),
-        "reopen": calls.reopen(uid, KEYS),
-        "refill": calls.refill("allocate", uid, KEYS, "token", offset=8, slices=[KEYS.slice("today")]),
-    }
+    about_items = {command: shard.made(command, B, holding=HOLDING) for command in ("commit", "release", "reclaim")}
+    return (
+        found
+        | about_items
+        | {
+            "claim": shard.made("claim", B, holding=HOLDING, kept=[b"b"]),
+            "beat": claims.beat(uid, KEYS, HOLDING),
+            "turn": calls.turn("allocate", KEYS, state, "token", shard.view.slices[0], names=["history_1", "today"]),
+            "build": calls.build("archived", KEYS, state, number=0),
+            "store": calls.store("write", KEYS, state, 5, "3", b"data"),
+            "expire": calls.expire(uid, KEYS),
+            "create": calls.create("finish", config, KEYS),
+            "drop": calls.drop("begin", shard.meta(), KEYS),
+            "restore": calls.restore("arrange", uid, KEYS, "token", names=["today"]),
+            "checkpoint": calls.checkpoint("begin", uid, KEYS, 3),
+            "tend": calls.tend("take", uid, KEYS, "token", 1000),
+            "reopen": calls.reopen(uid, KEYS),
+            "refill": calls.refill("allocate", uid, KEYS, "token", offset=8, slices=[KEYS.slice("today")]),
+        }
+    )
 
 
 def mixed_up(keys: tuple[str, ...], fixed: int) -> list[tuple[str, ...]]:
@@ -64,19 +75,27 @@ def mixed_up(keys: tuple[str, ...], fixed: int) -> list[tuple[str, ...]]:
 
 
 FIXED = {
-    **dict.fromkeys(("drop", "checkpoint", "lease", "reopen"), 1),
+    **dict.fromkeys(("drop", "checkpoint", "tend", "reopen"), 1),
     **dict.fromkeys(("contains", "expire", "store", "turn", "restore"), 2),
     "build": 4,
     "merge": 4,
-    "create": 4,
+    "create": 7,
+    **dict.fromkeys(("claim", "commit"), 6),
+    **dict.fromkeys(("release", "reclaim"), 5),
     "refill": 6,
 }
+
+
+def fixed(name: str, call: calls.Call) -> int:
+    """How many of the first keys of a call have fixed names."""
+    more = {"contains": 2}.get(name, 3) if call.script.name.endswith(":claims") else 0
+    return FIXED.get(name, 3) + more
 
 
 def test_mixed_up_keys_are_refused(shard):
     """BADARG for every script and every key whose name is fixed; nothing changes."""
     for name, call in made(shard).items():
-        for keys in mixed_up(call.keys, FIXED.get(name, 3)):
+        for keys in mixed_up(call.keys, fixed(name, call)):
             before = dumped(shard.client)
             with pytest.raises(ResponseError, match="^BADARG "):
                 shard.call(dataclasses.replace(call, keys=keys))

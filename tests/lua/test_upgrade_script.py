@@ -71,7 +71,7 @@ def test_nothing_forgotten(server):
         ("phase", "dropping", "NOFILTER"),
         ("phase", "creating", "BADPHASE"),
         ("uid", "f" * 16, "MISMATCH"),
-        ("format", "3", "FORMAT"),
+        ("format", "4", "FORMAT"),
         ("format", "", "FORMAT"),
         ("layout", "classic", "BADARG"),
         ("k", "8", "BADARG"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from urifilter_redis.bloom.digest import shards_of
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.queries import ask_shard
+from urifilter_redis.errors import FilterFull
+from urifilter_redis.flows.turn import grow
 from urifilter_redis.protocol import claims
 from urifilter_redis.protocol.calls import NO_CALL_ID
 
@@ -15,6 +17,10 @@ LONG = 3600.0
 class Holder:
     """A holder of a filter's items, of which it keeps the text of each and, after a bar, its payload.
 
+    Attributes:
+        news: the open filter, which may be replaced.
+        name: the holder's 8 bytes.
+
     Args:
         news: the open filter.
         lease: seconds.
@@ -22,20 +28,20 @@ class Holder:
     """
 
     def __init__(self, news, lease: float = LONG, payload: str = "") -> None:
-        self._news, self._payload = news, payload
+        self.news, self._payload = news, payload
         self._holding = claims.Holding(claims.new_holder(), round(lease * 1000))
         self.name = bytes.fromhex(self._holding.holder)
 
     def claim(self, items) -> list[int]:
         def build(keys, view, digests, some):
             kept = [f"{item}|{self._payload}".encode() for item in some]
-            return claims.claim(self._news.config, keys, view, NO_CALL_ID, digests, kept, self._holding)
+            return claims.claim(self.news.config, keys, view, NO_CALL_ID, digests, kept, self._holding)
 
         return self._each(build, items)
 
     def commit(self, items) -> list[int]:
         def build(keys, view, digests, _):
-            return claims.commit(self._news.config, keys, view, NO_CALL_ID, digests, self._holding)
+            return claims.commit(self.news.config, keys, view, NO_CALL_ID, digests, self._holding)
 
         return self._each(build, items)
 
@@ -43,31 +49,31 @@ class Holder:
         given = {"nobody": claims.new_nobody(), "delay": round(delay * 1000), "failed": failed}
 
         def build(keys, _, digests, __):
-            return claims.release(self._news.config.uid, keys, NO_CALL_ID, digests, self._holding, **given)
+            return claims.release(self.news.config.uid, keys, NO_CALL_ID, digests, self._holding, **given)
 
         return self._each(build, items)
 
     def beat(self) -> int:
         """Return how many entries it has, in all shards."""
-        uid, holding = self._news.config.uid, self._holding
+        uid, holding = self.news.config.uid, self._holding
         return sum(self._in_shard(shard, lambda keys, _: claims.beat(uid, keys, holding)) for shard in self._shards())
 
     def reclaim(self, limit: int = claims.RECLAIMED_A_CALL) -> list[claims.Entry]:
         """Reclaim so many of each shard."""
-        uid, found = self._news.config.uid, []
+        uid, found = self.news.config.uid, []
         for shard in self._shards():
             reply = self._in_shard(shard, lambda keys, _: claims.reclaim(uid, keys, NO_CALL_ID, self._holding, limit))
             found += claims.entries_of(reply)
         return found
 
     def _shards(self) -> range:
-        return range(self._news.config.shards)
+        return range(self.news.config.shards)
 
     def _each(self, build, items) -> list[int]:
         """Call for the items of each shard; return the answers in the order of the items."""
-        items, session = list(items), self._news._session
+        items, session = list(items), self.news._session
         digests = session.digester(items)
-        shards = shards_of(digests, self._news.config.shards)
+        shards = shards_of(digests, self.news.config.shards)
         answers = [0] * len(items)
         for shard in sorted(set(shards)):
             places = [place for place, each in enumerate(shards) if each == shard]
@@ -80,10 +86,24 @@ class Holder:
         return answers
 
     def _in_shard(self, shard: int, build):
-        session = self._news._session
+        session = self.news._session
         made = lambda: build(session.keys.shard(shard), session.view(shard))  # noqa: E731 - built anew after STALE
-        (reply,) = drive(ask_shard(session, shard, made), self._news._connector)
+        try:
+            (reply,) = drive(ask_shard(session, shard, made), self.news._connector)
+        except FilterFull:
+            drive(grow(session, shard), self.news._connector)
+            return self._in_shard(shard, build)
         return reply
+
+
+def let_lapse(news, client, holder: bytes | None = None, seconds: float = 60) -> None:
+    """Let all holders, or one, have been dead for so many seconds."""
+    then = round((client.time()[0] - seconds) * 1000)
+    for shard in range(news.config.shards):
+        key = news._session.keys.shard(shard).holders
+        for each in client.zrange(key, 0, -1):
+            if holder in {None, each}:
+                client.zadd(key, {each: then})
 
 
 def in_hand(news, client) -> dict[str, tuple[bytes, int, int]]:

@@ -41,9 +41,13 @@ class ModelSlice:
         """Set the item's bits, or count it; return whether it was not there."""
         new = not self.has(digest)
         if new:
-            for at in self._cells(digest):
-                self._change(at, 1)
+            self.add(digest)
         return new
+
+    def add(self, digest: bytes) -> None:
+        """Set the item's bits, or count it, also if it seems to be there."""
+        for at in self._cells(digest):
+            self._change(at, 1)
 
     def remove(self, digest: bytes) -> bool:
         """counting: take the item out; return whether it was there."""
@@ -219,7 +223,10 @@ class ModelShard:
         age = 0 if again else self._age(digest, max_age)
         wrote = False
         if age == 0 or self.expire_after == "last-seen":
-            for each in self.slices if self.write == "all" else self.slices[-1:]:
+            for each in self._written():
                 wrote = each.insert(digest)
         self.inserted += age == 0 or wrote
         return age
+
+    def _written(self) -> list[ModelSlice]:
+        return self.slices if self.write == "all" else self.slices[-1:]

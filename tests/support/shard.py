@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urifilter_redis.bloom.digest import hasher
 from urifilter_redis.bloom.sizing import bytes_of
-from urifilter_redis.protocol import calls
+from urifilter_redis.protocol import calls, claims
 from urifilter_redis.protocol.config import Config
 from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.protocol.meta import ShardState, View
@@ -38,6 +38,49 @@ class Shard:
 
     def ask(self, command: str, digests, call_id: str = "-", max_age: int = 0):
         return self.call(calls.items(command, self.config, KEYS, self.view, call_id, digests, max_age))
+
+    def made(
+        self, command: str, digests, call_id: str = "-", holding: claims.Holding = claims.NOBODY, **more
+    ) -> calls.Call:
+        """Return the call of a command about items; ``more``: its other arguments."""
+        uid = self.config.uid
+        if command == "claim":
+            return claims.claim(self.config, KEYS, self.view, call_id, digests, more["kept"], holding)
+        if command == "commit":
+            return claims.commit(self.config, KEYS, self.view, call_id, digests, holding)
+        if command == "release":
+            how = {name: more[name] for name in ("delay", "failed") if name in more}
+            nobody = more.get("nobody", claims.new_nobody())
+            return claims.release(uid, KEYS, call_id, digests, holding, nobody=nobody, **how)
+        if command == "reclaim":
+            return claims.reclaim(uid, KEYS, call_id, holding, more.get("limit", 100))
+        return calls.items(command, self.config, KEYS, self.view, call_id, digests, more.get("max_age", 0))
+
+    def claim(self, holding: claims.Holding, digests, kept=None, call_id: str = "-"):
+        kept = kept or [b""] * (len(digests) // 16 if isinstance(digests, bytes) else len(digests))
+        answers = self.call(self.made("claim", digests, call_id, holding, kept=kept))
+        self.refresh()  # the first claim of a shard changes the scripts of the others
+        return answers
+
+    def commit(self, holding: claims.Holding, digests, call_id: str = "-"):
+        return self.call(self.made("commit", digests, call_id, holding))
+
+    def release(self, holding: claims.Holding, digests, call_id: str = "-", **how):
+        return self.call(self.made("release", digests, call_id, holding, **how))
+
+    def reclaim(self, holding: claims.Holding, call_id: str = "-", limit: int = 100):
+        return claims.entries_of(self.call(self.made("reclaim", b"", call_id, holding, limit=limit)))
+
+    def beat(self, holding: claims.Holding) -> int:
+        return self.call(claims.beat(self.config.uid, KEYS, holding))
+
+    def now(self) -> int:
+        """The server's time, ms."""
+        seconds, microseconds = self.client.time()
+        return seconds * 1000 + microseconds // 1000
+
+    def call_id(self, slot: int = 0, sequence: int = 1, ahead: int = 60_000) -> str:
+        return f"0123456789abcdef/{slot}/{sequence}/{self.now() + ahead}"
 
     def state(self) -> ShardState:
         return ShardState.from_meta(self.meta(), "model")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -11,8 +12,11 @@ from support.by_hand import config_of
 
 from urifilter_redis.bloom.digest import hasher, shard_of
 from urifilter_redis.engine.batch import Batch, Digester, check_question
+from urifilter_redis.engine.near_cache import NearCache
+from urifilter_redis.engine.terms import Terms
 from urifilter_redis.errors import BadItem, UriFilterError
 from urifilter_redis.protocol.call_ids import CallKey
+from urifilter_redis.protocol.claims import BYTES_A_CALL, NOBODY
 
 MD5 = Digester("none", hasher("md5", ""))
 KEY = CallKey("0123456789abcdef/7/1")
@@ -175,3 +179,32 @@ def test_removing(layout):
     else:
         with pytest.raises(ValueError, match="use forget"):
             check_question(config, "remove", None)
+
+
+@given(st.lists(st.integers(0, 140_000), min_size=1, max_size=40), st.integers(1, 3))
+def test_cut_by_weight(weights, shards):
+    """No call keeps more than 256 KiB, unless of one item; no two neighbours of a shard would fit into one call."""
+    kept = [bytes(weight) for weight in weights]
+    batch = batch_of(range(len(kept)), shards, 10, "claim", terms=Terms(NOBODY, kept=kept))
+    assert sorted(position for call in batch.open for position in call.positions) == list(range(len(kept)))
+    for call in batch.open:
+        assert call.packed == b"".join(batch.digests[position] for position in call.positions)
+        assert len(call.positions) == 1 or sum(weights[each] for each in call.positions) <= BYTES_A_CALL
+    for shard in range(shards):
+        calls = [call.positions for call in batch.open if call.shard == shard]
+        of_it = [position for positions in calls for position in positions]
+        full = {of_it[start] for start in range(0, len(of_it), 10 + shard)}  # where calls begin in any case
+        for before, after in itertools.pairwise(calls):
+            assert after[0] in full or sum(weights[each] for each in [*before, after[0]]) > BYTES_A_CALL
+
+
+def test_distrusted_items_are_cut_by_weight():
+    """What the near cache had answered, and is asked about after all, is cut likewise."""
+    near, items = NearCache(100, 60), [f"u{number}" for number in range(9)]
+    near.end(near.begin(MD5(items)), [1] * 9, 0)
+    kept = [bytes(100_000)] * 9
+    batch = batch_of(items, 1, 100, "claim", near=near, terms=Terms(NOBODY, kept=kept))
+    assert batch.open == []
+    batch.distrust(1, lambda _: 100)
+    assert [len(call.positions) for call in batch.open] == [2, 2, 2, 2, 1]
+    assert batch.answers == [None] * 9

@@ -29,17 +29,20 @@ def test_every_script_is_a_file():
     }
     for script in scripts.variants(BLOCKED_K):
         assert FILES[INDEX["scripts"][script.name]["file"]].decode() == script.source
-    assert all(re.fullmatch(r"[a-z]+(-[a-z]+(-\d+)?)?\.(lua|json)", name) for name in FILES)
+    assert all(re.fullmatch(r"[a-z]+(-[a-z]+(-\d+)?(-claims)?)?\.(lua|json)", name) for name in FILES)
 
 
 def test_a_client_finds_the_script_of_its_filter():
-    """Command, layout and k of meta lead to the script; scripts for all layouts have neither."""
+    """Command, layout and k of meta lead to the script, and of two that for shards with claims or without."""
     found = INDEX["scripts"]["insert:blocked-12"]
     assert (found["command"], found["layout"], found["k"]) == ("insert", "blocked", 12)
     found = INDEX["scripts"]["contains:classic"]
     assert (found["command"], found["layout"], found["k"]) == ("contains", "classic", None)
     found = INDEX["scripts"]["turn"]
     assert (found["command"], found["layout"], found["k"]) == ("turn", None, None)
+    assert [INDEX["scripts"][f"insert:blocked-12{twin}"]["claims"] for twin in ("", ":claims")] == [False, True]
+    assert INDEX["scripts"]["insert:blocked-12:claims"]["file"] == "insert-blocked-12-claims.lua"
+    assert {INDEX["scripts"][name]["claims"] for name in ("claim:blocked-12", "beat")} == {None}
 
 
 def test_the_index_says_what_the_header_says():
@@ -49,7 +52,7 @@ def test_the_index_says_what_the_header_says():
     assert [each["many"] for each in found["keys"]] == [False, False, False, True]
     assert [each["name"] for each in found["args"]] == ["uid", "call id", "max_age", "encoding", "items"]
     assert found["reply"].startswith("an array with the age of each item: 0 = new, and now inserted")
-    assert found["reply"].endswith("ring with write=all: 1 = seen).")
+    assert found["reply"].endswith("-1 = in somebody's hands (see claim), nothing is written.")
     assert found["errors"][:2] == ["NOFILTER", "MISMATCH"]
     turn = Header.of(scripts.load("build"))
     assert turn.args[4].text.endswith("finish: the number of pieces")

@@ -252,6 +252,38 @@ def test_arranged_by_one_that_died(kind):
         assert len(made.sources["history"]) == 4
 
 
+def test_leases():
+    """Redis's own count if it is not behind and nobody has begun; else the archive's come beside them."""
+    config = CONFIGS["ring"]
+    ours, archived = state_at(config, 3, checkpoint=1), archived_at(config, 3, 1)
+    assert planned(config, None, archived).leases == "theirs"
+    assert planned(config, ours, archived).leases == "ours"
+    assert planned(config, replace(ours, checkpoint=0), archived).leases == "both"
+    assert planned(config, ours, archived, arranged=True).leases == "both"
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(0, 7000), (7000, 0), (5000, 7000), (7000, 5000)])
+def test_the_longest_lease(ours, theirs):
+    """It is the longer one of both, whosever the slices are, and so is the count of changes."""
+    config = CONFIGS["ring"]
+    for epoch in (2, 3):
+        here = state_at(config, epoch, checkpoint=0, **(with_claims(ours)))
+        made = planned(config, here, archived_at(config, 3, 1, **with_claims(theirs)))
+        assert (made.state.view.claims, made.state.claimed) == (7000, 70)
+    assert planned(config, None, archived_at(config, 3, 1, **with_claims(7000))).state.view.claims == 7000
+
+
+def with_claims(lease) -> dict[str, int]:
+    return {"claims": lease, "claimed": lease // 100} if lease else {}
+
+
+def test_slices_stay_whatever_the_lease():
+    """Slices of equal epochs and names are the same, though only one of both has claims."""
+    config = CONFIGS["rolling"]
+    made = planned(config, state_at(config, 3, checkpoint=0, **with_claims(5000)), archived_at(config, 3, 1))
+    assert made.doomed == []
+
+
 def test_numbers():
     """The higher of both: items of this epoch, changes, checkpoints; what was damaged counts as a number, too."""
     config = CONFIGS["ring"]

@@ -83,9 +83,12 @@ def test_unknown_layout():
 
 
 def test_variants_have_different_names_and_sources():
-    """Every command once, or once a layout and k."""
+    """Every command once, or once a layout and k; and the four with a twin for shards with claims twice."""
     made = scripts.variants(BLOCKED_K)
-    assert len(made) == 13 + 3 * (len(BLOCKED_K) + 2) + (len(BLOCKED_K) + 1) + 1
+    layouts = len(BLOCKED_K) + 2
+    twins = 3 * layouts + 1
+    assert len(made) == 16 + 2 * twins + 2 * layouts + (len(BLOCKED_K) + 1)
+    assert sum(script.name.endswith(":claims") for script in made) == twins
     assert len({s.name for s in made}) == len({s.sha1 for s in made}) == len(made)
 
 

@@ -12,9 +12,10 @@ import tomllib
 import pytest
 from support import cli
 
+from urifilter_redis.protocol.claims import check_holder
 from urifilter_redis.service import tokens
 from urifilter_redis.service.settings import load
-from urifilter_redis.service.tokens import Token, digest, find, new
+from urifilter_redis.service.tokens import EVERYTHING, Token, bound, digest, find, new
 
 FORM = re.compile(r"urifilter_[A-Za-z0-9_-]{43}")
 
@@ -199,3 +200,17 @@ def test_it_needs_nothing_of_the_server():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
     assert (done.returncode, len(FORM.findall(done.stderr.decode()))) == (0, 1)
     assert tomllib.loads(done.stdout.decode())["tokens"][0]["name"] == "one"
+
+
+def test_holders_of_tokens():
+    """A holder is another with each token, always the same with one, and may be one whatever its digits are."""
+    some = [EVERYTHING, *(Token("same name", digest(new()), access="write") for _ in range(3))]
+    holder = "0123456789abcdef"
+    made = {bound(each, holder) for each in some}
+    assert len(made) == 4
+    assert holder not in made
+    assert made == {bound(each, holder.upper()) for each in some}
+    assert bound(EVERYTHING, holder) == "2bdaa5dac80ca294"
+    many = {bound(EVERYTHING, f"{number:016x}") for number in range(2000)}
+    assert len(many) == 2000
+    assert {check_holder(each) for each in many} == many

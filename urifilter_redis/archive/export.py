@@ -82,8 +82,9 @@ class _Header:
             raise ArchiveCorrupt("it does not have one checkpoint of every shard")
         for each in self.checkpoints:
             each.check(config, each.shard)
-        packed = {c.blob: sum(p.packed for p in c.pieces) for each in self.checkpoints for c in each.contents}
-        if packed.pop("", 0):
+        contents = [content for each in self.checkpoints for content in each.contents if content.pieces]
+        packed = {content.blob: sum(piece.packed for piece in content.pieces) for content in contents}
+        if "" in packed:
             raise ArchiveCorrupt("its checkpoints name contents without a blob")
         if dict(zip(self.blobs, self.sizes, strict=False)) != packed or len(self.blobs) != len(self.sizes):
             raise ArchiveCorrupt("its blobs are not those that its checkpoints need")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from urifilter_redis.claiming.common import ClaimsCommon, log
+from urifilter_redis.claiming.common import ClaimsCommon
 from urifilter_redis.engine import methods
 from urifilter_redis.engine.given import listed
 from urifilter_redis.errors import UriFilterError
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.claiming.ways import Question, Way
     from urifilter_redis.engine.given import Key
-    from urifilter_redis.engine.hand import Claim, Outstanding
+    from urifilter_redis.engine.hand import Claim, Found, Outstanding
     from urifilter_redis.engine.methods import Method
     from urifilter_redis.engine.steps import Flow
 
@@ -34,8 +35,8 @@ class AsyncClaims(ClaimsCommon):
     Then another crawler gets it from ``reclaim``. A task beats in the background, so that slow work keeps its
     items. The task survives a server that is away, and ends with its event loop.
 
-    Use it as a context manager: leaving gives back what is left; after an exception only a lease later. Tasks may share
-    it. A forked child is another holder, and has nothing in hand.
+    Use it as a context manager: leaving gives back what is left; after an exception only a lease later. Tasks of one
+    event loop may share it. A forked child is another holder, and has nothing in hand.
 
     Example:
         >>> async with news.claims(lease=60) as mine:
@@ -56,6 +57,7 @@ class AsyncClaims(ClaimsCommon):
         super().__init__(way, name, beat=beats)
         self._run = run
         self._beating: asyncio.Task[None] | None = None
+        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
 
     async def claim(self, uri: object, *, payload: object = None, retry: UriFilterError | None = None) -> bool:
         """Claim an item; return whether it is in this object's hands now.
@@ -242,7 +244,14 @@ class AsyncClaims(ClaimsCommon):
         if not self._hand.may_look:
             return []
         self._begin_beating()
-        return await self._run(self._way.reclaim(limit))  # type: ignore[no-any-return]
+        found: Found = []
+        try:
+            return await self._run(self._way.reclaim(limit, found))  # type: ignore[no-any-return]
+        except Exception:
+            raise
+        except BaseException:
+            self._hand.leave_all(found)
+            raise
 
     async def outstanding(self) -> Outstanding:
         """Return how many items others have in hand, and in how many seconds the next may be due.
@@ -264,27 +273,25 @@ class AsyncClaims(ClaimsCommon):
     async def close(self, delay: float = 0) -> None:
         """Give back what is left, to be offered again after ``delay`` seconds, and beat no more.
 
-        If the server is away, what is left lapses by itself after a lease.
+        If the server is away, or the filter was closed before, what is left lapses by itself after a lease.
+
+        Raises:
+            ValueError: the delay is not 0 to 600 seconds.
 
         Example:
             >>> await mine.close()
         """
-        if self._closed:
-            return
-        self._hand.check_process()
+        self._check_loop()
+        some = self._begin_closing(delay)
         beating, self._beating = self._beating, None
-        if beating is not None and not beating.get_loop().is_closed():
+        if beating is not None:
             beating.cancel()
             await asyncio.wait([beating])
-        try:
-            if self._beats and self._hand.claims:
+        if some:
+            try:
                 await self._run(self._way.give_back_all(delay))
-        except UriFilterError as error:
-            if not self._way.is_away(error):
-                raise
-            log.warning("%s: what is in hand is free after its lease only: %s", self._way.where, error)
-        finally:
-            self._closed = True
+            except (UriFilterError, ValueError) as error:  # ValueError: the filter is closed
+                self._tell_what_is_left(error)
 
     async def __aenter__(self) -> Self:
         self._check_open()
@@ -303,21 +310,46 @@ class AsyncClaims(ClaimsCommon):
     ) -> R:
         self._check_open()
         question = self._way.claiming(method, objects, key, payload, retry)
+        known = list(question.answers)
         self._begin_beating()
         try:
-            return method.result(await self._run(self._way.resolve(question)))
+            with self._way.pending.hold(question):
+                return method.result(await self._run(self._way.resolve(question)))
         except Exception:
             raise
         except BaseException:
-            self._way.leave(question)
+            self._way.leave(question, known)
+            self._way.pending.drop(question)
             raise
 
     async def _end(self, method: Method[R], question: Question) -> R:
-        with self._way.pending.hold(question):
-            return method.result(await self._run(self._way.resolve(question)))
+        try:
+            with self._way.pending.hold(question):
+                return method.result(await self._run(self._way.resolve(question)))
+        except Exception:
+            raise
+        except BaseException:
+            self._hand.abandon()
+            raise
+
+    def _check_open(self) -> None:
+        super()._check_open()
+        self._check_loop()
+
+    def _check_loop(self) -> None:
+        """Check that this is the event loop of the first call; a forked child may have another.
+
+        Raises:
+            ValueError: it is another one.
+        """
+        process, loop = os.getpid(), asyncio.get_running_loop()
+        if self._home is None or self._home[0] != process:
+            self._home, self._beating = (process, loop), None
+        elif self._home[1] is not loop:
+            raise ValueError("these claims belong to another event loop: make new ones in this loop with claims()")
 
     def _begin_beating(self) -> None:
-        if self._beats and (self._beating is None or self._beating.done()):
+        if self._beats and not self._closed and (self._beating is None or self._beating.done()):
             beating = _beat(weakref.WeakMethod(self._beat_once), self._hand.beat_interval)
             self._beating = asyncio.create_task(beating, name="urifilter-beat")
 
@@ -326,6 +358,8 @@ class AsyncClaims(ClaimsCommon):
             await self._run(self._way.beat())
         except Exception as error:  # noqa: BLE001 - a task that ended would let everything lapse
             self._tell(error)
+        else:
+            self._tell(None)
 
 
 async def _beat(ref: weakref.WeakMethod[Callable[[], Awaitable[None]]], interval: float) -> None:

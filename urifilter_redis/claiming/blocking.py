@@ -6,7 +6,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from urifilter_redis.claiming.common import ClaimsCommon, log
+from urifilter_redis.claiming.common import ClaimsCommon
 from urifilter_redis.engine import methods
 from urifilter_redis.engine.given import listed
 from urifilter_redis.errors import UriFilterError
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from urifilter_redis.claiming.ways import Question, Way
     from urifilter_redis.engine.given import Key
-    from urifilter_redis.engine.hand import Claim, Outstanding
+    from urifilter_redis.engine.hand import Claim, Found, Outstanding
     from urifilter_redis.engine.methods import Method
     from urifilter_redis.engine.steps import Flow
 
-__all__ = ["Claims"]
+__all__ = ["Beating", "Claims"]
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class Claims(ClaimsCommon):
     ) -> None:
         super().__init__(way, name, beat=beats)
         self._run, self._beat_with = run, beat
-        self._beating: _Beating | None = None
+        self._beating: Beating | None = None
 
     def claim(self, uri: object, *, payload: object = None, retry: UriFilterError | None = None) -> bool:
         """Claim an item; return whether it is in this object's hands now.
@@ -243,7 +243,14 @@ class Claims(ClaimsCommon):
         if not self._hand.may_look:
             return []
         self._begin_beating()
-        return self._run(self._way.reclaim(limit))  # type: ignore[no-any-return]
+        found: Found = []
+        try:
+            return self._run(self._way.reclaim(limit, found))  # type: ignore[no-any-return]
+        except Exception:
+            raise
+        except BaseException:
+            self._hand.leave_all(found)
+            raise
 
     def outstanding(self) -> Outstanding:
         """Return how many items others have in hand, and in how many seconds the next may be due.
@@ -265,26 +272,23 @@ class Claims(ClaimsCommon):
     def close(self, delay: float = 0) -> None:
         """Give back what is left, to be offered again after ``delay`` seconds, and beat no more.
 
-        If the server is away, what is left lapses by itself after a lease.
+        If the server is away, or the filter was closed before, what is left lapses by itself after a lease.
+
+        Raises:
+            ValueError: the delay is not 0 to 600 seconds.
 
         Example:
             >>> mine.close()
         """
-        if self._closed:
-            return
-        self._hand.check_process()
+        some = self._begin_closing(delay)
         beating, self._beating = self._beating, None
-        if beating is not None:
+        if beating is not None and beating.is_alive():  # in a forked child the parent's is not
             beating.stop(self._way.patience)
-        try:
-            if self._beats and self._hand.claims:
+        if some:
+            try:
                 self._run(self._way.give_back_all(delay))
-        except UriFilterError as error:
-            if not self._way.is_away(error):
-                raise
-            log.warning("%s: what is in hand is free after its lease only: %s", self._way.where, error)
-        finally:
-            self._closed = True
+            except (UriFilterError, ValueError) as error:  # ValueError: the filter is closed
+                self._tell_what_is_left(error)
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -303,33 +307,53 @@ class Claims(ClaimsCommon):
     ) -> R:
         self._check_open()
         question = self._way.claiming(method, objects, key, payload, retry)
+        known = list(question.answers)
         self._begin_beating()
         try:
-            return method.result(self._run(self._way.resolve(question)))
+            with self._way.pending.hold(question):
+                return method.result(self._run(self._way.resolve(question)))
         except Exception:
             raise
         except BaseException:
-            self._way.leave(question)
+            self._way.leave(question, known)
+            self._way.pending.drop(question)
             raise
 
     def _end(self, method: Method[R], question: Question) -> R:
-        with self._way.pending.hold(question):
-            return method.result(self._run(self._way.resolve(question)))
+        try:
+            with self._way.pending.hold(question):
+                return method.result(self._run(self._way.resolve(question)))
+        except Exception:
+            raise
+        except BaseException:
+            self._hand.abandon()
+            raise
 
     def _begin_beating(self) -> None:
         if self._beats and (self._beating is None or not self._beating.is_alive()):
-            self._beating = _Beating(self._beat_once, self._hand.beat_interval)
+            self._beating = Beating(self._beat_once, self._hand.beat_interval)
             self._beating.start()
 
     def _beat_once(self) -> None:
+        current = threading.current_thread()
+        if isinstance(current, Beating) and (self._closed or self._beating is not current):
+            current.end()  # two threads may have begun to beat at once, or one as another closed
+            return
         try:
             self._beat_with(self._way.beat())
         except Exception as error:  # noqa: BLE001 - a thread that ended would let everything lapse
             self._tell(error)
+        else:
+            self._tell(None)
 
 
-class _Beating(threading.Thread):
-    """The thread that beats. It ends with its claims: closed, or collected."""
+class Beating(threading.Thread):
+    """The thread that beats. It ends when it is stopped, or when the object that beats is collected.
+
+    Args:
+        beat: a method of that object; it raises nothing.
+        interval: seconds between two beats.
+    """
 
     def __init__(self, beat: Callable[[], None], interval: float) -> None:
         super().__init__(name="urifilter-beat", daemon=True)
@@ -344,8 +368,12 @@ class _Beating(threading.Thread):
                 beat()
             del beat
 
+    def end(self) -> None:
+        """Beat no more."""
+        self._ended.set()
+
     def stop(self, patience: float) -> None:
         """Beat no more; wait for a beat that is under way, for so many seconds at most."""
-        self._ended.set()
+        self.end()
         if self is not threading.current_thread():
             self.join(patience)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.protocol.claims import MOST_DELAY, RECLAIMED_A_CALL
+from urifilter_redis.protocol.claims import MOST_DELAY, RECLAIMED_A_CALL, check_delay
 
 if TYPE_CHECKING:
     from urifilter_redis.claiming.ways import Way
@@ -23,7 +23,8 @@ class ClaimsCommon:
     def __init__(self, way: Way, name: str | None, *, beat: bool) -> None:
         self._way, self._name, self._beats = way, name, beat
         self._hand = way.hand
-        self._closed, self._told = False, ""
+        self._closed = False
+        self._told: type[Exception] | None = None
 
     def __repr__(self) -> str:
         named = "" if self._name is None else f" {self._name!r}"
@@ -97,12 +98,24 @@ class ClaimsCommon:
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise ValueError(f"limit is a number of items, {RECLAIMED_A_CALL} for example, and not {limit!r}")
 
+    def _begin_closing(self, delay: float) -> bool:
+        """Take no more calls; return whether there is something to give back."""
+        check_delay(delay)
+        if self._closed:
+            return False
+        self._hand.check_process()
+        self._closed = True
+        return self._beats and self._hand.has_any
+
+    def _tell_what_is_left(self, error: Exception) -> None:
+        log.warning("%s: what is in hand is free after its lease only: %s", self._way.where, error)
+
     def _delay_after(self, error: object) -> float:
         """Return the delay with which to give back what is left; a failure may come again at once."""
         return 0.0 if error is None else min(self.lease, MOST_DELAY)
 
-    def _tell(self, error: Exception) -> None:
-        """Log the failure of a beat; the same one once."""
-        if str(error) != self._told:
-            self._told = str(error)
-            log.warning("claims of %s: a beat failed, and goes on: %s", self._way.name, error)
+    def _tell(self, error: Exception | None) -> None:
+        """Log the failure of a beat (None: it did not fail); one that comes again is logged after a success only."""
+        if error is not None and type(error) is not self._told:
+            log.warning("claims of %s: a beat failed, and the next ones are tried: %s", self._way.name, error)
+        self._told = None if error is None else type(error)

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.bloom.digest import shard_of
 from urifilter_redis.engine.hand import Hand
 from urifilter_redis.engine.terms import Terms
-from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.flows import reclaim
-from urifilter_redis.flows.claims import check_lease, claim_terms, question, release_terms
+from urifilter_redis.flows.claims import claim_terms, leave, question, release_terms
 from urifilter_redis.flows.items import resolve, unresolved
-from urifilter_redis.protocol.claims import check_holder, default_lease
+from urifilter_redis.protocol.claims import check_holder, check_lease, default_lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from urifilter_redis.engine.batch import Batch
     from urifilter_redis.engine.given import Key
-    from urifilter_redis.engine.hand import Claim
+    from urifilter_redis.engine.hand import Claim, Found
     from urifilter_redis.engine.methods import Method
     from urifilter_redis.engine.pending import Pending
     from urifilter_redis.engine.session import Session
@@ -99,19 +97,17 @@ class Direct:
         """Get all answers of a batch."""
         return resolve(self._session, question)
 
-    def leave(self, question: Batch) -> None:
-        """Drop what an interrupted claim has brought."""
-        for digest, answer in zip(question.digests, question.answers, strict=True):
-            if answer == 0:
-                self.hand.drop(shard_of(digest, self._session.config.shards), digest)
+    def leave(self, question: Batch, known: Sequence[int | None]) -> None:
+        """Leave the items that an interrupted claim has, or may have."""
+        leave(question, known, self._session.config.shards)
 
     def unresolved(self) -> list[AnswerLost]:
-        """Return an error of each batch that was interrupted."""
+        """Return an error of each commit and release that was interrupted."""
         return unresolved(self._session, self.hand)
 
-    def reclaim(self, limit: int) -> Flow[list[Claim]]:
+    def reclaim(self, limit: int, found: Found) -> Flow[list[Claim]]:
         """Take in hand at most ``limit`` items; see ``flows.reclaim``."""
-        return reclaim.reclaim_round(self._session, self.hand, limit)
+        return reclaim.reclaim_round(self._session, self.hand, reclaim.Round(limit, found=found))
 
     def look(self) -> Flow[Any]:
         """Look at all shards."""
@@ -124,7 +120,3 @@ class Direct:
     def give_back_all(self, delay: float) -> Flow[None]:
         """Release all that the hand has."""
         return reclaim.give_back_all(self._session, self.hand, delay)
-
-    def is_away(self, error: UriFilterError) -> bool:
-        """Whether the server is away."""
-        return isinstance(error, ServerUnavailable)

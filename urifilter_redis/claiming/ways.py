@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from urifilter_redis.engine.given import Key
-    from urifilter_redis.engine.hand import Claim, Hand
+    from urifilter_redis.engine.hand import Claim, Found, Hand
     from urifilter_redis.engine.methods import Method
     from urifilter_redis.engine.pending import Pending
     from urifilter_redis.engine.steps import Flow
@@ -90,16 +90,16 @@ class Way(Protocol):
         """Get all answers of a call; return the call."""
         ...
 
-    def leave(self, question: Any) -> None:
-        """Drop from the hand the items of an interrupted claim: its caller got no answer, so a beat gives them back."""
+    def leave(self, question: Any, known: Sequence[int | None]) -> None:
+        """Leave the items of an interrupted claim, but for those whose answers were known: a beat gives them back."""
         ...
 
     def unresolved(self) -> list[Any]:
         """Return an error, for ``retry=``, of each call that was interrupted."""
         ...
 
-    def reclaim(self, limit: int) -> Flow[list[Claim]]:
-        """Take in hand at most ``limit`` items that dead holders had, or that are due again."""
+    def reclaim(self, limit: int, found: Found) -> Flow[list[Claim]]:
+        """Take in hand at most ``limit`` items that dead holders had, or that are due again; note each in ``found``."""
         ...
 
     def look(self) -> Flow[Any]:
@@ -112,8 +112,4 @@ class Way(Protocol):
 
     def give_back_all(self, delay: float) -> Flow[None]:
         """Release all that the hand has; ``delay`` is in seconds."""
-        ...
-
-    def is_away(self, error: UriFilterError) -> bool:
-        """Whether an error says that the server is away, and not that it refuses."""
         ...

@@ -12,7 +12,7 @@ from urifilter_redis.errors import UriFilterError
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Pending"]
+__all__ = ["Owner", "Pending", "current_owner"]
 
 
 class _Held(Protocol):
@@ -52,7 +52,7 @@ class Pending(Generic[B]):
             ValueError: one is.
         """
         owner = self._owners.get(batch)
-        if owner is not None and owner is not _owner() and _runs(owner):
+        if owner is not None and owner is not current_owner() and _runs(owner):
             raise ValueError("retry=: another thread or task is asking for these answers at this moment")
 
     def keep(self, batch: B) -> None:
@@ -72,7 +72,7 @@ class Pending(Generic[B]):
 
     def interrupted(self) -> list[B]:
         """Return the batches whose call of the library has ended, oldest first."""
-        asking = _owner()
+        asking = current_owner()
         return [batch for batch, owner in list(self._owners.items()) if owner is asking or not _runs(owner)]
 
 
@@ -86,7 +86,7 @@ class _Hold(Generic[B]):
         self._owners, self._batch = owners, batch
 
     def __enter__(self) -> None:
-        owners, owner = self._owners, _owner()
+        owners, owner = self._owners, current_owner()
         owners[self._batch] = owner  # in one step, because a batch that is retried may be in already
         if len(owners) > KEPT:
             _limit(owners)
@@ -111,7 +111,7 @@ def _limit(owners: dict[B, Owner | None]) -> None:
             log.warning(f"{text}; pass what `unresolved` has as retry= before", KEPT)  # noqa: G004
 
 
-def _owner() -> Owner:
+def current_owner() -> Owner:
     """Return the task that runs, or else the thread."""
     loop = asyncio._get_running_loop()  # noqa: SLF001 - as get_running_loop, which raises in every blocking call
     task = None if loop is None else asyncio.current_task(loop)

@@ -77,9 +77,17 @@ class Terms:
         """Let the hand note the answers of a call for the items of a batch at some positions."""
         if self.hand is None:
             return
+        released = False
         for digest, position, answer in zip(split(packed), positions, answers, strict=True):
-            if command == "claim":
-                if answer == 0:
-                    self.hand.take(shard, digest, self.claimed[position])
-            elif command == "commit" or answer:
+            if command != "claim":
                 self.hand.drop(shard, digest)
+                released = released or (command == "release" and answer == 1)
+            elif answer == 0:
+                self.hand.take(shard, digest, self.claimed[position])
+        if released:
+            self.hand.note_released(shard, self.delay / 1000)
+
+    def doubt(self, command: str, shard: int, packed: bytes) -> None:
+        """Note a call that has no answer, and may still run."""
+        if self.hand is not None and command == "claim":
+            self.hand.doubt(shard, split(packed), in_doubt=True)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from urifilter_redis.bloom.digest import shards_of, split
 from urifilter_redis.bloom.payloads import pack
 from urifilter_redis.engine.given import items_of
 from urifilter_redis.engine.hand import Claim
 from urifilter_redis.engine.terms import Terms
 from urifilter_redis.errors import BadItem
-from urifilter_redis.flows.items import batch_of, resolve
+from urifilter_redis.flows.items import batch_of, distrust, resolve
 from urifilter_redis.protocol.claims import (
-    LEAST_LEASE,
-    MOST_DELAY,
-    MOST_LEASE,
     NOBODY,
     Holding,
+    check_delay,
     check_holder,
+    check_lease,
     default_lease,
 )
 
@@ -33,41 +33,22 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.call_ids import CallKey
 
 __all__ = [
-    "check_delay",
-    "check_lease",
     "claim",
     "claim_terms",
     "commit",
+    "finish",
     "holding_of",
+    "leave",
     "question",
     "release",
     "release_terms",
 ]
 
 
-def check_lease(lease: float) -> float:
-    """Return ``lease``, in seconds, if a holder may have it.
+R = TypeVar("R")
 
-    Raises:
-        ValueError: it is not 5 seconds to an hour.
-    """
-    if isinstance(lease, bool) or not isinstance(lease, int | float) or not LEAST_LEASE <= lease <= MOST_LEASE:
-        raise ValueError(f"a lease is {LEAST_LEASE:g} to {MOST_LEASE:g} seconds, and not {lease!r}")
-    return float(lease)
-
-
-def check_delay(delay: float) -> float:
-    """Return ``delay``, in seconds, if items may be released for so long.
-
-    Raises:
-        ValueError: it is not 0 to 600 seconds.
-    """
-    if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay <= MOST_DELAY:
-        text = (
-            f"a delay is 0 to {MOST_DELAY:g} seconds, and not {delay!r}: keep a longer one yourself, and release then"
-        )
-        raise ValueError(text)
-    return float(delay)
+#: The answer of ``claim`` for an item in somebody's hands.
+IN_HAND = -1
 
 
 def holding_of(session: Session, holder: str, lease: float | None = None) -> Holding:
@@ -145,10 +126,23 @@ def question(  # noqa: PLR0913, PLR0917 - what a caller may say
     batch = batch_of(session, method.command, objects, retry, key=key, near=near, terms=terms)
     if batch.terms is None or batch.terms.hand is not terms.hand:
         raise ValueError("retry= takes what this very object of claims raised")
+    if retry is not None and method.command == "claim" and not method.nearby:
+        distrust(session, batch)
     if method.command == "commit" and retry is None:
         batch.near = session.near  # which takes in the answers, and gives none
     batch.items, batch.key, batch.term = objects, key, method.term
     return batch
+
+
+def finish(session: Session, method: Method[R], items: Sequence[Any], terms: Terms, key: Key = None) -> Flow[R]:
+    """Commit or release items for no holder; return the method's result.
+
+    Raises:
+        BadItem: some items are bad; the error has their indices; nothing was done.
+        UriFilterError: any other of the tree in ``errors``, with the answers that arrived in the method's terms.
+    """
+    batch = question(session, method, items, terms, key=key)
+    return method.result((yield from resolve(session, batch)))
 
 
 def claim(  # noqa: PLR0913 - likewise
@@ -203,3 +197,25 @@ def _answers(  # noqa: PLR0913, PLR0917 - likewise
 ) -> Flow[list[int]]:
     batch = batch_of(session, command, objects, key=key, call_key=call_key, terms=terms)
     return cast("list[int]", (yield from resolve(session, batch)).answers)
+
+
+def leave(batch: Batch, known: Sequence[int | None], shards: int) -> None:
+    """Leave the items that an interrupted claim has, or may have: the next beats give them back.
+
+    Args:
+        batch: the batch of the claim.
+        known: the answers that the caller had before.
+        shards: the filter's number of shards.
+    """
+    hand = None if batch.terms is None else batch.terms.hand
+    if hand is None:
+        return
+    hand.abandon()
+    for call in batch.open:
+        if call.call_id is not None:
+            hand.doubt(call.shard, split(call.packed), in_doubt=call.in_doubt)
+    digests = batch.digests
+    for position, (shard, digest) in enumerate(zip(shards_of(digests, shards), digests, strict=True)):
+        if batch.answers[position] == 0 and known[position] != 0:
+            batch.answers[position] = IN_HAND  # for a retry, which must not offer it a second time
+            hand.leave(shard, digest)

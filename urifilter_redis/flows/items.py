@@ -41,6 +41,7 @@ __all__ = [
     "ask_again",
     "ask_jointly",
     "batch_of",
+    "distrust",
     "give_back",
     "joint_of",
     "new_pairs",
@@ -77,7 +78,8 @@ def unresolved(session: Session, hand: Hand | None = None) -> list[AnswerLost]:
     """
     errors = []
     for batch in session.pending.interrupted():
-        if batch.client == session.ids.client and hand is (batch.terms and batch.terms.hand):
+        ours = batch.client == session.ids.client and hand is (batch.terms and batch.terms.hand)
+        if ours and batch.command != "claim":  # whose items are given back
             error = AnswerLost(f"{session.where}: interrupted; ask again with retry= for the answers")
             errors.append(with_batch(error, batch))
     return errors
@@ -127,9 +129,14 @@ def question(  # noqa: PLR0913, PLR0917 - what a caller may say
     near = session.near if method.nearby and max_age is None else None
     batch = batch_of(session, method.command, objects, retry, max_age, key=key, near=near)
     if retry is not None and not method.nearby:
-        batch.distrust(session.config.shards, functools.partial(_size, session, method.command))
+        distrust(session, batch)
     batch.items, batch.key, batch.term = objects, key, method.term  # of this call, if it goes on with another
     return batch
+
+
+def distrust(session: Session, batch: Batch) -> None:
+    """Open calls for the items of a batch that the near cache has answered; see ``Batch.distrust``."""
+    batch.distrust(session.config.shards, functools.partial(_size, session, batch.command))
 
 
 def batch_of(  # noqa: PLR0913 - likewise

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.bloom.payloads import unpack
-from urifilter_redis.engine.hand import Claim, Hand, Outstanding
+from urifilter_redis.engine.hand import Claim, Found, Hand, Outstanding
 from urifilter_redis.engine.queries import ask, chunked, time_of
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.errors import SliceLost, UriFilterError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SHARDS_A_LOOK",
+    "Round",
     "beat",
     "beat_all",
     "give_back",
@@ -51,8 +53,48 @@ class _Numbered:
     in_doubt: bool = False
 
 
+@dataclass(slots=True, eq=False)
+class Round:
+    """One look for lapsed items at all shards, until enough were found.
+
+    Attributes:
+        limit: the most items.
+        call_key: makes the call ids of all calls, so that another process may repeat the request; None: nobody will.
+        found: the items that were taken in hand: shard, digest and claim of each.
+        error: the first failure.
+    """
+
+    limit: int
+    call_key: CallKey | None = None
+    found: Found = field(default_factory=list)
+    error: UriFilterError | None = None
+
+    @property
+    def record(self) -> str:
+        """The name of the records that an earlier attempt may have left; "" if there was none."""
+        if self.call_key is None:
+            return ""
+        made = self.call_key.call_id("reclaim", b"", 0, 0)
+        return f"{made.client}/{made.slot}"
+
+    def first_shard(self, shards: int) -> int:
+        """Return the shard to begin with.
+
+        A repeat begins where the first attempt did, and the next request of its slot a shard later.
+        """
+        if self.call_key is None:
+            return random.randrange(shards)  # noqa: S311 - nothing secret
+        made = self.call_key.call_id("reclaim", b"", 0, 0)
+        return (int(made.client, 16) + made.sequence) % shards
+
+    @property
+    def claims(self) -> list[Claim]:
+        """The claims that were found."""
+        return [claim for _, _, claim in self.found]
+
+
 def look(session: Session, hand: Hand, shards: Sequence[int], record: str = "") -> Flow[list[int]]:
-    """Look at how much is in hand in some shards; the hand notes it. Return the shards where something may be due.
+    """Look at how much others have in some shards; the hand notes it. Return the shards where something may be due.
 
     Those count too that have a record of this name: an earlier attempt of the same request may have left it.
     """
@@ -62,132 +104,135 @@ def look(session: Session, hand: Hand, shards: Sequence[int], record: str = "") 
         keys = session.keys.shard(shard)
         commands += [
             ("ZCARD", keys.hands),
-            ("ZLEXCOUNT", keys.hands, *_range_of(own)),
+            ("ZLEXCOUNT", keys.hands, b"[" + own, _last_of(own)),
             ("ZRANGE", keys.holders, 0, 1, "WITHSCORES"),
             ("HEXISTS", keys.replies, record),
         ]
     replies = yield from ask(session, *commands)
     now, at = time_of(replies[0]), monotonic()
     due = []
-    for shard, in_hand, owned, earliest, recorded in zip(shards, *(replies[n::4] for n in (1, 2, 3, 4)), strict=True):
+    for shard, all_of_it, owned, earliest, recorded in zip(shards, *(replies[n::4] for n in range(1, 5)), strict=True):
         dies = next((until for holder, until in _scored(earliest) if holder != own), None)
-        hand.note_look(shard, int(in_hand) - int(owned), None if dies is None else at + (dies - now) / 1000)
+        others = int(all_of_it) - hand.known(shard, int(owned))
+        hand.note_look(shard, others, None if dies is None else at + (dies - now) / 1000)
         if recorded or (dies is not None and dies <= now):
             due.append(shard)
     return due
 
 
 def outstanding(session: Session, hand: Hand) -> Flow[Outstanding]:
-    """Return how much others have in hand, after a look at all shards."""
-    for shards in chunked(range(session.config.shards), SHARDS_A_LOOK):
+    """Return how much others have in hand, after a look at the shards that were not looked at of late."""
+    for shards in chunked(hand.not_seen(range(session.config.shards)), SHARDS_A_LOOK):
         yield from look(session, hand, shards)
+    hand.partial = False
     return hand.outstanding()
 
 
-def reclaim_round(session: Session, hand: Hand, limit: int, call_key: CallKey | None = None) -> Flow[list[Claim]]:
-    """Take in hand what dead holders had and what is due again: at most ``limit`` items; the hand notes them.
+def reclaim_round(session: Session, hand: Hand, made: Round) -> Flow[list[Claim]]:
+    """Take in hand what dead holders had and what is due again; the hand notes it.
 
     A failure after something was found ends the round, and is not raised.
     """
-    found: list[tuple[int, Entry]] = []
-    record = "" if call_key is None else _record_of(call_key.call_id("reclaim", b"", 0, 0))
-    first = random.randrange(session.config.shards)  # noqa: S311 - nothing secret
+    first = made.first_shard(session.config.shards)
     order = [*range(first, session.config.shards), *range(first)]
+    hand.partial = True
     try:
         for shards in chunked(order, SHARDS_A_LOOK):
-            for shard in (yield from look(session, hand, shards, record)):
-                yield from _reclaim_shard(session, hand, shard, limit, found, call_key)
-            if len(found) >= limit:
+            for shard in (yield from look(session, hand, shards, made.record)):
+                yield from _reclaim_shard(session, hand, shard, made)
+            if len(made.found) >= made.limit:
                 break
-        hand.note_round(len(found))
-        return [_claim_of(session, entry) for _, entry in found]
-    except UriFilterError:
-        if found:
-            return [_claim_of(session, entry) for _, entry in found]
-        raise
-    except BaseException:  # the caller gets none of them: a beat gives them back, or they lapse
-        for shard, entry in found:
-            hand.drop(shard, entry.digest)
-        raise
+        else:
+            hand.partial = False
+    except UriFilterError as error:
+        made.error = made.error or error
+    if made.error is not None and not made.found:
+        raise made.error
+    hand.note_round(len(made.found))
+    return made.claims
 
 
 def reclaim(session: Session, holding: Holding, limit: int, *, call_key: CallKey | None = None) -> Flow[list[Claim]]:
     """Take in hand, for a holder of which no books are kept here, what dead holders had and what is due again."""
     hand = Hand(holding.lease / 1000, holding.holder)
-    return (yield from reclaim_round(session, hand, limit, call_key))
+    return (yield from reclaim_round(session, hand, Round(limit, call_key)))
 
 
-def _reclaim_shard(  # noqa: PLR0913, PLR0917 - the round so far
-    session: Session, hand: Hand, shard: int, limit: int, found: list[tuple[int, Entry]], call_key: CallKey | None
-) -> Flow[None]:
+def _reclaim_shard(session: Session, hand: Hand, shard: int, made: Round) -> Flow[None]:
     part = 0
-    while len(found) < limit:
-        most = min(claims.RECLAIMED_A_CALL, limit - len(found))
-        entries = yield from _reclaim_once(session, hand, shard, most, call_key, part)
+    while len(made.found) < made.limit and (yield from _reclaim_once(session, hand, shard, made, part)):
         part += 1
-        for entry in entries:
-            hand.take(shard, entry.digest, _claim_of(session, entry))
-            found.append((shard, entry))
-        hand.note_reclaimed(shard, len(entries))
-        if not entries:
-            return
 
 
-def _reclaim_once(  # noqa: PLR0913, PLR0917 - likewise
-    session: Session, hand: Hand, shard: int, limit: int, call_key: CallKey | None, part: int
-) -> Flow[list[Entry]]:
+def _reclaim_once(session: Session, hand: Hand, shard: int, made: Round, part: int) -> Flow[int]:
+    """Take some items of a shard in hand; return their number."""
     ids, keys = session.ids, session.keys.shard(shard)
-    made = ids.draw() if call_key is None else call_key.call_id("reclaim", b"", part, ids.clock.now())
-    call = _Numbered(made)
+    most = min(claims.RECLAIMED_A_CALL, made.limit - len(made.found))
+    key = made.call_key
+    call = _Numbered(ids.draw() if key is None else key.call_id("reclaim", b"", part, ids.clock.now()))
     request = Request(
-        lambda _: claims.reclaim(session.config.uid, keys, str(call.call_id), hand.holding, limit), numbered=call
+        lambda _: claims.reclaim(session.config.uid, keys, str(call.call_id), hand.holding, most), numbered=call
     )
     hand.begin(shard, call)
+    count, taken_in = 0, False
     try:
         yield from exchange(session, [request])
+        if request.answered:
+            count = _take(session, hand, shard, claims.entries_of(request.reply), made)
+        taken_in = not call.in_doubt
     finally:
-        hand.end(shard, call, in_doubt=call.in_doubt)
+        if not taken_in:
+            hand.suspects.add(shard)
+        hand.end(shard, call, answered=request.answered, in_doubt=call.in_doubt)
     if request.error is not None:
         raise request.error
     if call.call_id is not None:
         ids.release(call.call_id)
-    return claims.entries_of(request.reply)
+    return count
 
 
-def _record_of(call_id: CallId) -> str:
-    """Return the name of the record that a call leaves."""
-    return f"{call_id.client}/{call_id.slot}"
-
-
-def _claim_of(session: Session, entry: Entry) -> Claim:
-    try:
-        return Claim(*unpack(entry.kept), entry.failures, entry.lapses)
-    except ValueError as error:
-        raise SliceLost(f"{session.where}: leases has an entry that cannot be read: {error}") from error
+def _take(session: Session, hand: Hand, shard: int, entries: Sequence[Entry], made: Round) -> int:
+    """Take entries in hand; one that cannot be read is given back by a beat."""
+    for entry in entries:
+        try:
+            claim = Claim(*unpack(entry.kept), entry.failures, entry.lapses)
+        except ValueError as error:
+            text = f"{session.where}: leases has an entry {entry.digest.hex()} that cannot be read: {error}"
+            made.error = made.error or SliceLost(text)
+            hand.leave(shard, entry.digest)
+        else:
+            made.found.append((shard, entry.digest, claim))
+            hand.take(shard, entry.digest, claim)
+    hand.note_reclaimed(shard, len(entries))
+    return len(entries)
 
 
 def beat(session: Session, hand: Hand) -> Flow[None]:
     """Beat where the hand has something and made no call of late; mend the hand where the server knows other items.
 
     Raises:
-        UriFilterError: the first failure of a shard; the others were beaten.
+        UriFilterError: the first failure; all that did not fail was done.
     """
-    failed: UriFilterError | None = None
-    for shards in chunked(hand.silent_shards()):
-        marks = {shard: hand.mark(shard) for shard in shards}
+    errors: list[UriFilterError] = []
+    mistaken: list[int] = []
+    for shards in chunked(hand.shards_to_beat()):
+        at, marks = monotonic(), {shard: hand.mark(shard) for shard in shards}
         requests = [
             Request.of(claims.beat(session.config.uid, session.keys.shard(shard), hand.holding)) for shard in shards
         ]
         yield from exchange(session, requests)
         for shard, request in zip(shards, requests, strict=True):
-            if not request.answered:
-                failed = failed or request.error
+            if request.error is not None:
+                errors.append(request.error)
                 continue
-            hand.has_beaten(shard)
-            if request.reply != len(hand.held[shard]) and hand.undisturbed(shard, marks[shard]):
-                yield from _mend(session, hand, shard)
-    if failed is not None:
-        raise failed
+            hand.has_beaten(shard, at)
+            differs = request.reply != len(hand.held[shard])
+            if hand.undisturbed(shard, marks[shard]):
+                hand.suspects.discard(shard)
+                mistaken += [shard] if differs else []
+    errors += yield from _mend_all(session, hand, mistaken)
+    if errors:
+        raise errors[0]
 
 
 def beat_all(session: Session, holding: Holding) -> Flow[int]:
@@ -207,14 +252,29 @@ def give_back(session: Session, hand: Hand, digests: Sequence[bytes], delay: flo
 
 
 def give_back_all(session: Session, hand: Hand, delay: float = 0) -> Flow[None]:
-    """Release all that the hand has; ``delay`` is in seconds."""
-    yield from give_back(session, hand, [digest for held in list(hand.held.values()) for digest in held], delay)
+    """Release all that the hand has, the orphans, and all that the suspects have; ``delay`` is in seconds."""
+    digests = {*hand.digests, *hand.orphaned(math.inf)}
+    for shard in sorted(hand.suspects):
+        digests |= yield from _in_hands(session, hand, shard)
+    yield from give_back(session, hand, sorted(digests), delay)
+
+
+def _mend_all(session: Session, hand: Hand, shards: Sequence[int]) -> Flow[list[UriFilterError]]:
+    """Give back the orphans that are due, and mend some shards; return the failures."""
+    orphans, errors = hand.orphaned(), []
+    flows = [_mend(session, hand, shard) for shard in shards]
+    for flow in [give_back(session, hand, orphans), *flows] if orphans else flows:
+        try:
+            yield from flow
+        except UriFilterError as error:
+            errors.append(error)
+    return errors
 
 
 def _mend(session: Session, hand: Hand, shard: int) -> Flow[None]:
     """Make the hand and the server agree on a shard: give back what the hand does not know, drop what is gone.
 
-    An unresolved reclaim, a failover or a claim that nobody waited for leaves such items.
+    An unresolved reclaim, a failover or an item that others have committed leaves such a difference.
     """
     mark = hand.mark(shard)
     there = yield from _in_hands(session, hand, shard)
@@ -232,18 +292,18 @@ def _in_hands(session: Session, hand: Hand, shard: int) -> Flow[set[bytes]]:
     """Return the digests that the server has in the holder's hands."""
     own, key = bytes.fromhex(hand.holding.holder), session.keys.shard(shard).hands
     there: set[bytes] = set()
-    start, end = _range_of(own)
+    start = b"[" + own
     while True:
-        (page,) = yield from ask(session, ("ZRANGEBYLEX", key, start, end, "LIMIT", 0, A_PAGE))
+        (page,) = yield from ask(session, ("ZRANGEBYLEX", key, start, _last_of(own), "LIMIT", 0, A_PAGE))
         there.update(member[8:] for member in page)
         if len(page) < A_PAGE:
             return there
         start = b"(" + page[-1]
 
 
-def _range_of(holder: bytes) -> tuple[bytes, bytes]:
-    """Return the first and the last member that a holder may have in ``hands``."""
-    return b"[" + holder, b"(" + holder + b"\xff" * 17
+def _last_of(holder: bytes) -> bytes:
+    """Return the end of the range of a holder's hands."""
+    return b"(" + holder + b"\xff" * 17
 
 
 def _scored(reply: Any) -> list[tuple[bytes, float]]:

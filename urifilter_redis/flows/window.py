@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.near_cache import NearCache, Question
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.engine.terms import Terms
     from urifilter_redis.protocol.calls import Call
 
 __all__ = ["ask_window"]
@@ -48,10 +49,18 @@ def ask_window(
         if near is not None:
             _learn(near, batch, questions, requests)
         missed = _take_over(session, batch, window, requests)
-        if hand is not None:
-            for call, request in zip(window, requests, strict=True):
-                hand.end(call.shard, call, in_doubt=request.in_doubt)
+        if batch.terms is not None:
+            _note_ends(batch, batch.terms, window, requests)
     return (yield from _mend(session, missed)) if missed else {}
+
+
+def _note_ends(batch: Batch, terms: Terms, window: Sequence[OpenCall], requests: Sequence[Request]) -> None:
+    """Let the hand note the ends of the calls of a window, and those that may still run."""
+    if terms.hand is not None:
+        for call, request in zip(window, requests, strict=True):
+            if request.in_doubt and not request.answered:
+                terms.doubt(batch.command, call.shard, call.packed)
+            terms.hand.end(call.shard, call, answered=request.answered, in_doubt=request.in_doubt)
 
 
 class _Callers:

@@ -29,7 +29,9 @@ __all__ = [
     "Entry",
     "Holding",
     "beat",
+    "check_delay",
     "check_holder",
+    "check_lease",
     "claim",
     "commit",
     "default_lease",
@@ -97,6 +99,31 @@ class Entry:
 def default_lease(shards: int) -> float:
     """Return the seconds of a lease for a filter with so many shards, where the caller names none."""
     return LEASE if shards <= 64 else min(float(shards), LEASE_OF_MANY)  # noqa: PLR2004 - design: 60 s up to 64
+
+
+def check_lease(lease: float) -> float:
+    """Return ``lease``, in seconds, if a holder may have it.
+
+    Raises:
+        ValueError: it is not 5 seconds to an hour.
+    """
+    if isinstance(lease, bool) or not isinstance(lease, int | float) or not LEAST_LEASE <= lease <= MOST_LEASE:
+        raise ValueError(f"a lease is {LEAST_LEASE:g} to {MOST_LEASE:g} seconds, and not {lease!r}")
+    return float(lease)
+
+
+def check_delay(delay: float) -> float:
+    """Return ``delay``, in seconds, if items may be released for so long.
+
+    Raises:
+        ValueError: it is not 0 to 600 seconds.
+    """
+    if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay <= MOST_DELAY:
+        text = (
+            f"a delay is 0 to {MOST_DELAY:g} seconds, and not {delay!r}: keep a longer one yourself, and release then"
+        )
+        raise ValueError(text)
+    return float(delay)
 
 
 def check_holder(holder: str) -> str:

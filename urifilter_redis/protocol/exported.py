@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from urifilter_redis._version import __version__
 from urifilter_redis.bloom.sizing import BLOCKED_K
-from urifilter_redis.protocol.scripts import variants
+from urifilter_redis.protocol.scripts import TWOFOLD, variants
 
 if TYPE_CHECKING:
     from urifilter_redis.protocol.scripts import Script
@@ -133,9 +133,10 @@ def _file_of(script: Script) -> str:
 
 
 def _entry(script: Script) -> dict[str, Any]:
-    command, _, variant = script.name.partition(":")
+    command, variant, twin = [*script.name.split(":"), "", ""][:3]
     layout, _, k = variant.partition("-")
-    made_for = {"command": command, "layout": layout or None, "k": int(k) if k else None}
+    claims = bool(twin) if command in TWOFOLD else None  # whether it is for shards with claims; None: for all
+    made_for = {"command": command, "layout": layout or None, "k": int(k) if k else None, "claims": claims}
     return {"file": _file_of(script), "sha1": script.sha1} | made_for | asdict(Header.of(script))
 
 

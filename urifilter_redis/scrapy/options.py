@@ -11,8 +11,7 @@ from scrapy.utils.misc import load_object
 
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.engine.steps import Timeouts
-from urifilter_redis.flows.claims import check_delay, check_lease
-from urifilter_redis.protocol.claims import MOST_DELAY
+from urifilter_redis.protocol.claims import MOST_DELAY, check_delay, check_lease
 from urifilter_redis.protocol.config import Settings
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ class Claiming:
 
     def delay_after(self, failures: int) -> float:
         """Return the seconds before the next try of a page that failed so often."""
-        return min(self.delay * 2 ** (failures - 1), _LONGEST_DELAY)
+        return min(self.delay * 2.0 ** (failures - 1), _LONGEST_DELAY)
 
     @property
     def longest_delay(self) -> float:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
+from urifilter_redis.claiming.awaited import AsyncClaims
 from urifilter_redis.engine import methods
 from urifilter_redis.engine.async_driver import drive
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.http_api import FILTERS_PATH
 from urifilter_redis.protocol.outcomes import Unanswered
 from urifilter_redis.sdk.api import API, Client
+from urifilter_redis.sdk.claims import ByService
 from urifilter_redis.sdk.responses import failed, told
 from urifilter_redis.transport.loops import PerLoop
 
@@ -398,6 +400,30 @@ class AsyncFilterAPIClient(Client):
             [True, False]
         """
         return await self._ask(methods.REMOVE, filter_typeid, uris, None, retry, key)
+
+    def claims(self, filter_typeid: str, lease: float = 60, name: str | None = None) -> AsyncClaims:
+        """Return an object that claims items: their "new" is final only once they are committed.
+
+        Its methods are those of ``urifilter_redis.Claims``. Items and payloads are JSON values; bytes that another
+        client has claimed come from ``reclaim`` as bytes. All errors are ``FilterAPIError``, or ValueError.
+
+        Args:
+            filter_typeid: the filter's name.
+            lease: seconds for which items stay in hand without a sign of life, 5 to 3600.
+            name: a name for display; two objects of one name are two holders.
+
+        Raises:
+            ValueError: the lease is impossible.
+
+        Example:
+            >>> async with api.claims("news") as mine:
+            ...     todo = await mine.unique(["https://example.com/a", "https://example.com/b"])
+            ...     done = await mine.commit(todo)
+            >>> done
+            [True, True]
+        """
+        self._check_open()
+        return AsyncClaims(ByService(self._api, filter_typeid, lease), self._run, name=name)
 
     async def filters(self) -> list[str]:
         """Return the names of the filters that the access token may use.

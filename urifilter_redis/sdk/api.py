@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 import ssl
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote, urlsplit
 
 import httpx
 
-from urifilter_redis.bloom.encoding import encode_items
 from urifilter_redis.engine.batch import call_to_resume
 from urifilter_redis.engine.given import listed
 from urifilter_redis.engine.methods import UNIQUE, with_batch
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.session import Session
-from urifilter_redis.errors import BadItem, FilterAPIError, UriFilterError
+from urifilter_redis.errors import FilterAPIError, UriFilterError
 from urifilter_redis.http_api import (
     ATTEMPT_HEADER,
     COMMANDS,
@@ -29,14 +27,16 @@ from urifilter_redis.http_api import (
 from urifilter_redis.protocol.call_ids import PROOF_LIFE
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.sdk.asked import Asked, Part
+from urifilter_redis.sdk.parts import cuts_of
 from urifilter_redis.sdk.reaching import TIMEOUTS, checked, first_of, trusted
 from urifilter_redis.sdk.responses import BAD_RESPONSE, judged, told
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from typing import Self
 
     from urifilter_redis.engine.given import Key
+    from urifilter_redis.engine.hand import Hand
     from urifilter_redis.engine.methods import Method
     from urifilter_redis.engine.steps import Flow, Timeouts
     from urifilter_redis.protocol.calls import Arguments
@@ -44,18 +44,11 @@ if TYPE_CHECKING:
 
 __all__ = ["API", "Client"]
 
+A = TypeVar("A", bound=Asked)
 
 #: The environment's address of the service, and token.
 URL_VARIABLE = "URIFILTER_API_URL"
 TOKEN_VARIABLE = "URIFILTER_API_TOKEN"  # noqa: S105 - the name of it
-
-#: Items of one request, and their bytes, which JSON can make six times as many; a list of more goes out in several,
-#: one after the other.
-ITEMS_A_REQUEST = 5000
-BYTES_A_REQUEST = 512 << 10
-
-#: Two characters in Python that JSON cannot tell from one beyond U+FFFF.
-_PAIR = re.compile(rb"\xed[\xa0-\xaf].\xed[\xb0-\xbf]", re.DOTALL)
 
 #: Connections of a client; more requests at once wait for one.
 CONNECTIONS = 32
@@ -212,18 +205,30 @@ class API:
         command, more = method.command, {} if max_age is None else {"max_age": max_age}
         path = f"{self.path_of(filter_typeid)}/{command}"
         what = (filter_typeid, command, max_age)
-        asked = _or_resumed(
-            Asked(what, COMMANDS[command], path, more, listed(objects), _cuts, key), retry, self.session
-        )
-        asked.term = method.term
-        return asked
+        return self.or_resumed(Asked(what, COMMANDS[command], path, more, listed(objects), cuts_of, key), retry, method)
 
     def filter(self, filter_typeid: str, items: Iterable[object], retry: UriFilterError | None) -> Asked:
         """Make a call of the endpoint that answers the new items; arguments and errors are those of ``question``."""
         more = {"filter_typeid": filter_typeid}
         what = (filter_typeid, "filter", None)
-        asked = _or_resumed(Asked(what, COMMANDS["insert"], self.path, more, listed(items), _cuts), retry, self.session)
-        asked.term = UNIQUE.term
+        return self.or_resumed(Asked(what, COMMANDS["insert"], self.path, more, listed(items), cuts_of), retry, UNIQUE)
+
+    def or_resumed(self, made: A, retry: UriFilterError | None, method: Method[Any]) -> A:
+        """Return a new call, or the call that ``retry`` is the error of; its answers are in the method's terms.
+
+        Raises:
+            ValueError: ``retry`` is the error of another call, or another thread or task is asking for its answers.
+        """
+        if retry is None:
+            asked = made
+        else:
+            asked = call_to_resume(retry, type(made), made.what[1])
+            self.session.pending.check_free(asked)
+            if not asked.is_like(made):
+                text = f"retry= takes what {made.what[1]} raised for these same items, in this process, not {retry!r}"
+                raise ValueError(text)
+            asked.items, asked.key = made.items, made.key
+        asked.term = method.term
         return asked
 
     def get(self, path: str) -> Flow[dict[str, Any]]:
@@ -239,7 +244,7 @@ class API:
             raise told(request.error)
         return request.reply  # type: ignore[no-any-return]
 
-    def resolve(self, asked: Asked) -> Flow[Asked]:
+    def resolve(self, asked: A) -> Flow[A]:
         """Send the parts of a call that have no answer yet, one after the other.
 
         Args:
@@ -257,31 +262,60 @@ class API:
                 try:
                     yield from self._send(asked, part)
                 except FilterAPIError as error:
+                    error.indices = [part.start + index for index in error.indices]
                     with_batch(error, asked)
                     raise
         return asked
 
-    def unresolved(self) -> list[FilterAPIError]:
-        """Make an error, for ``retry=``, of each call that was interrupted in this process."""
+    def unresolved(self, hand: Hand | None = None) -> list[FilterAPIError]:
+        """Make an error, for ``retry=``, of each call that was interrupted in this process.
+
+        Args:
+            hand: the hand whose calls are meant; None: those that are about no claims.
+        """
         errors = []
         for asked in self.session.pending.interrupted():
-            if asked.process == os.getpid():
+            if asked.process == os.getpid() and asked.hand is hand:
                 error = FilterAPIError("interrupted; ask again with retry= for the answers", error_code="answer_lost")
                 errors.append(with_batch(error, asked))
         return errors
 
     def _send(self, asked: Asked, part: Part) -> Flow[None]:
-        ids, keyed = self.session.ids, asked.writes
+        with asked.under_way(part):
+            yield from self.post(asked.path, asked.body(part), part, asked.is_answered_by(part), keyed=asked.writes)
+
+    def post(
+        self,
+        path: str,
+        content: dict[str, Any],
+        part: Part,
+        fits: Callable[[dict[str, Any]], bool],
+        *,
+        keyed: bool = True,
+    ) -> Flow[None]:
+        """Send a request until it is answered; the part gets the reply.
+
+        Args:
+            path: the path of the endpoint.
+            content: the body.
+            part: has the key of the request.
+            fits: whether a reply is one to this request.
+            keyed: whether the request has a key: it changes something.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached.
+        """
+        ids = self.session.ids
         if keyed and part.call_id is None:
             part.call_id = ids.draw()
         if part.in_doubt and part.call_id and ids.clock.now() > part.call_id.started + PROOF_LIFE:
             text = f"{self.session.where}: the answer is kept for {PROOF_LIFE // 60_000} minutes, and they are over"
             raise FilterAPIError(text, error_code="answer_lost")
         key = part.call_id.key if part.call_id else ""
-        body = write_json({"URI_list": part.items, **asked.more})
-        request = Request(lambda _: ("POST", asked.path, key, body), None, part if keyed else None)
+        body = write_json(content)
+        request = Request(lambda _: ("POST", path, key, body), None, part if keyed else None)
         yield from exchange(self.session, [request])
-        if request.answered and not part.is_answered_by(request.reply, asked.command.field):
+        if request.answered and not fits(request.reply):
             text = f"{self.session.where}: its answer is not for these items"
             request.error = FilterAPIError(text, error_code=BAD_RESPONSE)
         if isinstance(request.error, FilterAPIError) and request.error.error_code == BAD_RESPONSE:
@@ -293,58 +327,3 @@ class API:
             ids.release(done)
         if request.error is not None:
             raise told(request.error)
-
-
-def _or_resumed(made: Asked, retry: UriFilterError | None, session: Session) -> Asked:
-    """Return a new call, or the call that ``retry`` is the error of.
-
-    Raises:
-        ValueError: ``retry`` is the error of another call, or another thread or task is asking for its answers.
-    """
-    if retry is None:
-        return made
-    asked = call_to_resume(retry, Asked, made.what[1])
-    session.pending.check_free(asked)
-    if not asked.is_like(made):
-        text = f"retry= takes what {made.what[1]} raised for these same items, in this process, not {retry!r}"
-        raise ValueError(text)
-    asked.items, asked.key = made.items, made.key
-    return asked
-
-
-def _sizes(items: Sequence[object]) -> list[int]:
-    """Return the length of each item in bytes.
-
-    Raises:
-        FilterAPIError: JSON cannot carry some items (``bad_item``, with their indices).
-    """
-    try:
-        encoded = encode_items(items)
-    except BadItem as error:
-        raise FilterAPIError(str(error), error_code="bad_item", indices=error.indices) from None
-    bad: list[int] = []
-    if any(issubclass(kind, bytes) for kind in set(map(type, items))):
-        text, bad = "bytes are not JSON: decode them", [n for n, item in enumerate(items) if isinstance(item, bytes)]
-    elif _PAIR.search(b"".join(encoded)):
-        text, bad = (
-            "a pair of surrogates is one character in JSON",
-            [n for n, e in enumerate(encoded) if _PAIR.search(e)],
-        )
-    if bad:
-        raise FilterAPIError(f"item {bad[0]}: {text}", error_code="bad_item", indices=bad)
-    return list(map(len, encoded))
-
-
-def _cuts(items: Sequence[object]) -> list[int]:
-    """Return the positions at which the parts of a call begin, and the end of the last part.
-
-    Raises:
-        FilterAPIError: as ``_sizes``.
-    """
-    sizes, cuts, size = _sizes(items), [0], 0
-    for at, each in enumerate(sizes):
-        if at - cuts[-1] == ITEMS_A_REQUEST or (size + each > BYTES_A_REQUEST and at > cuts[-1]):
-            cuts.append(at)
-            size = 0
-        size += each
-    return [*cuts, len(sizes)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import os
 from dataclasses import dataclass
@@ -13,15 +14,17 @@ from urifilter_redis.engine.given import items_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from urifilter_redis.engine.given import Key
+    from urifilter_redis.engine.hand import Hand
     from urifilter_redis.http_api import Command
     from urifilter_redis.protocol.call_ids import CallId
 
 __all__ = ["Asked", "Part", "What"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Part:
     """Some items of a call, which go out in one request.
 
@@ -63,7 +66,10 @@ class Asked:
         term: makes an answer in the terms of the caller's method of the service's answer.
         parts: the parts in which the items go out.
         process: the id of the process that made the call.
+        hand: the hand that notes the answers; None: the call is about no claims.
     """
+
+    hand: Hand | None = None
 
     def __init__(  # noqa: PLR0913, PLR0917 - all of it is what a call is
         self,
@@ -93,6 +99,22 @@ class Asked:
         """The bytes of each item."""
         return [each for part in self.parts for each in encode_items(part.items)]
 
+    def body(self, part: Part) -> dict[str, Any]:
+        """Return the body of the request for a part."""
+        return {"URI_list": part.items, **self.more}
+
+    def under_way(self, part: Part) -> AbstractContextManager[None]:  # noqa: ARG002 - for calls about claims
+        """Return a context manager for the time in which a part is under way."""
+        return contextlib.nullcontext()
+
+    def is_answered_by(self, part: Part) -> Callable[[dict[str, Any]], bool]:
+        """Return a function: whether a reply has an answer for each item of a part."""
+        return lambda reply: part.is_answered_by(reply, self.command.field)
+
+    def answers_of(self, part: Part) -> list[int]:
+        """Return an answer for each item of a part that was answered."""
+        return _ages(part, self.command.field)
+
     @property
     def writes(self) -> bool:
         """Whether the call changes the filter. Then its answers must not be lost."""
@@ -103,7 +125,7 @@ class Asked:
         """The answers so far: ages, or 1 (was there) and 0 (was not); None for each item without an answer."""
         found: list[int | None] = []
         for part in self.parts:
-            found += [None] * len(part.items) if part.reply is None else _ages(part, self.command.field)
+            found += [None] * len(part.items) if part.reply is None else self.answers_of(part)
         return found
 
     @property

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
+from urifilter_redis.claiming.blocking import Claims
 from urifilter_redis.engine import methods
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.http_api import FILTERS_PATH
 from urifilter_redis.protocol.outcomes import Unanswered
 from urifilter_redis.sdk.api import API, Client
+from urifilter_redis.sdk.claims import ByService
 from urifilter_redis.sdk.reaching import TIMEOUTS
 from urifilter_redis.sdk.responses import failed
 
@@ -395,6 +397,30 @@ class FilterAPIClient(Client):
             [True, False]
         """
         return self._ask(methods.REMOVE, filter_typeid, uris, None, retry, key)
+
+    def claims(self, filter_typeid: str, lease: float = 60, name: str | None = None) -> Claims:
+        """Return an object that claims items: their "new" is final only once they are committed.
+
+        Its methods are those of ``urifilter_redis.Claims``. Items and payloads are JSON values; bytes that another
+        client has claimed come from ``reclaim`` as bytes. All errors are ``FilterAPIError``, or ValueError.
+
+        Args:
+            filter_typeid: the filter's name.
+            lease: seconds for which items stay in hand without a sign of life, 5 to 3600.
+            name: a name for display; two objects of one name are two holders.
+
+        Raises:
+            ValueError: the lease is impossible.
+
+        Example:
+            >>> with api.claims("news") as mine:
+            ...     todo = mine.unique(["https://example.com/a", "https://example.com/b"])
+            ...     done = mine.commit(todo)
+            >>> done
+            [True, True]
+        """
+        self._check_open()
+        return Claims(ByService(self._api, filter_typeid, lease), self._run, self._run, name=name)
 
     def filters(self) -> list[str]:
         """Return the names of the filters that the access token may use.

@@ -17,14 +17,32 @@ from starlette.responses import JSONResponse
 from urifilter_redis.bloom.encoding import encode_items
 from urifilter_redis.errors import BadItem
 from urifilter_redis.http_api import read_json, write_json
+from urifilter_redis.protocol.claims import LEAST_LEASE, MOST_DELAY, MOST_LEASE, RECLAIMED_A_CALL
 from urifilter_redis.service.failures import Refusal, refusal_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from starlette.requests import Request
 
     from urifilter_redis.service.settings import Limits
 
-__all__ = ["NAME_PATTERN", "Answer", "Items", "ItemsOf", "check_items", "parse", "read", "receive", "tokens_in"]
+__all__ = [
+    "NAME_PATTERN",
+    "Answer",
+    "Items",
+    "ItemsOf",
+    "ToBeat",
+    "ToClaim",
+    "ToCommit",
+    "ToReclaim",
+    "ToRelease",
+    "check_items",
+    "parse",
+    "read",
+    "receive",
+    "tokens_in",
+]
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -56,6 +74,9 @@ _AGE = "ring: look only at so many of the newest slices"
 Age = Annotated[int, Field(ge=1, description=_AGE), BeforeValidator(_whole)] | None
 
 
+Place = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
+
+
 class Items(BaseModel):
     """Items for a command."""
 
@@ -73,6 +94,65 @@ class ItemsOf(BaseModel):
     filter_typeid: Annotated[str, Field(pattern=NAME_PATTERN, description="the filter's name")]
     URI_list: Uris
     access_token: Annotated[str | None, Field(description="or send it as Authorization: Bearer")] = None
+
+
+Holder = Annotated[
+    str, Field(pattern="^[0-9A-Fa-f]{16}$", description="the holder: 16 hex digits that its crawler has drawn")
+]
+_LEASE = "seconds for which the holder lives without another request; null: 60, more for a filter of many shards"
+Lease = Annotated[float, Field(ge=LEAST_LEASE, le=MOST_LEASE, description=_LEASE)] | None
+_PAYLOADS = "a payload for each item, any JSON value of at most 64 KiB; null: the item itself"
+_BASE64 = "the positions of the items that are base64 of bytes, as `reclaim` answers them"
+
+
+class ToClaim(BaseModel):
+    """Items to be taken in hand."""
+
+    model_config = _STRICT
+
+    URI_list: Uris
+    payloads: Annotated[list[Any] | None, Field(description=_PAYLOADS)] = None
+    holder: Holder
+    lease: Lease = None
+
+
+class ToCommit(BaseModel):
+    """Items to be made final."""
+
+    model_config = _STRICT
+
+    URI_list: Uris
+    base64: Annotated[list[Place], Field(description=_BASE64)] = []
+    holder: Holder | None = None
+    lease: Lease = None
+
+
+class ToRelease(ToCommit):
+    """Items to be given back."""
+
+    delay: Annotated[float, Field(ge=0, le=MOST_DELAY, description="seconds until they are offered again")] = 0.0
+    failed: Annotated[bool, Field(description="count a failure of each item")] = False
+
+
+class ToReclaim(BaseModel):
+    """The wish for items of dead holders, and for those that are due again."""
+
+    model_config = _STRICT
+
+    holder: Holder
+    lease: Lease = None
+    limit: Annotated[
+        int, Field(ge=0, le=RECLAIMED_A_CALL, description="the most items; 0: only look"), BeforeValidator(_whole)
+    ] = RECLAIMED_A_CALL
+
+
+class ToBeat(BaseModel):
+    """A sign of life."""
+
+    model_config = _STRICT
+
+    holder: Holder
+    lease: Lease = None
 
 
 class Answer(JSONResponse):
@@ -179,7 +259,7 @@ async def _receive(request: Request, most: int) -> bytes:
     return bytes(data)
 
 
-def check_items(items: list[Any], limits: Limits) -> None:
+def check_items(items: Sequence[Any], limits: Limits) -> None:
     """Check that items can be filtered.
 
     Raises:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations
 from starlette.responses import Response
@@ -16,7 +16,19 @@ from urifilter_redis.errors import ServerUnavailable, UriFilterError
 from urifilter_redis.http_api import COMMANDS, KEY_HEADER
 from urifilter_redis.protocol.call_ids import CallKey
 from urifilter_redis.service import metrics, tokens
-from urifilter_redis.service.bodies import Answer, Items, ItemsOf, check_items, parse, read, receive, tokens_in
+from urifilter_redis.service.bodies import (
+    Answer,
+    Items,
+    ItemsOf,
+    ToBeat,
+    ToReclaim,
+    check_items,
+    parse,
+    read,
+    receive,
+    tokens_in,
+)
+from urifilter_redis.service.claims import BODIES, beat, flow_of, items_in, take
 from urifilter_redis.service.connecting import connect
 from urifilter_redis.service.failures import Refusal, refusal_of
 from urifilter_redis.service.gate import COMMAND, COUNTS, TOKEN
@@ -24,6 +36,10 @@ from urifilter_redis.service.gauges import look
 from urifilter_redis.service.logs import Seldom
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.service.filters import Filters
     from urifilter_redis.service.settings import ServiceSettings
     from urifilter_redis.service.tokens import Token
@@ -31,6 +47,8 @@ if TYPE_CHECKING:
 __all__ = ["KEY_LENGTH", "Service"]
 
 log = logging.getLogger("urifilter_redis.service")
+
+T = TypeVar("T")
 
 #: Seconds between two attempts to open the filters, while Redis is away at the start.
 PAUSE = 2.0
@@ -143,7 +161,8 @@ class Service:
             self.whose(request, *tokens_in(data))  # parsing is costly, and so only for known senders
         asked = parse(data, ItemsOf)
         token = token or self.whose(request, asked.access_token or "")
-        ages = await self._answer(request, token, asked.filter_typeid, "insert", asked.URI_list)
+        flow = flow_of("insert", Items(URI_list=asked.URI_list), asked.URI_list, token)
+        ages = await self._answer(request, token, asked.filter_typeid, "insert", asked.URI_list, flow)
         new = [item for item, age in zip(asked.URI_list, ages, strict=True) if age == 0]
         content = {"filter_typeid": asked.filter_typeid, "URI_list_unique": new, "total": len(ages), "unique": len(new)}
         return Answer(content)
@@ -152,35 +171,65 @@ class Service:
         """Do a command; answer a value for each item."""
         request.scope[COMMAND] = command
         token = self.whose(request)
-        asked = await read(request, Items, self.settings.limits)
-        answers = await self._answer(request, token, filter_typeid, command, asked.URI_list, asked.max_age)
+        asked = await read(request, BODIES[command], self.settings.limits)
+        given = items_in(asked)
+        flow = flow_of(command, asked, given, token)
+        answers = await self._answer(request, token, filter_typeid, command, given, flow)
         kind = COMMANDS[command]
         ages = kind.field == "ages"
         content = {
             "filter_typeid": filter_typeid,
             kind.field: answers if ages else [each == 1 for each in answers],
-            **({"new": [age == 0 for age in answers]} if command == "insert" else {}),
+            **({kind.new: [age == 0 for age in answers]} if kind.new else {}),
             "total": len(answers),
             kind.count: answers.count(0) if kind.count == "unique" else len(answers) - answers.count(0),
         }
         return Answer(content)
 
+    async def reclaim(self, request: Request, filter_typeid: str) -> Response:
+        """Take in hand what dead holders had and what is due again; answer it."""
+        request.scope[COMMAND] = "reclaim"
+        token = self.whose(request)
+        asked = await read(request, ToReclaim, self.settings.limits)
+        async with self.allowed(token, filter_typeid, writes=True):
+            content = await self._run(filter_typeid, take(asked, token, _key(request, token)))
+        _note(request, filter_typeid, "reclaim", content["total"], content["total"])
+        return Answer({"filter_typeid": filter_typeid, **content})
+
+    async def beat(self, request: Request, filter_typeid: str) -> Response:
+        """Keep what a holder has in its hands; answer how many items these are."""
+        request.scope[COMMAND] = "beat"
+        token = self.whose(request)
+        asked = await read(request, ToBeat, self.settings.limits)
+        async with self.allowed(token, filter_typeid, writes=True):
+            in_hand = await self._run(filter_typeid, beat(asked, token))
+        return Answer({"filter_typeid": filter_typeid, "in_hand": in_hand})
+
     async def _answer(  # noqa: PLR0913, PLR0917 - the parts of a request
-        self, request: Request, token: Token, name: str, command: str, items: list[Any], max_age: int | None = None
+        self,
+        request: Request,
+        token: Token,
+        name: str,
+        command: str,
+        items: Sequence[Any],
+        flow: Callable[[Session, CallKey | None], Flow[list[int]]],
     ) -> list[int]:
         kind = COMMANDS[command]
         async with self.allowed(token, name, writes=kind.writes):
             check_items(items, self.settings.limits)
-            try:
-                answers = await self.filters.answer(name, command, items, max_age, _key(request, token))
-            except UriFilterError as error:
-                raise refusal_of(error, kind.field if kind.writes else None) from None
-            except ValueError as error:
-                raise Refusal("not_for_this_filter", str(error)) from None
-        new = answers.count(0)
-        metrics.count_items(name, command, new=new, seen=len(answers) - new)
-        request.scope[COUNTS] = {"filter": name, "items": len(answers), "new": new}
+            key = _key(request, token)
+            answers = await self._run(name, lambda session: flow(session, key), kind.field if kind.writes else None)
+        _note(request, name, command, len(answers), answers.count(0))
         return answers
+
+    async def _run(self, name: str, flow: Callable[[Session], Flow[T]], field: str | None = None) -> T:
+        """Run a flow on a filter; ``field`` is that of ``refusal_of``."""
+        try:
+            return await self.filters.run(name, flow)
+        except UriFilterError as error:
+            raise refusal_of(error, field) from None
+        except ValueError as error:
+            raise Refusal("not_for_this_filter", str(error)) from None
 
     async def list(self, request: Request) -> Response:
         """Answer the names of the filters that the token may use, and their problems."""
@@ -243,6 +292,12 @@ class Service:
         if not self.whose(request).may_use_all:
             raise Refusal("forbidden", "metrics are for tokens of all filters: filters = ['*']")
         return Response(metrics.exposed(await look(self.filters)), media_type=metrics.CONTENT_TYPE)
+
+
+def _note(request: Request, name: str, command: str, count: int, new: int) -> None:
+    """Count the items of a request for the metrics and the log."""
+    metrics.count_items(name, command, new=new, seen=count - new)
+    request.scope[COUNTS] = {"filter": name, "items": count, "new": new}
 
 
 def _key(request: Request, token: Token) -> CallKey | None:

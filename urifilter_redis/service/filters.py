@@ -31,11 +31,10 @@ from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.service.archive_watch import ArchiveWatch, is_away
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection
 
     from urifilter_redis.engine.home import Home
     from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.call_ids import CallKey
     from urifilter_redis.protocol.config import Settings
     from urifilter_redis.transport.sharing import SharedConnector
 
@@ -107,21 +106,26 @@ class Filters:
         self._sessions: dict[str, asyncio.Task[Session]] = {}
         self._measured: dict[str, asyncio.Task[Measured]] = {}
 
-    async def answer(
-        self,
-        name: str,
-        command: str,
-        items: Sequence[object],
-        max_age: int | None = None,
-        key: CallKey | None = None,
-    ) -> list[int]:
-        """Get the answers of a command; see ``flows.items.answer``.
+    async def run(self, name: str, flow: Callable[[Session], Flow[T]]) -> T:
+        """Run a flow on a filter.
+
+        If the filter is not the one that was opened, or not whole, and nothing was done, it is opened again and the
+        flow runs once more.
 
         Raises:
             FilterNotFound: there is no such filter.
-            UriFilterError, ValueError: the errors of ``flows.items.answer``.
+            UriFilterError: the errors of the flow.
         """
-        return await self._run(name, lambda session: answer(session, command, items, max_age, call_key=key))
+        session = await self._session(name)
+        try:
+            return await drive(flow(session), self._connector)
+        except (FilterNotFound, ConfigMismatch, SliceLost) as error:
+            if await self._session(name) is session:
+                del self._sessions[name]
+                self._measured.pop(name, None)
+            if error.answers is not None and any(each is not None for each in error.answers):
+                raise
+        return await drive(flow(await self._session(name)), self._connector)
 
     async def measured(self, name: str) -> Measured:
         """Return the state of a filter; it is read seldom enough to cost the server little."""
@@ -186,7 +190,7 @@ class Filters:
         """
         await drive(ask(self._server, ("PING",)), self._connector)
         for name in self.wanted:
-            await self.answer(name, "contains", [""])
+            await self.run(name, lambda session: answer(session, "contains", [""]))
 
     async def close(self) -> None:
         """Close the connections; a rotation that is in hand goes on before, for a second at most."""
@@ -197,23 +201,6 @@ class Filters:
         if self._archive is not None:
             await self._archive.close()
         await self._connector.close()
-
-    async def _run(self, name: str, flow: Callable[[Session], Flow[T]]) -> T:
-        """Run a flow on a filter.
-
-        If the filter is not the one that was opened, or not whole, and nothing was done, it is opened again and the
-        flow runs once more.
-        """
-        session = await self._session(name)
-        try:
-            return await drive(flow(session), self._connector)
-        except (FilterNotFound, ConfigMismatch, SliceLost) as error:
-            if await self._session(name) is session:
-                del self._sessions[name]
-                self._measured.pop(name, None)
-            if error.answers is not None and any(each is not None for each in error.answers):
-                raise
-        return await drive(flow(await self._session(name)), self._connector)
 
     async def _session(self, name: str) -> Session:
         """Return the session of an open filter; tasks that ask for the same filter wait for the one that opens it."""
@@ -292,8 +279,8 @@ class Filters:
 
     async def _measure(self, name: str) -> Measured:
         began = time.monotonic()
-        found = await self._run(name, info)
-        at = await self._run(name, server_time) / 1000  # the clock may have been set since the filter was opened
+        found = await self.run(name, info)
+        at = await self.run(name, server_time) / 1000  # the clock may have been set since the filter was opened
         now = time.monotonic()
         age = min((now - began) / MEASURING, LONGEST_AGE)
         return Measured(found, at, now, now + age)

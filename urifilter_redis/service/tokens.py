@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ACCESS", "EVERYTHING", "Token", "digest", "find", "new"]
+__all__ = ["ACCESS", "EVERYTHING", "Token", "bound", "digest", "find", "new"]
 
 #: The access that a token may have to its filters; write includes read.
 ACCESS = ("read", "write")
@@ -93,3 +93,17 @@ def find(tokens: Sequence[Token], given: str) -> Token | None:
         if hmac.compare_digest(token.digest, wanted):
             found = token
     return found
+
+
+def bound(token: Token, holder: str) -> str:
+    """Return the holder that Redis knows for a caller's: nobody makes it with another token.
+
+    All workers return the same one.
+
+    Args:
+        token: the caller's token.
+        holder: the caller's 16 hex digits.
+    """
+    key = bytes.fromhex(token.digest.removeprefix(_MARK))
+    made = hashlib.blake2b(bytes.fromhex(holder), key=key, digest_size=8).digest()
+    return bytes([made[0] or 1, *made[1:]]).hex()

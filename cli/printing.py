@@ -1,0 +1,169 @@
+"""Print the lines that are new, and undo the work for those that the reader may not have got."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from urifilter_redis import AnswerLost, UriFilterError
+from urifilter_redis.persisting import persist
+
+from .common import counted, say
+from .over_lines import put_all
+from .signals import Interrupted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from urifilter_redis.streaming import Answers, Stream
+
+    from .lines import Window
+    from .output import Output
+    from .over_lines import Summary
+    from .signals import Signals
+
+__all__ = ["Printer", "Undoing", "print_lines"]
+
+
+@dataclass(frozen=True, slots=True)
+class Undoing:
+    """How a command undoes its work for lines that the reader may not have got, and how it says so.
+
+    Attributes:
+        method: a method of the library that undoes it; it takes items, and ``retry=``.
+        line: a line of which it is undone: ``new line``.
+        did: the work: ``inserted``.
+        undone: the state of lines for which it is undone: ``new again``.
+        undo: to undo it: ``made new again``.
+        doubt: the way out for lines whose answers were lost.
+    """
+
+    method: Callable[..., object]
+    line: str
+    did: str
+    undone: str
+    undo: str
+    doubt: str
+
+    def doubt_about(self, count: int) -> str:
+        """Return the text about lines without an answer."""
+        return f"{counted(count, 'line')} may have been {self.did}, and not printed: {self.doubt}"
+
+    def take_back(self, name: str, items: Sequence[Any], doubtful: int = 0, *, quiet: bool) -> None:
+        """Undo the work for the items of lines that the reader may not have got, and say so.
+
+        Args:
+            name: the filter's name.
+            items: the items.
+            doubtful: the number of other lines, whose answers were lost: for these there may be nothing to undo.
+            quiet: whether to say nothing.
+
+        Raises:
+            UriFilterError: the server failed; the text has the number of the lines.
+        """
+        try:
+            persist(self.method, items)
+        except UriFilterError as error:
+            text = f"{counted(len(items) + doubtful, 'line')} may not have been read, and could not be {self.undo}"
+            raise UriFilterError(f"{text}: {error}") from error
+        if not quiet:
+            verb = "is" if len(items) == 1 else "are"
+            lines = f"{counted(len(items), self.line)} that may not have been read"
+            say(f"stopped: {lines} {verb} {self.undone} (filter {name})")
+
+
+class Printer:
+    """Prints the lines of windows whose answer is 0.
+
+    Args:
+        signals: those that may stop it.
+        output: takes the lines.
+        summary: counts the answers.
+        undoing: undoes the work for lines that are not delivered.
+
+    Attributes:
+        signals, output, summary, undoing: as they were given.
+        doubtful: the number of lines without an answer.
+    """
+
+    def __init__(self, signals: Signals, output: Output, summary: Summary, undoing: Undoing) -> None:
+        self.signals, self.output, self.summary, self.undoing = signals, output, summary, undoing
+        self._stopped = False
+        self.doubtful = 0
+
+    @property
+    def doubt(self) -> str:
+        """The text about the lines without an answer."""
+        return self.undoing.doubt_about(self.doubtful)
+
+    def take(self, window: Window, answers: Answers) -> None:
+        """Print the new lines of a window, given the answer for each line."""
+        lines, items = window
+        new = [answer == 0 for answer in answers]
+        fresh = [*itertools.compress(lines, new)]
+        self.output.add(fresh, fresh if items is lines else [*itertools.compress(items, new)])
+        self.summary.count(answers)
+        self.doubtful += answers.count(None)
+        if not self._stopped:
+            with self.signals.allowed():
+                self.output.write()
+
+    def stop(self) -> None:
+        """Print nothing more: the new lines of later windows stay undelivered."""
+        self._stopped = True
+
+
+def print_lines(
+    stream: Stream[Window],
+    printer: Printer,
+    files: tuple[str, ...],
+    *,
+    quiet: bool,
+    choose: Callable[[Window], Window] | None = None,
+) -> None:
+    """Print the new lines of files; if that stops early, undo the work for those that the reader may not have got.
+
+    Args:
+        stream: asks about the lines, and hands them to the printer.
+        printer: prints them.
+        files: the paths; ``-`` is stdin.
+        quiet: whether to show no progress, and to say nothing of what is undone.
+        choose: see ``put_all``.
+
+    Raises:
+        Interrupted: a signal stopped it.
+        OSError: the lines could not be written.
+        UriFilterError: the server failed.
+    """
+    signals = printer.signals
+    try:
+        try:
+            shown = quiet or sys.stdout.isatty()
+            put_all(stream, files, printer.summary, signals, quiet=shown, choose=choose)
+            with signals.allowed():
+                printer.output.finish()
+        except (OSError, Interrupted) as stopped:
+            _wind_up(stream, printer, interrupted=isinstance(stopped, Interrupted), quiet=quiet)
+            raise
+    except AnswerLost as failed:
+        raise AnswerLost(f"{failed}; {printer.doubt}") from failed
+
+
+def _wind_up(stream: Stream[Window], printer: Printer, *, interrupted: bool, quiet: bool) -> None:
+    """Finish the windows under way, print none of them, and take back the lines that the reader may not have got.
+
+    A command that was interrupted ends as such, even if answers are lost: the doubtful lines are told.
+    """
+    printer.stop()
+    try:
+        stream.drain()
+    except AnswerLost:
+        if not interrupted:
+            raise
+    finally:
+        undelivered = printer.output.undelivered()
+        printer.undoing.take_back(stream.filter.name, undelivered, printer.doubtful, quiet=quiet)
+    if printer.doubtful:
+        say(f"urifilter: {printer.doubt}")

@@ -1,0 +1,576 @@
+"""Claims by both clients: what each method answers, over all layouts and retentions, and what another holder sees."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import pickle
+import threading
+
+import pytest
+import redis as redis_py
+from support.blocked import Clients
+from support.clock import Clock
+from support.forked import in_child
+
+from urifilter_redis import AsyncUriFilter, BadItem, Claim, FilterFull, Outstanding, Timeouts, UriFilter
+from urifilter_redis.bloom import retention
+from urifilter_redis.engine import hand
+from urifilter_redis.flows.claims import IN_HAND
+
+PRECISE = {"capacity": 10_000, "error_rate": 1e-8}
+SETTINGS = {
+    "forever": {},
+    "classic": {"layout": "classic"},
+    "counting": {"layout": "counting"},
+    "growing": {"retention": "growing", "capacity": 1000},
+    "ring": {"retention": "ring", "slices": 3, "period": "1d"},
+    "all": {"retention": "ring", "slices": 3, "period": "1d", "write": "all"},
+    "last-seen": {"retention": "ring", "slices": 3, "period": "1d", "expire_after": "last-seen"},
+    "rolling": {"retention": "rolling", "slices": 3, "period": "1d"},
+    "sharded": {"shards": 20},
+}
+
+
+@pytest.fixture(params=["blocking", "awaited"])
+def clients(request):
+    with Clients(request.param) as made:
+        yield made
+
+
+@pytest.fixture
+def news(clients, redis70):
+    return clients.create("news", redis=redis70.url, **PRECISE)
+
+
+@pytest.fixture
+def other(clients, news, redis70):
+    """Another client of the filter."""
+    return clients.open("news", redis=redis70.url)
+
+
+@pytest.fixture
+def clocked(make_server, tmp_path):
+    """A server with a clock of its own, and the clock."""
+    clock = Clock(tmp_path)
+    return make_server("redis70", environment=clock.environment), clock
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_the_life_of_an_item(clients, any_server, settings):
+    """Claimed once, committed once, released and reclaimed with its failures; every other method agrees meanwhile."""
+    news = clients.create("news", redis=any_server.url, **PRECISE | settings)
+    other = clients.open("news", redis=any_server.url)
+    with news.claims() as mine, other.claims() as theirs:
+        assert mine.claim_many(["a", "b", "a"]) == [True, True, False]
+        assert mine.claim_ages(["a", "c"]) == [-1, 0]
+        assert theirs.claim_many(["a", "b", "c", "d"]) == [False, False, False, True]
+        assert other.insert_many(["a", "e"]) == [False, True]
+        assert other.insert_ages(["a"]) == [-1]
+        assert other.contains("a") is True
+        assert other.ages(["a", "f"]) == [-1, 0]
+        assert mine.commit(["a", "a"]) == [True, False]
+        assert theirs.commit(["a", "b", "f"]) == [False, True, True]  # b is in other hands, f in nobody's
+        assert mine.claim_many(["a", "b", "e", "f"]) == [False] * 4
+        assert mine.release(["c", "a", "d"], failed=True) == [True, False, False]
+        assert theirs.reclaim(10) == [Claim("c", "c", failures=1, lapses=0)]
+        assert mine.release(["c"]) == [False]
+        assert sorted(claim.item for claim in theirs.held) == ["c", "d"]
+        assert theirs.commit(["c", "d"]) == [True, True]
+        assert theirs.held == []
+        assert [claim.item for claim in mine.held] == ["b"]  # until a beat, or a call about it, tells
+        assert mine.release(["b"]) == [False]
+        assert mine.held == []
+    assert other.insert_many(list("abcdef")) == [False] * 6
+    assert news.forget(["a", "b"]) == [True, True]
+    with news.claims() as mine:
+        assert mine.unique(["a", "b", "c"]) == ["a", "b"]
+        assert mine.commit(["a", "b"]) == [True, True]
+
+
+def test_leaving_gives_back(news, other):
+    """What is left is offered to others at once."""
+    with news.claims() as mine:
+        assert mine.claim_many(["a", "b"]) == [True, True]
+        mine.commit(["a"])
+    with other.claims() as theirs:
+        assert theirs.outstanding() == Outstanding(1, 0.0)
+        assert theirs.reclaim() == [Claim("b", "b")]
+
+
+def test_leaving_by_an_exception_gives_back_later(clients, clocked):
+    """After an exception what is left is offered after a lease, because the next one may fail on it, too."""
+    server, clock = clocked
+    news = clients.create("news", redis=server.url, **PRECISE)
+
+    def crawl() -> None:
+        with news.claims(lease=5) as mine:
+            mine.claim("a")
+            raise RuntimeError("the crawler fails")
+
+    with pytest.raises(RuntimeError, match="the crawler fails"):
+        crawl()
+    with news.claims(lease=5) as theirs:
+        assert theirs.reclaim() == []
+        left = theirs.outstanding()
+        assert left.others == 1
+        assert 0 < left.due <= 5.2
+    clock.ahead(6)
+    with news.claims(lease=5) as theirs:
+        assert theirs.reclaim() == [Claim("a", "a")]
+
+
+def test_what_a_dead_holder_had(clients, clocked):
+    """After its lease it is anybody's: by reclaim, claim, insert; and commit still makes it final, once."""
+    server, clock = clocked
+    news = clients.create("news", redis=server.url, **PRECISE)
+    dead = news.claims(lease=5, beats=False)
+    assert dead.claim_many(["a", "b", "c", "d"]) == [True] * 4
+    with news.claims(lease=60) as mine:
+        assert mine.reclaim() == []
+        clock.ahead(6)
+    with news.claims(lease=60) as mine:
+        assert news.contains_many(["a", "b"]) == [False, False]
+        assert news.insert("a") is True
+        assert mine.claim("b") is True
+        assert sorted(mine.reclaim(), key=lambda claim: claim.item) == [
+            Claim("c", "c", lapses=1),
+            Claim("d", "d", lapses=1),
+        ]
+        assert dead.commit(["a", "b", "c"]) == [False, True, True]
+        assert mine.commit(["b", "c", "d"]) == [False, False, True]
+        assert mine.reclaim() == []
+
+
+def test_items_and_payloads_of_each_kind(news, other):
+    """Strings, bytes and other JSON values come back as they were; a surrogate and a long item, too."""
+    items = ["a", b"\x00\xff", {"b": [1, None]}, 7, True, "\ud800", "x" * 65_536]
+    with news.claims() as mine:
+        assert mine.claim_many(items) == [True] * 7
+        assert mine.claim("with", payload={"depth": 2}) is True
+        assert mine.claim("bytes", payload=b"\x00" * 65_536) is True
+        held = mine.held
+        mine.close()
+    with other.claims() as theirs:
+        found = theirs.reclaim()
+        assert len(found) == len(held) == 9
+        assert all(claim in found for claim in held)
+        assert [claim.payload for claim in found if claim.item == "with"] == [{"depth": 2}]
+        assert next(type(claim.item) for claim in found if claim.item is True) is bool
+        assert theirs.commit([claim.item for claim in found]) == [True] * 9
+
+
+def test_objects_of_the_callers(news, other):
+    """``key=`` makes the item and ``payload=`` what is kept; ``unique`` returns the caller's own objects."""
+
+    class Page:
+        def __init__(self, url: str, depth: int) -> None:
+            self.url, self.depth = url, depth
+
+    pages = [Page("a", 1), Page("b", 2), Page("a", 3)]
+    with news.claims() as mine:
+        got = mine.unique(pages, key=lambda page: page.url, payload=lambda page: {"depth": page.depth})
+        assert got == pages[:2]
+        assert mine.held == [Claim("a", {"depth": 1}), Claim("b", {"depth": 2})]
+        assert mine.release(pages[:1], key=lambda page: page.url) == [True]
+        assert mine.commit(pages[1:2], key=lambda page: page.url) == [True]
+    with other.claims() as theirs:
+        assert theirs.reclaim() == [Claim("a", {"depth": 1})]
+
+
+def test_bad_items(news):
+    """All bad indices are told, and nothing is claimed."""
+    with news.claims() as mine:
+        for bad in ([float("nan")], ["x" * 65_537], [object()]):
+            with pytest.raises(BadItem) as caught:
+                mine.claim_many(["a", *bad, "b", *bad])
+            assert caught.value.indices == [1, 3]
+        with pytest.raises(BadItem, match="its payload has 65537 bytes") as caught:
+            mine.claim_many(["a", "b"], payload=lambda item: "x" * 65_537 if item == "b" else None)
+        assert caught.value.indices == [1]
+        with pytest.raises(BadItem):
+            mine.claim("a", payload=object())
+        with pytest.raises(TypeError, match="a list of items is wanted"):
+            mine.claim_many("abc")
+        with pytest.raises(BadItem):
+            mine.commit(["a", object()])
+        assert mine.held == []
+        assert mine.claim("a") is True
+
+
+def test_bounds(news):
+    """A lease is 5 s to an hour, a delay at most ten minutes, a holder 16 digits, a limit from 1."""
+    for lease in (4.9, 3601, True, "60", float("nan")):
+        with pytest.raises(ValueError, match="a lease is 5 to 3600 seconds"):
+            news.claims(lease=lease)
+    for holder in ("0011223344556677", "12", "g" * 16):
+        with pytest.raises(ValueError, match="a holder is 16 hex digits"):
+            news.claims(holder=holder)
+    mine = news.claims()
+    mine.claim("a")
+    for delay in (-1, 601, True, float("nan")):
+        with pytest.raises(ValueError, match="a delay is 0 to 600 seconds"):
+            mine.release(["a"], delay=delay)
+        with pytest.raises(ValueError, match="a delay is 0 to 600 seconds"):
+            mine.close(delay)
+    for limit in (0, -1, True, 1.5):
+        with pytest.raises(ValueError, match="limit is a number of items"):
+            mine.reclaim(limit)
+    assert [claim.item for claim in mine.held] == ["a"]
+    assert mine.release(["a"], delay=600) == [True]
+
+
+def test_the_default_lease(clients, redis70):
+    """It is 60 s up to 64 shards, then a second a shard, at most 600 s."""
+    for shards, lease in ((1, 60), (64, 60), (128, 128), (1024, 600)):
+        made = clients.create(f"s{shards}", redis=redis70.url, capacity=100_000, shards=shards)
+        assert made.claims().lease == lease
+
+
+def test_two_objects_are_two_holders(news):
+    """A name is for display; the same name does not make the same holder."""
+    mine, theirs = news.claims(name="one"), news.claims(name="one")
+    assert mine.name == theirs.name == "one"
+    assert mine.holder != theirs.holder
+    assert "'one'" in repr(mine)
+    assert mine.claim("a") is True
+    assert theirs.release(["a"]) == [False]
+    assert "1 in hand" in repr(mine)
+    mine.close()
+    theirs.close()
+
+
+def test_closed(news):
+    """Closed twice is closed once; no method but those that only tell goes on."""
+    mine = news.claims()
+    mine.claim("a")
+    mine.close()
+    mine.close()
+    assert "closed" in repr(mine)
+    for call in (lambda: mine.claim("b"), lambda: mine.commit(["a"]), mine.reclaim, mine.outstanding):
+        with pytest.raises(ValueError, match="these claims are closed"):
+            call()
+    with pytest.raises(ValueError, match="these claims are closed"):
+        mine.__enter__()
+
+
+def test_closed_after_its_filter(clients, redis70, caplog):
+    """What is left lapses, a warning says so, and nothing is raised in place of the caller's own error."""
+    news = clients.create("news", redis=redis70.url, **PRECISE)
+    mine = news.claims()
+    mine.claim("a")
+    news.close()
+    with caplog.at_level(logging.WARNING):
+        mine.close()
+    assert "what is in hand is free after its lease only: filter 'news' is closed" in caplog.text
+
+
+def test_closed_after_its_filter_was_dropped(clients, redis70, news, caplog):
+    """Likewise when the filter is gone."""
+    with caplog.at_level(logging.WARNING), news.claims() as mine:
+        mine.claim("a")
+        news.drop()
+    assert "what is in hand is free after its lease only" in caplog.text
+
+
+def test_nothing_is_pickled(news):
+    """What is in hand is in the hands of one process: neither pickle nor copy takes it."""
+    mine = news.claims()
+    for take in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="claims cannot be pickled"):
+            take(mine)
+
+
+def test_an_unpickled_filter(redis70):
+    """It claims, commits and gives back like the one that it was made of."""
+    with UriFilter.create("news", redis=redis70.url, **PRECISE) as made, pickle.loads(pickle.dumps(made)) as news:
+        with news.claims() as mine:
+            assert mine.claim_many(["a", "b"]) == [True, True]
+            assert mine.commit(["a"]) == [True]
+        with made.claims() as theirs:
+            assert theirs.reclaim() == [Claim("b", "b")]
+
+
+def test_by_hand(news, other):
+    """Without a holder: commit and release touch anybody's; ``beat`` and ``holder=`` go on as a given holder."""
+    mine = news.claims(holder="0123456789abcdeF", beats=False)
+    assert mine.holder == "0123456789abcdef"
+    assert mine.claim_many(["a", "b", "c"]) == [True] * 3
+    assert news.beat("0123456789ABCDEF", lease=30) == 3
+    assert other.commit(["a", "x"]) == [True, True]
+    assert other.commit(["a"]) == [False]
+    assert other.release(["b", "a"], failed=True) == [True, False]
+    assert news.beat("0123456789abcdef") == 1
+    mine.close()  # which gives nothing back, because it did not beat
+    assert news.claims(holder="0123456789abcdef", beats=False).release(["c"]) == [True]
+    with other.claims() as theirs:
+        assert sorted(theirs.reclaim(), key=lambda claim: claim.item) == [Claim("b", "b", 1), Claim("c", "c")]
+
+
+def test_reclaim_takes_all_in_rounds(clients, redis70):
+    """As many as were asked for, over all shards, each once; ``outstanding`` counts the rest."""
+    news = clients.create("news", redis=redis70.url, **PRECISE, shards=40)
+    with news.claims() as dead:
+        assert dead.claim_many(range(500)) == [True] * 500
+    with news.claims() as mine:
+        first = mine.reclaim(30)
+        assert len(first) == 30
+        assert mine.outstanding() == Outstanding(470, 0.0)
+        second = mine.reclaim(1000)
+        assert len(second) == 470
+        assert {claim.item for claim in first + second} == set(range(500))
+        assert mine.outstanding() == Outstanding(0, None)
+        assert not mine.outstanding()
+        assert mine.commit(range(500)) == [True] * 500
+
+
+def test_reclaim_of_much(clients, redis70):
+    """Calls are cut at 256 KiB of what is kept, at claim and at reclaim."""
+    news = clients.create("news", redis=redis70.url, **PRECISE)
+    payloads = {str(number): "x" * 60_000 + str(number) for number in range(20)}
+    with redis_py.Redis.from_url(redis70.url) as admin:
+        with news.claims() as dead:
+            admin.config_resetstat()
+            assert dead.claim_many(list(payloads), payload=payloads.get) == [True] * 20
+            assert admin.info("commandstats")["cmdstat_evalsha"]["calls"] >= 5
+        with news.claims() as mine:
+            assert {claim.item: claim.payload for claim in mine.reclaim()} == payloads
+
+
+def test_the_pause_after_an_empty_round(news, other, redis70):
+    """An empty round is followed by a pause, in which the server is not asked; one's own release ends it."""
+    with other.claims() as theirs, news.claims(lease=60) as mine, redis_py.Redis.from_url(redis70.url) as admin:
+        theirs.claim("a")
+        assert mine.reclaim() == []
+        admin.config_resetstat()
+        assert mine.reclaim() == []
+        left = mine.outstanding()
+        assert left.others == 1
+        assert 19 < left.due <= 60.2
+        assert "cmdstat_evalsha" not in admin.info("commandstats")
+        assert "cmdstat_zrange" not in admin.info("commandstats")
+        mine.claim("b")
+        mine.release(["b"])
+        assert mine.outstanding().others == 2
+        waited = mine.outstanding().due
+        assert waited <= hand.AFTER_DUE
+        threading.Event().wait(waited)
+        assert mine.reclaim() == [Claim("b", "b")]
+
+
+def test_figures_do_not_count_ones_own(news, other):
+    """What was claimed or committed since the last look changes nothing about the others'."""
+    with other.claims() as theirs, news.claims() as mine:
+        theirs.claim_many(["a", "b"])
+        mine.claim_many(["c", "d", "e"])
+        assert mine.outstanding().others == 2
+        mine.claim_many(["f", "g"])
+        assert mine.outstanding().others == 2
+        mine.commit(["c", "d", "e", "f", "g"])
+        assert mine.outstanding().others == 2
+
+
+def test_an_entry_that_cannot_be_read(news, redis70, caplog):
+    """It does not hide those beside it; alone, it is raised."""
+    with news.claims() as dead:
+        dead.claim_many(["a", "b"])
+    with redis_py.Redis.from_url(redis70.url) as admin:
+        entries = admin.hgetall("urifilter:{news:0}:leases")
+        digest = next(each for each, entry in entries.items() if entry.endswith(b"sa"))
+        admin.hset("urifilter:{news:0}:leases", digest, entries[digest][:-2] + b"?a")
+    with news.claims() as mine:
+        assert mine.reclaim() == [Claim("b", "b")]
+        assert mine.commit(["b"]) == [True]
+    with news.claims() as mine, pytest.raises(Exception, match="an entry .* that cannot be read"):
+        mine.reclaim()
+
+
+def test_growing_in_claim_and_commit(clients, redis70):
+    """A full slice makes the next, in claim and in commit; what is in hand counts nowhere until it is committed."""
+    news = clients.create("news", redis=redis70.url, capacity=500, error_rate=1e-6, retention="growing")
+    with news.claims() as mine:
+        assert mine.claim_many(range(450)) == [True] * 450
+        assert news.epoch() == 0
+        assert mine.commit(range(450)) == [True] * 450
+        assert mine.claim_many(range(450, 700)) == [True] * 250
+        assert mine.commit(range(450, 700)) == [True] * 250
+        assert news.epoch() >= 1
+        assert mine.claim_many(range(700)) == [False] * 700
+    assert news.inserted() == 700
+
+
+def test_near_cache(clients, redis70):
+    """It learns what is committed or seen, and never what is claimed, in hand or released."""
+    clients.create("news", redis=redis70.url, **PRECISE)
+    news = clients.open("news", redis=redis70.url, near_cache=100)
+    other = clients.open("news", redis=redis70.url)
+    with other.claims() as theirs, news.claims() as mine:
+        assert mine.claim_many(["a", "b"]) == [True, True]
+        theirs.claim("c")
+        assert news.insert_many(["a", "c"]) == [False, False]
+        assert news.contains_many(["a", "c"]) == [True, True]
+        assert mine.claim_many(["a", "c"]) == [False, False]
+        mine.release(["b"])
+        assert news.contains_many(["b"]) == [False]
+        assert news.near_cache.entries == 0
+        assert mine.commit(["a"]) == [True]
+        assert news.near_cache.entries == 1
+        hits = news.near_cache.hits
+        assert mine.claim("a") is False
+        assert news.insert("a") is False
+        assert news.near_cache.hits == hits + 2
+        assert mine.claim_ages(["a"]) == [1]
+        assert news.near_cache.hits == hits + 2
+        assert theirs.commit(["c"]) == [True]
+        assert mine.claim("c") is False
+        assert news.near_cache.entries == 2
+
+
+@pytest.mark.parametrize("call", ["claim", "commit"])
+def test_time_passes(clients, clocked, call):
+    """A claim and a commit turn a filter whose period is over, as an insert does."""
+    server, clock = clocked
+    clients.create("news", redis=server.url, retention="ring", slices=3, period="1m", **PRECISE)
+    clock.ahead(100)
+    news = clients.open("news", redis=server.url)
+    with news.claims() as mine:
+        for number in range(20):
+            mine.claim(f"{number}") if call == "claim" else mine.commit([f"{number}"])
+    assert news.epoch() == 1
+
+
+def test_full(clients, redis70, monkeypatch):
+    """A growing filter without room for another slice refuses before anything is claimed or committed."""
+    news = clients.create("news", redis=redis70.url, capacity=200, error_rate=1e-6, retention="growing")
+    monkeypatch.setattr(retention, "GROWN_LIMIT", 1)
+    with news.claims() as mine:
+        assert mine.claim_many(range(150)) == [True] * 150
+        assert mine.commit(range(150)) == [True] * 150
+        assert mine.claim("one more") is True
+        with pytest.raises(FilterFull, match="make a filter of a larger capacity"):
+            mine.claim_many(range(1000, 1200))
+        with pytest.raises(FilterFull, match="make a filter of a larger capacity"):
+            mine.commit(range(1000, 1200))
+        assert mine.held == [Claim("one more", "one more")]
+        assert news.contains_many(range(1000, 1200)) == [False] * 200
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_client_of_each_protocol(redis70, protocol):
+    """Replies of RESP2 and RESP3 mean the same."""
+    with (
+        redis_py.Redis.from_url(redis70.url, protocol=protocol) as given,
+        UriFilter.create("news", redis=given, **PRECISE, shards=3) as news,
+    ):
+        with news.claims() as dead:
+            assert dead.claim_many(["a", "b", "c"]) == [True] * 3
+        with news.claims() as mine:
+            assert mine.outstanding() == Outstanding(3, 0.0)
+            assert len(mine.reclaim()) == 3
+            assert mine.commit(["a", "b", "c"]) == [True] * 3
+
+
+def test_claims_are_not_coalesced_and_inserts_still_are(redis70):
+    """Many tasks of one client: each item is one task's, whether it inserts or claims."""
+
+    async def crawl() -> None:
+        async with AsyncUriFilter.create("news", redis=redis70.url, **PRECISE) as news, news.claims() as mine:
+            items = [f"u{number % 50}" for number in range(300)]
+            claimed = asyncio.gather(*(mine.claim(item) for item in items))
+            inserted = asyncio.gather(*(news.insert(f"i{item}") for item in items))
+            assert sum(await claimed) == sum(await inserted) == 50
+            assert len(mine.held) == 50
+            committed = await asyncio.gather(*(mine.commit([item]) for item in items))
+            assert sum(answer for (answer,) in committed) == 50
+            assert mine.held == []
+
+    asyncio.run(crawl())
+
+
+def test_threads_share(redis70):
+    """Threads that share one object get each item once, and each True of a commit once."""
+    with UriFilter.create("news", redis=redis70.url, **PRECISE, shards=3) as news, news.claims() as mine:
+        got: list[str] = []
+        final: list[bool] = []
+
+        def crawl() -> None:
+            for start in range(0, 600, 20):
+                some = mine.unique([f"u{number}" for number in range(start, start + 20)])
+                got.extend(some)
+                final.extend(mine.commit([*some, f"u{start}"]))
+
+        threads = [threading.Thread(target=crawl) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(got) == sorted(f"u{number}" for number in range(600))
+        assert sum(final) == 600
+        assert mine.held == []
+
+
+def test_a_forked_child(redis70):
+    """It is another holder, holds nothing, and gives back nothing of its parent's."""
+    with UriFilter.create("news", redis=redis70.url, **PRECISE) as news, news.claims() as mine:
+        assert mine.claim_many(["a", "b"]) == [True, True]
+
+        def child():
+            told = [mine.holder, mine.held, mine.claim("a"), mine.claim("c"), mine.release(["a"])]
+            mine.close()
+            return told
+
+        holder, *told = in_child(child)
+        assert holder != mine.holder
+        assert told == [[], False, True, [False]]
+        assert mine.reclaim() == [Claim("c", "c")]  # which the child gave back
+        assert mine.commit(["a", "b"]) == [True, True]
+
+
+def test_a_forked_child_that_only_closes(redis70):
+    """What the parent has in hand stays, and so does its thread."""
+    with UriFilter.create("news", redis=redis70.url, **PRECISE) as news, news.claims() as mine:
+        mine.claim("a")
+        assert in_child(mine.close) is None
+        assert mine.reclaim() == []
+        assert mine.outstanding() == Outstanding(0, None)
+
+
+def test_another_event_loop(redis70):
+    """Claims of asyncio belong to the loop of their first call."""
+
+    async def begin():
+        news = await AsyncUriFilter.create("news", redis=redis70.url, **PRECISE)
+        mine = news.claims()
+        assert await mine.claim("a") is True
+        return mine
+
+    async def go_on(mine) -> None:
+        for call in (mine.claim("b"), mine.commit(["a"]), mine.reclaim(), mine.close()):
+            with pytest.raises(ValueError, match="these claims belong to another event loop"):
+                await call
+
+    mine = asyncio.run(begin())
+    asyncio.run(go_on(mine))
+
+
+def test_closing_while_the_server_is_away(clients, make_server, caplog):
+    """It takes no longer than the filter's time for one call and a beat, and a warning says what is left."""
+    server = make_server("redis70")
+    news = clients.create(
+        "news", redis=server.url, timeouts=Timeouts(connect=0.1, reply=0.1, total=0.2), shards=40, **PRECISE
+    )
+    mine = news.claims()
+    assert mine.claim_many(range(400)) == [True] * 400
+    server.kill()
+    with caplog.at_level(logging.WARNING):
+        mine.close()
+    assert "what is in hand is free after its lease only" in caplog.text
+    server.start()
+
+
+def test_the_answer_of_a_claim_in_hand(news):
+    """The wire's -1 has one name."""
+    with news.claims() as mine:
+        mine.claim("a")
+        assert mine.claim_ages(["a"]) == [IN_HAND]

@@ -1,0 +1,476 @@
+"""``claim``, ``commit``, ``release``, ``reclaim``, ``beat``: lines in hand, and none lost with who had it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import cli
+from support.pages import PAGES, blocks_of
+from support.proxy import Fault, Proxy
+from support.releases import FIXTURES
+from support.servers import wait_until
+
+from urifilter_redis import UriFilter
+from urifilter_redis.bloom.payloads import MOST_BYTES
+
+HOLDER = "1234567890abcdef"
+
+
+@pytest.fixture
+def server_(redis70, monkeypatch):
+    monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
+    return redis70
+
+
+@pytest.fixture(autouse=True)
+def news(server_):
+    """A filter of two shards; all commands speak to its server, named by the environment."""
+    with UriFilter.create("news", capacity=100_000, error_rate=1e-8, shards=2) as made:
+        yield made
+
+
+def run(command, *arguments, **more):
+    """Run a command about the filter."""
+    return cli.run(command, "--filter", "news", *arguments, **more)
+
+
+def urls(count: int) -> list[bytes]:
+    return [b"https://example.com/some/longer/path/%d" % i for i in range(count)]
+
+
+def joined(lines) -> bytes:
+    return b"".join(line + b"\n" for line in lines)
+
+
+def lapse(server) -> None:
+    """Let all holders be dead."""
+    with server.client() as admin:
+        for key in admin.scan_iter("*:holders"):
+            admin.zadd(key, dict.fromkeys(admin.zrange(key, 0, -1), 1))
+
+
+def reclaimed(count=100_000, **more) -> list[bytes]:
+    """Return the lines of ``reclaim``, however many."""
+    return run("reclaim", "-q", "--limit", count, **more)[0].split(b"\n")[:-1]
+
+
+def holder_in(err: str) -> str:
+    return re.search(r"^holder ([0-9a-f]{16}): ", err, re.MULTILINE)[1]
+
+
+def test_lines_go_from_hand_to_hand():
+    """Claimed once; committed once; what is given back is printed by reclaim, until nobody has anything in hand."""
+    out, err = run("claim", given=b"b\na\nb\r\nc")
+    assert out == b"b\na\nc\n"
+    assert err.splitlines()[-1] == "4 lines: 3 claimed, 1 in hand already, 0 seen before (filter news)"
+    assert run("claim", "-q", given=b"a\nd\n") == (b"d\n", "")
+    assert run("commit", given=b"a\nx\n")[1] == "2 lines: 2 final now, 0 were before (filter news)\n"
+    assert run("commit", given=b"a\nd\n")[1] == "2 lines: 1 final now, 1 were before (filter news)\n"
+    assert run("release", given=b"a\nb\n")[1] == "2 lines: 1 given back, 1 were not in hand (filter news)\n"
+    assert run("claim", given=b"a\nc\n")[1].splitlines()[-1].startswith("2 lines: 0 claimed, 1 in hand already, 1 seen")
+    out, err = run("reclaim")
+    assert out == b"b\n"
+    assert err.splitlines()[-1] == "1 line reclaimed (filter news)"
+    out, err = run("reclaim", code=3)
+    assert out == b""
+    assert re.fullmatch(
+        r"nothing is due; others have 2 items in hand, the first of which may be due in \d+ s \(filter news\)\n", err
+    )
+    run("commit", given=b"b\nc\n")
+    assert run("reclaim", code=1) == (b"", "nothing is due; nobody has anything in hand (filter news)\n")
+
+
+def test_json(server_):
+    """Counts, holders, failures, lapses, and when something will be due."""
+    run("commit", "-q", given=b"seen\n")
+    out, err = run("claim", "--json", given=b"a\na\nseen\n")
+    about = json.loads(err)
+    holder = about.pop("holder")
+    assert (out, about) == (
+        b"a\n",
+        {"filter": "news", "lines": 3, "claimed": 1, "in_hand": 1, "seen": 1, "bad": 0},
+    )
+    out, err = run("release", "--json", "--failed", given=b"a\nx\n")
+    assert (json.loads(out), err) == (
+        {"filter": "news", "lines": 2, "released": 1, "not_in_hand": 1, "bad": 0},
+        "",
+    )
+    out, err = run("reclaim", "--json")
+    about = json.loads(err)
+    assert json.loads(out) == {
+        "item": "a", "payload": "a", "failures": 1, "lapses": 0, "holder": about["holder"]
+    }  # fmt: skip
+    assert about == {"filter": "news", "holder": about["holder"], "lines": 1, "parked": 0, "others": None, "due": None}
+    assert about["holder"] != holder
+    lapse(server_)
+    assert json.loads(run("reclaim", "--json", "-q")[0])["lapses"] == 1
+    about = json.loads(run("reclaim", "--json", code=3)[1])
+    assert about["others"] == 1
+    assert 0 < about["due"] <= 300
+    out, _ = run("commit", "--json", given=b"a\nseen\n")
+    assert json.loads(out) == {
+        "filter": "news", "lines": 2, "committed": 1, "seen": 1, "bad": 0, "over_capacity": False
+    }  # fmt: skip
+    about = json.loads(run("reclaim", "--json", code=1)[1])
+    assert (about["others"], about["due"]) == (0, None)
+
+
+def test_beat():
+    """The command that claim tells beats for its holder, with its lease, and says how much there is."""
+    _, err = run("claim", "--lease", "30m", given=b"a\nb\n")
+    told = shlex.split(err.splitlines()[0].split("with: ")[1])
+    assert told == ["urifilter", "beat", "--filter", "news", "--lease", "1800s", holder_in(err)]
+    assert cli.run(*told[1:]) == (b"2 items in hand (filter news)\n", "")
+    assert json.loads(cli.run(*told[1:], "--json")[0]) == {
+        "filter": "news", "holder": holder_in(err), "in_hand": 2, "lease": 1800.0
+    }  # fmt: skip
+    assert cli.run(*told[1:], "-q") == (b"", "")
+    run("commit", given=b"a\nb\n")
+    assert cli.run(*told[1:], code=1) == (b"0 items in hand (filter news)\n", "")
+    assert "--lease" not in run("claim", given=b"c\n")[1]
+
+
+def test_beat_keeps_lines_in_hand(server_):
+    """A holder that was dead, and whose lines nobody took, has them again; another's beat changes nothing."""
+    run("claim", "--holder", HOLDER, given=b"a\n")
+    lapse(server_)
+    run("beat", HOLDER[::-1], code=1)
+    with UriFilter.open("news") as other:
+        assert other.claims(beats=False).outstanding().due == 0
+        run("beat", HOLDER, "--lease", "1m")
+        assert 50 < other.claims(beats=False).outstanding().due <= 60
+
+
+def test_several_calls_of_one_holder():
+    """--holder goes on as a holder; with it, release gives back only what this holder has."""
+    for line in (b"a\n", b"b\n"):
+        run("claim", "-q", "--holder", HOLDER, given=line)
+    assert run("beat", HOLDER)[0] == b"2 items in hand (filter news)\n"
+    run("claim", given=b"c\n")
+    out, _ = run("release", "--json", "--holder", HOLDER.upper(), given=b"a\nc\n")
+    assert json.loads(out)["released"] == 1
+    assert run("reclaim", "-q", "--holder", HOLDER)[0] == b"a\n"
+    assert run("beat", HOLDER)[0] == b"2 items in hand (filter news)\n"
+
+
+def test_delay():
+    """What is released with a delay is not due before."""
+    run("claim", "-q", "--holder", HOLDER, given=b"a\n")
+    run("release", "-q", "--delay", "10m", "--holder", HOLDER, given=b"a\n")
+    about = json.loads(run("reclaim", "--json", code=3)[1])
+    assert about["others"] == 1
+    assert 500 < about["due"] <= 600
+
+
+def test_limit():
+    """At most as many lines as one asks for."""
+    run("claim", "-q", given=joined(urls(300)))
+    run("release", "-q", given=joined(urls(300)))
+    first, second = reclaimed(120), reclaimed()
+    assert len(first) == 120
+    assert sorted(first + second) == sorted(urls(300))
+
+
+def test_first_of_equal_lines_is_printed(tmp_path):
+    """Near and far apart, and with a normalisation that makes lines equal."""
+    UriFilter.create("pages", capacity=100_000, error_rate=1e-8, normalize="whatwg").close()
+    lines = [b"http://%d.com/" % (number // 2) for number in range(9000)]
+    for at in range(1, 9000, 2):
+        lines[at] = lines[at][:-1] + b"#top\r"
+    lines += [b"HTTP://0.com", *(b"http://%d.com" % number for number in range(4499, 1000, -1))]
+    (tmp_path / "urls").write_bytes(joined(lines))
+    assert cli.run("claim", "-q", "--filter", "pages", tmp_path / "urls")[0] == joined(lines[:9000:2])
+    out, _ = cli.run("commit", "--json", "--filter", "pages", tmp_path / "urls")
+    assert json.loads(out)["committed"] == 4500
+
+
+def test_lines_are_text_to_crawlers_in_python(news):
+    """A line is the str that a crawler claims and commits; bytes that are no UTF-8 stay bytes."""
+    given = "https://example.com/é\n".encode() + b"odd \xff\n"
+    assert run("claim", "-q", given=given)[0] == given
+    run("release", "-q", given=given)
+    with news.claims() as mine:
+        assert {each.item for each in mine.reclaim()} == {b"odd \xff", "https://example.com/é"}
+        assert mine.release(["https://example.com/é", b"odd \xff"]) == [True, True]
+    assert set(reclaimed()) == {*given.split(b"\n")[:-1]}
+    assert news.commit(["https://example.com/é"]) == [True]
+
+
+def test_items_that_are_no_lines(news):
+    """Reclaim prints none of which a line would be another item: it parks them, and tells; --json prints them."""
+    others = ["two\nlines", "end\r", "\ufeffmark", {"url": "x"}, 5, b"\xff\n"]
+    with news.claims() as mine:
+        mine.claim_many([*others, "a line"])
+        mine.release([*others, "a line"])
+    out, err = run("reclaim")
+    assert out == b"a line\n"
+    assert err.splitlines()[-1].startswith(
+        "1 line reclaimed; 6 items that only --json prints will be due in 10 minutes"
+    )
+    assert run("reclaim", code=3)[0] == b""
+    assert all(news.release(others))
+    told = [json.loads(line)["item"] for line in run("reclaim", "--json", "-q")[0].splitlines()]
+    assert sorted(map(repr, told)) == sorted(map(repr, [*others[:5], "\udcff\n"]))
+
+
+def test_payloads_of_crawlers_in_python(news):
+    """The payload that a crawler gave is printed with --json."""
+    with news.claims() as mine:
+        mine.claim("a", payload={"depth": 2})
+    assert json.loads(run("reclaim", "--json", "-q")[0])["payload"] == {"depth": 2}
+
+
+def test_lines_that_are_too_long_to_be_kept():
+    """They are told and left out, wherever they stand; the others are claimed; exit 2."""
+    longest = b"x" * MOST_BYTES
+    out, err = run("claim", given=joined([b"a", longest, b"y" * (MOST_BYTES + 1), b"b\r"]), code=2)
+    assert out == joined([b"a", longest, b"b\r"])
+    assert f"urifilter: a line of 65,537 bytes is left out, because a claim keeps at most 65,536: {'y' * 60}…" in err
+    assert run("claim", "-q", given=longest + b"z", code=2)[0] == b""
+    assert json.loads(run("claim", "--json", given=longest + b"z", code=2)[1].splitlines()[-1])["bad"] == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["claim", "--lease", "4s"], "a lease is 5 to 3600 seconds, and not 4.0"),
+        (["claim", "--lease", "2h"], "a lease is 5 to 3600 seconds"),
+        (["claim", "--lease", "soon"], "'soon'"),
+        (["claim", "--holder", "me"], "a holder is 16 hex digits that do not begin with 00, and not 'me'"),
+        (["claim", "--holder", "00" + HOLDER[2:]], "a holder is 16 hex digits"),
+        (["release", "--delay", "11m"], "a delay is 0 to 600 seconds"),
+        (["release", "--holder", ""], "a holder is 16 hex digits"),
+        (["reclaim", "--limit", "0"], "0 is not in the range"),
+        (["reclaim", "--lease", "1d"], "a lease is 5 to 3600 seconds"),
+        (["beat", "me"], "a holder is 16 hex digits"),
+        (["beat", HOLDER, "--lease", "1s"], "a lease is 5 to 3600 seconds"),
+        (["beat"], "Missing argument"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_use(wrong, said):
+    """A message on stderr, and nothing is done."""
+    out, err = run(*wrong, given=b"a\n", code=2)
+    assert out == b""
+    assert said in err
+    assert run("reclaim", code=1)[0] == b""
+
+
+@pytest.mark.parametrize("command", [["claim"], ["commit"], ["release"], ["reclaim"], ["beat", HOLDER]], ids=" ".join)
+def test_filter_that_is_not_there(command):
+    """A named filter is not made by accident; of the commands that name none, only claim makes the default one."""
+    _, err = cli.run(*command, "--filter", "nope", given=b"a\n", code=2)
+    assert "urifilter create nope --capacity" in err
+    if command == ["claim"]:
+        assert cli.run("claim", given=b"a\n")[0] == b"a\n"
+    else:
+        assert "filter 'default'" in cli.run(*command, given=b"a\n", code=2)[1]
+
+
+def test_filter_of_format_1(make_server, tmp_path, monkeypatch):
+    """Claims want a filter of this release's format: the message says how to convert it."""
+    shutil.copy(FIXTURES / "format1" / "dump.rdb", tmp_path / "dump.rdb")
+    monkeypatch.setenv("URIFILTER_REDIS_URL", make_server(dir=str(tmp_path)).url)
+    name = json.loads(cli.run("list", "--json")[0])[0]["name"]
+    out, err = cli.run("claim", "-q", "--filter", name, given=b"a\n", code=2)
+    assert out == b""
+    assert "upgrade" in err
+    cli.run("upgrade", name)
+    assert cli.run("claim", "-q", "--filter", name, given=b"a line\n")[0] == b"a line\n"
+
+
+@pytest.mark.parametrize("command", ["claim", "reclaim"])
+def test_full_disk(tmp_path, command):
+    """What cannot be written is given back at once: the next reclaim has all of it."""
+    (tmp_path / "urls").write_bytes(joined(urls(5000)))
+    arguments = [tmp_path / "urls"]
+    if command == "reclaim":
+        run("claim", "-q", tmp_path / "urls")
+        run("release", "-q", tmp_path / "urls")
+        arguments = ["--limit", 5000]
+    with Path("/dev/full").open("wb") as full:
+        _, err = run(command, *arguments, stdout=full, code=2)
+    assert "No space left on device" in err
+    assert "claimed lines that may not have been read are given back (filter news)" in err
+    given_back = reclaimed()
+    assert given_back
+    claimed = run("claim", "-q", tmp_path / "urls")[0].split(b"\n")[:-1]
+    assert sorted(given_back + claimed) == sorted(urls(5000))
+
+
+@pytest.mark.parametrize("count", [20, 30_000])
+def test_head_closes_the_pipe_and_nothing_is_missing(tmp_path, count):
+    """Claim | head, then claim again whole: both outputs together have every line."""
+    (tmp_path / "urls").write_bytes(joined(urls(count)))
+    command = f"'{sys.executable}' -m urifilter_redis.cli claim --filter news '{tmp_path}/urls'"
+    done = subprocess.run(f"{command} | head -5", shell=True, capture_output=True, timeout=60)
+    assert done.stdout == joined(urls(5))
+    assert b"may not have been read are given back" in done.stderr
+    others = run("claim", "-q", tmp_path / "urls")[0].split(b"\n")
+    assert {*done.stdout.split(b"\n"), *others} >= set(urls(count))
+
+
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        ("claim", signal.SIGINT),
+        ("reclaim", signal.SIGTERM),
+        pytest.param("claim", signal.SIGHUP, marks=pytest.mark.slow),
+        pytest.param("reclaim", signal.SIGINT, marks=pytest.mark.slow),
+    ],
+)
+def test_signal_while_the_reader_is_slow(tmp_path, command, number):
+    """What the reader may not have got is given back; the command ends as one that was stopped."""
+    (tmp_path / "urls").write_bytes(joined(urls(5000)))
+    arguments = [tmp_path / "urls"]
+    if command == "reclaim":
+        run("claim", "-q", tmp_path / "urls")
+        run("release", "-q", tmp_path / "urls")
+        arguments = ["--limit", 5000]
+    process = cli.start(command, "--filter", "news", *arguments)
+    printed = process.stdout.read(1000)
+    process.send_signal(number)
+    process.stdout.close()
+    err = process.stderr.read().decode()
+    assert process.wait(60) == 128 + number
+    process.stderr.close()
+    process.stdin.close()
+    assert err.splitlines()[-1] == f"urifilter: stopped by {number.name}"
+    others = run("claim", "-q", tmp_path / "urls")[0].split(b"\n")
+    assert {*printed.split(b"\n")[:-1], *others} >= set(urls(5000))
+
+
+def test_kill_9(server_, tmp_path):
+    """What a killed claim had taken, printed or not, is reclaimed once its lease is over."""
+    (tmp_path / "urls").write_bytes(joined(urls(5000)))
+    process = cli.start("claim", "--filter", "news", tmp_path / "urls")
+    process.stdout.read(1000)
+    process.kill()
+    process.communicate(timeout=60)
+    assert json.loads(run("reclaim", "--json", code=3)[1])["others"] > 0
+    lapse(server_)
+    lost = reclaimed()
+    others = run("claim", "-q", tmp_path / "urls")[0].split(b"\n")[:-1]
+    assert sorted(lost + others) == sorted(urls(5000))
+
+
+def test_lines_come_out_as_they_come_in():
+    """A slow stdin is not held back, and Ctrl-C while it is silent keeps what was printed in hand."""
+    process = cli.start("claim", "-q", "--filter", "news", "--holder", HOLDER)
+    for line in (b"a\n", b"b\n"):
+        process.stdin.write(line)
+        process.stdin.flush()
+        assert process.stdout.readline() == line
+    assert run("beat", HOLDER)[0] == b"2 items in hand (filter news)\n"
+    process.stdin.close()
+    assert process.stdout.read() == b""
+    assert process.wait(60) == 0
+    process.stdout.close()
+    process.stderr.close()
+
+
+@pytest.mark.slow
+def test_claim_beats_while_it_waits(server_):
+    """A claim that waits for longer than its lease keeps its lines in hand, until it ends."""
+    process = cli.start("claim", "--filter", "news", "--lease", "5s")
+    process.stdin.write(b"a\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == b"a\n"
+
+    def until() -> float:
+        with server_.client() as admin:
+            scores = [admin.zrange(key, 0, -1, withscores=True)[-1][1] for key in admin.scan_iter("*:holders")]
+            return max(scores)
+
+    for _ in range(4):  # each beat is later than the one before; four take more than a lease
+        before = until()
+        wait_until(lambda before=before: until() > before, "it does not beat")
+    assert run("claim", "-q", given=b"a\n")[0] == b""
+    process.communicate(timeout=60)
+    lapse(server_)
+    assert reclaimed() == [b"a"]
+
+
+def test_server_dies_under_way(make_server, tmp_path, monkeypatch):
+    """Lines that are known to be claimed are out, the message is short, and nothing is lost."""
+    server = make_server("redis70", appendonly="yes", appendfsync="always")
+    monkeypatch.setenv("URIFILTER_REDIS_URL", server.url)
+    UriFilter.create("news", capacity=100_000, error_rate=1e-8).close()
+    lines = urls(200)
+    process = cli.start("claim", "-q", "--filter", "news")
+    process.stdin.write(joined(lines[:100]))
+    process.stdin.flush()
+    first = b"".join(process.stdout.readline() for _ in range(100))
+    server.kill()
+    process.stdin.write(joined(lines[100:]))
+    process.stdin.flush()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert b"Traceback" not in err
+    for command in (["commit"], ["release"], ["reclaim"], ["beat", HOLDER]):
+        assert str(server.port) in run(*command, given=b"a\n", code=2)[1]
+    server.start()
+    assert first + out + run("claim", "-q", given=joined(lines))[0] == joined(lines)
+    assert run("commit", given=joined(lines))[1].startswith("200 lines: 200 final now")
+
+
+@pytest.mark.slow
+def test_answers_are_lost(server_):
+    """Lines that may have been claimed are told, and are due when their lease is over."""
+    for command in ("claim", "release", "commit"):  # by now the server knows the scripts
+        run(command, given=joined(urls(100)[50:]))
+    with Proxy(server_.port, lambda _: Fault.CUT_AFTER) as proxy:
+        out, err = run("claim", "--redis", proxy.url, given=joined(urls(10)), code=2)
+        for command in ("commit", "release"):
+            assert "AnswerLost" in run(command, "--json", "--redis", proxy.url, given=b"other\n", code=2)[1]
+    assert out == b""
+    doubt = "10 lines may have been claimed, and not printed: `urifilter reclaim` offers them when their lease is over"
+    assert doubt in err
+    assert run("reclaim", code=3)[0] == b""
+    lapse(server_)
+    lost = reclaimed()
+    assert lost
+    claimed = run("claim", "-q", given=joined(urls(10)))[0].split(b"\n")[:-1]
+    assert sorted(lost + claimed) == sorted(urls(10))
+
+
+KILLER = r"""#!/bin/sh
+echo "$2" >> fetched
+case $2 in *7) mkdir "died-at-${2##*/}" && kill -9 $PPID ;; esac
+true
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("xargs") is None, reason="xargs is missing: apt-get install findutils")
+def test_a_crawl_in_a_shell_whose_workers_are_killed(server_, news, tmp_path, monkeypatch):
+    """The page's own scripts: xargs ends with each worker that is killed, and still every page is fetched and final."""
+    (page,) = (page for page in PAGES if page.name == "claims-in-a-shell.md")
+    for block in blocks_of(page):
+        if name := block.comment("file"):
+            (tmp_path / name).write_text(block.code)
+    links = [f"https://example.com/{number}" for number in range(20)]
+    (tmp_path / "links.txt").write_text("\n".join(links))
+    (tmp_path / "curl").write_text(KILLER)
+    (tmp_path / "curl").chmod(0o755)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]]))
+    with subprocess.Popen(["sh", "crawl.sh"], cwd=tmp_path, stderr=subprocess.PIPE) as crawl:
+        while crawl.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                crawl.wait(0.5)
+            lapse(server_)
+        assert crawl.returncode == 0
+    assert {path.name for path in tmp_path.glob("died-at-*")} == {"died-at-7", "died-at-17"}
+    assert {*(tmp_path / "fetched").read_text().split()} == {*links}
+    assert news.ages(links) == [1] * len(links)
+    run("reclaim", code=1)

@@ -1,0 +1,382 @@
+"""Claims of the SDK: the same object as the library's, by the service, and against what goes wrong on the way to it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import subprocess
+import sys
+import threading
+
+import pytest
+from support.forked import in_child
+from support.proxy import Fault, HttpProxy, first
+from support.servers import wait_until
+from support.service import ask
+
+from urifilter_redis import Claim, Timeouts, UriFilter
+from urifilter_redis.errors import FilterAPIError
+from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPIClient
+
+QUICK = Timeouts(connect=1, reply=2, total=1)
+
+
+@pytest.fixture
+def news(redis70):
+    with UriFilter.create("news", redis=redis70.url, capacity=100_000, error_rate=1e-8, shards=3) as made:
+        yield made
+
+
+@pytest.fixture
+def api(service, news):
+    with FilterAPIClient(service.url) as client:
+        yield client
+
+
+def test_all_methods(api, news):
+    """They answer as the library's do; what is left is given back at the end."""
+    with api.claims("news", lease=60, name="one") as mine, news.claims() as other:
+        assert (mine.name, mine.lease, len(mine.holder)) == ("one", 60.0, 16)
+        assert mine.claim_many(["a", "b", "a"]) == [True, True, False]
+        assert mine.claim("c", payload={"depth": 2}) is True
+        assert mine.claim({"x": [1]}) is True
+        assert other.claim_many(["a", "other"]) == [False, True]
+        assert mine.claim_ages(["a", "other", "d"]) == [-1, -1, 0]
+        objects = [{"url": "e"}, {"url": "a"}]
+        assert mine.unique(objects, key=lambda each: each["url"], payload=str) == [objects[0]]
+        assert {each.item if isinstance(each.item, str) else "x" for each in mine.held} == {*"abcdex"}
+        assert mine.commit(["a", {"x": [1]}]) == [True, True]
+        assert mine.commit(["a"]) == [False]
+        assert mine.release(["b", "other"], failed=True) == [True, False]
+        assert mine.release(["d"], delay=600) == [True]
+        assert mine.reclaim(1) == [Claim("b", "b", failures=1)]
+        assert mine.outstanding().others == 2
+        assert mine.unresolved == []
+        mine.commit(["b"])
+        assert {each.item for each in mine.held} == {"c", "e"}
+    found = {each.item: each.payload for each in news.claims().reclaim()}
+    assert found == {"c": {"depth": 2}, "e": str(objects[0]), "other": "other"}
+    with pytest.raises(ValueError, match="these claims are closed"):
+        mine.claim("z")
+
+
+def test_awaited(service, news):
+    """The same, awaited, by tasks that share an object."""
+
+    async def go():
+        async with AsyncFilterAPIClient(service.url) as api, api.claims("news") as mine:
+            uris = [f"https://example.com/{i}" for i in range(100)]
+            told = await asyncio.gather(*(mine.unique(uris[i : i + 20]) for i in range(0, 90, 10)))
+            assert sorted(uri for some in told for uri in some) == sorted(uris)
+            assert await mine.claim("one", payload=7) is True
+            assert await mine.claim_many(["one"]) == [False]
+            assert await mine.claim_ages(["one"]) == [-1]
+            assert await mine.commit(uris[:60]) == [True] * 60
+            assert await mine.release([*uris[60:], "z"], failed=True) == [True] * 40 + [False]
+            found = await mine.reclaim(30)
+            assert [each.failures for each in found] == [1] * 30
+            assert len(mine.held) == 31
+            assert (await mine.outstanding()).others == 10
+            return mine
+
+    mine = asyncio.run(go())
+    assert repr(mine).endswith("closed>")
+    assert len(news.claims().reclaim(100)) == 41
+
+
+def test_after_an_exception(api, news):
+    """What is left comes back a lease later: a failure may come again at once."""
+    with pytest.raises(ZeroDivisionError), api.claims("news", lease=100) as mine:
+        mine.claim("a")
+        _ = 1 / 0
+    other = news.claims()
+    assert other.reclaim() == []
+    assert 60 < other.outstanding().due <= 100
+
+
+@pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.DELAY, Fault.DUPLICATE])
+def test_a_request_or_an_answer_is_lost(service, news, fault):
+    """It is repeated under its key, and has the answers that it would have had."""
+    uris = [f"https://example.com/{i}" for i in range(700)]
+    plan: dict[bytes, Fault] = {}
+
+    def fault_of(command):
+        return plan.pop(command[0].split(b" ")[1], Fault.PASS)
+
+    with HttpProxy(service.port, fault_of) as proxy, FilterAPIClient(proxy.url) as api, api.claims("news") as mine:
+
+        def losing(command):
+            plan[f"/v1/filters/news/{command}".encode()] = fault
+
+        losing("claim")
+        assert mine.unique(uris, payload=lambda _: 1) == uris
+        losing("commit")
+        assert mine.commit(uris[:300]) == [True] * 300
+        losing("release")
+        assert mine.release(uris[200:400]) == [False] * 100 + [True] * 100
+        losing("reclaim")
+        found = mine.reclaim(50)
+        assert len({each.item for each in found} & {*uris[300:400]}) == 50
+        assert len(mine.held) == 350
+        proxy.release()
+        assert proxy.counts[fault] == 4
+        assert mine.unresolved == []
+        body = {"holder": mine.holder, "lease": 60}
+        assert ask(service, "POST", "/v1/filters/news/beat", body).json()["in_hand"] == 350
+    assert len(news.claims().reclaim(1000)) == 400
+
+
+def test_retries_end(service, news):
+    """``retry=`` gets the missing answers from the same object; another one refuses it."""
+    with HttpProxy(service.port, first(*[Fault.CUT_AFTER] * 99)) as proxy:
+        api = FilterAPIClient(proxy.url, timeouts=QUICK)
+        mine = api.claims("news")
+        with pytest.raises(FilterAPIError) as lost:
+            mine.claim_many(["a", "b"])
+        assert (lost.value.error_code, lost.value.answers, mine.held) == ("answer_lost", [None, None], [])
+        proxy.plan = lambda _: Fault.PASS
+        with pytest.raises(ValueError, match="retry= takes what claim raised"):
+            api.claims("news").claim_many(["a", "b"], retry=lost.value)
+        with pytest.raises(ValueError, match="retry= takes what"):
+            mine.commit(["a", "b"], retry=lost.value)
+        assert mine.claim_ages(["a", "b"], retry=lost.value) == [0, 0]
+        assert [each.item for each in mine.held] == ["a", "b"]
+        proxy.plan = lambda _: Fault.CUT_AFTER
+        with pytest.raises(FilterAPIError) as lost:
+            mine.commit(["a", "b"])
+        proxy.plan = lambda _: Fault.PASS
+        assert mine.commit(["a", "b"], retry=lost.value) == [True, True]
+        assert mine.held == []
+        api.close()
+
+
+def until_of(redis) -> float:
+    """Until when the only holder lives, at most."""
+    client = redis.client()
+    return max(
+        (until for key in client.keys("*holders") for _, until in client.zrange(key, 0, -1, withscores=True)), default=0
+    )
+
+
+def test_beats(api, news, redis70):
+    """An object that makes no call keeps what it has."""
+    with api.claims("news", lease=5) as mine:
+        mine.claim_many(["a", "b"])
+        held, before = mine.held, until_of(redis70)
+        wait_until(lambda: until_of(redis70) > before + 1000, "nobody beats")
+        assert mine.held == held
+
+
+def test_beats_of_a_task(service, news, redis70):
+    """Likewise in asyncio."""
+
+    async def go():
+        async with AsyncFilterAPIClient(service.url) as api, api.claims("news", lease=5) as mine:
+            await mine.claim("a")
+            before = until_of(redis70)
+            while until_of(redis70) <= before + 1000:
+                await asyncio.sleep(0.1)
+            return mine.held
+
+    assert asyncio.run(asyncio.wait_for(go(), 60)) == [Claim("a", "a")]
+
+
+def test_beats_survive_a_service_that_is_away(service, news, redis70, caplog):
+    """They fail, say so once, and go on once it is back."""
+    with (
+        HttpProxy(service.port) as proxy,
+        FilterAPIClient(proxy.url, timeouts=QUICK) as api,
+        api.claims("news", lease=5) as mine,
+    ):
+        mine.claim("a")
+        proxy.plan = lambda _: Fault.CUT_BEFORE
+        wait_until(lambda: "a beat failed, and the next ones are tried" in caplog.text, "no beat fails")
+        proxy.plan = lambda _: Fault.PASS
+        before = until_of(redis70)
+        wait_until(lambda: until_of(redis70) > before, "nobody beats any more")
+        assert mine.commit(["a"]) == [True]
+    assert caplog.text.count("a beat failed") == 1
+
+
+def test_closed_while_the_service_is_away(service, news, caplog):
+    """It is said that what is left is free after its lease."""
+    with (
+        HttpProxy(service.port) as proxy,
+        FilterAPIClient(proxy.url, timeouts=QUICK) as api,
+        api.claims("news") as mine,
+    ):
+        mine.claim("a")
+        proxy.plan = lambda _: Fault.CUT_BEFORE
+    assert "free after its lease only" in caplog.text
+    assert [each.item for each in mine.held] == ["a"]
+
+
+def claims_unseen(service, mine, *uris):
+    """Let the holder of an object claim items of which the object gets no answer."""
+    body = {"URI_list": uris, "holder": mine.holder, "lease": 5}
+    assert ask(service, "POST", "/v1/filters/news/claim", body).json()["unique"] == len(uris)
+
+
+def test_unknown_items_are_let_go(service, api, news, redis70):
+    """A beat counts more than the object knows: it is another holder from then on, with all that it knows."""
+    with api.claims("news", lease=5) as mine, news.claims(lease=5) as other:
+        assert mine.claim_many(["a", {"x": 1}], payload=lambda item: {"of": item}) == [True, True]
+        other.claim(b"odd\xff")
+        other.release([b"odd\xff"], failed=True)
+        assert [each.failures for each in mine.reclaim()] == [1]
+        claims_unseen(service, mine, "lost")
+        holder = mine.holder
+        wait_until(lambda: mine.holder != holder and len(mine.held) == 2, "it stays the same holder")
+        assert mine.held == [Claim("a", {"of": "a"}), Claim({"x": 1}, {"of": {"x": 1}})]
+        assert other.claim_ages(["a", "lost", {"x": 1}]) == [-1, -1, -1]
+
+        def all_that_was_let_go():
+            other.reclaim()
+            return {each.item for each in other.held} == {"lost", b"odd\xff"}
+
+        wait_until(all_that_was_let_go, "what is not known is kept")
+        assert mine.commit(["a", {"x": 1}]) == [True, True]
+        assert ask(service, "POST", "/v1/filters/news/beat", {"holder": mine.holder}).json()["in_hand"] == 0
+
+
+def test_items_that_are_gone_are_dropped(api, news):
+    """A beat counts fewer: what others have committed meanwhile is held no longer, and the rest is."""
+    with api.claims("news", lease=5) as mine:
+        mine.claim_many(["a", "b", "c"])
+        news.commit(["b"])
+        wait_until(lambda: {each.item for each in mine.held} == {"a", "c"}, "it is still held")
+        assert news.release(["a", "c"]) == [True, True]
+
+
+def test_bytes_that_others_claimed(api, news):
+    """They come as bytes, unless they are text, and can be given back and committed."""
+    with news.claims() as others:
+        others.claim_many([b"odd\xff", b"text"], payload=lambda _: b"\xfe")
+    with api.claims("news") as mine:
+        found = mine.reclaim()
+        assert {(each.item, each.payload) for each in found} == {(b"odd\xff", b"\xfe"), ("text", b"\xfe")}
+        assert mine.release([b"odd\xff"]) == [True]
+        assert [each.item for each in mine.reclaim()] == [b"odd\xff"]
+        assert mine.commit([each.item for each in mine.held]) == [True, True]
+    assert news.contains_many([b"odd\xff", b"text"]) == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("ask", "indices"),
+    [
+        (lambda mine: mine.claim_many(["a", b"b"]), [1]),
+        (lambda mine: mine.claim_many(["a", "b"], payload=lambda item: b"" if item == "b" else 1), [1]),
+        (lambda mine: mine.claim_many(["a", "b"], payload=lambda _: float("nan")), [0, 1]),
+        (lambda mine: mine.claim_many(["a", "x" * 65_537]), [1]),
+        (
+            lambda mine: mine.claim_many(
+                [*map(str, range(40)), "b"], payload=lambda i: "x" * (65_000 + 600 * (i == "b"))
+            ),
+            [40],
+        ),
+        (lambda mine: mine.commit([object()]), [0]),
+    ],
+)
+def test_what_cannot_be_claimed(api, news, ask, indices):
+    """It is told with its indices."""
+    mine = api.claims("news")
+    with pytest.raises(FilterAPIError) as refused:
+        ask(mine)
+    assert refused.value.error_code in {"bad_item", "item_too_long"}
+    assert refused.value.indices == indices
+    mine.close()
+
+
+def test_impossible_arguments(api, news):
+    """ValueError, and nothing is sent."""
+    for lease in (4, 3601, "60", True):
+        with pytest.raises(ValueError, match="a lease is 5 to 3600 seconds"):
+            api.claims("news", lease=lease)
+    mine = api.claims("news")
+    with pytest.raises(ValueError, match="a delay is 0 to 600 seconds"):
+        mine.release(["a"], delay=601)
+    with pytest.raises(ValueError, match="limit is a number of items"):
+        mine.reclaim(0)
+    with pytest.raises(TypeError, match="a list of items"):
+        mine.claim_many("https://example.com/")
+    with api.claims("missing") as other, pytest.raises(FilterAPIError) as refused:
+        other.claim("a")
+    assert refused.value.error_code == "filter_not_found"
+
+
+def test_more_than_one_request(api, news):
+    """Long lists, and many payloads, go out in several; a long reclaim is several, too."""
+    with api.claims("news") as mine:
+        uris = [f"https://example.com/{i}" for i in range(5100)]
+        assert mine.unique(uris) == uris
+        assert mine.release(uris) == [True] * 5100
+        assert len(mine.reclaim(250)) == 250
+        long = [f"long {i}" for i in range(60)]
+        assert mine.unique(long, payload=lambda item: item + "x" * 60_000) == long
+        assert mine.commit([*uris, *long]) == [True] * 5160
+
+
+def test_after_a_fork(api, news):
+    """A child is another holder, and has nothing in hand."""
+    with api.claims("news") as mine:
+        mine.claim("a")
+
+        def child():
+            return mine.holder, mine.held, mine.claim_many(["a", "b"]), mine.commit(["b"])
+
+        holder, *answers = in_child(child)
+        assert answers == [[], [False, True], [True]]
+        assert holder != mine.holder
+        assert [each.item for each in mine.held] == ["a"]
+        assert mine.commit(["a"]) == [True]
+
+
+def test_the_interpreter_ends(service, news):
+    """An object that was never closed keeps no interpreter from ending; its items lapse."""
+    code = f"""
+from urifilter_redis.sdk import FilterAPIClient
+mine = FilterAPIClient({service.url!r}).claims("news", lease=5)
+print(mine.claim("a"))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+    assert news.claims().claim_ages(["a"]) == [-1]
+
+
+def test_an_object_that_is_collected_beats_no_more(api, news):
+    """Its thread ends."""
+    mine = api.claims("news", lease=5)
+    mine.claim("a")
+    (thread,) = [each for each in threading.enumerate() if each.name == "urifilter-beat"]
+    del mine
+    gc.collect()
+    wait_until(lambda: not thread.is_alive(), "it goes on")
+
+
+def test_a_cancelled_claim(service, news):
+    """Its items are not held; a cancelled commit waits in ``unresolved`` of its object alone."""
+
+    async def go():
+        with HttpProxy(service.port, first(Fault.HANG)) as proxy:
+            async with AsyncFilterAPIClient(proxy.url) as api:
+                mine, other = api.claims("news"), api.claims("news")
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(mine.claim("a"), 1)
+                assert (mine.held, mine.unresolved, api.unresolved) == ([], [], [])
+                proxy.plan = first(Fault.HANG)
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(mine.commit(["b"]), 1)
+                (lost,) = mine.unresolved
+                assert (other.unresolved, api.unresolved) == ([], [])
+                assert await mine.commit(["b"], retry=lost) == [True]
+                return mine.unresolved
+
+    assert asyncio.run(go()) == []
+
+
+def test_both_objects_are_the_libraries(api, news, service):
+    """So that a crawler does not see the difference."""
+    with api.claims("news") as mine, news.claims() as other:
+        assert type(mine) is type(other)
+    assert json.loads(json.dumps(mine.held)) == []

@@ -1,0 +1,281 @@
+"""Claims over HTTP: the answers, the limits, and the tokens that keep holders apart."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from support.servers import Server
+from support.service import Service, ask, request
+
+from urifilter_redis import UriFilter
+from urifilter_redis.service import tokens
+
+HOLDER, OTHER = "0123456789abcdef", "fedcba9876543210"
+
+
+@pytest.fixture
+def news(redis70):
+    with UriFilter.create("news", redis=redis70.url, capacity=100_000, error_rate=1e-8, shards=3) as made:
+        yield made
+
+
+class Caller:
+    """Asks a service about the filter ``news``, with a token and a holder."""
+
+    def __init__(self, service, holder=HOLDER, token=None) -> None:
+        self.service, self.more, self.token = service, {"holder": holder, "lease": 60}, token
+
+    def __call__(self, command, status=200, **body):
+        answer = ask(self.service, "POST", f"/v1/filters/news/{command}", self.more | body, self.token)
+        assert answer.status == status, answer.body
+        content = answer.json()
+        return {name: each for name, each in content.items() if name != "filter_typeid"}
+
+
+def taken(item, payload=None, failures=0, lapses=0):
+    return {
+        "item": item,
+        "payload": item if payload is None else payload,
+        "failures": failures,
+        "lapses": lapses,
+    }
+
+
+def items(answer):
+    return sorted(each["item"] for each in answer["claims"])
+
+
+def test_the_answers(service, news):
+    """They are those of the library, and in the form of the other commands' answers."""
+    mine, other = Caller(service), Caller(service, OTHER)
+    given = ["a", "b", {"x": [1, None]}, "a"]
+    told = {"ages": [0, 0, 0, -1], "claimed": [True, True, True, False], "total": 4, "unique": 3}
+    assert mine("claim", URI_list=given, payloads=[None, {"depth": 2}, "text", 7]) == told
+    assert other("claim", URI_list=["b", "c"])["ages"] == [-1, 0]
+    assert mine("beat") == {"in_hand": 3}
+    done = {"ages": [0, 0], "committed": [True, True], "total": 2, "unique": 2}
+    assert mine("commit", URI_list=["a", "never claimed"]) == done
+    assert mine("commit", URI_list=["a"]) == {"ages": [1], "committed": [False], "total": 1, "unique": 0}
+    assert mine("release", URI_list=["c", "b"], failed=True) == {"was_there": [False, True], "total": 2, "seen": 1}
+    mine("release", URI_list=[{"x": [1, None]}], delay=600)
+    found = other("reclaim")
+    assert found["claims"] == [taken("b", {"depth": 2}, failures=1)]
+    assert (found["total"], found["outstanding"]["others"]) == (1, 1)
+    assert 0 <= found["outstanding"]["due"] <= 600
+    assert other("beat") == {"in_hand": 2}
+    assert mine("beat") == {"in_hand": 0}
+    assert mine("reclaim", limit=0)["outstanding"]["others"] == 3
+
+
+def holders_of(redis) -> dict[bytes, float]:
+    """Until when each holder lives, in ms."""
+    client = redis.client()
+    return {
+        holder: until for key in client.keys("*holders") for holder, until in client.zrange(key, 0, -1, withscores=True)
+    }
+
+
+@pytest.mark.parametrize(("lease", "seconds"), [(5, 5), (3600, 3600.0), (None, 60)])
+def test_the_lease(service, news, redis70, lease, seconds):
+    """It is the caller's, or else the filter's default."""
+    before, _ = redis70.client().time()
+    Caller(service)("claim", URI_list=["a"], lease=lease)
+    (until,) = holders_of(redis70).values()
+    after, _ = redis70.client().time()
+    assert before + seconds <= until / 1000 <= after + 1 + seconds
+
+
+def test_what_json_cannot_carry(service, news):
+    """Bytes come as text, where they are UTF-8, and else as base64, in which they go back, too."""
+    given = [b"text", b"odd\xff", "\ud83d\ude00", "\ud800"]
+    with news.claims() as others:
+        assert others.claim_many(given, payload=lambda item: b"\x00\xfe" if item == b"text" else None) == [True] * 4
+    caller = Caller(service)
+    found = caller("reclaim")["claims"]
+    assert {json.dumps({n: v for n, v in each.items() if n.startswith("item")}) for each in found} == {
+        '{"item": "text"}', '{"item_base64": "b2Rk/w=="}', '{"item_base64": "7aC97biA"}', '{"item": "\\ud800"}',
+    }  # fmt: skip
+    assert [each["payload_base64"] for each in found if each.get("item") == "text"] == ["AP4="]
+    back = caller("release", URI_list=["b2Rk/w==", "text"], base64=[0], failed=True)
+    assert back["was_there"] == [True, True]
+    assert [each["failures"] for each in caller("reclaim")["claims"]] == [1, 1]
+    done = caller("commit", URI_list=["text", "b2Rk/w==", "7aC97biA", "\ud800"], base64=[1, 2])
+    assert done["committed"] == [True] * 4
+    assert caller("beat") == {"in_hand": 0}
+    assert news.contains_many(given) == [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("command", "body", "code", "said"),
+    [
+        ("claim", {"URI_list": ["a"], "payloads": []}, "bad_request", "payloads: 0 for 1 items"),
+        ("claim", {"URI_list": ["a"], "holder": None}, "bad_request", "holder"),
+        ("claim", {"URI_list": ["a"], "holder": "0123"}, "bad_request", "holder"),
+        ("claim", {"URI_list": ["a"], "lease": 4.9}, "bad_request", "lease"),
+        ("claim", {"URI_list": ["a"], "lease": 3601}, "bad_request", "lease"),
+        ("claim", {"URI_list": ["a"], "base64": [0]}, "bad_request", "there is no field 'base64'"),
+        ("claim", {"URI_list": ["a"] * 10_001}, "too_many_items", "at most 10,000"),
+        ("claim", {"URI_list": ["a", "x" * 65_537]}, "item_too_long", "65,536"),
+        ("claim", {"URI_list": ["a", "b"], "payloads": [1, "x" * 65_537]}, "bad_item", "its payload has 65537 bytes"),
+        ("commit", {"URI_list": ["a"], "base64": [1]}, "bad_request", "there is no item 1"),
+        ("commit", {"URI_list": [7], "base64": [0]}, "bad_item", "item 0 is no base64"),
+        ("commit", {"URI_list": ["ä"], "base64": [0]}, "bad_item", "item 0 is no base64"),
+        ("release", {"URI_list": ["a"], "delay": 601}, "bad_request", "delay"),
+        ("release", {"URI_list": ["a"], "failed": 1}, "bad_request", "failed"),
+        ("reclaim", {"limit": 101}, "bad_request", "limit"),
+        ("reclaim", {"URI_list": []}, "bad_request", "there is no field 'URI_list'"),
+        ("beat", {"holder": "not hex digits !"}, "bad_request", "holder"),
+    ],
+)
+def test_what_is_refused(service, news, command, body, code, said):
+    """Bodies that nobody can mean; nothing is done."""
+    refused = Caller(service)(command, 422, **body)
+    assert refused["error_code"] == code
+    assert said in refused["error"]
+    if code == "bad_item":
+        assert refused["indices"] == [len(body["URI_list"]) - 1]
+    assert news.contains_many(["a", "b"]) == [False, False]
+
+
+def test_a_body_of_payloads(service, news):
+    """Payloads of 64 KiB are kept, and one reclaim brings 100, though a call of the script brings four."""
+    caller, payload = Caller(service), "x" * 65_536
+    uris = [f"https://example.com/{i}" for i in range(100)]
+    for start in range(0, 100, 50):
+        some = uris[start : start + 50]
+        assert caller("claim", URI_list=some, payloads=[payload] * 50)["unique"] == 50
+    assert caller("release", URI_list=uris)["seen"] == 100
+    found = Caller(service, OTHER)("reclaim")
+    assert sorted(items(found)) == sorted(uris)
+    assert {each["payload"] for each in found["claims"]} == {payload}
+
+
+def test_a_limit_that_was_reached(service, news):
+    """Then what others have is not known, unless all shards were looked at."""
+    with news.claims() as others:
+        others.claim_many(map(str, range(60)))
+    caller = Caller(service)
+    found = caller("reclaim", limit=1)
+    assert (found["total"], found["outstanding"]) in [(1, None), (1, {"others": 59, "due": 0.0})]
+    assert sum(caller("reclaim", limit=20)["total"] for _ in range(4)) == 59
+    assert caller("reclaim")["outstanding"] == {"others": 0, "due": None}
+
+
+@pytest.mark.parametrize("key", ["00000000000000aa/3/7", "any text"])
+def test_a_repeat_by_another_worker(service, news, redis70, key):
+    """Under its Idempotency-Key each request gets the answer that it had; a reclaim what its holder still has of it."""
+
+    def under_key(worker, command, **body):
+        content = json.dumps({"holder": HOLDER, "lease": 60} | body).encode()
+        with worker.raw() as connection:
+            said = request("POST", f"/v1/filters/news/{command}", content, Idempotency_Key=f"{key}")
+            answer = connection.ask(said)
+        assert answer.status == 200, answer.body
+        return answer.json()
+
+    uris = [f"https://example.com/{i}" for i in range(600)]
+    with Service(redis70.url) as another:
+        workers = [service, another, service]
+        claimed = [under_key(each, "claim", URI_list=uris, payloads=[7] * 600) for each in workers]
+        assert [each["unique"] for each in claimed] == [600] * 3
+        committed = [under_key(each, "commit", URI_list=uris[:300]) for each in workers]
+        assert [each["unique"] for each in committed] == [300] * 3
+        released = [under_key(each, "release", URI_list=uris[290:400]) for each in workers]
+        assert [each["was_there"] for each in released] == [[False] * 10 + [True] * 100] * 3
+        reclaimed = [items(under_key(each, "reclaim", limit=90)) for each in workers]
+        assert reclaimed[0] == reclaimed[1] == reclaimed[2]
+        assert len(reclaimed[0]) == 90
+        news.commit(reclaimed[0][:40])
+        again = items(under_key(another, "reclaim", limit=90))
+        assert set(reclaimed[0][40:]) <= set(again)
+        assert not set(reclaimed[0][:40]) & set(again)
+        assert len(again) <= 90
+    assert Caller(service)("beat") == {"in_hand": 200 + len(again)}
+
+
+WRITER, SECOND, READER = (tokens.new() for _ in range(3))
+TOKENS = "".join(
+    f"\n{tokens.Token(name, tokens.digest(token), access=access).toml()}\n"
+    for name, token, access in (("one", WRITER, "write"), ("two", SECOND, "write"), ("reader", READER, "read"))
+)
+
+
+@pytest.fixture(scope="module")
+def guarded():
+    """A service with tokens, over a server of its own."""
+    with Server("redis70") as redis, Service(redis.url, settings=TOKENS) as service:
+        service.redis = redis
+        yield service
+        assert not [each for each in (WRITER, SECOND, READER, HOLDER) if each in service.log()]
+
+
+@pytest.fixture
+def served(guarded):
+    guarded.redis.client().flushall()
+    with UriFilter.create("news", redis=guarded.redis.url, capacity=1000, shards=3) as made:
+        yield made
+
+
+def test_two_tokens(guarded, served):
+    """With the same holder in the request they are two holders, and none of them is the one in the request."""
+    one, two = (Caller(guarded, token=token) for token in (WRITER, SECOND))
+    assert one("claim", URI_list=["a", "b"])["unique"] == 2
+    assert two("claim", URI_list=["a", "c"])["ages"] == [-1, 0]
+    assert two("beat") == {"in_hand": 1}
+    assert two("release", URI_list=["a", "b"])["was_there"] == [False, False]
+    assert two("reclaim")["claims"] == []
+    assert one("beat") == {"in_hand": 2}
+    holders = {
+        holder.hex()
+        for key in guarded.redis.client().keys("*holders")
+        for holder in guarded.redis.client().zrange(key, 0, -1)
+    }
+    assert len(holders) == 2
+    assert HOLDER not in holders
+    assert two("commit", URI_list=["a"])["committed"] == [True]  # its page was fetched, whoever has it in hand
+    assert one("commit", URI_list=["a"])["committed"] == [False]
+    assert one("release", URI_list=["b"])["was_there"] == [True]
+
+
+def test_without_a_holder(guarded, served, service, news):
+    """A commit needs none. A release does if there are tokens, because it would give back what others have."""
+    one = Caller(guarded, token=WRITER)
+    one("claim", URI_list=["a", "b"])
+    two = Caller(guarded, holder=None, token=SECOND)
+    refused = two("release", 403, URI_list=["a"])
+    assert (refused["error_code"], "name the holder" in refused["error"]) == ("forbidden", True)
+    assert two("commit", URI_list=["a"])["committed"] == [True]
+    assert one("beat") == {"in_hand": 1}
+    Caller(service)("claim", URI_list=["a", "b"])
+    alone = Caller(service, holder=None)
+    assert alone("release", URI_list=["a", "c"])["was_there"] == [True, False]
+    assert alone("commit", URI_list=["b"])["committed"] == [True]
+
+
+@pytest.mark.parametrize("command", ["claim", "commit", "release", "reclaim", "beat"])
+def test_reading_is_not_enough(guarded, served, command):
+    """Whoever claims writes."""
+    body = {} if command in {"reclaim", "beat"} else {"URI_list": ["a"]}
+    assert Caller(guarded, token=READER)(command, 403, **body)["error_code"] == "forbidden"
+    assert Caller(guarded)(command, 401, **body)["error_code"] == "unauthorized"
+
+
+def test_metrics(service, news):
+    """Claims are counted as the items of other commands are."""
+
+    def counted():
+        with service.raw() as connection:
+            text = connection.ask(request("GET", "/metrics")).body.decode()
+        found = re.findall(r'^urifilter_items_total\{answer="(\w+)",command="(\w+)",\S+ (\S+)$', text, re.MULTILINE)
+        return {f"{command} {answer}": float(count) for answer, command, count in found}
+
+    before, caller = counted(), Caller(service)
+    caller("claim", URI_list=["a", "b", "a"])
+    caller("release", URI_list=["a"])
+    caller("reclaim")
+    caller("commit", URI_list=["a", "b"])
+    more = {name: count - before.get(name, 0) for name, count in counted().items()}
+    wanted = {"claim new": 2, "claim seen": 1, "release seen": 1, "reclaim new": 1, "commit new": 2}
+    assert {name: value for name, value in more.items() if value} == wanted

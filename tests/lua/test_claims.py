@@ -1,0 +1,436 @@
+"""The scripts of claims, point by point; in any order they are compared with the model in test_claims_machine.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+
+import pytest
+from redis.exceptions import ResponseError
+from support.leases import hands_of, holders_of, leases_of
+from support.shard import KEYS, Shard, geometry, md5
+from support.states import dumped
+
+from urifilter_redis.flows.turn import names_after
+from urifilter_redis.protocol import calls, claims, scripts
+from urifilter_redis.protocol.claims import NOBODY, Holding
+
+A, B, C = (md5(text) for text in (b"a", b"b", b"c"))
+ONE, TWO = Holding("11" * 8, 60_000), Holding("22" * 8, 60_000)
+MINE = bytes.fromhex(ONE.holder)
+TEN_MINUTES, HOUR = 600_000, 3_600_000
+#: The commands of claims that a server may refuse in a script, and those that they share with the others.
+TRIED = ("HDEL", "HGET", "HMGET", "HSET", "TIME", "ZADD", "ZLEXCOUNT", "ZRANDMEMBER", "ZRANGEBYLEX", "ZRANGEBYSCORE")
+TRIED += ("ZREM", "ZREVRANGE", "ZSCORE", "EXISTS", "HRANDFIELD", "SETRANGE", "GETRANGE")
+
+
+@pytest.fixture
+def client(server):
+    with server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def shard(client):
+    """A shard that has seen nothing."""
+    return Shard(client, geometry("blocked", 12, 100))
+
+
+def die(shard, *holdings):
+    """Let holders die: their leases are over."""
+    for each in holdings:
+        shard.client.zadd(KEYS.holders, {bytes.fromhex(each.holder): shard.now() - 1})
+
+
+def refused(shard, call, word):
+    before = dumped(shard.client)
+    with pytest.raises(ResponseError, match=f"^{word} ") as refusal:
+        shard.call(call)
+    assert before == dumped(shard.client)
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize("script", scripts.variants((8, 12, 16)), ids=lambda script: script.name)
+def test_every_script_compiles(client, script):
+    """Lua allows a script 200 locals and 60 upvalues."""
+    assert client.script_load(script.source) == script.sha1
+
+
+def test_wrong_arguments(shard):
+    """BADARG, with nothing done: holders, leases, texts, delays, nobodies and limits."""
+    nobody = claims.new_nobody()
+    wrong = [
+        shard.made("claim", A, holding=NOBODY, kept=[b""]),
+        shard.made("claim", A + B, holding=ONE, kept=[b""]),
+        shard.made("claim", [A, B], holding=ONE, kept=[b""]),
+        shard.made("claim", A, holding=ONE, kept=[b"", b""]),
+        shard.made("claim", A, holding=ONE, kept=[]),
+        shard.made("claim", A, holding=Holding(nobody, 1), kept=[b""]),
+        shard.made("claim", A, holding=Holding("1" * 15, 1), kept=[b""]),
+        *(shard.made("claim", A, holding=Holding(ONE.holder, lease), kept=[b""]) for lease in (0, -1, HOUR + 1, 0.5)),
+        shard.made("commit", A, holding=Holding(nobody, 1)),
+        shard.made("release", A, holding=ONE, nobody=ONE.holder),
+        shard.made("release", A, holding=ONE, nobody="00"),
+        *(shard.made("release", A, holding=ONE, delay=delay) for delay in (-1, TEN_MINUTES + 1)),
+        *(shard.made("reclaim", b"", holding=ONE, limit=limit) for limit in (0, 101, 1.5)),
+        shard.made("reclaim", b"", holding=NOBODY),
+        claims.beat(shard.config.uid, KEYS, NOBODY),
+    ]
+    for call in wrong:
+        refused(shard, call, "BADARG")
+
+
+@pytest.mark.parametrize("command", ["claim", "commit", "release", "reclaim"])
+def test_too_few_arguments(shard, command):
+    """BADARG for every number of arguments that is too small."""
+    call = shard.made(command, A, holding=ONE, kept=[b"kept"])
+    for count in range(len(call.args)):
+        with pytest.raises(ResponseError, match="^(BADARG|NOFILTER|MISMATCH) "):
+            shard.call(dataclasses.replace(call, args=call.args[:count]))
+    beat = claims.beat(shard.config.uid, KEYS, ONE)
+    for count in (1, 2):
+        refused(shard, dataclasses.replace(beat, args=beat.args[:count]), "BADARG")
+
+
+@pytest.mark.parametrize(("phase", "word"), [("restoring", "RESTORING"), ("dropping", "NOFILTER")])
+def test_phases(shard, phase, word):
+    """Nothing is claimed, released, reclaimed or prolonged meanwhile, and no claim is answered from its record."""
+    the_id, reclaimed = shard.call_id(), shard.call_id(slot=1)
+    assert shard.claim(ONE, A, call_id=the_id) == [0]
+    assert shard.reclaim(ONE, call_id=reclaimed) == []
+    shard.client.hset(KEYS.meta, "phase", phase)
+    for command in ("claim", "commit", "release", "reclaim"):
+        refused(shard, shard.made(command, A, shard.call_id(slot=2), ONE, kept=[b""]), word)
+    refused(shard, claims.beat(shard.config.uid, KEYS, ONE), word)
+    refused(shard, shard.made("claim", A, the_id, ONE, kept=[b""]), word)
+    refused(shard, shard.made("reclaim", b"", reclaimed, ONE), word)
+
+
+def test_format_1(client):
+    """FORMAT with advice from claim, which needs more than format 1 has; nothing is in hand there."""
+    shard = Shard(client, geometry("blocked", 12, 100, format=1))
+    text = refused(shard, shard.made("claim", A, holding=ONE, kept=[b""]), "FORMAT")
+    assert "urifilter upgrade" in text
+    assert shard.commit(ONE, A) == [0]
+    assert shard.release(ONE, A) == [0]
+    assert shard.reclaim(ONE) == []
+    assert shard.beat(ONE) == 0
+    assert shard.meta()["format"] == "1"
+
+
+def test_the_first_claim_changes_the_format(shard):
+    """From then on the scripts for shards without claims answer STALE with the longest lease; those with them run."""
+    before = {name: shard.made(name, B) for name in ("insert", "contains", "forget")}
+    assert shard.ask("insert", B) == [0]
+    assert shard.claim(ONE, B) == [1]
+    assert shard.meta()["format"] == "2"  # nothing was claimed
+    assert shard.claim(Holding(ONE.holder, 70_000), A) == [0]
+    assert shard.claim(ONE, C) == [0]
+    assert (shard.meta()["format"], shard.meta()["claims"], shard.meta()["claimed"]) == ("3", "70000", "2")
+    for call in before.values():
+        assert ", claims 70000, live slices today:" in refused(shard, call, "STALE")
+    assert [shard.ask(name, B) for name in before] == [[1], [1], [1]]
+
+
+def test_a_format_that_went_back(shard):
+    """STALE says claims 0, whatever else meta has, so that views correct themselves; the other way, at least 1."""
+    shard.claim(ONE, A)
+    after = shard.made("insert", B)
+    shard.client.hset(KEYS.meta, "format", "2")
+    assert ", claims 0, live slices" in refused(shard, after, "STALE")
+    before = dataclasses.replace(shard.view, claims=0)
+    shard.view = before
+    assert shard.ask("insert", B) == [0]
+    shard.client.hset(KEYS.meta, "format", "3")
+    shard.client.hdel(KEYS.meta, "claims")
+    assert ", claims 1, live slices" in refused(shard, shard.made("insert", B), "STALE")
+
+
+def test_an_item_in_hand_that_was_forgotten(shard):
+    """It stays in hand when somebody inserts it, and what was forgotten stays so until it is committed."""
+    shard.ask("insert", A)
+    shard.ask("forget", A)
+    assert shard.claim(ONE, A) == [0]
+    assert shard.client.zcard(KEYS.forgotten) == 1
+    for answers in (shard.ask("insert", A), shard.ask("insert", A, shard.call_id()), shard.ask("contains", A)):
+        assert answers == [-1]
+    assert set(leases_of(shard.client)) == {A}
+    assert shard.client.zcard(KEYS.forgotten) == 1
+    assert shard.commit(ONE, A) == [0]
+    assert shard.client.zcard(KEYS.forgotten) == 0
+    assert shard.ask("insert", A) == [1]
+
+
+@pytest.mark.parametrize("layout", [("blocked", 12, 1), ("counting", 3, 20)])
+def test_a_false_positive_swallows_nothing(client, layout):
+    """An item that seems to be seen after it was claimed is reclaimed, claimed, or inserted; counting counts it."""
+    shard = Shard(client, geometry(*layout))
+    assert shard.claim(ONE, A + B + C) == [0, 0, 0]
+    full = b"\x11" if layout[0] == "counting" else b"\xff"
+    shard.client.set(KEYS.slice("today"), full * shard.config.bytes)
+    die(shard, ONE)
+    assert shard.ask("contains", A + B) == [0, 0]
+    assert shard.claim(TWO, A) == [0]
+    before = shard.today()
+    assert shard.ask("insert", B) == [0]
+    assert [each.digest for each in shard.reclaim(TWO)] == [C]
+    assert (shard.today() != before) == (layout[0] == "counting")
+    before = shard.today()
+    assert shard.commit(TWO, A + C) == [0, 0]
+    assert (shard.today() != before) == (layout[0] == "counting")
+    assert not leases_of(client)
+    assert shard.meta()["inserted"] == "3"
+
+
+def test_lapses_and_failures(shard):
+    """Dead holders are counted, nobodies are not; both counts stop at 65,535."""
+    assert shard.claim(ONE, A, [b"kept"]) == [0]
+    assert shard.release(ONE, A, failed=True) == [1]
+    assert [(each.failures, each.lapses) for each in shard.reclaim(ONE)] == [(1, 0)]
+    die(shard, ONE)
+    assert [(each.failures, each.lapses) for each in shard.reclaim(TWO)] == [(1, 1)]
+    die(shard, TWO)
+    assert shard.claim(ONE, A, [b"kept"]) == [0]
+    assert leases_of(shard.client)[A].lapses == 2
+    shard.client.hset(KEYS.leases, A, MINE + struct.pack("<HH", 65535, 65535) + b"kept")
+    die(shard, ONE)
+    assert [(each.failures, each.lapses) for each in shard.reclaim(TWO)] == [(65535, 65535)]
+    assert shard.release(TWO, A, failed=True) == [1]
+    assert leases_of(shard.client)[A].failures == 65535
+
+
+def test_a_holders_own_lapsed_entries(shard):
+    """It cannot claim or reclaim them; any call of it revives them, and its release finds them."""
+    shard.claim(ONE, A + B)
+    die(shard, ONE)
+    assert shard.claim(ONE, A) == [-1]
+    assert holders_of(shard.client)[MINE] > shard.now()
+    die(shard, ONE)
+    assert shard.reclaim(ONE) == []
+    assert holders_of(shard.client)[MINE] > shard.now()
+    die(shard, ONE)
+    assert shard.release(ONE, A) == [1]
+    die(shard, ONE)
+    assert shard.beat(ONE) == 1
+    assert shard.claim(TWO, A + B) == [0, -1]
+
+
+def test_a_holder_with_nothing_in_hand_is_none(shard):
+    """Its last call removes it."""
+    for give_up in (shard.commit, shard.release):
+        shard.claim(ONE, C + (A if give_up == shard.commit else B))
+        give_up(ONE, A + B + C)
+        assert MINE not in holders_of(shard.client)
+        assert shard.beat(ONE) == 0
+
+
+def test_dead_holders_do_not_pile_up(shard):
+    """Whoever adds one removes dead ones that have nothing; one that has something stays, and is reclaimed from."""
+    shard.claim(ONE, A)
+    die(shard, ONE)
+    for number in range(300):
+        item = md5(b"%d" % number)
+        shard.claim(Holding(f"{number + 1:02x}".zfill(3).ljust(16, "7"), 60_000) if number > 255 else TWO, item)
+        shard.release(NOBODY, item)
+        shard.commit(NOBODY, item)
+    assert len(holders_of(shard.client)) < 60
+    assert [each.digest for each in shard.reclaim(TWO)] == [A]
+
+
+def test_reclaim_passes_over_holders_without_anything(shard):
+    """However many of them have died before the one who had something."""
+    shard.claim(ONE, A)
+    die(shard, ONE)
+    shard.client.zadd(KEYS.holders, {b"\x33" + struct.pack(">Q", number)[1:]: number + 1 for number in range(500)})
+    assert [each.digest for each in shard.reclaim(TWO)] == [A]
+    assert set(holders_of(shard.client)) == {bytes.fromhex(TWO.holder)}
+
+
+def test_a_member_of_hands_without_an_entry(shard):
+    """It is removed, and what stands behind it is not forgotten."""
+    first, second = sorted([A, B])
+    shard.claim(ONE, first + second)
+    shard.client.hdel(KEYS.leases, first)
+    die(shard, ONE)
+    assert [each.digest for number in range(2) for each in shard.reclaim(TWO, limit=1)] == [second]
+    assert hands_of(shard.client) == [(bytes.fromhex(TWO.holder), second)]
+
+
+@pytest.mark.parametrize("how", ["beat", "reclaim"])
+def test_a_clock_that_was_set_back(shard, how):
+    """A holder and a nobody that would live for years live for ten minutes; with a longer lease, for that."""
+    shard.claim(ONE, A)
+    far = {MINE: shard.now() + 10**10, b"\0" * 8: shard.now() + 10**10}
+    for longest, lasts in ((60_000, TEN_MINUTES), (HOUR, HOUR)):
+        shard.client.hset(KEYS.meta, "claims", longest)
+        shard.client.zadd(KEYS.holders, far)
+        shard.beat(TWO) if how == "beat" else shard.reclaim(TWO)
+        assert set(far) == set(holders_of(shard.client))
+        assert all(0 <= shard.now() + lasts - until < 60_000 for until in holders_of(shard.client).values())
+
+
+def test_a_beat_for_longer_than_any_lease(shard):
+    """Meta learns of it, so that others do not take it for a holder of a clock that was set back."""
+    shard.claim(ONE, A)
+    assert shard.beat(Holding(ONE.holder, HOUR)) == 1
+    assert shard.meta()["claims"] == str(HOUR)
+    until = holders_of(shard.client)[MINE]
+    shard.beat(TWO)
+    assert holders_of(shard.client)[MINE] == until
+
+
+def test_long_payloads(shard):
+    """64 KiB each come back, at most 256 KiB at a time, or one that is longer; none is left when the item is gone."""
+    items = [md5(b"%d" % number) for number in range(6)]
+    kept = [b"%d" % number * 65536 for number in range(5)] + [b"l" * 300_000]
+    assert shard.claim(ONE, items, kept) == [0] * 6
+    die(shard, ONE)
+    found = []
+    for _ in range(6):
+        some = shard.reclaim(TWO)
+        assert len(some) == 1 or sum(len(each.kept) for each in some) <= claims.BYTES_A_CALL
+        found += some
+    assert {each.digest: each.kept for each in found} == dict(zip(items, kept, strict=True))
+    die(shard, TWO)
+    assert shard.claim(ONE, items[:1], [b"short"]) == [0]
+    assert shard.commit(ONE, items[:2]) == [0, 0]
+    assert shard.ask("insert", items[2]) == [0]
+    assert shard.ask("forget", items[3]) == [1]
+    assert shard.release(NOBODY, items[4:]) == [1, 1]
+    assert shard.commit(NOBODY, items[4:]) == [0, 0]
+    assert shard.client.exists(KEYS.leases, KEYS.hands) == 0
+
+
+def test_repeats(shard):
+    """Answers of the first run, but a claim's only for what is still its holder's, and never anybody else's."""
+    ids = [shard.call_id(slot) for slot in range(4)]
+    assert shard.claim(ONE, A + A + B, call_id=ids[0]) == [0, -1, 0]
+    assert shard.claim(ONE, A + A + B, [b"other"] * 3, ids[0]) == [0, -1, 0]
+    assert leases_of(shard.client)[A].kept == b""
+    assert shard.commit(ONE, B, ids[1]) == shard.commit(ONE, B, ids[1]) == [0]
+    assert shard.claim(ONE, A + A + B, call_id=ids[0]) == [0, -1, -1]
+    die(shard, ONE)
+    found = shard.reclaim(TWO, ids[2])
+    assert found == shard.reclaim(TWO, ids[2])
+    assert shard.claim(ONE, A + A + B, call_id=ids[0]) == [-1, -1, -1]
+    assert shard.release(TWO, A, ids[3], delay=TEN_MINUTES) == shard.release(TWO, A, ids[3], delay=TEN_MINUTES) == [1]
+    assert shard.reclaim(TWO, ids[2]) == []
+
+
+def test_a_repeated_reclaim_of_nothing(shard):
+    """It is of nothing, also if something has lapsed meanwhile."""
+    the_id = shard.call_id()
+    shard.claim(ONE, A)
+    assert shard.reclaim(TWO, the_id) == []
+    die(shard, ONE)
+    assert shard.reclaim(TWO, the_id) == []
+    assert len(shard.reclaim(TWO, shard.call_id(slot=1))) == 1
+
+
+def test_repeats_that_changed_nothing(shard):
+    """An insert answers -1 or seen and takes no entry out; a claim claims nothing; a commit makes nothing final."""
+    ids = [shard.call_id(slot) for slot in range(3)]
+    shard.ask("insert", A)
+    shard.claim(ONE, B)
+    assert shard.ask("insert", A + B, ids[0]) == [1, -1]
+    assert shard.claim(TWO, A + B, call_id=ids[1]) == [1, -1]
+    assert shard.commit(TWO, A, ids[2]) == [1]
+    shard.ask("forget", A)
+    die(shard, ONE)
+    before = dumped(shard.client)
+    assert shard.ask("insert", A + B, ids[0]) == [1, 1]
+    assert shard.claim(TWO, A + B, call_id=ids[1]) == [1, -1]
+    assert shard.commit(TWO, A, ids[2]) == [1]
+    assert before == dumped(shard.client)
+
+
+def test_a_call_id_is_for_one_holder_and_lease(shard):
+    """BADARG for another one."""
+    the_id = shard.call_id()
+    shard.claim(ONE, A, call_id=the_id)
+    for other in (TWO, Holding(ONE.holder, 61_000)):
+        for command in ("claim", "commit", "release", "reclaim"):
+            refused(shard, shard.made(command, A, the_id, other, kept=[b""]), "BADARG")
+
+
+def test_a_growing_shard_without_room(client):
+    """FULL before anything is claimed or made final; a repeat of a call that claimed nothing needs no room."""
+    shard = Shard(client, geometry("blocked", 12, 100, retention="growing", capacity=10))
+    limit, the_id = shard.state().limit, shard.call_id()
+    items = [md5(b"%d" % number) for number in range(limit + 1)]
+    refused(shard, shard.made("claim", items, holding=ONE, kept=[b""] * len(items)), "FULL")
+    assert shard.claim(ONE, items[:-1]) == [0] * limit
+    refused(shard, shard.made("commit", items, holding=ONE), "FULL")
+    assert shard.claim(TWO, items[:-1], call_id=the_id) == [-1] * limit
+    assert shard.commit(ONE, items[:-1]) == [0] * limit
+    assert shard.claim(ONE, items[:-1]) == [1] * limit
+    refused(shard, shard.made("claim", items[-1], holding=ONE, kept=[b""]), "FULL")
+    assert 0 not in shard.claim(TWO, items[:-1], call_id=the_id)
+
+
+@pytest.mark.parametrize("kind", ["redis70", "valkey", "redis62"])
+def test_maxmemory(make_server, kind):
+    """Claim and reclaim are refused before they write; beat, release, commit, and repeats, get through."""
+    with make_server(kind).client() as client:
+        shard = Shard(client, geometry("blocked", 12, 100))
+        the_id = shard.call_id()
+        assert shard.claim(ONE, A + B + C, call_id=the_id) == [0, 0, 0]
+        die(shard, ONE)
+        for command in ("claim", "reclaim", "beat", "release", "commit"):  # loaded before memory is short
+            made = claims.beat(shard.config.uid, KEYS, TWO) if command == "beat" else None
+            shard.call(made or shard.made(command, md5(command.encode()), holding=TWO, kept=[b""]))
+        shard.release(TWO, A + B + C)
+        client.config_set("maxmemory", 1)
+        for command in ("claim", "reclaim"):
+            before = dumped(client)
+            with pytest.raises(ResponseError, match="used memory"):
+                shard.call(shard.made(command, md5(b"new"), shard.call_id(slot=1), TWO, kept=[b""]))
+            assert before == dumped(client)
+        assert shard.claim(ONE, A + B + C, call_id=the_id)[2] in {0, -1}
+        assert shard.beat(ONE) == len([holder for holder, _ in hands_of(client) if holder == MINE])
+        assert shard.release(NOBODY, A, shard.call_id(slot=2)) == [1]
+        assert shard.commit(NOBODY, A + B, shard.call_id(slot=3)) == [0, 0]
+        client.config_set("maxmemory", 0)
+
+
+def test_a_missing_right(server):
+    """Whichever command is forbidden: what is refused is not half done, and its repeat does it."""
+    url = f"redis://crawler:pw@127.0.0.1:{server.port}/0"
+    with server.client() as admin, type(admin).from_url(url, protocol=2) as client:
+        shard = Shard(admin, geometry("blocked", 12, 1000))
+        shard.claim(ONE, A)
+        for number, command in enumerate(TRIED):
+            items = [md5(b"%d/%d" % (number, item)) for item in range(4)]
+            shard.claim(ONE, items[:2])
+            die(shard, ONE)
+            for slot, name in enumerate(("claim", "reclaim", "release", "commit", "insert", "forget")):
+                holding = NOBODY if name in {"insert", "forget"} else TWO
+                call = shard.made(name, items, shard.call_id(slot, number + 1), holding, kept=[b""] * 4)
+                admin.script_load(call.script.source)
+                admin.acl_setuser("crawler", enabled=True, reset=True, passwords="+pw", commands=["+@all"], keys=["*"])
+                admin.execute_command("ACL", "SETUSER", "crawler", f"-{command.lower()}")
+                before = leases_of(admin), sorted(hands_of(admin)), shard.today()
+                try:
+                    client.execute_command(*call.command())
+                except ResponseError:
+                    assert before == (leases_of(admin), sorted(hands_of(admin)), shard.today()), (command, name)
+                shard.call(call)
+                having = {holder for holder, _ in hands_of(admin)}
+                assert having <= set(holders_of(admin)), (command, name)
+        admin.acl_deluser("crawler")
+
+
+def test_last_seen(client):
+    """A seen item that is claimed is seen again, and so lives on, as if it had been inserted."""
+    ring = {"retention": "ring", "slices": 3, "period": "1d", "write": "newest", "expire_after": "last-seen"}
+    shard = Shard(client, geometry("blocked", 12, 100, **ring))
+    shard.ask("insert", A)
+    state, new = shard.state(), shard.view.slices[-1]
+    for step in ("allocate", "turn"):
+        shard.call(calls.turn(step, KEYS, state, "ab", new, names=names_after(state, "ring", 3)))
+    shard.refresh()
+    the_id = shard.call_id()
+    assert shard.claim(ONE, A + B, call_id=the_id) == [2, 0]
+    assert shard.claim(ONE, A + B, call_id=the_id) == [2, 0]
+    assert shard.ask("contains", A) == [1]
+    assert shard.meta()["inserted"] == "1"

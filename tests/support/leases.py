@@ -1,0 +1,41 @@
+"""All that a shard knows of claims, read from its keys."""
+
+from __future__ import annotations
+
+import struct
+
+from support.model_claims import ModelEntry
+from support.shard import KEYS
+
+#: Bytes of an entry whose payload stands in a field of its own.
+SHORT = 12
+
+
+def leases_of(client) -> dict[bytes, ModelEntry]:
+    """Return the entries by digest; each payload that stands apart belongs to an entry that says so."""
+    fields = client.hgetall(KEYS.leases)
+    found = {digest: _entry(value) for digest, value in fields.items() if len(digest) == 16}
+    for digest, entry in found.items():
+        apart = fields.get(digest + b"+")
+        assert apart is None or (len(fields[digest]) == SHORT and len(apart) > 1024)
+        entry.kept = apart or entry.kept
+    apart = {field[:-1] for field in fields if field.endswith(b"+") and len(field) == 17}
+    assert len(fields) == len(found) + len(apart)
+    assert apart <= set(found)
+    return found
+
+
+def hands_of(client) -> list[tuple[bytes, bytes]]:
+    """Return holder and digest of all that is in hand; all have the score 0."""
+    members = client.zrange(KEYS.hands, 0, -1, withscores=True)
+    assert all(score == 0 for _, score in members)
+    return [(member[:8], member[8:]) for member, _ in members]
+
+
+def holders_of(client) -> dict[bytes, int]:
+    """Return until when each holder and nobody lives, ms."""
+    return {holder: int(until) for holder, until in client.zrange(KEYS.holders, 0, -1, withscores=True)}
+
+
+def _entry(value: bytes) -> ModelEntry:
+    return ModelEntry(value[:8], *struct.unpack_from("<HH", value, 8), value[SHORT:])

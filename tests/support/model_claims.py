@@ -1,0 +1,172 @@
+"""Claims in plain Python, without a server: the model of a shard whose items may be in somebody's hands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from support.model import ModelShard, Refused
+from urifilter_redis.protocol.claims import BYTES_A_CALL
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: A count that has come so far stays.
+_MOST = 65535
+
+
+@dataclass
+class ModelEntry:
+    """An item that somebody has, or had, in hand.
+
+    Attributes:
+        holder: 8 bytes; the first is 0 for a nobody, who has what was released.
+        failures: how many times it was released as failed.
+        lapses: how many holders of it have died.
+        kept: what is kept of it for another holder.
+    """
+
+    holder: bytes
+    failures: int
+    lapses: int
+    kept: bytes
+
+    def taken_by(self, holder: bytes, kept: bytes | None = None) -> ModelEntry:
+        """Return the entry of the next holder. Where a nobody had it, nothing has died."""
+        lapses = min(self.lapses + (self.holder[0] != 0), _MOST)
+        return ModelEntry(holder, self.failures, lapses, self.kept if kept is None else kept)
+
+
+@dataclass
+class ClaimingShard(ModelShard):
+    """One shard of a filter with claims. All times are in ms.
+
+    Attributes:
+        now: the time; the test lets it pass.
+        leases: what is in hand or has lapsed, by digest.
+        holders: until when each holder and nobody lives. Those that have nothing in hand may be missing.
+    """
+
+    now: int = 0
+    leases: dict[bytes, ModelEntry] = field(default_factory=dict)
+    holders: dict[bytes, int] = field(default_factory=dict)
+
+    def claim(self, holder: bytes, lease: int, digests: Sequence[bytes], kept: Sequence[bytes]) -> list[int]:
+        """Return 0 for each item that the holder has in hand from now on; n: seen; -1: in hand, perhaps its own."""
+        self._room({d for d in digests if not self._is_own(d, holder)})
+        answers = [self._claim(holder, *each) for each in zip(digests, kept, strict=True)]
+        for digest, answer in zip(digests, answers, strict=True):
+            if answer > 0 and self.expire_after == "last-seen":
+                super()._insert(digest, 0)
+        self._beat(holder, lease)
+        return answers
+
+    def commit(self, holder: bytes | None, lease: int, digests: Sequence[bytes]) -> list[int]:
+        """Make items final, whoever has them; return 0 for each that was not final."""
+        if self.limit is not None:
+            final = [d for d in set(digests) if d in self.leases or self.contains([d]) == [0]]
+            if len(final) > self.limit - self.inserted:
+                raise Refused("FULL")
+        answers = [self._insert_final(digest) for digest in digests]
+        if holder:
+            self._beat(holder, lease)
+        return answers
+
+    def release(
+        self, holder: bytes | None, lease: int, nobody: bytes, delay: int, failed: bool, digests: Sequence[bytes]
+    ) -> list[int]:
+        """Give back what the holder has (without a holder: what anybody has); return 1 for each."""
+        answers = []
+        for digest in digests:
+            entry = self.leases.get(digest)
+            ours = entry is not None and entry.holder != nobody and holder in {None, entry.holder}
+            if entry and ours:
+                entry.failures = min(entry.failures + failed, _MOST)
+                entry.holder = nobody
+                self.holders[nobody] = self.now + delay
+            answers.append(int(ours))
+        if holder:
+            self._beat(holder, lease)
+        return answers
+
+    def reclaim(self, holder: bytes, lease: int, limit: int) -> list[tuple[bytes, int, int, bytes]]:
+        """Take in hand what dead holders had: digest, failures, lapses and what is kept of each item."""
+        dead = sorted((until, each) for each, until in self.holders.items() if until <= self.now and each != holder)
+        found: list[tuple[bytes, int, int, bytes]] = []
+        for digest in [d for _, each in dead for d in self.hands(each)]:
+            entry = self.leases[digest].taken_by(holder)
+            size = sum(len(kept) for *_, kept in found) + len(entry.kept)
+            if len(found) == limit or (found and size > BYTES_A_CALL):
+                break
+            self.leases[digest] = entry
+            found.append((digest, entry.failures, entry.lapses, entry.kept))
+        self._beat(holder, lease)
+        return found
+
+    def beat(self, holder: bytes, lease: int) -> int:
+        """Let the holder live for a lease more; return how many items it has in hand."""
+        self._beat(holder, lease)
+        return len(self.hands(holder))
+
+    def hands(self, holder: bytes) -> list[bytes]:
+        """Return what a holder has, in the order of the digests."""
+        return sorted(digest for digest, entry in self.leases.items() if entry.holder == holder)
+
+    def contains(self, digests: Sequence[bytes], max_age: int = 0) -> list[int]:
+        """Return the age of each item, 0 being not seen, and -1 in hand: what ``insert`` would answer."""
+        ages = super().contains(digests, max_age)
+        return [self._leased(digest, age) for digest, age in zip(digests, ages, strict=True)]
+
+    def forget(self, digests: Sequence[bytes]) -> list[int]:
+        """Make items new again, also those in hand; return 1 for each that was seen or in hand."""
+        return [
+            max(int(self.leases.pop(d, None) is not None), *super(ClaimingShard, self).forget([d])) for d in digests
+        ]
+
+    def remove(self, digests: Sequence[bytes]) -> list[int]:
+        """counting: take items out; one in hand was not counted yet. Return 1 for each that was seen or in hand."""
+        return [1 if self.leases.pop(d, None) else super(ClaimingShard, self).remove([d])[0] for d in digests]
+
+    def _insert(self, digest: bytes, max_age: int) -> int:
+        if self._leased(digest, 0) == -1:
+            return -1
+        return self._insert_final(digest) if digest in self.leases else super()._insert(digest, max_age)
+
+    def _insert_final(self, digest: bytes) -> int:
+        """Insert an item that is perhaps in hand; then its slice is not asked, because it may seem to be there."""
+        if not self.leases.pop(digest, None):
+            return super()._insert(digest, 0)
+        forgotten = self.forgotten.pop(digest, None) is not None
+        for each in self._written():
+            if forgotten:  # counting: it has been counted
+                each.insert(digest)
+            else:
+                each.add(digest)
+        self.inserted += 1
+        return 0
+
+    def _claim(self, holder: bytes, digest: bytes, kept: bytes) -> int:
+        age = -1 if self._is_own(digest, holder) else self.contains([digest])[0]
+        if age == 0:
+            entry = self.leases.get(digest)
+            self.leases[digest] = entry.taken_by(holder, kept) if entry else ModelEntry(holder, 0, 0, kept)
+        return age
+
+    def _room(self, digests: set[bytes]) -> None:
+        if self.limit is not None and self.contains(list(digests)).count(0) > self.limit - self.inserted:
+            raise Refused("FULL")
+
+    def _is_own(self, digest: bytes, holder: bytes) -> bool:
+        return digest in self.leases and self.leases[digest].holder == holder
+
+    def _leased(self, digest: bytes, age: int) -> int:
+        """Return the age of an item: -1 or 0 if it has an entry, otherwise ``age``."""
+        if digest not in self.leases:
+            return age
+        return -1 if self.holders.get(self.leases[digest].holder, 0) > self.now else 0
+
+    def _beat(self, holder: bytes, lease: int) -> None:
+        if self.hands(holder):
+            self.holders[holder] = self.now + lease
+        else:
+            self.holders.pop(holder, None)

@@ -1,0 +1,240 @@
+"""The way of claims to their filter by the HTTP service."""
+
+from __future__ import annotations
+
+import base64
+from operator import itemgetter
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from urifilter_redis.bloom.encoding import encode_item
+from urifilter_redis.engine import methods
+from urifilter_redis.engine.hand import Claim, Hand
+from urifilter_redis.errors import FilterAPIError
+from urifilter_redis.protocol.claims import RECLAIMED_A_CALL, Holding, check_delay, check_lease, new_holder
+from urifilter_redis.sdk.asked import Part
+from urifilter_redis.sdk.asked_claims import AskedClaims
+from urifilter_redis.sdk.parts import in_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from urifilter_redis.engine.given import Key
+    from urifilter_redis.engine.hand import Found
+    from urifilter_redis.engine.methods import Method
+    from urifilter_redis.engine.pending import Pending
+    from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.errors import UriFilterError
+    from urifilter_redis.sdk.api import API
+
+__all__ = ["ByService"]
+
+#: The only shard that a hand knows here: the service does not say in which one an item is.
+SHARD = 0
+
+
+class ByService:
+    """The way by the HTTP service; see ``claiming.ways.Way``.
+
+    Args:
+        api: the client's part that knows the service.
+        filter_typeid: the filter's name.
+        lease: seconds for which items stay in hand without a sign of life.
+
+    Raises:
+        ValueError: the lease is not 5 seconds to an hour.
+    """
+
+    def __init__(self, api: API, filter_typeid: str, lease: float) -> None:
+        self._api, self.name = api, filter_typeid
+        self.hand = Hand(check_lease(lease))
+
+    @property
+    def where(self) -> str:
+        """The service."""
+        return self._api.session.where
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which a flow gives up."""
+        return self._api.session.timeouts.total
+
+    @property
+    def pending(self) -> Pending[Any]:
+        """The calls whose answers their caller does not have yet."""
+        return self._api.session.pending
+
+    def claiming(
+        self,
+        method: Method[Any],
+        objects: Sequence[Any],
+        key: Key,
+        payload: Callable[[Any], object] | None,
+        retry: UriFilterError | None,
+    ) -> AskedClaims:
+        """Make the call of a method that claims."""
+        payloads = None if payload is None else [payload(each) for each in objects]
+        return self._asked(method, objects, key, retry, payloads=payloads)
+
+    def committing(
+        self, method: Method[Any], objects: Sequence[Any], key: Key, retry: UriFilterError | None
+    ) -> AskedClaims:
+        """Make the call of a method that commits."""
+        return self._asked(method, objects, key, retry)
+
+    def releasing(  # noqa: PLR0913 - what a caller may say
+        self,
+        method: Method[Any],
+        objects: Sequence[Any],
+        key: Key,
+        retry: UriFilterError | None,
+        *,
+        delay: float,
+        failed: bool,
+    ) -> AskedClaims:
+        """Make the call of a method that releases."""
+        return self._asked(method, objects, key, retry, {"delay": check_delay(delay), "failed": bool(failed)})
+
+    def resolve(self, question: AskedClaims) -> Flow[AskedClaims]:
+        """Get all answers of a call."""
+        return self._api.resolve(question)
+
+    def leave(self, question: AskedClaims, known: Sequence[int | None]) -> None:
+        """Drop what an interrupted claim has brought: the service then counts other items than the hand."""
+        self.hand.abandon()
+        for encoded, answer, before in zip(question.encoded, question.answers, known, strict=True):
+            if answer == 0 and before != 0:
+                self.hand.drop(SHARD, encoded)
+
+    def unresolved(self) -> list[FilterAPIError]:
+        """Return an error of each call that was interrupted."""
+        return self._api.unresolved(self.hand)
+
+    def reclaim(self, limit: int, found: Found) -> Flow[list[Claim]]:
+        """Take in hand at most ``limit`` items; a failure after some were found ends the call, and is not raised."""
+        try:
+            while len(found) < limit:
+                most = min(limit - len(found), RECLAIMED_A_CALL)
+                some = yield from self._reclaim_once(most)
+                found += [(SHARD, encode_item(claim.item), claim) for claim in some]
+                if len(some) < most:
+                    break
+        except FilterAPIError:
+            if not found:
+                raise
+        self.hand.note_round(len(found))
+        return [claim for _, _, claim in found]
+
+    def look(self) -> Flow[None]:
+        """Ask how much others have."""
+        yield from self._reclaim_once(0)
+
+    def beat(self) -> Flow[None]:
+        """Beat if something is in hand; become another holder if the service counts other items than the hand."""
+        hand = self.hand
+        if not hand.claims:
+            return
+        mark, part = hand.mark(SHARD), Part(0, ())
+        yield from self._api.post(self._path("beat"), self._holder(), part, _has_count, keyed=False)
+        assert part.reply is not None  # noqa: S101 - see post
+        if part.reply["in_hand"] != len(hand.held[SHARD]) and hand.undisturbed(SHARD, mark):
+            yield from self._renew()
+
+    def give_back_all(self, delay: float) -> Flow[None]:
+        """Release all that the hand has."""
+        items = [claim.item for claim in self.hand.claims]
+        asked = self.releasing(methods.RELEASE, items, None, None, delay=delay, failed=False)
+        yield from self._api.resolve(asked)
+
+    def is_away(self, error: UriFilterError) -> bool:
+        """Whether the service, or the server behind it, is away."""
+        return isinstance(error, FilterAPIError) and (error.status is None or error.status in {429, 503})
+
+    def _renew(self) -> Flow[None]:
+        """Become another holder, and move to it what the hand knows: this is released, and claimed again.
+
+        Items that it does not know, as those of a claim or reclaim whose answer was lost, lapse with the old holder.
+        Items that were gone are dropped.
+        """
+        hand, known = self.hand, dict(self.hand.held[SHARD])
+        old, hand.holding = self._holder(), Holding(new_holder(), hand.holding.lease)
+        gone = yield from self._answers(methods.RELEASE, [claim.item for claim in known.values()], old)
+        back = [each for each, was_there in zip(known.items(), gone, strict=True) if was_there]
+        moved = [(encoded, claim) for encoded, claim in back if in_json(claim.item) and in_json(claim.payload)]
+        pairs = [(claim.item, claim.payload) for _, claim in moved]
+        ages = yield from self._answers(methods.CLAIM_AGES, pairs, self._holder(), itemgetter(0), itemgetter(1))
+        mine = {encoded for (encoded, _), age in zip(moved, ages, strict=True) if age == 0}
+        ended = [claim.item for encoded, claim in moved if encoded in mine and not hand.has(SHARD, encoded)]
+        yield from self._answers(methods.RELEASE, ended, self._holder())
+        for encoded in known.keys() - mine:
+            if hand.held[SHARD].get(encoded) is known[encoded]:  # else the caller has claimed it again meanwhile
+                hand.drop(SHARD, encoded)
+        hand.orphans.clear()  # which stay behind with the old holder
+
+    def _answers(
+        self,
+        method: Method[Any],
+        objects: Sequence[Any],
+        holder: dict[str, Any],
+        key: Key = None,
+        payload: Callable[[Any], object] | None = None,
+    ) -> Flow[list[Any]]:
+        """Return the answers to a call of a holder, which the hand does not note."""
+        payloads = None if payload is None else [payload(each) for each in objects]
+        asked = AskedClaims(self.name, method, self._path(method.command), holder, objects, key, payloads)
+        return list((yield from self._api.resolve(asked)).answers)
+
+    def _asked(  # noqa: PLR0913, PLR0917 - what a caller may say
+        self,
+        method: Method[Any],
+        objects: Sequence[Any],
+        key: Key,
+        retry: UriFilterError | None,
+        more: dict[str, Any] | None = None,
+        payloads: Sequence[Any] | None = None,
+    ) -> AskedClaims:
+        """Make a call, or return the call of ``retry``."""
+        body = self._holder() | (more or {})
+        made = AskedClaims(self.name, method, self._path(method.command), body, objects, key, payloads, self.hand)
+        return self._api.or_resumed(made, retry, method)
+
+    def _reclaim_once(self, limit: int) -> Flow[list[Claim]]:
+        part = Part(0, ())
+        self.hand.begin(SHARD, part)
+        try:
+            yield from self._api.post(self._path("reclaim"), {**self._holder(), "limit": limit}, part, _has_claims)
+        finally:
+            self.hand.end(SHARD, part, answered=part.reply is not None, in_doubt=part.in_doubt)
+        assert part.reply is not None  # noqa: S101 - see post
+        found = [
+            Claim(_value(each, "item"), _value(each, "payload"), each["failures"], each["lapses"])
+            for each in part.reply["claims"]
+        ]
+        for claim in found:
+            self.hand.take(SHARD, encode_item(claim.item), claim)
+        if (others := part.reply["outstanding"]) is not None:
+            due = others["due"]
+            self.hand.note_look(SHARD, others["others"], None if due is None else monotonic() + due)
+        return found
+
+    def _holder(self) -> dict[str, Any]:
+        """Return the fields of a body that name the holder."""
+        return {"holder": self.hand.holding.holder, "lease": self.hand.lease}
+
+    def _path(self, command: str) -> str:
+        return f"{self._api.path_of(self.name)}/{command}"
+
+
+def _value(taken: dict[str, Any], name: str) -> Any:
+    """Return the item or payload of an answer; see ``AskedClaims`` for the other direction."""
+    encoded = taken.get(f"{name}_base64")
+    return taken[name] if encoded is None else base64.b64decode(encoded)
+
+
+def _has_claims(reply: dict[str, Any]) -> bool:
+    found = reply.get("claims")
+    return isinstance(found, list) and reply.get("total") == len(found) and "outstanding" in reply
+
+
+def _has_count(reply: dict[str, Any]) -> bool:
+    return isinstance(reply.get("in_hand"), int)

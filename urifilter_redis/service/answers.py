@@ -1,0 +1,180 @@
+"""The models of the service's answers, for their description in OpenAPI."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from urifilter_redis.flows.info import FilterInfo  # noqa: TC001 - pydantic reads annotations
+from urifilter_redis.http_api import ERROR_CODES
+
+__all__ = [
+    "Answered",
+    "Claimed",
+    "Committed",
+    "Error",
+    "Filters",
+    "Found",
+    "InHand",
+    "Info",
+    "Inserted",
+    "Others",
+    "Reclaimed",
+    "Released",
+    "Status",
+    "Taken",
+    "Unique",
+    "WasThere",
+]
+
+_Filter = Annotated[str, Field(description="the filter's name")]
+_Total = Annotated[int, Field(description="items of the request")]
+_Seen = Annotated[int, Field(description="items that were seen before")]
+
+
+class Error(BaseModel):
+    """An error, with advice on what to do."""
+
+    error_code: str = Field(
+        description="the word for the error, for programs", json_schema_extra={"enum": [*sorted(ERROR_CODES)]}
+    )
+    error: str = Field(description="the error and what to do about it, for people")
+    indices: list[int] = Field(default=[], description="the positions of the items that the error is about")
+    ages: list[int | None] = Field(default=[], description="the ages that arrived, null for each item without one")
+    was_there: list[bool | None] = Field(default=[], description="the answers that arrived, likewise")
+
+
+class Unique(BaseModel):
+    """The items that were not seen before, in their order."""
+
+    filter_typeid: _Filter
+    URI_list_unique: list[Any] = Field(description="the items that are new, as they were sent")
+    total: _Total
+    unique: int = Field(description="items that are new")
+
+
+class Inserted(BaseModel):
+    """The age of each item before it was inserted, and whether it is new."""
+
+    filter_typeid: _Filter
+    ages: list[int] = Field(description="0: new; n: seen, in the n-th newest slice")
+    new: list[bool] = Field(description="true: new")
+    total: _Total
+    unique: int = Field(description="items that are new")
+
+
+class Found(BaseModel):
+    """The age of each item; nothing was inserted."""
+
+    filter_typeid: _Filter
+    ages: list[int] = Field(description="0: new; n: seen, in the n-th newest slice")
+    total: _Total
+    seen: _Seen
+
+
+class WasThere(BaseModel):
+    """Whether each item was there."""
+
+    filter_typeid: _Filter
+    was_there: list[bool] = Field(description="for each item whether it was there")
+    total: _Total
+    seen: int = Field(description="items that were there")
+
+
+class Claimed(BaseModel):
+    """The age of each item before it was claimed, and whether it is in the holder's hands now."""
+
+    filter_typeid: _Filter
+    ages: list[int] = Field(description="0: claimed; n: seen, in the n-th newest slice; -1: in hand")
+    claimed: list[bool] = Field(description="true: in the holder's hands now")
+    total: _Total
+    unique: int = Field(description="items that were claimed")
+
+
+class Committed(BaseModel):
+    """The age of each item before it was committed, and whether this request made it final."""
+
+    filter_typeid: _Filter
+    ages: list[int] = Field(description="0: final now; n: seen before, in the n-th newest slice")
+    committed: list[bool] = Field(description="true: this request made it final")
+    total: _Total
+    unique: int = Field(description="items that this request made final")
+
+
+class Released(BaseModel):
+    """Whether each item was in the holder's hands, and is given back."""
+
+    filter_typeid: _Filter
+    was_there: list[bool] = Field(description="for each item whether it was in the holder's hands")
+    total: _Total
+    seen: int = Field(description="items that were given back")
+
+
+class Taken(BaseModel):
+    """An item that is in the holder's hands now. Text that JSON cannot carry comes as base64 of its bytes."""
+
+    item: Any = Field(default=None, description="the item")
+    item_base64: str = Field(default="", description="the item, in place of `item`")
+    payload: Any = Field(default=None, description="its payload")
+    payload_base64: str = Field(default="", description="its payload, in place of `payload`")
+    failures: int = Field(description="how many times it was released as failed")
+    lapses: int = Field(description="how many holders of it have died")
+
+
+class Others(BaseModel):
+    """The items that other holders have in hand, those that were released and are not due yet included."""
+
+    others: int = Field(description="their number")
+    due: float | None = Field(description="seconds until the next of them may lapse; null: there is none")
+
+
+class Reclaimed(BaseModel):
+    """The items that were taken in hand."""
+
+    filter_typeid: _Filter
+    claims: list[Taken] = Field(description="the items")
+    total: int = Field(description="the number of these items")
+    outstanding: Others | None = Field(
+        description="the items of others; null: the limit was reached before all shards were looked at"
+    )
+
+
+class InHand(BaseModel):
+    """The number of items that the holder has."""
+
+    filter_typeid: _Filter
+    in_hand: int = Field(description="items in the holder's hands")
+
+
+class Filters(BaseModel):
+    """The names of the filters that the token may use."""
+
+    filters: list[str] = Field(description="the names, in alphabetical order")
+    problems: dict[str, str] = Field(
+        default={}, description="by name, the problems of filters that are answered all the same"
+    )
+
+
+class Answered(BaseModel):
+    """The numbers of items that all workers of this service inserted or looked up since it started."""
+
+    new: int = Field(description="items that were new")
+    seen: _Seen
+
+
+class Info(BaseModel):
+    """The state of a filter."""
+
+    filter_typeid: _Filter
+    now: float = Field(description="time of Redis, in seconds since 1970")
+    measured: float = Field(description="when `info` was read, likewise")
+    answered: Answered = Field(description="the items that this service has answered")
+    info: FilterInfo = Field(description="the filter's settings and state")
+    problem: str | None = Field(default=None, description="the problem of a filter that is answered all the same")
+
+
+class Status(BaseModel):
+    """The state of the process."""
+
+    status: str = Field(description="`ok` or `ready`")
