@@ -70,11 +70,15 @@ def check_committed(site, server) -> None:
 
 @pytest.mark.slow
 def test_processes(crawl, redis70):
-    """Four processes with an event loop each fetch each page once, between them, and those that hang up thrice."""
+    """Four processes with an event loop each fetch each page once, between them, and try those that hang up again."""
     with Served() as site:
         last = finished(crawl("crawl_asyncio", site, "--lease", "5"))
         assert last == "2,000 pages fetched; processes that were started again: 0"
-        assert Counter(site.fetched()) == {path: 1 if page.status else TRIES for path, page in site.pages.items()}
+        fetched = Counter(site.fetched())
+        answering = {path for path, page in site.pages.items() if page.status}
+        assert {path: fetched[path] for path in answering} == dict.fromkeys(answering, 1)
+        # more than that if a process claims one that a link leads to, as it does not know then how often it has failed
+        assert all(fetched[path] >= TRIES for path in site.pages.keys() - answering)
         check_committed(site, redis70)
 
 

@@ -249,6 +249,19 @@ def test_an_idle_spider_waits_for_others(redis70):
     run(redis70, test)
 
 
+@pytest.mark.parametrize(("delay", "stays"), [(3, True), (600, False)])
+def test_what_others_have_released(redis70, delay, stays):
+    """An idle spider waits for pages that others will have tried again soon, and not for those that they parked."""
+
+    async def test(parts):
+        with another(redis70) as mine:
+            mine.claim(A, payload=payload(A))
+            mine.release([A], delay=delay)
+        assert await parts.idle() is stays
+
+    run(redis70, test)
+
+
 @pytest.mark.parametrize(
     ("text", "stat"),
     [
