@@ -78,8 +78,8 @@ class ClaimingShard(ModelShard):
         lease: int,
         nobody: bytes,
         delay: int,
-        failed: bool,
-        digests: Sequence[bytes],  # noqa: FBT001
+        failed: bool,  # noqa: FBT001
+        digests: Sequence[bytes],
     ) -> list[int]:
         """Give back what the holder has (without a holder: what anybody has); return 1 for each."""
         answers = []
