@@ -407,7 +407,8 @@ def test_redis_cli_lines_of_claims(there, more):
 
     def by_hand(command, *arguments):
         lines = cli.run("lua", "show", command, "news", *arguments)[0]
-        return subprocess.run(lines, shell=True, capture_output=True, text=True).stdout.split("\n")[:-1]
+        said = subprocess.run(lines, shell=True, capture_output=True).stdout  # a digest is raw bytes
+        return said.decode("utf-8", "replace").split("\n")[:-1]
 
     line, err = cli.run("lua", "show", "claim", "news", item, "--lease", "5m")
     (holder,) = re.findall("the holder is ([0-9a-f]{16})", err)
