@@ -153,7 +153,7 @@ def show(
     reclaim and beat name a holder: without --holder, claim and reclaim draw one, and commit and release name none.
 
     \b
-    Examples:
+    Example:
       urifilter lua show insert news https://www.baidu.com/
       urifilter lua show claim news https://www.baidu.com/ --lease 5m
     """  # fmt: skip

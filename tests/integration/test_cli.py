@@ -395,3 +395,48 @@ def test_module_can_be_run():
     """``python -m urifilter_redis.cli`` is the same program."""
     done = subprocess.run([sys.executable, "-m", "urifilter_redis.cli", "--version"], capture_output=True)
     assert done.returncode == 0
+
+
+@pytest.mark.skipif(shutil.which("redis-cli") is None, reason="redis-cli is missing: apt-get install redis-tools")
+@pytest.mark.parametrize("more", [[], ["--shards", "5", "--layout", "classic"]])
+def test_redis_cli_lines_of_claims(there, more):
+    """From the claim to the commit; the script for shards with claims is shown once there are any."""
+    cli.run("create", "news", "--capacity", "1k", "--error-rate", "1e-8", *more)
+    item, other = "it's; $(echo) ü", "2" * 16
+    plain = cli.run("lua", "show", "insert", "news")[0]
+
+    def by_hand(command, *arguments):
+        lines = cli.run("lua", "show", command, "news", *arguments)[0]
+        said = subprocess.run(lines, shell=True, capture_output=True).stdout  # a digest is raw bytes
+        return said.decode("utf-8", "replace").split("\n")[:-1]
+
+    line, err = cli.run("lua", "show", "claim", "news", item, "--lease", "5m")
+    (holder,) = re.findall("the holder is ([0-9a-f]{16})", err)
+    assert subprocess.run(line, shell=True, capture_output=True, text=True).stdout == "0\n"
+    assert cli.run("lua", "show", "insert", "news")[0] != plain
+    assert by_hand("insert", item) == by_hand("contains", item) == by_hand("claim", item) == ["-1"]
+    assert by_hand("beat", item, "--holder", holder) == ["1"]
+    assert by_hand("release", item, "--holder", other) == ["0"]
+    assert by_hand("release", item) == ["1"]
+    assert by_hand("reclaim", item, "--holder", other)[-3:] == ["0", "0", f"s{item}"]
+    assert by_hand("commit", item, "--holder", other) == ["0"]
+    assert by_hand("commit", item) == ["1"]
+    assert item in UriFilter.open("news")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["beat", "news", "x"], "beat takes the --holder"),
+        (["claim", "news", "x", "--holder", "00" * 8], "a holder is 16 hex digits"),
+        (["claim", "news", "x", "--lease", "2h"], "a lease is 5 to 3600 seconds"),
+        (["claim", "news", "x", "--lease", "soon"], "soon"),
+        (["create", "news", "x"], "create is not about items"),
+    ],
+)
+def test_lines_that_cannot_be_made(there, arguments, text):
+    """The reason is told, and nothing is printed to paste."""
+    cli.run("create", "news", "--capacity", "1k")
+    out, err = cli.run("lua", "show", *arguments, code=2)
+    assert out == b""
+    assert text in err

@@ -73,13 +73,7 @@ class ClaimingShard(ModelShard):
         return answers
 
     def release(
-        self,
-        holder: bytes | None,
-        lease: int,
-        nobody: bytes,
-        delay: int,
-        failed: bool,  # noqa: FBT001
-        digests: Sequence[bytes],
+        self, holder: bytes | None, lease: int, nobody: bytes, delay: int, digests: Sequence[bytes], *, failed: bool
     ) -> list[int]:
         """Give back what the holder has (without a holder: what anybody has); return 1 for each."""
         answers = []

@@ -1,0 +1,246 @@
+"""Measure the scripts of claims: ``python bench/claims.py [--before CHECKOUT] [--server redis valkey] [--in-hand N]``.
+
+All figures are server time, of INFO commandstats: ``insert`` without claims, beside the script of another checkout;
+``insert`` of a filter with claims that has nothing in hand; ``claim``, ``commit``, ``release`` and ``reclaim`` of items
+of 80 bytes; the longest calls; a million items in hand among 100 holders, of which one is dead; the beats. The ways of
+a row take turns in each round, and the table has the medians. Machines are noisy: read ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import statistics
+import subprocess
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from bench import server
+from urifilter_redis import UriFilter
+from urifilter_redis.protocol import calls, claims
+from urifilter_redis.protocol.claims import Holding
+from urifilter_redis.protocol.keys import FilterKeys
+from urifilter_redis.protocol.meta import View
+from urifilter_redis.protocol.outcomes import to_mapping
+from urifilter_redis.protocol.scripts import Script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import redis
+
+    from urifilter_redis.protocol.config import Config
+
+CAPACITY, ROUNDS, HOLDERS, LEASE = 2_000_000, 40, 100, 60_000
+KEYS = FilterKeys("urifilter", "news").shard(0)
+KEPT = b"s" + b"https://example.com/a/path/of/a/page/that/is/as/long/as/many/others/12345678.html"[:80]
+LONG = b"s" + b"x" * 65_535
+
+
+class Bench:
+    """One shard on a server, and calls that are timed."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.client = client
+        self.config: Config
+
+    def fresh(self, *, with_claims: bool) -> None:
+        """Make the filter anew, and fill a quarter of it."""
+        self.client.flushall()
+        url = f"unix://{self.client.connection_pool.connection_kwargs['path']}"
+        with UriFilter.create("news", capacity=CAPACITY, shards=1, hash="md5", redis=url) as news:
+            self.config = news.config
+        self.learn()
+        for _ in range(CAPACITY // 4 // 500):
+            self.time(self.items("insert", self.new(500)))
+        if with_claims:
+            item, holding = self.new(1), new_holding()
+            self.time(self.claim(item, holding))
+            self.learn()
+            self.time(claims.commit(self.config, KEYS, self.view, "-", item, holding))
+
+    def learn(self) -> None:
+        """Learn the slices, and whether there are claims."""
+        self.view = View.from_meta(to_mapping(self.client.hgetall(KEYS.meta)), "news")
+
+    def new(self, count: int) -> bytes:
+        """Return digests that nobody has seen."""
+        return os.urandom(16 * count)
+
+    def items(self, command: str, digests: bytes) -> calls.Call:
+        """Return a call of a command about items."""
+        return calls.items(command, self.config, KEYS, self.view, "-", digests)
+
+    def claim(self, digests: bytes, holding: Holding, kept: bytes = KEPT) -> calls.Call:
+        """Return a call of ``claim``."""
+        return claims.claim(self.config, KEYS, self.view, "-", digests, [kept] * (len(digests) // 16), holding)
+
+    def time(self, call: calls.Call) -> float:
+        """Send a call; return its server time in us."""
+        if not self.client.script_exists(call.script.sha1)[0]:
+            self.client.script_load(call.script.source)
+        before = self._spent()
+        self.client.execute_command(*call.command())
+        return self._spent() - before
+
+    def die(self, *holdings: Holding) -> None:
+        """Let holders be dead."""
+        self.client.zadd(KEYS.holders, {bytes.fromhex(each.holder): number + 1 for number, each in enumerate(holdings)})
+
+    def _spent(self) -> float:
+        return float(self.client.info("commandstats").get("cmdstat_evalsha", {"usec": 0})["usec"])
+
+
+def new_holding() -> Holding:
+    """Return a holder that is new."""
+    return Holding(claims.new_holder(), LEASE)
+
+
+def older(call: calls.Call, checkout: str) -> calls.Call:
+    """Return the same call of the script of another checkout."""
+    made = "from urifilter_redis.protocol.scripts import load; print(load('insert', 'blocked', 12).source, end='')"
+    environment = os.environ | {"PYTHONPATH": checkout}
+    source = subprocess.run(
+        [sys.executable, "-c", made], cwd=checkout, env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    sha1 = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+    return replace(call, script=Script("insert", source, sha1))
+
+
+def side_by_side(ways: dict[str, Callable[[], float]], count: int) -> None:
+    """Print the us an item of some ways that take turns, and the ratio of each to the first."""
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(ROUNDS if count > 1 else 20 * ROUNDS):
+        for name, way in ways.items():
+            found[name].append(way() / count)
+    first = next(iter(found.values()))
+    for name, times in found.items():
+        ratio = statistics.median(times) / statistics.median(first)
+        print(f"  {name:45} {count:4} items  {statistics.median(times):7.2f} us an item  {ratio:5.2f}")
+
+
+def inserts(bench: Bench, before: str | None) -> None:
+    """Time ``insert`` without claims, beside an older one, and with claims of which nothing is in hand."""
+    for count in (1, 500):
+        bench.fresh(with_claims=False)
+        for what in ("new", "seen"):
+            seen = bench.new(count)
+            bench.time(bench.items("insert", seen))
+
+            def call(of: str = what, size: int = count, again: bytes = seen) -> calls.Call:
+                return bench.items("insert", bench.new(size) if of == "new" else again)
+
+            ways = {f"insert, {what}": lambda made=call: bench.time(made())}
+            if before:
+                script = older(call(), before).script
+                ways = {
+                    f"insert, {what}, before": lambda made=call, old=script: bench.time(replace(made(), script=old))
+                } | ways
+            side_by_side(ways, count)
+        bench.fresh(with_claims=True)
+        side_by_side(
+            {"insert, new, with claims": lambda size=count: bench.time(bench.items("insert", bench.new(size)))}, count
+        )
+
+
+def of_claims(bench: Bench) -> None:
+    """Time what is done with an item, from its claim to its commit."""
+    bench.fresh(with_claims=True)
+    for count in (1, 100, 250):
+        holding, other = new_holding(), new_holding()
+        found: dict[str, list[float]] = {name: [] for name in ("claim", "reclaim", "release", "claim of it", "commit")}
+        for _ in range(ROUNDS):
+            digests = bench.new(count)
+            found["claim"].append(bench.time(bench.claim(digests, holding)))
+            bench.die(holding)
+            taken = min(count, claims.RECLAIMED_A_CALL)
+            found["reclaim"].append(
+                bench.time(claims.reclaim(bench.config.uid, KEYS, "-", other, taken)) * count / taken
+            )
+            nobody = claims.new_nobody()
+            found["release"].append(
+                bench.time(claims.release(bench.config.uid, KEYS, "-", digests, claims.NOBODY, nobody=nobody))
+            )
+            found["claim of it"].append(bench.time(bench.claim(digests, holding)))
+            found["commit"].append(bench.time(claims.commit(bench.config, KEYS, bench.view, "-", digests, holding)))
+        for name, times in found.items():
+            print(f"  {name:45} {count:4} items  {statistics.median(times) / count:7.2f} us an item")
+
+
+def longest(bench: Bench) -> None:
+    """Print the longest of some calls of each of the worst kinds, ms."""
+    bench.fresh(with_claims=True)
+    worst: dict[str, list[float]] = {}
+    for _ in range(10):
+        digests, dead = bench.new(500), [new_holding() for _ in range(500)]
+        each = [digests[i : i + 16] for i in range(0, len(digests), 16)]
+        for item, holding in zip(each, dead, strict=True):
+            bench.time(bench.claim(item, holding))
+        bench.die(*dead)
+        one, two = new_holding(), new_holding()
+
+        def note(name: str, call: calls.Call) -> None:
+            worst.setdefault(name, []).append(bench.time(call) / 1000)
+
+        note("reclaim of 100 of 100 dead", claims.reclaim(bench.config.uid, KEYS, "-", one, 100))
+        note("claim of 500, of 400 dead and in hand", bench.claim(digests, two))
+        nobody = claims.new_nobody()
+        note("release of 500", claims.release(bench.config.uid, KEYS, "-", digests, claims.NOBODY, nobody=nobody))
+        note("claim of 500 of a nobody", bench.claim(digests, two))
+        note("commit of 500", claims.commit(bench.config, KEYS, bench.view, "-", digests, two))
+        some = bench.new(4)
+        note("claim of 4 of 64 KiB", bench.claim(some, one, LONG))
+        bench.die(one)
+        note("reclaim of 4 of 64 KiB", claims.reclaim(bench.config.uid, KEYS, "-", two, 100))
+        note("commit of 4 of 64 KiB", claims.commit(bench.config, KEYS, bench.view, "-", some, two))
+        middle = bench.new(250)
+        note("claim of 250 of 1 KiB", bench.claim(middle, one, LONG[:1024]))
+        bench.die(one)
+        note("reclaim of 100 of 1 KiB", claims.reclaim(bench.config.uid, KEYS, "-", two, 100))
+        note("commit of 250 of 1 KiB", claims.commit(bench.config, KEYS, bench.view, "-", middle, two))
+    for name, times in worst.items():
+        print(f"  {name:45} {statistics.median(times):6.2f} ms, longest {max(times):6.2f}")
+
+
+def many_in_hand(bench: Bench, in_hand: int) -> None:
+    """Put items into the hands of 100 holders, let one die, and hand on all that it has; then time the beats."""
+    bench.fresh(with_claims=True)
+    holdings, before = [new_holding() for _ in range(HOLDERS)], bench.client.info("memory")["used_memory"]
+    for number in range(in_hand // claims.CLAIMS_A_CALL):
+        bench.client.execute_command(*bench.claim(bench.new(250), holdings[number % HOLDERS]).command())
+    memory = bench.client.info("memory")["used_memory"] - before
+    print(f"  {in_hand:,} in hand of {HOLDERS}: {memory / in_hand:.0f} bytes an item")
+    beats = [bench.time(claims.beat(bench.config.uid, KEYS, each)) for each in holdings for _ in range(5)]
+    bench.die(holdings[0])
+    times, other = [], new_holding()
+    while bench.client.zscore(KEYS.holders, bytes.fromhex(holdings[0].holder)) is not None:
+        times.append(bench.time(claims.reclaim(bench.config.uid, KEYS, "-", other, claims.RECLAIMED_A_CALL)))
+    print(f"  all of one dead holder: {len(times)} calls, longest {max(times) / 1000:.2f} ms")
+    beat = statistics.median(beats)
+    for shards in (18, 256):
+        seconds = claims.default_lease(shards) / 3
+        share = HOLDERS * shards * beat / 1e6 / seconds
+        print(f"  beats of {HOLDERS} in {shards} shards, {beat:.1f} us each: {share:.2%} of a server")
+
+
+def main() -> None:
+    """Run all rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--before", metavar="CHECKOUT", help="a checkout of a release before claims")
+    parser.add_argument("--in-hand", type=int, default=1_000_000)
+    parser.add_argument("--server", nargs="+", choices=["redis", "valkey"], default=["redis", "valkey"])
+    options = parser.parse_args()
+    for name in options.server:
+        print(name)
+        with server(name) as client:
+            bench = Bench(client)
+            inserts(bench, options.before)
+            of_claims(bench)
+            longest(bench)
+            many_in_hand(bench, options.in_hand)
+
+
+if __name__ == "__main__":
+    main()
