@@ -16,7 +16,7 @@
 -- ARGV[5] holder: 16 hex digits that do not begin with 00
 -- ARGV[6] lease: the ms for which the holder lives without another call; at most 3600000
 -- ARGV[7…] items: at most 500 digests, all of this shard (for a quick call 250); then one text an item: what is kept of it
---   for another crawler (item and payload)
+--   for another crawler (item and payload), at most 256 KiB
 --
 -- Reply: an array of one integer an item: 0 = claimed; n = seen, in the n-th newest slice (as insert answers); -1 = in
 -- somebody's hands, perhaps this holder's own. What is seen is inserted again where items expire after they were last
@@ -30,6 +30,7 @@ local NAMES = { 'meta', 'replies', 'forgotten', 'leases', 'hands', 'holders' }
 local LEASES, HANDS, HOLDERS = KEYS[4], KEYS[5], KEYS[6]
 local FIRST_ITEM, LAST_ITEM, HOLDER = 7, math.floor(6 + (#ARGV - 6) / 2), 5
 local SHORT = 12 -- bytes of an entry whose item and payload stand in a field of their own: holder, failures, lapses
+local MOST_KEPT = 256 * 1024 -- bytes: what reclaim answers at most; clients send at most 128 KiB an item
 local IN_ENTRY = 1024 -- most bytes of what is kept that stand in the entry; every look at an entry reads them
 if ARGV[4] == 'bin' then LAST_ITEM = math.min(7, #ARGV) end
 
@@ -40,6 +41,11 @@ if ARGV[4] == 'bin' then LAST_ITEM = math.min(7, #ARGV) end
 
 if not own or #ARGV ~= LAST_ITEM + count or max_age ~= 0 then
   return redis.error_reply('BADARG claim takes max_age 0, a holder, and a text for each item')
+end
+for i = LAST_ITEM + 1, #ARGV do
+  if #ARGV[i] > MOST_KEPT then
+    return redis.error_reply('BADARG at most ' .. MOST_KEPT .. ' bytes are kept of an item')
+  end
 end
 local SCOPE = table.concat({ ARGV[3], ARGV[5], ARGV[6] }, ' ')
 

@@ -65,6 +65,7 @@ def test_wrong_arguments(shard):
         shard.made("claim", [A, B], holding=ONE, kept=[b""]),
         shard.made("claim", A, holding=ONE, kept=[b"", b""]),
         shard.made("claim", A, holding=ONE, kept=[]),
+        shard.made("claim", A, holding=ONE, kept=[b"s" + b"x" * claims.BYTES_A_CALL]),
         shard.made("claim", A, holding=Holding(nobody, 1), kept=[b""]),
         shard.made("claim", A, holding=Holding("1" * 15, 1), kept=[b""]),
         *(shard.made("claim", A, holding=Holding(ONE.holder, lease), kept=[b""]) for lease in (0, -1, HOUR + 1, 0.5)),
