@@ -22,6 +22,8 @@ from urifilter_redis.protocol import calls, claims
 from urifilter_redis.protocol.claims import LEAST_LEASE, MOST_LEASE, NOBODY, Holding, new_holder, new_nobody
 from urifilter_redis.protocol.exported import INDEX, exported_files, files_in
 from urifilter_redis.protocol.keys import FilterKeys
+from urifilter_redis.protocol.meta import View
+from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.protocol.scripts import COMMANDS, load, variants
 from urifilter_redis.transport.addresses import redis_cli
 
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from urifilter_redis.protocol.keys import ShardKeys
-    from urifilter_redis.protocol.meta import View
 
 __all__ = ["lua"]
 
@@ -168,7 +169,7 @@ def show(
             return
         if command not in ABOUT_ITEMS:
             raise click.UsageError(f"{command} is not about items; with an item: {', '.join(ABOUT_ITEMS)}")
-        made = list(_calls(opened, options.prefix, command, items, _holding(command, holder, lease)))
+        made = list(_calls(opened, options, command, items, _holding(command, holder, lease)))
         if "@" in opened.server:
             say("urifilter: this server wants a password: set REDISCLI_AUTH")
         for call in made:
@@ -197,7 +198,7 @@ def _holding(command: str, holder: str | None, lease: str) -> Holding:
 
 
 def _calls(
-    opened: UriFilter, prefix: str, command: str, items: tuple[str, ...], holding: Holding
+    opened: UriFilter, options: Shared, command: str, items: tuple[str, ...], holding: Holding
 ) -> Iterator[calls.Call]:
     """Yield the call of each shard to which items belong."""
     config = opened.config
@@ -205,9 +206,15 @@ def _calls(
     digests = Digester(config.normalize, hasher(config.hash, config.seed))(named)
     shards = [shard_of(digest, config.shards) for digest in digests]
     for shard in sorted(set(shards)):
-        keys = FilterKeys(prefix, opened.name, config.shards, config.tags).shard(shard)
+        keys = FilterKeys(options.prefix, opened.name, config.shards, config.tags).shard(shard)
         here = [(digest, item) for digest, of, item in zip(digests, shards, items, strict=True) if of == shard]
-        yield _call(command, opened, keys, opened.view(shard), here, holding)
+        yield _call(command, opened, keys, _view(keys, opened.name, options), here, holding)
+
+
+def _view(keys: ShardKeys, name: str, options: Shared) -> View:
+    """Read the live slices of a shard, and whether it has claims: the script depends on that."""
+    (meta,) = run(lambda session: ask(session, keys.read_meta), **options.where())
+    return View.from_meta(to_mapping(meta), name)
 
 
 def _kept(item: str) -> bytes:

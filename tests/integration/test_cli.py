@@ -413,7 +413,8 @@ def test_redis_cli_lines_of_claims(there, more):
     line, err = cli.run("lua", "show", "claim", "news", item, "--lease", "5m")
     (holder,) = re.findall("the holder is ([0-9a-f]{16})", err)
     assert subprocess.run(line, shell=True, capture_output=True, text=True).stdout == "0\n"
-    assert cli.run("lua", "show", "insert", "news")[0] != plain
+    if not more:  # with one shard it is the shard of the item
+        assert cli.run("lua", "show", "insert", "news")[0] != plain
     assert by_hand("insert", item) == by_hand("contains", item) == by_hand("claim", item) == ["-1"]
     assert by_hand("beat", item, "--holder", holder) == ["1"]
     assert by_hand("release", item, "--holder", other) == ["0"]
