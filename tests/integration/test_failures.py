@@ -254,7 +254,7 @@ def test_newer_format_is_refused(redis70):
     """A filter that a newer version made is not misread."""
     UriFilter.create("news", redis=redis70.url, capacity=1000).close()
     with redis70.client() as admin:
-        admin.hset("urifilter:{news:0}:meta", "format", 3)
+        admin.hset("urifilter:{news:0}:meta", "format", 4)
     with pytest.raises(UriFilterError, match="newer version"):
         UriFilter.open("news", redis=redis70.url)
 

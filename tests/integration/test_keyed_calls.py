@@ -9,6 +9,7 @@ import pytest
 
 from urifilter_redis import UriFilter, UriFilterError
 from urifilter_redis.engine.steps import Timeouts
+from urifilter_redis.flows import items as flow
 from urifilter_redis.protocol.call_ids import CallKey
 from urifilter_redis.service.filters import Filters
 from urifilter_redis.transport.addresses import Address
@@ -40,12 +41,17 @@ async def worker(url, meddle=None):
         await opened.close()
 
 
+def inserting(items, key=None):
+    """The flow that inserts items."""
+    return lambda session: flow.answer(session, "insert", items, call_key=key)
+
+
 def answer(url, items, key=KEY, command="insert"):
     """The answers that a worker of its own gives."""
 
     async def ask():
         async with worker(url) as filters:
-            return await filters.answer("news", command, items, None, key)
+            return await filters.run("news", lambda session: flow.answer(session, command, items, call_key=key))
 
     return asyncio.run(ask())
 
@@ -97,7 +103,7 @@ def test_part_of_it_was_done(news, redis70):
 
     async def die():
         async with worker(redis70.url, dies) as filters:
-            await filters.answer("news", "insert", items, None, KEY)
+            await filters.run("news", inserting(items, KEY))
 
     with pytest.raises(RuntimeError, match="dead"):
         asyncio.run(die())
@@ -153,9 +159,9 @@ def test_tasks_share_pipelines_and_never_a_call(redis70):
 
     async def ask():
         async with worker(redis70.url, counts) as filters:
-            await filters.answer("news", "contains", ["a"])
+            await filters.run("news", lambda session: flow.answer(session, "contains", ["a"]))
             sizes.clear()
-            tasks = [filters.answer("news", "insert", [f"https://example.com/{i // 2}"]) for i in range(100)]
+            tasks = [filters.run("news", inserting([f"https://example.com/{i // 2}"])) for i in range(100)]
             return await asyncio.gather(*tasks)
 
     with UriFilter.create("news", redis=redis70.url, capacity=10_000, error_rate=1e-8):

@@ -160,7 +160,8 @@ class Batch:
             self.open = [OpenCall(shard_of(digests[0], shards), range(1), digests[0], digests=digests)]
         else:
             self.open = _cut(digests, shards, cut, keep=near is not None)
-        self.open = self._light(self.open)
+        if terms is not None:
+            self.open = _light(self.open, terms)
         self.packed = b"".join(digests)
 
     def name_calls(self, key: CallKey, now: int) -> None:
@@ -182,13 +183,10 @@ class Batch:
     def distrust(self, shards: int, cut: Callable[[int], int]) -> None:
         """Open calls for the items that the near cache has answered, because it knows no ages."""
         if self._found and True in self._found:
-            self.open += self._light(_chosen(self.digests, self._found, shards, cut, keep=False))
+            opened = _chosen(self.digests, self._found, shards, cut, keep=False)
+            self.open += opened if self.terms is None else _light(opened, self.terms)
             self.answers = [None if found else answer for found, answer in zip(self._found, self.answers, strict=True)]
         self._found = None
-
-    def _light(self, calls: list[OpenCall]) -> list[OpenCall]:
-        """Cut calls further, as what is kept of their items demands."""
-        return _lighter(calls, list(map(len, self.terms.kept))) if self.terms is not None and self.terms.kept else calls
 
     def close(self, call: OpenCall, answers: Sequence[int]) -> None:
         """Note the answers of a call, which is then no longer open.
@@ -249,6 +247,11 @@ def _chosen(
     for call in made:
         call.positions = [positions[each] for each in call.positions]
     return made
+
+
+def _light(calls: list[OpenCall], terms: Terms) -> list[OpenCall]:
+    """Cut calls further, as what is kept of their items demands."""
+    return _lighter(calls, list(map(len, terms.kept))) if terms.kept else calls
 
 
 def _lighter(calls: list[OpenCall], weights: Sequence[int]) -> list[OpenCall]:

@@ -279,15 +279,13 @@ def _batch(  # noqa: PLR0913, PLR0917 - likewise
 
 def _size(session: Session, command: str, shard: int) -> int:
     """Return the most items of one call to a shard."""
-    return _most(command, calls.items_a_call(session.config, len(session.view(shard).slices)))
+    most = calls.items_a_call(session.config, len(session.view(shard).slices))
+    return min(most, CLAIMS_A_CALL) if command in COMMANDS else most
 
 
 def _size_under_a_key(session: Session, command: str, _: int) -> int:
     """Return the most items of one call under a call key: as many however many slices are live."""
-    return _most(command, calls.items_a_call(session.config, LIVE_UNDER_A_KEY[session.config.retention]))
-
-
-def _most(command: str, most: int) -> int:
+    most = calls.items_a_call(session.config, LIVE_UNDER_A_KEY[session.config.retention])
     return min(most, CLAIMS_A_CALL) if command in COMMANDS else most
 
 
