@@ -156,7 +156,6 @@ def show(
     \b
     Example:
       urifilter lua show insert news https://www.baidu.com/
-      urifilter lua show claim news https://www.baidu.com/ --lease 5m
     """  # fmt: skip
     if name is None:
         layout = layout or next(iter(COMMANDS[command]), "")

@@ -32,8 +32,8 @@ archive show BAD | archive verify BAD | archive export BAD out | archive prune B
 worker --once --filter BAD | worker --once --filter news --filter BAD
 add --filter BAD | check --filter BAD | check --filter BAD --archive-file out | dedupe --filter BAD
 forget --filter BAD | remove --filter BAD | digest --filter BAD item | lua show insert BAD item
-claim --filter BAD | commit --filter BAD | release --filter BAD | reclaim --filter BAD | beat --filter BAD 0123456789abcdef
-lua show claim BAD item
+claim --filter BAD | commit --filter BAD | release --filter BAD | reclaim --filter BAD
+beat --filter BAD 0123456789abcdef | lua show claim BAD item
 import BAD /dev/null | token new BAD | token new one --filter BAD
 """
 LINES = [line.split() for line in re.split(r"[|\n]", COMMANDS.strip())]
