@@ -12,9 +12,11 @@ from support.interrupts import Interrupt
 from support.killer import SCRIPTS
 
 from urifilter_redis import AnswerLost, AsyncUriFilter, UriFilter
+from urifilter_redis.bloom.digest import hasher, shards_of
 from urifilter_redis.engine import async_driver, driver, hand
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.flows import items as item_flows
+from urifilter_redis.protocol.config import Config, Settings
 from urifilter_redis.protocol.outcomes import Judged, Verdict
 
 # One that comes while a generator is closed reaches nobody, and the call ends as if there had been none.
@@ -44,9 +46,11 @@ def other(news, redis70):
 
 
 def fresh() -> list[str]:
-    """Return items for each of three shards that nobody has seen."""
-    number = next(ROUND)
-    return [f"{number}/{i}" for i in range(6)]
+    """Return two items for each of three shards that nobody has seen."""
+    number, config = next(ROUND), Config.new(Settings(**PRECISE))
+    items = [f"{number}/{i}" for i in range(100)]
+    shards = shards_of(hasher(config.hash, config.seed)(map(str.encode, items)), 3)
+    return [item for shard in range(3) for item in [i for i, s in zip(items, shards, strict=True) if s == shard][:2]]
 
 
 def claimed(claims) -> list[str]:

@@ -280,7 +280,7 @@ def test_claims(make_server, tmp_path, kind):
 @pytest.mark.parametrize("kind", servers.KINDS)
 def test_claims_at_length(make_server, tmp_path, kind):
     """Many, and longer ones."""
-    run(make_server, tmp_path, kind, 400, 60)
+    run(make_server, tmp_path, kind, 150, 50)
 
 
 def run(make_server, tmp_path, kind, examples, steps):
