@@ -381,6 +381,7 @@ threading.Event().wait(0.3)
     assert (done.stderr == "") is (way != "raise ValueError")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("often")
 def test_beats_over_a_lossy_way(redis70):
     """Lost, late and repeated calls and beats: each item is final once, and nothing stays in anybody's hands."""

@@ -401,6 +401,7 @@ def test_claim_beats_while_it_waits(server_):
     assert reclaimed() == [b"a"]
 
 
+@pytest.mark.slow
 def test_server_dies_under_way(make_server, tmp_path, monkeypatch):
     """Lines that are known to be claimed are out, the message is short, and nothing is lost."""
     server = make_server("redis70", appendonly="yes", appendfsync="always")

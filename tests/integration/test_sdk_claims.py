@@ -218,6 +218,7 @@ def claims_unseen(service, mine, *uris):
     assert ask(service, "POST", "/v1/filters/news/claim", body).json()["unique"] == len(uris)
 
 
+@pytest.mark.slow
 def test_unknown_items_are_let_go(service, api, news, redis70):
     """A beat counts more than the object knows: it is another holder from then on, with all that it knows."""
     with api.claims("news", lease=5) as mine, news.claims(lease=5) as other:
