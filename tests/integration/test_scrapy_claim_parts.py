@@ -555,6 +555,27 @@ def test_a_look_as_the_spider_stops(redis70):
     assert left(redis70).keys() == {A}
 
 
+@pytest.mark.parametrize("on_error", ["pause", "pass"])
+def test_a_page_ends_while_redis_is_away(make_server, on_error):
+    """A spider that does not wait for Redis tells later that a page was handled: it is not fetched twice."""
+    server = make_server(appendonly="yes", appendfsync="always")
+
+    async def test(parts):
+        request = await parts.begun(scrapy.Request(A))
+        server.kill()
+        if on_error == "pause":
+            parts.crawler.engine.begin_closing()
+        parts.judge.link.ask_now(B, None)  # so that it knows that Redis is away
+        assert parts.judge.link.away
+        await parts.fetched(request)
+        assert parts.judge.endings.items == {A}
+        assert parts.crawler.stats.get_value("urifilter/committed") is None
+        server.start()
+
+    run(server, test, URIFILTER_ON_ERROR=on_error, URIFILTER_TIMEOUT=0.5)
+    assert state(server, A) == "committed"
+
+
 @pytest.mark.parametrize("missing", ["dupefilter", "pages", "downloads"])
 def test_all_parts_are_needed(redis70, missing):
     """With claims a part that is missing is named before the crawl begins; without, the dupefilter works alone."""

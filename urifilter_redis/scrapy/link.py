@@ -148,8 +148,8 @@ class Link:
     async def end(self, ending: Ending, items: Sequence[str | bytes]) -> bool:
         """End items; return whether the filter knows."""
         for count, step in self.clients.steps(ending, items):
-            _, error = await self._call(step, count)
-            if error is not None:
+            answers, error = await self._call(step, count)
+            if error is not None or None in answers:  # None: nobody was asked, because Redis is away
                 return False
         return True
 
