@@ -220,8 +220,12 @@ class Link:
         return Answer.PASS if self._options.on_error == "pass" else Answer.ASK
 
     def _settled(self, answer: int | None, error: UriFilterError | None) -> Answer:
-        """Return the answer that ends a call. If it is lost for good the item counts as new, so that it is not lost."""
-        if answer is None and isinstance(error, AnswerLost):
+        """Return the answer that ends a call.
+
+        If it is lost for good the item counts as new, so that it is not lost. With claims it was not asked about: what
+        the call may have taken in hand is given back by a beat.
+        """
+        if answer is None and isinstance(error, AnswerLost) and self._options.claiming is None:
             return Answer.NEW
         if answer is None:
             return self._unasked
