@@ -16,7 +16,7 @@ from scrapy.http import FormRequest, JsonRequest, Response  # noqa: E402
 from support.scrapy_parts import A, B, C, crawler_of, opened, passed, redirected  # noqa: E402
 from support.scrapy_parts import run as run_parts  # noqa: E402
 
-from urifilter_redis import UriFilter  # noqa: E402
+from urifilter_redis import AsyncClaims, ServerUnavailable, UriFilter  # noqa: E402
 from urifilter_redis.scrapy import UriDownloaderMiddleware, UriDupeFilter, UriSpiderMiddleware  # noqa: E402
 from urifilter_redis.scrapy.ending import FORGET  # noqa: E402
 from urifilter_redis.scrapy.judge import Judge  # noqa: E402
@@ -318,6 +318,36 @@ def test_an_item_of_no_spider(redis70):
         assert state(redis70, {"a": [1]}) == "in hand"
 
     run(redis70, test)
+
+
+def test_an_item_of_no_spider_that_cannot_be_given_back(redis70, monkeypatch):
+    """What came with it is fetched nevertheless, and the next look gives it back."""
+    release, failed = AsyncClaims.release, []
+
+    async def away(mine, items, **more):
+        if not failed:
+            failed.append(items)
+            raise ServerUnavailable("away")
+        return await release(mine, items, **more)
+
+    monkeypatch.setattr(AsyncClaims, "release", away)
+
+    async def test(parts):
+        with another(redis70) as mine:
+            mine.claim({"a": [1]})
+            mine.claim(A, payload=payload(A))
+        assert await parts.idle()
+        (request,) = parts.crawler.engine.scheduled
+        parts.crawler.engine.scheduled.clear()
+        await parts.fetched(parts.download(request))
+        while await parts.idle():
+            await asyncio.sleep(0.1)
+        assert parts.judge.link.clients.held == set()
+        assert len(failed) == 1
+
+    run(redis70, test)
+    assert state(redis70, A) == "committed"
+    assert left(redis70) == {}
 
 
 def test_parked(redis70, caplog):
