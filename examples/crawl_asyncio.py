@@ -45,6 +45,7 @@ class Crawl:
             else:
                 self.waiting.extend(await self.mine.unique(links_of(page)))
                 await self.mine.commit([url])  # after its links: if this process dies in between, none is lost
+                self.failures.pop(url, None)
                 if surplus := [self.waiting.pop() for _ in range(len(self.waiting) - WAITING)]:
                     await self.mine.release(surplus)
 

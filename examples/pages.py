@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING
 from urllib.parse import urldefrag, urljoin, urlsplit
 
-if TYPE_CHECKING:
-    import httpx
+import httpx
 
 
 class _Hrefs(HTMLParser):
@@ -27,5 +25,15 @@ def links_of(page: httpx.Response) -> list[str]:
         hrefs.found.append(page.headers["location"])
     elif page.headers.get("content-type", "").startswith("text/html"):
         hrefs.feed(page.text)
-    links = [urldefrag(urljoin(str(page.url), each)).url for each in hrefs.found]
+    links = [_joined(str(page.url), each) for each in hrefs.found]
     return [each for each in links if urlsplit(each)[:2] == (page.url.scheme, page.url.netloc.decode())]
+
+
+def _joined(base: str, href: str) -> str:
+    """Return the address of a link; "" if it is broken, because one page must not end the crawl."""
+    try:
+        url = urldefrag(urljoin(base, href)).url
+        httpx.URL(url)
+    except (ValueError, httpx.InvalidURL):
+        return ""
+    return url

@@ -16,10 +16,11 @@ from scrapy.http import FormRequest, JsonRequest, Response  # noqa: E402
 from support.scrapy_parts import A, B, C, crawler_of, opened, passed, redirected  # noqa: E402
 from support.scrapy_parts import run as run_parts  # noqa: E402
 
-from urifilter_redis import UriFilter  # noqa: E402
+from urifilter_redis import AsyncClaims, ServerUnavailable, UriFilter  # noqa: E402
 from urifilter_redis.scrapy import UriDownloaderMiddleware, UriDupeFilter, UriSpiderMiddleware  # noqa: E402
 from urifilter_redis.scrapy.ending import FORGET  # noqa: E402
 from urifilter_redis.scrapy.judge import Judge  # noqa: E402
+from urifilter_redis.scrapy.link import Answer  # noqa: E402
 from urifilter_redis.scrapy.opening import missing_part  # noqa: E402
 from urifilter_redis.scrapy.payloads import named, text_of, to_request  # noqa: E402
 
@@ -249,6 +250,25 @@ def test_an_idle_spider_waits_for_others(redis70):
     run(redis70, test)
 
 
+@pytest.mark.slow
+def test_an_idle_spider_waits_for_one_that_is_busy(redis70):
+    """It stays open, however late it looks again: the other calls all the time, and would be dead a lease later."""
+
+    async def be_busy(mine):
+        while True:
+            mine.claim(A)
+            await asyncio.sleep(0.02)
+
+    async def test(parts):
+        with another(redis70) as mine:
+            busy = asyncio.ensure_future(be_busy(mine))
+            for _ in range(16):  # until the pause between two looks would be longer than a lease
+                assert await parts.idle()
+            busy.cancel()
+
+    run(redis70, test)
+
+
 @pytest.mark.parametrize(("delay", "stays"), [(3, True), (600, False)])
 def test_what_others_have_released(redis70, delay, stays):
     """An idle spider waits for pages that others will have tried again soon, and not for those that they parked."""
@@ -298,6 +318,36 @@ def test_an_item_of_no_spider(redis70):
         assert state(redis70, {"a": [1]}) == "in hand"
 
     run(redis70, test)
+
+
+def test_an_item_of_no_spider_that_cannot_be_given_back(redis70, monkeypatch):
+    """What came with it is fetched nevertheless, and the next look gives it back."""
+    release, failed = AsyncClaims.release, []
+
+    async def away(mine, items, **more):
+        if not failed:
+            failed.append(items)
+            raise ServerUnavailable("away")
+        return await release(mine, items, **more)
+
+    monkeypatch.setattr(AsyncClaims, "release", away)
+
+    async def test(parts):
+        with another(redis70) as mine:
+            mine.claim({"a": [1]})
+            mine.claim(A, payload=payload(A))
+        assert await parts.idle()
+        (request,) = parts.crawler.engine.scheduled
+        parts.crawler.engine.scheduled.clear()
+        await parts.fetched(parts.download(request))
+        while await parts.idle():
+            await asyncio.sleep(0.1)
+        assert parts.judge.link.clients.held == set()
+        assert len(failed) == 1
+
+    run(redis70, test)
+    assert state(redis70, A) == "committed"
+    assert left(redis70) == {}
 
 
 def test_parked(redis70, caplog):
@@ -553,6 +603,77 @@ def test_a_look_as_the_spider_stops(redis70):
 
     run(redis70, test)
     assert left(redis70).keys() == {A}
+
+
+@pytest.mark.parametrize("on_error", ["pause", "pass"])
+def test_a_page_ends_while_redis_is_away(make_server, on_error):
+    """A spider that does not wait for Redis tells later that a page was handled: it is not fetched twice."""
+    server = make_server(appendonly="yes", appendfsync="always")
+
+    async def test(parts):
+        request = await parts.begun(scrapy.Request(A))
+        server.kill()
+        if on_error == "pause":
+            parts.crawler.engine.begin_closing()
+        parts.judge.link.ask_now(B, None)  # so that it knows that Redis is away
+        assert parts.judge.link.away
+        await parts.fetched(request)
+        assert parts.judge.endings.items == {A}
+        assert parts.crawler.stats.get_value("urifilter/committed") is None
+        server.start()
+
+    run(server, test, URIFILTER_ON_ERROR=on_error, URIFILTER_TIMEOUT=0.5)
+    assert state(server, A) == "committed"
+
+
+@pytest.mark.parametrize("on_error", ["pause", "pass"])
+def test_found_while_redis_is_away(make_server, on_error):
+    """Links that nobody was asked about are claimed as the spider closes: the page that has them is committed then."""
+    server = make_server(appendonly="yes", appendfsync="always")
+
+    async def test(parts):
+        request = await parts.begun(scrapy.Request(A))
+        server.kill()
+        if on_error == "pause":
+            parts.crawler.engine.begin_closing()
+        parts.judge.link.ask_now(B, None)
+        (link,) = await parts.found(scrapy.Request(C))
+        parts.crawler.engine.keep_in_memory(link)
+        await parts.fetched(request)
+        server.start()
+
+    run(server, test, URIFILTER_ON_ERROR=on_error, URIFILTER_TIMEOUT=0.5)
+    assert (state(server, A), left(server).keys()) == ("committed", {C})
+
+
+def test_links_that_cannot_be_told(redis70):
+    """If the filter cannot be told of a page's links as the spider closes, the page is not committed."""
+
+    async def test(parts):
+        request = await parts.begun(scrapy.Request(A))
+        parts.judge.link.ask = lambda items, _: asyncio.sleep(0, [Answer.ASK for _ in items])
+        (link,) = await parts.found(scrapy.Request(C))
+        parts.crawler.engine.keep_in_memory(link)
+        parts.downloads.process_response(request, Response(A, request=request))
+        parts.running.clear()
+
+    run(redis70, test)
+    assert left(redis70).keys() == {A}
+
+
+def test_a_redirect_that_waits_as_the_spider_closes(redis70):
+    """The address that led to a request about which nobody was asked is given back."""
+
+    async def test(parts):
+        request = await parts.begun(scrapy.Request(A))
+        parts.judge.endings.add(FORGET, [C])  # so that its answer cannot be trusted
+        moved = redirected(request, B)
+        assert parts.schedule(moved)
+        parts.crawler.engine.keep_in_memory(moved)
+        parts.running.clear()
+
+    run(redis70, test, URIFILTER_CLAIM=False)
+    assert state(redis70, A) == "new"
 
 
 @pytest.mark.parametrize("missing", ["dupefilter", "pages", "downloads"])

@@ -41,6 +41,9 @@ class Engine:
         """Have a scheduler with this request in its queue in memory."""
         self._slot.scheduler = SimpleNamespace(mqs=SimpleNamespace(pop=iter([request, None]).__next__))
 
+    def begin_closing(self):
+        self._slot.closing = True
+
     def crawl(self, request):
         self._signals.send_catch_log(signals.request_scheduled, request=request, spider=self.spider)
         if not UriDupeFilter.from_spider(self.spider).request_seen(request):

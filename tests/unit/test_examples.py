@@ -5,6 +5,8 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
+import pytest
+
 from urifilter_redis.bloom.normalize import normalizer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -27,6 +29,15 @@ def test_the_service_may_have_many_connections():
     """Systemd's own limit is 1,024 file descriptors, and each connection takes one."""
     unit = (EXAMPLES / "urifilter-serve.service").read_text().splitlines()
     assert "LimitNOFILE=65536" in unit
+
+
+@pytest.mark.parametrize("href", ["http://[bad/", "a\x01b", "http://site/\x7f"])
+def test_a_broken_link(href):
+    """A link that is no address is left out; an exception would end each process that fetches its page."""
+    httpx = pytest.importorskip("httpx")
+    links_of = runpy.run_path(str(EXAMPLES / "pages.py"))["links_of"]
+    page = httpx.Response(200, html=f'<a href="{href}"><a href="/ok">', request=httpx.Request("GET", "http://site/"))
+    assert links_of(page) == ["http://site/ok"]
 
 
 def test_no_registry_of_npm_is_named():

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.pending import Owner
 
-__all__ = ["Claim", "Found", "Hand", "Outstanding"]
+__all__ = ["AFTER_DUE", "Claim", "Found", "Hand", "Outstanding"]
 
 #: A holder beats at this share of its lease, where it has made no other call.
 BEATS = 1 / 3

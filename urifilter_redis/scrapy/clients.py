@@ -118,9 +118,11 @@ class Clients:
         if self._mine is None:
             return []
         found = await self._mine.reclaim(limit)
-        if others := [claim.item for claim in found if not isinstance(claim.item, str | bytes)]:  # of no spider
-            await self._mine.release(others, delay=MOST_DELAY)
-        return [claim for claim in found if isinstance(claim.item, str | bytes)]
+        others = [claim.item for claim in self._mine.held if not _is_item(claim.item)]  # of no spider
+        if others:
+            with contextlib.suppress(UriFilterError):  # the next look tries it again
+                await self._mine.release(others, delay=MOST_DELAY)
+        return [claim for claim in found if _is_item(claim.item)]
 
     async def outstanding(self) -> Outstanding:
         """Return how many items other processes have in hand."""
@@ -138,8 +140,9 @@ class Clients:
 
     @property
     def held(self) -> set[str | bytes]:
-        """The items that this process has in hand, as far as it knows."""
-        return {claim.item for each in (self._mine, self._mine_now) if each is not None for claim in each.held}
+        """The items that this process has in hand, as far as it knows, but for those that are of no spider."""
+        claims = [claim for each in (self._mine, self._mine_now) if each is not None for claim in each.held]
+        return {claim.item for claim in claims if _is_item(claim.item)}
 
     def drop(self) -> None:
         """Remove the filter; the next call makes it anew.
@@ -187,3 +190,8 @@ class Clients:
             with contextlib.suppress(FilterNotFound):
                 return await AsyncUriFilter.open(options.name, **where)
         return await AsyncUriFilter.create(options.name, **where, **options.to_make)
+
+
+def _is_item(item: object) -> bool:
+    """Whether an item may be a spider's; other tools claim other values."""
+    return isinstance(item, str | bytes)

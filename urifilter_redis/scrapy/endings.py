@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from urifilter_redis.scrapy.ending import FORGET
+from urifilter_redis.scrapy.ending import COMMIT, FORGET
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,14 +66,15 @@ class Endings:
         if self._task is not None:
             await asyncio.shield(self._task)
 
-    async def finish(self) -> None:
-        """End all items now, or report how many cannot be ended."""
+    async def finish(self, *, commits: bool = True) -> None:
+        """End all items now, or report how many cannot be ended; without ``commits`` nothing is committed any more."""
+        kept = {} if commits else self._items.pop(COMMIT, {})
         if self._task is not None:
             await self._task
         if self._items:
             self._begin()
             await self.settle()
-        if left := self.items:
+        if left := self.items | kept.keys():
             logger.error(self._link.left_behind, len(left))
 
     def _begin(self) -> None:
@@ -91,6 +92,6 @@ class Endings:
                 for item in items:
                     del found[item]
                 if not found:
-                    del self._items[ending]
+                    self._items.pop(ending, None)
         finally:
             self._task = None

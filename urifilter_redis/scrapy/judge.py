@@ -247,12 +247,12 @@ class Judge:
             await asyncio.wait(self._asking)
         if self.reclaiming is not None:
             await self.reclaiming.stop()
+        unfetched = engine.unfetched(self.crawler)
+        all_asked = await self._ask_at_last([*unfetched, *self._holding.requests])
         self.look()
         self.outcomes.note(self.ledger.clear(), Outcome.STOPPED)
-        unfetched = engine.unfetched(self.crawler)
         self._give_back_requests(unfetched)
-        await self._resolve_doubts([*unfetched, *self._holding.requests])
-        await self.endings.finish()
+        await self.endings.finish(commits=all_asked)
         await self.link.close()
 
     def fingerprint(self, request: Request) -> str:
@@ -270,16 +270,28 @@ class Judge:
 
     def _give_back_requests(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            mark = cast("Mark | None", request.meta.get(META))
-            if mark is None or "later" not in mark:
-                self.outcomes.note(items_of(request, self.fingerprint(request)), Outcome.STOPPED)
+            items = items_of(request, self.fingerprint(request))
+            if items and request.meta[META].get("later") in {Answer.ASK.value, Answer.DOUBT.value}:
+                items = items[:-1]  # nobody was told that the last one is new
+            self.outcomes.note(items, Outcome.STOPPED)
 
-    async def _resolve_doubts(self, requests: Sequence[Request]) -> None:
-        """Give back the items of requests that the filter may have inserted, if it has."""
-        items = {self.item(each): self.payload(each) for each in requests if self.item(each) in self.link.doubts}
+    async def _ask_at_last(self, requests: Sequence[Request]) -> bool:
+        """Give back the items of requests that the filter may have inserted, if it has; return whether it knows all.
+
+        With claims it is told of those, too, that nobody was asked about: the pages that lead to them are committed.
+        """
+        asked = [each for each in requests if self._is_left(each)]
+        items = {self.item(each): self.payload(each) for each in asked}
         answers = await self.link.ask(list(items), items)
         new = [item for item, answer in zip(items, answers, strict=True) if answer is Answer.NEW]
         self.outcomes.note(new, Outcome.STOPPED)
+        return all(answer in {Answer.NEW, Answer.SEEN} for answer in answers)
+
+    def _is_left(self, request: Request) -> bool:
+        """Whether the filter has to be asked about a request that ends with the crawl."""
+        if self.options.claiming is None:
+            return self.item(request) in self.link.doubts
+        return "later" in (mark_of(request, self.fingerprint(request)) or {})
 
     def _mark(self, request: Request, items: list[str | bytes], answer: Answer, page: Page | None = None) -> None:
         mark = Mark(of=self.fingerprint(request), url=request.url, items=items)

@@ -148,8 +148,8 @@ class Link:
     async def end(self, ending: Ending, items: Sequence[str | bytes]) -> bool:
         """End items; return whether the filter knows."""
         for count, step in self.clients.steps(ending, items):
-            _, error = await self._call(step, count)
-            if error is not None:
+            answers, error = await self._call(step, count)
+            if error is not None or None in answers:  # None: nobody was asked, because Redis is away
                 return False
         return True
 
@@ -220,8 +220,12 @@ class Link:
         return Answer.PASS if self._options.on_error == "pass" else Answer.ASK
 
     def _settled(self, answer: int | None, error: UriFilterError | None) -> Answer:
-        """Return the answer that ends a call. If it is lost for good the item counts as new, so that it is not lost."""
-        if answer is None and isinstance(error, AnswerLost):
+        """Return the answer that ends a call.
+
+        If it is lost for good the item counts as new, so that it is not lost. With claims it was not asked about: what
+        the call may have taken in hand is given back by a beat.
+        """
+        if answer is None and isinstance(error, AnswerLost) and self._options.claiming is None:
             return Answer.NEW
         if answer is None:
             return self._unasked

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from scrapy import signals
 
+from urifilter_redis.engine.hand import AFTER_DUE
 from urifilter_redis.protocol.claims import MOST_DELAY
 from urifilter_redis.scrapy import engine, payloads
 from urifilter_redis.scrapy.ending import Ending
@@ -148,5 +149,6 @@ class Reclaiming:
         self._parked = {item: until for item, until in self._parked.items() if until > now}
         if found.due is None or found.others <= len(self._parked):
             return False
-        # What is due later is parked by others: everybody else beats within a lease, and failures come sooner.
-        return found.due <= max(self._link.clients.lease, self._claiming.longest_delay)
+        # What is due later is parked by others: everybody else beats within a lease, and failures come sooner. The look
+        # itself, for which ``due`` may wait, comes AFTER_DUE.
+        return found.due <= max(self._link.clients.lease, self._claiming.longest_delay) + 2 * AFTER_DUE
