@@ -162,8 +162,9 @@ def show(
         click.echo(load(command, layout, int(k)).source, nl=False)
         return
     with UriFilter.open(name, **options.filter()) as opened:
+        info = opened.info()  # it reads the live slices of all shards, for ``view``
         if not items:
-            config, twin = opened.config, opened.view(0).claims > 0
+            config, twin = opened.config, info.claims is not None
             click.echo(load(command, config.layout, config.k, claims=twin).source, nl=False)
             return
         if command not in ABOUT_ITEMS:

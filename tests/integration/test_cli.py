@@ -50,13 +50,15 @@ def test_every_command_has_help_and_an_example(path, command):
 @pytest.mark.parametrize(("path", "command"), [pytest.param(*each, id=" ".join(each[0])) for each in commands()])
 def test_every_example_can_be_parsed(path, command):
     """The options of the examples exist."""
-    (example,) = re.findall(r"^ +(urifilter .*)$", command.help.split("Example:")[1], re.MULTILINE)
-    words = shlex.split(example.split(">")[0])[1:]
-    context = main.make_context("urifilter", list(words), resilient_parsing=True)
-    for name in path:
-        parent = context.command
-        context = parent.commands[name].make_context(name, words[words.index(name) + 1 :], parent=context)
-        assert context.command.name == name
+    examples = re.findall(r"^ +(urifilter .*)$", command.help.split("Example:")[1], re.MULTILINE)
+    assert examples
+    for example in examples:
+        words = shlex.split(example.split(">")[0])[1:]
+        context = main.make_context("urifilter", list(words), resilient_parsing=True)
+        for name in path:
+            parent = context.command
+            context = parent.commands[name].make_context(name, words[words.index(name) + 1 :], parent=context)
+            assert context.command.name == name
 
 
 def test_version():

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
@@ -122,7 +122,7 @@ class ToCommit(BaseModel):
     model_config = _STRICT
 
     URI_list: Uris
-    base64: Annotated[list[Place], Field(description=_BASE64)] = []
+    base64: Annotated[list[Place], FailFast(), Field(description=_BASE64)] = []
     holder: Holder | None = None
     lease: Lease = None
 

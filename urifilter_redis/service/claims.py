@@ -49,11 +49,13 @@ def items_in(asked: OfItems) -> Sequence[Any]:
     """Return the items of a body.
 
     Raises:
-        Refusal: a position of ``base64`` is none of an item, or its item is no base64.
+        Refusal: a position of ``base64`` is none of an item or comes twice, or its item is no base64.
     """
     places = asked.base64 if isinstance(asked, ToCommit) else []
     if not places:
         return asked.URI_list
+    if len(set(places)) < len(places):  # a long item of a million positions would keep the worker busy for hours
+        raise Refusal("bad_request", "base64: a position comes twice")
     found = list(asked.URI_list)
     for place in places:
         try:
