@@ -501,6 +501,26 @@ def test_a_retry_keeps_the_claim(redis70, of):
     run(redis70, test)
 
 
+@pytest.mark.parametrize("how", ["page", "status", "exception"])
+def test_a_download_within_a_callback(redis70, how):
+    """A callback that downloads its own page again by the engine has the page in hand until it has finished."""
+
+    async def test(parts):
+        request = await parts.begun(scrapy.Request(A))
+        parts.downloads.process_response(request, Response(A, request=request))
+        again = parts.download(request.replace(dont_filter=True))
+        if how == "exception":
+            parts.downloads.process_exception(again, OSError())
+            await parts.end(again)
+        else:
+            await parts.fetched(again, status=503 if how == "status" else 200)
+        assert parts.judge.link.clients.held == {A}
+        await parts.end(request)
+        assert state(redis70, A) == "committed"
+
+    run(redis70, test)
+
+
 def test_a_copy_of_meta_keeps_nothing(redis70):
     """A page whose meta goes to another request is committed as it ends; that request is claimed by itself."""
 

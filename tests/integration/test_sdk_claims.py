@@ -250,6 +250,57 @@ def test_items_that_are_gone_are_dropped(api, news):
         assert news.release(["a", "c"]) == [True, True]
 
 
+def test_what_was_released_is_not_waited_for(api, news):
+    """A round that found nothing has a pause after it, which ends when an item that is released then is due."""
+    with api.claims("news", lease=3600) as mine:
+        mine.claim("a")
+        assert mine.reclaim() == []
+        assert mine.outstanding().others == 0
+        assert mine.release(["a"]) == [True]
+        assert mine.outstanding().others == 1
+        wait_until(mine.reclaim, "it is not offered again")
+        assert [each.item for each in mine.held] == ["a"]
+        assert mine.outstanding().others == 0
+
+
+def test_released_by_another(api, news):
+    """An item that was not in this object's hands any more is not held either."""
+    with api.claims("news") as mine:
+        mine.claim_many(["a", "b"])
+        assert news.release(["a"]) == [True]
+        assert mine.release(["a"]) == [False]
+        assert [each.item for each in mine.held] == ["b"]
+
+
+def test_released_while_it_becomes_another_holder(service, news):
+    """An item that is released on its way from the old holder's hands to the new one's is offered again."""
+    with (
+        HttpProxy(service.port) as proxy,
+        FilterAPIClient(proxy.url) as api,
+        api.claims("news", lease=5) as mine,
+        news.claims(lease=5) as other,
+    ):
+        mine.claim_many(["a", "b"])
+        claims_unseen(service, mine, "lost")
+        between, released, moved = threading.Event(), threading.Event(), threading.Event()
+
+        def hold_back(command):
+            if released.is_set() and b"/release " in command[0]:
+                moved.set()  # the claim came before
+            if b"/claim " not in command[0] or released.is_set():
+                return Fault.PASS
+            between.set()
+            return Fault.CUT_BEFORE
+
+        proxy.plan = hold_back
+        wait_until(between.is_set, "it stays the same holder")
+        assert mine.release(["a"]) == [False]
+        released.set()
+        wait_until(moved.is_set, "it does not go on")
+        wait_until(lambda: "a" in {each.item for each in [*other.reclaim(), *other.held]}, "nobody is offered it")
+        assert [each.item for each in mine.held] == ["b"]
+
+
 def test_bytes_that_others_claimed(api, news):
     """They come as bytes, unless they are text, and can be given back and committed."""
     with news.claims() as others:

@@ -61,16 +61,18 @@ class UnderWay:
     def begin(self, request: Request) -> None:
         """Note that a download begins."""
         mark = cast("Mark", request.meta[META])
-        if items_of(request, self._fingerprint(request)):
+        if items_of(request, self._fingerprint(request)) and not self._is_within(request):
             self._fetches[id(mark)] = _Fetch(request, mark)
 
     def fetched(self, request: Request) -> None:
         """Note that there is a page; its callback comes next."""
-        if (fetch := self._of(request)) is not None:
+        if (fetch := self._of(request)) is not None and not self._is_within(request):
             fetch.outcome = Outcome.DONE
 
     def failed(self, request: Request, outcome: Outcome) -> None:
         """Note that there is no page, or one that is no good."""
+        if self._is_within(request):
+            return
         mark = cast("Mark | None", request.meta.get(META))
         self._fetches.pop(id(mark), None)
         if mark is not None and "later" not in mark:
@@ -108,6 +110,13 @@ class UnderWay:
                 del self._fetches[key]
                 if fetch.heir is None:
                     self._note(fetch.mark["items"], fetch.outcome)
+
+    def _is_within(self, request: Request) -> bool:
+        """Whether a callback itself downloads its page once more, by the engine: its own page has the outcome."""
+        fetch = self._of(request)
+        if fetch is None or request is fetch.request or request is fetch.heir:
+            return False
+        return fetch.request in engine.in_progress(self._crawler)
 
     def _of(self, request: Request) -> _Fetch | None:
         return self._fetches.get(id(request.meta.get(META)))

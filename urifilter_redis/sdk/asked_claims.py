@@ -85,12 +85,15 @@ class AskedClaims(Asked):
             self.hand.end(0, part, answered=part.reply is not None, in_doubt=part.in_doubt)
 
     def _note(self, hand: Hand, part: Part) -> None:
-        for number, (item, answer) in enumerate(zip(part.items, self.answers_of(part), strict=True)):
-            if not self._ends and answer == 0:
+        answers = self.answers_of(part)
+        for number, (item, answer) in enumerate(zip(part.items, answers, strict=True)):
+            if self._ends:
+                hand.drop(0, encode_item(item))
+            elif answer == 0:
                 payload = None if self.payloads is None else self.payloads[part.start + number]
                 hand.take(0, encode_item(item), Claim(item, item if payload is None else payload))
-            elif self._ends and (answer or self.what[1] == "commit"):
-                hand.drop(0, encode_item(item))
+        if self.what[1] == "release" and any(answers):
+            hand.note_released(0, self.more["delay"])
 
     def _cuts(self, items: Sequence[object]) -> list[int]:
         weights = sizes(items, in_base64=self._ends)

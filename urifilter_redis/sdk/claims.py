@@ -115,9 +115,7 @@ class ByService:
         try:
             while len(found) < limit:
                 most = min(limit - len(found), RECLAIMED_A_CALL)
-                some = yield from self._reclaim_once(most)
-                found += [(SHARD, encode_item(claim.item), claim) for claim in some]
-                if len(some) < most:
+                if (yield from self._reclaim_once(most, found)) < most:
                     break
         except FilterAPIError:
             if not found:
@@ -127,7 +125,7 @@ class ByService:
 
     def look(self) -> Flow[None]:
         """Ask how much others have."""
-        yield from self._reclaim_once(0)
+        yield from self._reclaim_once(0, [])
 
     def beat(self) -> Flow[None]:
         """Beat if something is in hand; become another holder if the service counts other items than the hand."""
@@ -194,7 +192,8 @@ class ByService:
         made = AskedClaims(self.name, method, self._path(method.command), body, objects, key, payloads, self.hand)
         return self._api.or_resumed(made, retry, method)
 
-    def _reclaim_once(self, limit: int) -> Flow[list[Claim]]:
+    def _reclaim_once(self, limit: int, found: Found) -> Flow[int]:
+        """Send one request; return the number of items that it took in hand, and note each in ``found``."""
         part = Part(0, ())
         self.hand.begin(SHARD, part)
         try:
@@ -202,16 +201,16 @@ class ByService:
         finally:
             self.hand.end(SHARD, part, answered=part.reply is not None, in_doubt=part.in_doubt)
         assert part.reply is not None  # noqa: S101 - see post
-        found = [
-            Claim(_value(each, "item"), _value(each, "payload"), each["failures"], each["lapses"])
-            for each in part.reply["claims"]
-        ]
-        for claim in found:
-            self.hand.take(SHARD, encode_item(claim.item), claim)
-        if (others := part.reply["outstanding"]) is not None:
+        for each in part.reply["claims"]:
+            claim = Claim(_value(each, "item"), _value(each, "payload"), each["failures"], each["lapses"])
+            found.append((SHARD, encode_item(claim.item), claim))
+            self.hand.take(*found[-1])
+        others = part.reply["outstanding"]
+        self.hand.partial = others is None
+        if others is not None:
             due = others["due"]
             self.hand.note_look(SHARD, others["others"], None if due is None else monotonic() + due)
-        return found
+        return len(part.reply["claims"])
 
     def _holder(self) -> dict[str, Any]:
         """Return the fields of a body that name the holder."""
