@@ -652,7 +652,8 @@ class AsyncUriFilter(OpenedFilter):
             name: a name for display; two objects of one name are two holders.
             holder: 16 hex digits: go on as this holder, for calls by hand and from a shell; None: draw one.
             beats: whether to beat in the background, and to give back what is left at the end. Without, the items
-                lapse a lease after the last call, and the caller beats (see ``beat``).
+                lapse a lease after the last call, and the caller beats (see ``beat``); and each ``reclaim`` asks the
+                server.
 
         Raises:
             ValueError: the lease or the holder is impossible.
@@ -663,7 +664,7 @@ class AsyncUriFilter(OpenedFilter):
             True
         """
         self._check_open()
-        return AsyncClaims(Direct(self._session, lease, holder), self._run, name=name, beats=beats)
+        return AsyncClaims(Direct(self._session, lease, holder, pauses=beats), self._run, name=name, beats=beats)
 
     async def commit(self, uris: Iterable[Any], *, key: Key = None) -> list[bool]:
         """Make items final that anybody has in hand; return whether this call did it. See ``commit`` of claims.

@@ -618,7 +618,8 @@ class UriFilter(OpenedFilter):
             name: a name for display; two objects of one name are two holders.
             holder: 16 hex digits: go on as this holder, for calls by hand and from a shell; None: draw one.
             beats: whether to beat in the background, and to give back what is left at the end. Without, the items
-                lapse a lease after the last call, and the caller beats (see ``beat``).
+                lapse a lease after the last call, and the caller beats (see ``beat``); and each ``reclaim`` asks the
+                server.
 
         Raises:
             ValueError: the lease or the holder is impossible.
@@ -629,7 +630,7 @@ class UriFilter(OpenedFilter):
             True
         """
         self._check_open()
-        return Claims(Direct(self._session, lease, holder), self._run, self._beat, name=name, beats=beats)
+        return Claims(Direct(self._session, lease, holder, pauses=beats), self._run, self._beat, name=name, beats=beats)
 
     def _beat(self, flow: Flow[None]) -> None:
         """Run a flow in the background, which no check of the main thread's ends."""

@@ -205,6 +205,15 @@ def test_a_pause_ends_when_something_is_due(mine, clock):
     assert mine.outstanding() == Outstanding(1, pytest.approx(20))
 
 
+def test_a_hand_without_pauses(clock):
+    """Of a process that makes one call: it may look at once, and the next lapse is due when it is."""
+    mine = Hand(300.0, pauses=False)
+    mine.note_look(0, 1, clock.now + 5)
+    mine.note_round(0)
+    assert mine.may_look
+    assert mine.outstanding() == Outstanding(1, 5)
+
+
 def test_the_longest_lease_pauses_for_ten_minutes(clock):
     """A third of an hour would be longer."""
     mine = Hand(3600.0)

@@ -33,15 +33,16 @@ class Direct:
         session: the session of the open filter.
         lease: seconds; None: the filter's default.
         holder: 16 hex digits; None: draw one.
+        pauses: whether a reclaim that found nothing is followed by a pause.
 
     Raises:
         ValueError: the lease or the holder is impossible.
     """
 
-    def __init__(self, session: Session, lease: float | None, holder: str | None) -> None:
+    def __init__(self, session: Session, lease: float | None, holder: str | None, *, pauses: bool = True) -> None:
         seconds = default_lease(session.config.shards) if lease is None else check_lease(lease)
         self._session = session
-        self.hand = Hand(seconds, None if holder is None else check_holder(holder))
+        self.hand = Hand(seconds, None if holder is None else check_holder(holder), pauses=pauses)
 
     @property
     def name(self) -> str:

@@ -94,6 +94,7 @@ class Hand:
     Args:
         lease: seconds for which the holder lives without a call or beat.
         holder: 16 hex digits; None: draw one.
+        pauses: whether rounds that found nothing are followed by pauses; not where each call has a hand of its own.
 
     Attributes:
         lease: as it was given.
@@ -105,8 +106,8 @@ class Hand:
         partial: whether some shards may not have been looked at since the figures of others' items changed.
     """
 
-    def __init__(self, lease: float, holder: str | None = None) -> None:
-        self.lease, self._given = lease, holder
+    def __init__(self, lease: float, holder: str | None = None, *, pauses: bool = True) -> None:
+        self.lease, self._given, self._pauses = lease, holder, pauses
         self._begin()
 
     def _begin(self) -> None:
@@ -281,7 +282,7 @@ class Hand:
 
         It comes no later than the next lapse is due, and no sooner than after a third of the lease.
         """
-        if found:
+        if found or not self._pauses:
             self._pause = self._next_round = 0.0
             return
         now, least = monotonic(), min(self.beat_interval, LONGEST_PAUSE)

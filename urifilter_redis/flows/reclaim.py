@@ -154,7 +154,7 @@ def reclaim_round(session: Session, hand: Hand, made: Round) -> Flow[list[Claim]
 
 def reclaim(session: Session, holding: Holding, limit: int, *, call_key: CallKey | None = None) -> Flow[list[Claim]]:
     """Take in hand, for a holder of which no books are kept here, what dead holders had and what is due again."""
-    hand = Hand(holding.lease / 1000, holding.holder)
+    hand = Hand(holding.lease / 1000, holding.holder, pauses=False)
     return (yield from reclaim_round(session, hand, Round(limit, call_key)))
 
 

@@ -100,7 +100,7 @@ def take(asked: ToReclaim, token: Token, key: CallKey | None) -> Callable[[Sessi
 
     def flow(session: Session) -> Flow[dict[str, Any]]:
         holding = _holding(session, asked, token)
-        hand, found = Hand(holding.lease / 1000, holding.holder), []
+        hand, found = Hand(holding.lease / 1000, holding.holder, pauses=False), []
         if asked.limit:
             found = yield from reclaim.reclaim_round(session, hand, reclaim.Round(asked.limit, key))
         else:
