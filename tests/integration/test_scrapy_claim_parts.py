@@ -22,6 +22,7 @@ from urifilter_redis.scrapy.ending import FORGET  # noqa: E402
 from urifilter_redis.scrapy.judge import Judge  # noqa: E402
 from urifilter_redis.scrapy.link import Answer  # noqa: E402
 from urifilter_redis.scrapy.opening import missing_part  # noqa: E402
+from urifilter_redis.scrapy.page import Page  # noqa: E402
 from urifilter_redis.scrapy.payloads import named, text_of, to_request  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
@@ -497,6 +498,21 @@ def test_a_retry_keeps_the_claim(redis70, of):
         assert state(redis70, A) == "in hand"
         await parts.fetched(parts.download(retry))
         assert state(redis70, A) == "committed"
+
+    run(redis70, test)
+
+
+def test_a_start_without_end(redis70):
+    """Requests that have reached the scheduler leave nothing behind, however long ``start()`` goes on."""
+
+    async def test(parts):
+        start = Page(parts.crawler, None)
+        request = scrapy.Request(A)
+        assert await parts.judge.judge([request], start) == [False]
+        assert len(start.tickets) == 1
+        assert parts.schedule(request)
+        parts.judge.drop(request)
+        assert start.tickets == set()
 
     run(redis70, test)
 

@@ -198,6 +198,22 @@ def test_a_repeat_by_another_worker(service, news, redis70, key):
     assert Caller(service)("beat") == {"in_hand": 200 + len(again)}
 
 
+def test_a_repeated_reclaim_tells_the_old_items_first(service, news):
+    """The holder has them in hand, and new ones that lapsed meanwhile in other shards may use up the limit."""
+    with news.claims() as others, service.raw() as connection:
+        for number in range(1, 10):
+            content = json.dumps({"holder": HOLDER, "lease": 60, "limit": 1}).encode()
+            said = request("POST", "/v1/filters/news/reclaim", content, Idempotency_Key=f"00000000000000aa/3/{number}")
+            others.claim(str(number))
+            others.release([str(number)])
+            assert items(connection.ask(said).json()) == [str(number)]
+            more = [f"{number} {i}" for i in range(20)]
+            others.claim_many(more)
+            others.release(more)
+            assert items(connection.ask(said).json()) == [str(number)]
+            news.commit([str(number), *more])
+
+
 WRITER, SECOND, READER = (tokens.new() for _ in range(3))
 TOKENS = "".join(
     f"\n{tokens.Token(name, tokens.digest(token), access=access).toml()}\n"

@@ -96,7 +96,8 @@ class Round:
 def look(session: Session, hand: Hand, shards: Sequence[int], record: str = "") -> Flow[list[int]]:
     """Look at how much others have in some shards; the hand notes it. Return the shards where something may be due.
 
-    Those count too that have a record of this name: an earlier attempt of the same request may have left it.
+    Those come first that have a record of this name: an earlier attempt of the same request may have left it, and what
+    that took in hand must be told before the limit is reached.
     """
     own = bytes.fromhex(hand.holding.holder)
     commands: list[Any] = [("TIME",)]
@@ -110,14 +111,17 @@ def look(session: Session, hand: Hand, shards: Sequence[int], record: str = "") 
         ]
     replies = yield from ask(session, *commands)
     now, at = time_of(replies[0]), monotonic()
-    due = []
+    due: list[int] = []
+    again: list[int] = []
     for shard, all_of_it, owned, earliest, recorded in zip(shards, *(replies[n::4] for n in range(1, 5)), strict=True):
         dies = next((until for holder, until in _scored(earliest) if holder != own), None)
         others = int(all_of_it) - hand.known(shard, int(owned))
         hand.note_look(shard, others, None if dies is None else at + (dies - now) / 1000)
-        if recorded or (dies is not None and dies <= now):
+        if recorded:
+            again.append(shard)
+        elif dies is not None and dies <= now:
             due.append(shard)
-    return due
+    return [*again, *due]
 
 
 def outstanding(session: Session, hand: Hand) -> Flow[Outstanding]:

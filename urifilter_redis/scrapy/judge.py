@@ -190,12 +190,11 @@ class Judge:
         request.meta[META] = Mark(of=mark["of"], url=mark["url"], items=mark["items"])
         return True
 
-    def drop(self, page: Page, request: Request) -> None:
+    def drop(self, request: Request) -> None:
         """Give back a request's item if it was dropped on its way to the scheduler."""
         mark = mark_of(request, self.fingerprint(request))
         if mark is not None and "ticket" in mark and (items := self.ledger.take(mark["ticket"])) is not None:
             self.outcomes.note(items, self._dropped)
-            page.tickets.discard(mark["ticket"])
 
     def end(self, page: Page) -> None:
         """Note that a page has no more output, and look after pages that are done."""
@@ -323,7 +322,7 @@ class Judge:
         for request, item in found:
             self._mark(request, [item], Answer.NEW, page)
             engine.crawl(self.crawler, request)
-            self.drop(page, request)
+            self.drop(request)
         self.end(page)
 
     @property

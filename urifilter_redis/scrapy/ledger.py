@@ -19,29 +19,31 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self._items: dict[int, list[str | bytes]] = {}
+        self._entries: dict[int, tuple[list[str | bytes], Page]] = {}
         self._tickets = itertools.count(1)
         self._ended: list[Page] = []
 
     @property
     def items(self) -> set[str | bytes]:
         """All items of the ledger."""
-        return {item for items in self._items.values() for item in items}
+        return {item for items, _ in self._entries.values() for item in items}
 
     def add(self, items: list[str | bytes], page: Page) -> int:
         """Put in a request of a page; return its ticket."""
         ticket = next(self._tickets)
-        self._items[ticket] = items
+        self._entries[ticket] = items, page
         page.tickets.add(ticket)
         return ticket
 
     def take(self, ticket: int) -> list[str | bytes] | None:
         """Take out a request; return its items, or None if it is not there."""
-        return self._items.pop(ticket, None)
+        items, page = self._entries.pop(ticket, (None, None))
+        if page is not None:  # that of start() may never end
+            page.tickets.discard(ticket)
+        return items
 
     def end(self, page: Page) -> None:
         """Note that a page has no more output."""
-        page.tickets &= self._items.keys()
         if page.tickets:
             self._ended.append(page)
 
@@ -50,12 +52,10 @@ class Ledger:
         found: list[str | bytes] = []
         for page in [each for each in self._ended if each.is_done]:
             self._ended.remove(page)
-            for ticket in page.tickets & self._items.keys():
-                found += self._items.pop(ticket)
+            for ticket in list(page.tickets):
+                found += self.take(ticket) or ()
         return found
 
     def clear(self) -> list[str | bytes]:
         """Take out all; return their items."""
-        items = [item for items in self._items.values() for item in items]
-        self._items.clear()
-        return items
+        return [item for ticket in list(self._entries) for item in self.take(ticket) or ()]

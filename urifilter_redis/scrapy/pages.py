@@ -58,7 +58,7 @@ class UriSpiderMiddleware:
                 async for each in new:
                     yield each
                     if isinstance(each, Request):  # the engine schedules a request before it wants the next
-                        self._judge.drop(page, each)
+                        self._judge.drop(each)
         finally:
             if not engine.is_closing(self._crawler):  # otherwise the judge stops it
                 gathering.close()
