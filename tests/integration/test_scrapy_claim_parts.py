@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import sys
 
 import pytest
 
@@ -407,6 +408,16 @@ def test_payloads(redis70, make):
     assert found == expected
     assert type(back) is type(request)
     assert named(text) == ("spider", A)
+
+
+@pytest.mark.parametrize("path", ["this.Request", "json.loads", "scrapy.Spider", "antigravity.Request", "x", 7])
+def test_a_class_that_redis_names(path):
+    """Nothing is imported, and no other class is called, because a payload says so."""
+    text = json.dumps({"spider": "spider", "request": {"url": A, "_class": path}})
+    before = set(sys.modules)
+    with pytest.raises(ValueError, match="is no class of requests that is imported here"):
+        to_request(text, Spider())
+    assert set(sys.modules) == before
 
 
 def test_a_redirect(redis70):

@@ -5,15 +5,16 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import sys
 from typing import TYPE_CHECKING, Any
 
+from scrapy import Request
 from scrapy.utils.request import request_from_dict
 
 from urifilter_redis.bloom.payloads import MOST_BYTES
 from urifilter_redis.scrapy.marks import META
 
 if TYPE_CHECKING:
-    from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.spiders import Spider
     from scrapy.statscollectors import StatsCollector
@@ -106,9 +107,23 @@ def to_request(text: str, spider: Spider) -> Request:
             for name, values in fields.get("headers", {}).items()
         }
         fields["body"] = base64.b64decode(fields.get("body", ""))
+        _check_class(fields.get("_class"))
         return request_from_dict(fields, spider=spider)
     except (AttributeError, ImportError, KeyError, NameError, TypeError) as error:
         raise ValueError(f"not a request: {error}") from error
+
+
+def _check_class(path: Any) -> None:
+    """Check that the class of a request is one that this crawl has imported: Redis must not name what is imported.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if path is not None:
+        module, _, name = str(path).rpartition(".")
+        found = getattr(sys.modules.get(module), name, None)
+        if not isinstance(found, type) or not issubclass(found, Request):
+            raise ValueError(f"not a request: {path} is no class of requests that is imported here")
 
 
 def _written(spider: Spider, fields: dict[str, Any]) -> str:
