@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.config import Config
 
 CAPACITY, ROUNDS, HOLDERS, LEASE = 2_000_000, 40, 100, 60_000
+SHORT_CALLS = 500  # of one item, in a pipeline
 KEYS = FilterKeys("urifilter", "news").shard(0)
 KEPT = b"s" + b"https://example.com/a/path/of/a/page/that/is/as/long/as/many/others/12345678.html"[:80]
 LONG = b"s" + b"x" * 65_535
@@ -77,13 +78,19 @@ class Bench:
         """Return a call of ``claim``."""
         return claims.claim(self.config, KEYS, self.view, "-", digests, [kept] * (len(digests) // 16), holding)
 
-    def time(self, call: calls.Call) -> float:
-        """Send a call; return its server time in us."""
-        if not self.client.script_exists(call.script.sha1)[0]:
-            self.client.script_load(call.script.source)
+    def time(self, *made: calls.Call) -> float:
+        """Send calls of one script in a pipeline; return the server time of one of them in us.
+
+        INFO leaves the server's caches cold, so short calls are timed many at a time.
+        """
+        if not self.client.script_exists(made[0].script.sha1)[0]:
+            self.client.script_load(made[0].script.source)
+        pipeline = self.client.pipeline(transaction=False)
+        for call in made:
+            pipeline.execute_command(*call.command())
         before = self._spent()
-        self.client.execute_command(*call.command())
-        return self._spent() - before
+        pipeline.execute()
+        return (self._spent() - before) / len(made)
 
     def die(self, *holdings: Holding) -> None:
         """Let holders be dead."""
@@ -112,13 +119,13 @@ def older(call: calls.Call, checkout: str) -> calls.Call:
 def side_by_side(ways: dict[str, Callable[[], float]], count: int) -> None:
     """Print the us an item of some ways that take turns, and the ratio of each to the first."""
     found: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(ROUNDS if count > 1 else 20 * ROUNDS):
+    for _ in range(ROUNDS):
         for name, way in ways.items():
             found[name].append(way() / count)
     first = next(iter(found.values()))
-    for name, times in found.items():
-        ratio = statistics.median(times) / statistics.median(first)
-        print(f"  {name:45} {count:4} items  {statistics.median(times):7.2f} us an item  {ratio:5.2f}")
+    for name, spent in found.items():
+        ratio = statistics.median(spent) / statistics.median(first)
+        print(f"  {name:45} {count:4} items  {statistics.median(spent):7.2f} us an item  {ratio:5.2f}")
 
 
 def inserts(bench: Bench, before: str | None) -> None:
@@ -132,17 +139,29 @@ def inserts(bench: Bench, before: str | None) -> None:
             def call(of: str = what, size: int = count, again: bytes = seen) -> calls.Call:
                 return bench.items("insert", bench.new(size) if of == "new" else again)
 
-            ways = {f"insert, {what}": lambda made=call: bench.time(made())}
+            def made(many: Callable[[], calls.Call] = call, size: int = count) -> list[calls.Call]:
+                return [many() for _ in range(times(size))]
+
+            ways = {f"insert, {what}": lambda made=made: bench.time(*made())}
             if before:
                 script = older(call(), before).script
                 ways = {
-                    f"insert, {what}, before": lambda made=call, old=script: bench.time(replace(made(), script=old))
+                    f"insert, {what}, before": lambda made=made, old=script: bench.time(
+                        *(replace(each, script=old) for each in made())
+                    )
                 } | ways
             side_by_side(ways, count)
         bench.fresh(with_claims=True)
-        side_by_side(
-            {"insert, new, with claims": lambda size=count: bench.time(bench.items("insert", bench.new(size)))}, count
-        )
+
+        def with_claims(size: int = count) -> float:
+            return bench.time(*(bench.items("insert", bench.new(size)) for _ in range(times(size))))
+
+        side_by_side({"insert, new, with claims": with_claims}, count)
+
+
+def times(count: int) -> int:
+    """Return how many calls of so many items are timed at a time."""
+    return SHORT_CALLS if count == 1 else 1
 
 
 def of_claims(bench: Bench) -> None:
@@ -152,21 +171,26 @@ def of_claims(bench: Bench) -> None:
         holding, other = new_holding(), new_holding()
         found: dict[str, list[float]] = {name: [] for name in ("claim", "reclaim", "release", "claim of it", "commit")}
         for _ in range(ROUNDS):
-            digests = bench.new(count)
-            found["claim"].append(bench.time(bench.claim(digests, holding)))
+            some = [bench.new(count) for _ in range(times(count))]
+            found["claim"].append(bench.time(*(bench.claim(each, holding) for each in some)))
             bench.die(holding)
             taken = min(count, claims.RECLAIMED_A_CALL)
-            found["reclaim"].append(
-                bench.time(claims.reclaim(bench.config.uid, KEYS, "-", other, taken)) * count / taken
-            )
-            nobody = claims.new_nobody()
+            again = [claims.reclaim(bench.config.uid, KEYS, "-", other, taken)] * len(some)
+            found["reclaim"].append(bench.time(*again) * count / taken)
+            nobodies = [claims.new_nobody() for _ in some]
             found["release"].append(
-                bench.time(claims.release(bench.config.uid, KEYS, "-", digests, claims.NOBODY, nobody=nobody))
+                bench.time(
+                    *(
+                        claims.release(bench.config.uid, KEYS, "-", each, claims.NOBODY, nobody=nobody)
+                        for each, nobody in zip(some, nobodies, strict=True)
+                    )
+                )
             )
-            found["claim of it"].append(bench.time(bench.claim(digests, holding)))
-            found["commit"].append(bench.time(claims.commit(bench.config, KEYS, bench.view, "-", digests, holding)))
-        for name, times in found.items():
-            print(f"  {name:45} {count:4} items  {statistics.median(times) / count:7.2f} us an item")
+            found["claim of it"].append(bench.time(*(bench.claim(each, holding) for each in some)))
+            commits = (claims.commit(bench.config, KEYS, bench.view, "-", each, holding) for each in some)
+            found["commit"].append(bench.time(*commits))
+        for name, spent in found.items():
+            print(f"  {name:45} {count:4} items  {statistics.median(spent) / count:7.2f} us an item")
 
 
 def longest(bench: Bench) -> None:
@@ -200,8 +224,8 @@ def longest(bench: Bench) -> None:
         bench.die(one)
         note("reclaim of 100 of 1 KiB", claims.reclaim(bench.config.uid, KEYS, "-", two, 100))
         note("commit of 250 of 1 KiB", claims.commit(bench.config, KEYS, bench.view, "-", middle, two))
-    for name, times in worst.items():
-        print(f"  {name:45} {statistics.median(times):6.2f} ms, longest {max(times):6.2f}")
+    for name, spent in worst.items():
+        print(f"  {name:45} {statistics.median(spent):6.2f} ms, longest {max(spent):6.2f}")
 
 
 def many_in_hand(bench: Bench, in_hand: int) -> None:
@@ -212,12 +236,12 @@ def many_in_hand(bench: Bench, in_hand: int) -> None:
         bench.client.execute_command(*bench.claim(bench.new(250), holdings[number % HOLDERS]).command())
     memory = bench.client.info("memory")["used_memory"] - before
     print(f"  {in_hand:,} in hand of {HOLDERS}: {memory / in_hand:.0f} bytes an item")
-    beats = [bench.time(claims.beat(bench.config.uid, KEYS, each)) for each in holdings for _ in range(5)]
+    beats = [bench.time(*[claims.beat(bench.config.uid, KEYS, each)] * SHORT_CALLS) for each in holdings[::5]]
     bench.die(holdings[0])
-    times, other = [], new_holding()
+    spent, other = [], new_holding()
     while bench.client.zscore(KEYS.holders, bytes.fromhex(holdings[0].holder)) is not None:
-        times.append(bench.time(claims.reclaim(bench.config.uid, KEYS, "-", other, claims.RECLAIMED_A_CALL)))
-    print(f"  all of one dead holder: {len(times)} calls, longest {max(times) / 1000:.2f} ms")
+        spent.append(bench.time(claims.reclaim(bench.config.uid, KEYS, "-", other, claims.RECLAIMED_A_CALL)))
+    print(f"  all of one dead holder: {len(spent)} calls, longest {max(spent) / 1000:.2f} ms")
     beat = statistics.median(beats)
     for shards in (18, 256):
         seconds = claims.default_lease(shards) / 3
