@@ -1,7 +1,7 @@
 -- Reads the holder and the lease of a call. Every call of a holder is a beat: it lives for a lease more.
 -- Needs: ARGV[HOLDER] (16 hex digits, or - for none), ARGV[HOLDER + 1] (ms).
--- Gives: own (its 8 bytes; nil: none), lease, from_hex, check_beat (returns a refusal, or nil), last_of (the end of the
--- range of a holder's hands), MOST_DELAY.
+-- Gives: own (its 8 bytes; nil: none), lease, from_hex, last_of (the end of the range of a holder's hands),
+-- MOST_DELAY.
 
 local MOST_LEASE, MOST_DELAY = 60 * 60 * 1000, 10 * 60 * 1000 -- ms, of a lease and of a release
 local own, lease

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from urifilter_redis.engine.queries import ask, chunked
+from urifilter_redis.protocol.claims import hands_of
+from urifilter_redis.protocol.outcomes import to_scores
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
@@ -109,7 +111,7 @@ def _dead_ones(session: Session, shards: Sequence[ShardKeys], now: int, counted:
     while waiting:
         last = first + HOLDERS_A_REPLY - 1
         replies = yield from ask(session, *(("ZRANGE", keys.holders, first, last, "WITHSCORES") for keys in waiting))
-        pages = [list(_pairs(reply)) for reply in replies]
+        pages = [to_scores(reply) for reply in replies]
         for keys, page in zip(waiting, pages, strict=True):
             counted.living.update(holder for holder, until in page if until > now and holder[0] != _NOBODY)
             dead += [(keys, holder, until) for holder, until in page if until <= now]
@@ -118,16 +120,9 @@ def _dead_ones(session: Session, shards: Sequence[ShardKeys], now: int, counted:
     return dead
 
 
-def _pairs(reply: list[object]) -> Iterator[tuple[bytes, float]]:
-    """Yield members and their scores from a reply of ZRANGE: RESP2 lists them in turn, RESP3 in pairs."""
-    flat = [each for pair in reply for each in (pair if isinstance(pair, list) else [pair])]
-    for member, score in zip(flat[::2], flat[1::2], strict=True):
-        yield bytes(member), float(score)  # type: ignore[arg-type, call-overload]
-
-
 def _count_lapsed(session: Session, dead: Sequence[_Dead], counted: _Counted) -> Flow[None]:
     for some in chunked(dead, COUNTS_A_PIPELINE):
-        ranges = (("ZLEXCOUNT", keys.hands, b"[" + each, b"(" + each + b"\xff" * 17) for keys, each, _ in some)
+        ranges = (("ZLEXCOUNT", keys.hands, *hands_of(each)) for keys, each, _ in some)
         replies = yield from ask(session, *ranges)
         for (_, holder, until), count in zip(some, replies, strict=True):
             if count:

@@ -16,6 +16,7 @@ from urifilter_redis.errors import SliceLost, UriFilterError
 from urifilter_redis.flows.claims import release_terms
 from urifilter_redis.flows.items import batch_of, resolve
 from urifilter_redis.protocol import claims
+from urifilter_redis.protocol.outcomes import to_scores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,7 +106,7 @@ def look(session: Session, hand: Hand, shards: Sequence[int], record: str = "") 
         keys = session.keys.shard(shard)
         commands += [
             ("ZCARD", keys.hands),
-            ("ZLEXCOUNT", keys.hands, b"[" + own, _last_of(own)),
+            ("ZLEXCOUNT", keys.hands, *claims.hands_of(own)),
             ("ZRANGE", keys.holders, 0, 1, "WITHSCORES"),
             ("HEXISTS", keys.replies, record),
         ]
@@ -114,7 +115,7 @@ def look(session: Session, hand: Hand, shards: Sequence[int], record: str = "") 
     due: list[int] = []
     again: list[int] = []
     for shard, all_of_it, owned, earliest, recorded in zip(shards, *(replies[n::4] for n in range(1, 5)), strict=True):
-        dies = next((until for holder, until in _scored(earliest) if holder != own), None)
+        dies = next((until for holder, until in to_scores(earliest) if holder != own), None)
         others = int(all_of_it) - hand.known(shard, int(owned))
         hand.note_look(shard, others, None if dies is None else at + (dies - now) / 1000)
         if recorded:
@@ -296,22 +297,10 @@ def _in_hands(session: Session, hand: Hand, shard: int) -> Flow[set[bytes]]:
     """Return the digests that the server has in the holder's hands."""
     own, key = bytes.fromhex(hand.holding.holder), session.keys.shard(shard).hands
     there: set[bytes] = set()
-    start = b"[" + own
+    start, end = claims.hands_of(own)
     while True:
-        (page,) = yield from ask(session, ("ZRANGEBYLEX", key, start, _last_of(own), "LIMIT", 0, A_PAGE))
+        (page,) = yield from ask(session, ("ZRANGEBYLEX", key, start, end, "LIMIT", 0, A_PAGE))
         there.update(member[8:] for member in page)
         if len(page) < A_PAGE:
             return there
         start = b"(" + page[-1]
-
-
-def _last_of(holder: bytes) -> bytes:
-    """Return the end of the range of a holder's hands."""
-    return b"(" + holder + b"\xff" * 17
-
-
-def _scored(reply: Any) -> list[tuple[bytes, float]]:
-    """Return the members and scores in a reply of RESP2 or RESP3."""
-    if reply and isinstance(reply[0], list | tuple):
-        return [(member, float(score)) for member, score in reply]
-    return [(member, float(score)) for member, score in zip(reply[::2], reply[1::2], strict=True)]

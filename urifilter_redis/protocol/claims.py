@@ -36,6 +36,7 @@ __all__ = [
     "commit",
     "default_lease",
     "entries_of",
+    "hands_of",
     "new_holder",
     "new_nobody",
     "reclaim",
@@ -205,6 +206,11 @@ def reclaim(uid: str, keys: ShardKeys, call_id: str, holding: Holding, limit: in
 def beat(uid: str, keys: ShardKeys, holding: Holding) -> Call:
     """Build ``beat``."""
     return Call(scripts.load("beat"), (keys.meta, keys.hands, keys.holders), (uid, holding.holder, holding.lease))
+
+
+def hands_of(holder: bytes) -> tuple[bytes, bytes]:
+    """Return the range of a holder's members of ``hands``, for ZRANGEBYLEX and ZLEXCOUNT."""
+    return b"[" + holder, b"(" + holder + b"\xff" * 17  # a digest has 16 bytes
 
 
 def entries_of(reply: Any) -> list[Entry]:

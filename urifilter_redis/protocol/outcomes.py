@@ -36,6 +36,7 @@ __all__ = [
     "text_of",
     "to_fields",
     "to_mapping",
+    "to_scores",
 ]
 
 
@@ -259,6 +260,12 @@ def to_mapping(reply: Any) -> dict[str, str]:
     else:
         raise nonsense(reply)
     return {text_in(name): text_in(value) for name, value in pairs}
+
+
+def to_scores(reply: Any) -> list[tuple[bytes, float]]:
+    """Return the members and scores of a reply WITHSCORES: RESP2 lists them in turn, RESP3 in pairs."""
+    flat = [each for pair in reply for each in (pair if isinstance(pair, list | tuple) else (pair,))]
+    return [(bytes(member), float(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)]
 
 
 def to_fields(reply: bytes | str) -> dict[str, str]:
