@@ -42,7 +42,7 @@ class StreamedFilter(UriFilter):
     @property
     def connections(self) -> int:
         """The most connections to the server."""
-        return self._connector.lane.places.count
+        return self._connector.most
 
     def digests(self, items: Sequence[object]) -> list[bytes]:
         """Return the digests of items, 16 bytes each.

@@ -1,4 +1,8 @@
-"""Addresses: where the server is, what may be shown of that, and what goes through pickle."""
+"""Addresses: where the server is, what may be shown of that, and what goes through pickle.
+
+Beside redis-py's URLs there are ``redis+cluster://a:1,b:2`` for nodes of a Redis Cluster, and
+``redis+sentinel://a:1,b:2/service/0`` for a master that Sentinels watch; ``rediss+…`` of each over TLS.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, unquote_plus, urlsplit
 
 from urifilter_redis.errors import ArchiveError, ServerUnavailable
+from urifilter_redis.transport.targets import bracketed, target_of, with_options
 
 if TYPE_CHECKING:
     from urifilter_redis.transport.embedded import EmbeddedServer
@@ -24,11 +29,17 @@ _SECRET = ("user", "password", "credential", "authmechanismproperties")
 def without_password(url: str) -> str:
     """Return an address that may be shown: no password, no query, nothing that could be part of either."""
     parts = urlsplit(url)
-    named = [each for each in (*parse_qs(parts.query).get("db", []), parts.path[1:]) if each.isdigit()]
+    of_sentinel = parts.scheme.endswith("+sentinel")
+    path = parts.path[1:].partition("/")[2] if of_sentinel else parts.path[1:]
+    named = [each for each in (*parse_qs(parts.query).get("db", []), path) if each.isdigit()]
     database = named[0] if named else "0"
     if parts.scheme == "unix":
         return f"unix://{parts.path}{'' if database == '0' else f'?db={database}'}"
-    user = f"{parts.username or ''}:***@" if "@" in parts.netloc else ""
+    user = f"{parts.netloc.rpartition('@')[0].partition(':')[0]}:***@" if "@" in parts.netloc else ""
+    if "+" in parts.scheme:
+        target = target_of(url)
+        service = f"{target.service}/" if of_sentinel else ""
+        return f"{parts.scheme}://{user}{','.join(map(bracketed, target.hosts))}/{service}{database}"
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or "localhost"
     return f"{parts.scheme}://{user}{host}:{parts.port or 6379}/{database}"
 
@@ -46,6 +57,11 @@ def redis_cli(shown: str) -> list[str]:
     parts = urlsplit(shown)
     if parts.scheme == "unix":
         return ["redis-cli", "-s", parts.path, *(["-n", parts.query.removeprefix("db=")] if parts.query else [])]
+    if "+" in parts.scheme:  # of a cluster any node will do; who the master is Sentinels say at any time
+        target = target_of(shown)
+        of_cluster = target.kind == "cluster"
+        host = bracketed(target.hosts[0]) if of_cluster else "MASTER:6379"
+        return ["redis-cli", *(["-c"] if of_cluster else []), "-u", f"{target.scheme}://{host}{target.path or '/0'}"]
     return ["redis-cli", "-u", f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path or '/0'}"]
 
 
@@ -99,7 +115,10 @@ class Packed:
             return self.url
         given = os.environ.get(self.variable, "")
         if given and _place(given) == _place(self.url):
-            return given
+            if self.variable != URL_VARIABLE:
+                return given
+            options = target_of(self.url)
+            return with_options(given, options.wait_replicas, options.reads)
         text = (
             f"{self.shown}: pickle leaves out its user and password: set {self.variable} to the same address with both"
         )

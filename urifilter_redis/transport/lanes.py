@@ -24,6 +24,7 @@ class Lane:
 
     Attributes:
         pool: redis-py's pool of connections, blocking or asyncio's.
+        ours: whether nobody else uses the pool.
         places: the places of those who use its connections.
         idle: the connections that are kept.
         keeps: whether connections that work are kept, and not released to the pool.
@@ -31,7 +32,7 @@ class Lane:
 
     def __init__(self, pool: Any, *, ours: bool = False) -> None:
         """Make a lane; ``ours``: nobody else uses the pool."""
-        self.pool, self.places = pool, places_of(pool)
+        self.pool, self.ours, self.places = pool, ours, places_of(pool)
         self.idle: list[Any] = []
         self.keeps = ours and pool.connection_kwargs.get("protocol") == QUIET
 

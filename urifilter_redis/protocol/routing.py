@@ -1,0 +1,84 @@
+"""Where a command goes: to the node that has its key, or to a node that the command names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from urifilter_redis.protocol.keys import slot_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["ASKING", "READONLY", "Addressed", "for_key", "for_node", "like", "slot_of_command"]
+
+#: The command before one that was sent on by ASK: the node runs it although the slot is not its own yet.
+ASKING = ("ASKING",)
+
+#: The command before one to a replica of a Redis Cluster.
+READONLY = ("READONLY",)
+
+#: The place of the key among the arguments of a command; every other command of the library has it directly behind
+#: its name.
+_PLACES = {"EVALSHA": 3, "EVAL": 3, "MEMORY": 2}
+
+#: The commands without a key.
+_KEYLESS = frozenset({"CLUSTER", "CONFIG", "INFO", "PING", "ROLE", "SCAN", "SCRIPT", "TIME", "WAIT"})
+
+
+class Addressed(tuple[Any, ...]):  # noqa: SLOT001 - a tuple has no others than __dict__
+    """A command that names the place where it goes. To a server that is no cluster it goes as any other.
+
+    Attributes:
+        key: the key whose node gets it; "": see ``node``.
+        node: the name of the node that gets it, whatever its key; "": the node of the key.
+        asking: whether the key is on its way to that node.
+        replica: whether a replica of the node may answer.
+    """
+
+    key: str = ""
+    node: str = ""
+    asking: bool = False
+    replica: bool = False
+
+
+def for_key(command: Sequence[Any], key: str) -> Addressed:
+    """Return a command that goes where a key is."""
+    made = Addressed(command)
+    made.key = key
+    return made
+
+
+def for_node(command: Sequence[Any], node: str, *, asking: bool = False) -> Addressed:
+    """Return a command that goes to a node."""
+    made = Addressed(command)
+    made.node, made.asking = node, asking
+    return made
+
+
+def for_replica(command: Sequence[Any]) -> Addressed:
+    """Return a command that goes to a replica of the node that has its key, if there is one."""
+    made = Addressed(command)
+    made.replica = True
+    return made
+
+
+def like(command: Sequence[Any], other: Sequence[Any]) -> Addressed:
+    """Return a command that goes where another goes."""
+    made = Addressed(command)
+    if isinstance(other, Addressed):
+        made.node, made.asking, made.replica = other.node, other.asking, other.replica
+    made.key = _key_of(other)
+    return made
+
+
+def slot_of_command(command: Sequence[Any]) -> int:
+    """Return the slot of the command's key; 0 if it has none, because any node will do."""
+    key = _key_of(command)
+    return slot_of(key) if key else 0
+
+
+def _key_of(command: Sequence[Any]) -> Any:
+    if isinstance(command, Addressed) and command.key:
+        return command.key
+    name = command[0]
+    return "" if name in _KEYLESS else command[_PLACES.get(name, 1)]

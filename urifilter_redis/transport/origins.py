@@ -1,0 +1,243 @@
+"""Origins: how connections to a server, or to each node that it names, are made: from an address, or as a client's.
+
+redis-py's own retries are left out (a lost reply must not be asked for again behind our back, and ten silent
+retries take longer than callers expect); ``exchange`` is the only loop that retries.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+import redis
+import redis.asyncio
+import redis.asyncio.retry
+import redis.retry
+from redis.backoff import NoBackoff
+
+from urifilter_redis.engine.routes import GIVEN, Routes, Service
+from urifilter_redis.engine.steps import Timeouts
+from urifilter_redis.protocol.outcomes import Unsent
+from urifilter_redis.transport.addresses import Address, without_password
+from urifilter_redis.transport.lanes import Lane
+from urifilter_redis.transport.places import CONNECTIONS
+from urifilter_redis.transport.targets import READS, target_of
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from urifilter_redis.transport.addresses import Packed
+
+__all__ = ["IMPOSSIBLE", "Origin", "check_url", "unsent"]
+
+#: What redis-py raises for options of a connection that cannot be: an encoding, a name of a host.
+IMPOSSIBLE = (LookupError, TypeError, ValueError, AttributeError)
+
+#: What no server can be behind, as long as none ever was: a name that does not resolve, a socket that is not there.
+_NOWHERE = (socket.gaierror, FileNotFoundError)
+
+#: The options of a client of a Redis Cluster that the connections to its nodes have.
+_OF_NODES = (
+    "client_name", "credential_provider", "encoding", "encoding_errors", "health_check_interval", "password",
+    "protocol", "socket_connect_timeout", "socket_keepalive", "socket_keepalive_options", "socket_timeout", "username",
+)  # fmt: skip
+
+
+class Origin:
+    """The source of connections.
+
+    Args:
+        given: an address; or a client of redis-py: ``Redis`` or ``RedisCluster``, blocking or of asyncio.
+        timeouts: the times to wait.
+        connections: the most connections to each server; None: ``CONNECTIONS``.
+        asynchronous: whether the connections are asyncio's.
+
+    Attributes:
+        shown: the address, to be shown.
+        address: the given address; None: a client was given.
+
+    Raises:
+        ValueError: the address is impossible.
+        TypeError: ``given`` is no client for here.
+    """
+
+    def __init__(self, given: Any, timeouts: Timeouts, connections: int | None, *, asynchronous: bool) -> None:
+        self._library: ModuleType = redis.asyncio if asynchronous else redis
+        self._retry = (redis.asyncio.retry if asynchronous else redis.retry).Retry(NoBackoff(), 0)
+        self._timeouts, self._limit = timeouts, _limit(given, connections)
+        self.address = given if isinstance(given, Address) else None
+        self._client = None if isinstance(given, Address) else given
+        if self._client is not None and not isinstance(given, self._library.Redis | self._library.RedisCluster):
+            raise _no_client(given, "redis.asyncio.Redis" if asynchronous else "redis.Redis")
+        if self.address is not None and self.address.is_found:
+            check_url(self.address.url)
+        self.shown = self.address.shown if self.address else _shown_client(given)
+
+    @property
+    def is_of_cluster(self) -> bool:
+        """Whether a client of a Redis Cluster was given."""
+        return isinstance(self._client, self._library.RedisCluster)
+
+    @property
+    def is_one_client(self) -> bool:
+        """Whether a client of one server was given, whose connections are for one event loop."""
+        return self._client is not None and not self.is_of_cluster
+
+    @property
+    def embedded(self) -> bool:
+        """Whether this is the embedded server."""
+        return self.address is not None and self.address.embedded is not None
+
+    @property
+    def wait_replicas(self) -> int:
+        """The replicas that must have an answer before it is believed, as the address has it."""
+        return 0 if self.address is None else target_of(self.address.url).wait_replicas
+
+    def routes(self) -> Routes:
+        """Return routes in which nothing but the address is known."""
+        if self.address is None:
+            nodes = self._client.get_nodes() or self._client.startup_nodes if self.is_of_cluster else ()  # type: ignore[union-attr]
+            return Routes([f"{each.host}:{each.port}" for each in nodes])
+        target = target_of(self.address.url)
+        service = Service(target.service, target.hosts) if target.service else None
+        seeds = target.hosts if target.kind == "cluster" else ()
+        return Routes(seeds, service, alone=self.embedded, reads_replicas=target.reads != READS[0])
+
+    def lane(self, node: str = GIVEN, *, sentinel: bool = False) -> Lane:
+        """Return new connections to a node; nothing is connected. Those of a given client are the client's own."""
+        if self.address is not None:
+            url = target_of(self.address.url).url(node, sentinel=sentinel)
+            return Lane(_pool(self._library.ConnectionPool, self._retry, url, self._timeouts, self._limit), ours=True)
+        if node == GIVEN:
+            return Lane(self._client.connection_pool)  # type: ignore[union-attr]
+        host, _, port = node.rpartition(":")
+        where = {"host": host or "localhost", "port": int(port)}
+        if self.is_of_cluster:
+            return Lane(self._library.Redis(**self._options(), **where).connection_pool, ours=True)
+        pool = self._client.connection_pool  # type: ignore[union-attr]
+        options = {name: value for name, value in pool.connection_kwargs.items() if name != "path"}
+        kind = pool.connection_class if "path" not in pool.connection_kwargs else self._library.Connection
+        where["host"] = host or options.get("host", "localhost")
+        made = self._library.ConnectionPool(kind, pool.max_connections, **options | where)
+        return Lane(made, ours=True)
+
+    def _options(self) -> dict[str, Any]:
+        """Return the options of a client of a Redis Cluster for the connections to a node."""
+        known = self._client.get_connection_kwargs()  # type: ignore[union-attr]
+        secure = known.get("ssl") or "SSL" in getattr(known.get("connection_class"), "__name__", "")
+        options = {name: value for name, value in known.items() if name in _OF_NODES or name.startswith("ssl_")}
+        times = {"socket_connect_timeout": self._timeouts.connect, "socket_timeout": self._timeouts.reply}
+        given = {name: value for name, value in options.items() if value is not None}
+        return times | given | {"ssl": bool(secure), "retry": self._retry, "max_connections": self._limit}
+
+    def revive(self) -> OSError | None:
+        """See to it that the embedded server runs, if it is that; return the reason why it cannot."""
+        try:
+            if self.address is not None:
+                self.address.revive()
+        except OSError as error:  # its folder is gone, say
+            return error
+        return None
+
+    def packed(self) -> Packed:
+        """Return the server's address, for a filter that is opened anew; see ``Address.packed``.
+
+        Raises:
+            TypeError: a client was given.
+        """
+        if self.address is None:
+            text = "a filter that was opened with a client object is neither pickled nor copied"
+            advice = "open it with the server's address (redis='redis://…'), or anew in the other process"
+            raise TypeError(f"{text}: {advice}")
+        return self.address.packed()
+
+    def close(self) -> None:
+        """Leave the embedded server, if it is that."""
+        if self.address is not None:
+            self.address.close()
+
+
+def check_url(url: str) -> None:
+    """Check that a URL can be an address of a server; nothing is connected.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    target = _target(url)
+    nodes = [(each, target.kind == "sentinel") for each in target.hosts] if target.kind != "server" else [("", False)]
+    for node, sentinel in nodes:
+        _pool(redis.ConnectionPool, None, target.url(node, sentinel=sentinel), Timeouts(), CONNECTIONS)
+
+
+def _target(url: str) -> Any:
+    if "+" in url.partition(":")[0]:
+        return target_of(url)  # whose errors have no part of the password
+    try:
+        return target_of(url)
+    except ValueError as error:
+        if str(error).startswith(("wait_replicas", "reads")):
+            raise
+        raise _no_url() from None
+
+
+def _no_url() -> ValueError:
+    text = "the server's address is a URL such as redis://localhost:6379/0, rediss:// or unix:///path"
+    return ValueError(f"{text}; in a password / and @ are written %2F and %40")
+
+
+def _pool(kind: Any, retry: Any, url: str, timeouts: Timeouts, connections: int) -> Any:
+    """Make a pool of connections; nothing is connected. What the URL's query says comes first."""
+    try:
+        without_password(url)  # finds what is wrong, too
+        return kind.from_url(
+            url,
+            max_connections=connections,
+            socket_connect_timeout=timeouts.connect,
+            socket_timeout=timeouts.reply,
+            retry=retry,
+            protocol=2,
+        )
+    except (ValueError, TypeError):  # whose text may have a part of the password
+        raise _no_url() from None
+
+
+def _limit(given: object, connections: int | None) -> int:
+    """Return how many connections there may be."""
+    if connections is None:
+        return CONNECTIONS
+    if not isinstance(given, Address):
+        raise TypeError("connections is for a server's address: a client that is given has its own max_connections")
+    if isinstance(connections, bool) or not isinstance(connections, int) or connections < 1:
+        raise ValueError(f"connections is a whole number from 1 up and not {connections!r}")
+    return connections
+
+
+def unsent(error: Exception, *, reached: bool) -> Unsent:
+    """Say that there was no connection; ``reached``: there was one before, so that the server may come back."""
+    causes: list[BaseException] = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) and cause not in causes:
+        causes.append(cause)
+    nowhere = not reached and any(isinstance(each, _NOWHERE) for each in causes)
+    return Unsent(error, hopeless=nowhere or any(isinstance(each, IMPOSSIBLE) for each in causes))
+
+
+def _shown_client(client: Any) -> str:
+    """Describe a client that the caller made."""
+    if hasattr(client, "get_nodes"):
+        nodes = client.get_nodes() or client.startup_nodes
+        return f"redis+cluster://{','.join(sorted(f'{each.host}:{each.port}' for each in nodes))}/0"
+    known = {"host": "localhost", "port": 6379, "db": 0} | client.connection_pool.connection_kwargs
+    secure = any("SSL" in each.__name__ for each in client.connection_pool.connection_class.__mro__)
+    scheme = "rediss" if secure else "redis"
+    url = "unix://{path}?db={db}" if "path" in known else scheme + "://{host}:{port}/{db}"
+    return without_password(url.format(**known))
+
+
+def _no_client(given: object, wanted: str) -> TypeError:
+    """Say that an object is no client for here, and which address its server has, if it is another library's client."""
+    kind, known = type(given), getattr(getattr(given, "connection_pool", None), "connection_kwargs", None)
+    text = f"redis= takes a URL or a {wanted} and not {kind.__module__}.{kind.__qualname__}"
+    if not isinstance(known, dict):
+        return TypeError(text)
+    password = ", with its user and password" if known.get("password") else ""
+    return TypeError(f"{text}: give the server's URL: redis={_shown_client(given)!r}{password}")

@@ -1,0 +1,170 @@
+"""One server: its connections, and one pipeline sent once over one of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import RedisError
+
+from urifilter_redis.protocol.outcomes import Unanswered
+from urifilter_redis.transport.loops import PerLoop, lent, stays
+from urifilter_redis.transport.origins import IMPOSSIBLE, unsent
+from urifilter_redis.transport.places import Turn
+from urifilter_redis.transport.sending import Sending, packed, send_async
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from urifilter_redis.protocol.calls import Arguments
+    from urifilter_redis.transport.lanes import Lane
+
+__all__ = ["AsyncServer", "Server"]
+
+
+def _nothing() -> None:
+    """Revive nothing."""
+
+
+class Server:
+    """Sends pipelines to one server, blocking; thread-safe, and after a fork over connections of its own.
+
+    Callers wait for a free connection in the order in which they come.
+
+    Args:
+        make: makes the connections of a process.
+        patience: seconds for which a caller waits for a free connection.
+        reached: whether the server was there before, so that it may come back.
+        revive: starts a server that is gone, if that is possible; returns why it is not.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Lane],
+        patience: float,
+        *,
+        reached: bool = True,
+        revive: Callable[[], OSError | None] = _nothing,
+    ) -> None:
+        self._make, self._patience, self._reached, self._revive = make, patience, reached, revive
+        # by process: redis-py's pool has a lock, which another thread may hold as this one forks
+        self._lanes: dict[int, Lane] = {}
+
+    @property
+    def lane(self) -> Lane:
+        """The connections of this process."""
+        process = os.getpid()
+        return self._lanes.get(process) or self._lanes.setdefault(process, self._make())
+
+    def send(self, commands: Sequence[Arguments]) -> list[Any]:
+        """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
+        sending = Sending(self._lanes.get(os.getpid()) or self.lane, commands)
+        try:
+            self._begin(sending)
+            return sending.receive()
+        finally:
+            sending.leave()
+
+    def begin(self, commands: Sequence[Arguments]) -> Sending:
+        """Send a pipeline once, and do not wait for its replies; ``Sending.finish`` returns the outcomes.
+
+        Each pipeline that is not finished has a connection of its own.
+        """
+        sending = Sending(self.lane, commands)
+        try:
+            self._begin(sending)
+        except BaseException:
+            sending.leave()
+            raise
+        return sending
+
+    def _begin(self, sending: Sending) -> None:
+        lane, turn = sending.lane, sending.turn
+        if not lane.places.enter(turn) and not lane.places.wait(turn, self._patience):
+            sending.fail(lane.places.full(self._patience))
+            return
+        try:
+            sending.connection = lane.take()
+        except (RedisError, OSError, *IMPOSSIBLE) as error:
+            sending.fail(unsent(self._revive() or error, reached=self._reached))
+            return
+        self._reached = True
+        try:
+            sending.connection.send_packed_command(packed(sending.commands))
+        except (RedisError, OSError) as error:
+            sending.fail(Unanswered(error))
+
+    def close(self) -> None:
+        """Close this process's connections, unless they are a given client's."""
+        lane = self._lanes.pop(os.getpid(), None)
+        if lane is not None and lane.ours:
+            lane.pool.disconnect()
+
+
+class AsyncServer:
+    """Sends pipelines to one server, awaited; each event loop and process has connections of its own.
+
+    Tasks wait for a free connection in the order in which they come.
+
+    Args:
+        make: makes the connections of an event loop.
+        patience: seconds for which a task waits for a free connection.
+        reached: whether the server was there before, so that it may come back.
+        revive: starts a server that is gone, if that is possible; returns why it is not.
+        theirs: the connections of a given client, which are for one loop; None: none was given.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Lane],
+        patience: float,
+        *,
+        reached: bool = True,
+        revive: Callable[[], OSError | None] = _nothing,
+        theirs: Lane | None = None,
+    ) -> None:
+        self._patience, self._reached, self._revive = patience, reached, revive
+        if theirs is None:
+            self._lanes = PerLoop(make, _close)
+        else:
+            self._lanes = PerLoop(lent(theirs, "the redis.asyncio.Redis that was given"), stays)
+
+    def check_loop(self) -> None:
+        """Check, before anything is sent, that there can be connections here.
+
+        Raises:
+            UriFilterError: a forked child is in its parent's loop; or a client that was given belongs to another loop.
+        """
+        self._lanes.get()
+
+    async def send(self, commands: Sequence[Arguments]) -> list[Any]:
+        """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
+        lane, turn, connection, whole = await self._lanes.kept(), Turn(), None, False
+        try:
+            if not lane.places.enter(turn) and not await lane.places.wait_async(turn, self._patience):
+                return [lane.places.full(self._patience)] * len(commands)
+            try:
+                connection = await lane.take_async()
+            except (RedisError, OSError, *IMPOSSIBLE) as error:
+                why = await asyncio.to_thread(self._revive) or error
+                return [unsent(why, reached=self._reached)] * len(commands)
+            self._reached = True
+            outcomes, whole = await send_async(connection, commands)
+            return outcomes
+        finally:
+            try:
+                if whole and lane.keeps:
+                    lane.idle.append(connection)
+                elif connection is not None:
+                    await lane.pool.release(connection)
+            finally:
+                lane.places.leave(turn)
+
+    async def close(self) -> None:
+        """Close this loop's connections, unless they are a given client's."""
+        await self._lanes.close()
+
+
+async def _close(lane: Lane) -> None:
+    await lane.pool.disconnect()
