@@ -1,4 +1,6 @@
--- The call id of a writing call, and its record, from which a repeat of the call gets the same answers. A record is
+-- The call id of a writing call, and its record, from which a repeat of the call gets the same answers. Behind a + the
+-- caller waits for replicas: a repeat writes its record again, because WAIT after a call that writes nothing proves
+-- nothing. (HDEL of no field lets the call write while the server is out of memory.) A record is
 -- cmsgpack: sequence, time, count, items and the answers; without the answers if the call changed nothing. Items are
 -- the digest of a single item, or the SHA-1 of several (in format 1 always the SHA-1); SCOPE stands before: all else that
 -- the answers depend on (max_age; the holder and its lease).
@@ -15,7 +17,8 @@ local RECORD_LIFE = 10 * 60 * 1000 -- ms
 local field, sequence, deadline, now, items
 local adds, changed_nothing, padding = false, false, ''
 if ARGV[2] ~= '-' then
-  field, sequence, deadline = string.match(ARGV[2], '^(%x+/%d+)/(%d+)/(%d+)$')
+  local waits
+  field, sequence, deadline, waits = string.match(ARGV[2], '^(%x+/%d+)/(%d+)/(%d+)(%+?)$')
   if not field or #ARGV[2] > 80 then
     return redis.error_reply('BADARG a call id is client/slot/sequence/deadline, or -')
   end
@@ -35,7 +38,12 @@ if ARGV[2] ~= '-' then
       -- The record may be older than the upgrade from format 1, or have come from an archive that is newer.
       if old_count ~= count or (old_items ~= raw and old_items ~= redis.sha1hex(raw)) then
         return redis.error_reply('BADARG this call id was used for other items')
-      elseif answers then
+      end
+      if waits == '+' then
+        call('HDEL', KEYS[2], '')
+        call('HSET', KEYS[2], field, record)
+      end
+      if answers then
         return repeated and repeated(answers) or answers
       end
       changed_nothing = true

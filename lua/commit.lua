@@ -10,7 +10,7 @@
 -- KEYS[7…] slices: the live slices, from oldest to newest
 --
 -- ARGV[1] uid: the filter's uid
--- ARGV[2] call id: client/slot/sequence/deadline (deadline: server time in ms), or - for none
+-- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; with + behind it the caller sends WAIT), or - for none
 -- ARGV[3] max_age: 0
 -- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
 -- ARGV[5] holder: 16 hex digits that do not begin with 00, or - for none

@@ -8,7 +8,7 @@
 -- KEYS[5] holders
 --
 -- ARGV[1] uid: the filter's uid
--- ARGV[2] call id: client/slot/sequence/deadline (deadline: server time in ms), or - for none
+-- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; with + behind it the caller sends WAIT), or - for none
 -- ARGV[3] holder: 16 hex digits that do not begin with 00
 -- ARGV[4] lease: the ms for which the holder lives without another call; at most 3600000
 -- ARGV[5] limit: the most items, 1 to 100

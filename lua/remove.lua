@@ -15,7 +15,7 @@
 -- @end if
 --
 -- ARGV[1] uid: the filter's uid
--- ARGV[2] call id: client/slot/sequence/deadline (deadline: server time in ms), or - for none
+-- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; with + behind it the caller sends WAIT), or - for none
 -- ARGV[3] max_age: 0
 -- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
 -- ARGV[5…] items: at most 500 digests, all of this shard

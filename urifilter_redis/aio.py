@@ -36,6 +36,7 @@ from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.transport.addresses import Address
 from urifilter_redis.transport.connections import AsyncConnector
 from urifilter_redis.transport.loops import PerLoop
+from urifilter_redis.transport.targets import READS
 
 if TYPE_CHECKING:
     from typing import Self, Unpack
@@ -96,10 +97,12 @@ class AsyncUriFilter(OpenedFilter):
         *,
         large: bool = False,
         archive: str | None = None,
-        redis: str | redis_asyncio.Redis | None = None,
+        redis: str | redis_asyncio.Redis | redis_asyncio.RedisCluster | None = None,
         prefix: str = DEFAULT_PREFIX,
         timeouts: Timeouts | None = None,
         connections: int | None = None,
+        wait_replicas: int = 0,
+        reads: str = READS[0],
         rotate: str | None = None,
         near_cache: int = 0,
         near_cache_seconds: float = SECONDS,
@@ -127,11 +130,17 @@ class AsyncUriFilter(OpenedFilter):
             large: make the filter even if it takes more than half of the server's free memory.
             archive: the place of checkpoints and closed slices: ``file:///…`` or ``mongodb://…/database``; None:
                 ``URIFILTER_ARCHIVE``, else no archive (rolling: closed slices stay in Redis).
-            redis: a URL or a ``redis.asyncio.Redis``; None: ``URIFILTER_REDIS_URL``, else the embedded server.
+            redis: a URL, a ``redis.asyncio.Redis`` or a ``redis.asyncio.RedisCluster``; None:
+                ``URIFILTER_REDIS_URL``, else the embedded server.
             prefix: the beginning of all keys.
             timeouts: how long to wait for the server, and for a free connection to it (``total``).
             connections: the most connections to the server, in each process and event loop; callers wait for a free
-                one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first.
+                one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first. Each
+                node of a Redis Cluster may have so many.
+            wait_replicas: the replicas that must have an answer in time before it is believed, so that the failover of
+                a master loses no answer; ``wait_replicas`` in the URL says the same.
+            reads: ``master``, or ``replicas``: a replica answers ``contains`` if there is one. It may not know yet what
+                was inserted, or forgotten, a moment ago; ``reads`` in the URL says the same.
             rotate: ``auto``: inserting turns a ring, and rolling with closed slices in Redis, when a period is over;
                 ``never``: only worker, cron and ``rotate`` do; None: ``URIFILTER_ROTATE``, else auto.
             near_cache: the most digests, of items that were seen, that this object keeps in the process, so that it
@@ -157,7 +166,11 @@ class AsyncUriFilter(OpenedFilter):
         """
         near = NearCacheSettings(near_cache, near_cache_seconds)
         flow = functools.partial(lifecycle.create, settings=Settings(**settings), large=large)
-        return Opening(cls._begin(flow, name, redis, prefix, timeouts, archive, connections, rotate, near, coalesce))
+        return Opening(
+            cls._begin(
+                flow, name, redis, prefix, timeouts, archive, connections, wait_replicas, reads, rotate, near, coalesce
+            )
+        )
 
     @classmethod
     def open(  # noqa: PLR0913 - where the filter is
@@ -165,10 +178,12 @@ class AsyncUriFilter(OpenedFilter):
         name: str,
         *,
         archive: str | None = None,
-        redis: str | redis_asyncio.Redis | None = None,
+        redis: str | redis_asyncio.Redis | redis_asyncio.RedisCluster | None = None,
         prefix: str = DEFAULT_PREFIX,
         timeouts: Timeouts | None = None,
         connections: int | None = None,
+        wait_replicas: int = 0,
+        reads: str = READS[0],
         rotate: str | None = None,
         near_cache: int = 0,
         near_cache_seconds: float = SECONDS,
@@ -182,11 +197,17 @@ class AsyncUriFilter(OpenedFilter):
             name: the filter's name.
             archive: the place of checkpoints and closed slices: ``file:///…`` or ``mongodb://…/database``; None:
                 ``URIFILTER_ARCHIVE``, else no archive.
-            redis: a URL or a ``redis.asyncio.Redis``; None: ``URIFILTER_REDIS_URL``, else the embedded server.
+            redis: a URL, a ``redis.asyncio.Redis`` or a ``redis.asyncio.RedisCluster``; None:
+                ``URIFILTER_REDIS_URL``, else the embedded server.
             prefix: the beginning of all keys.
             timeouts: how long to wait for the server, and for a free connection to it (``total``).
             connections: the most connections to the server, in each process and event loop; callers wait for a free
-                one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first.
+                one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first. Each
+                node of a Redis Cluster may have so many.
+            wait_replicas: the replicas that must have an answer in time before it is believed, so that the failover of
+                a master loses no answer; ``wait_replicas`` in the URL says the same.
+            reads: ``master``, or ``replicas``: a replica answers ``contains`` if there is one. It may not know yet what
+                was inserted, or forgotten, a moment ago; ``reads`` in the URL says the same.
             rotate: ``auto``: inserting turns a ring, and rolling with closed slices in Redis, when a period is over;
                 ``never``: only worker, cron and ``rotate`` do; None: ``URIFILTER_ROTATE``, else auto.
             near_cache: the most digests, of items that were seen, that this object keeps in the process, so that it
@@ -212,7 +233,20 @@ class AsyncUriFilter(OpenedFilter):
         """
         near = NearCacheSettings(near_cache, near_cache_seconds)
         return Opening(
-            cls._begin(lifecycle.open_, name, redis, prefix, timeouts, archive, connections, rotate, near, coalesce)
+            cls._begin(
+                lifecycle.open_,
+                name,
+                redis,
+                prefix,
+                timeouts,
+                archive,
+                connections,
+                wait_replicas,
+                reads,
+                rotate,
+                near,
+                coalesce,
+            )
         )
 
     @classmethod
@@ -220,11 +254,13 @@ class AsyncUriFilter(OpenedFilter):
         cls,
         flow: Callable[[Session], Flow[object]],
         name: str,
-        redis: str | redis_asyncio.Redis | None,
+        redis: str | redis_asyncio.Redis | redis_asyncio.RedisCluster | None,
         prefix: str,
         timeouts: Timeouts | None,
         archive: str | None,
         connections: int | None,
+        wait_replicas: int,
+        reads: str,
         rotate: str | None,
         near: NearCacheSettings,
         coalesce: bool,  # noqa: FBT001 - only keywords reach it
@@ -233,9 +269,10 @@ class AsyncUriFilter(OpenedFilter):
         home = named_home(archive, asynchronous=True)
         # in a thread, because starting the embedded server takes a while
         given = await asyncio.to_thread(Address, redis) if redis is None or isinstance(redis, str) else redis
-        connector = AsyncConnector(given, timeouts, connections)
+        connector = AsyncConnector(given, timeouts, connections, wait_replicas, reads)
         insists = archive is not None
         session = Session(keys, connector.shown, timeouts, home, insists, timekeeper=timekeeper, near_cache=near)
+        connector.equip(session)
         opened = cls(connector, session)
         opened._coalesces = coalesce
         try:

@@ -30,6 +30,7 @@ from urifilter_redis.protocol.config import FilterSettings, Settings
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.transport.addresses import Address
 from urifilter_redis.transport.connections import Connector
+from urifilter_redis.transport.targets import READS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -51,11 +52,13 @@ T = TypeVar("T")
 
 def connect(  # noqa: PLR0913, PLR0917 - where the filter is
     name: str | None,
-    redis: str | redis_py.Redis | None,
+    redis: str | redis_py.Redis | redis_py.RedisCluster | None,
     prefix: str,
     timeouts: Timeouts | None,
     archive: str | None = None,
     connections: int | None = None,
+    wait_replicas: int = 0,
+    reads: str = READS[0],
     rotate: str | None = None,
     near: NearCacheSettings | None = None,
 ) -> tuple[Connector, Session]:
@@ -63,10 +66,11 @@ def connect(  # noqa: PLR0913, PLR0917 - where the filter is
     keys, timeouts = FilterKeys(prefix, "any" if name is None else name), timeouts or Timeouts()
     home = named_home(archive)
     given = Address(redis) if redis is None or isinstance(redis, str) else redis
-    connector = Connector(given, timeouts, connections)
+    connector = Connector(given, timeouts, connections, wait_replicas, reads)
     where, timekeeper = connector.shown if name is None else "", Timekeeper(rotate)
     session = Session(keys, connector.shown, timeouts, home, archive is not None, where=where, timekeeper=timekeeper)
     session.near_cache = near or NearCacheSettings()
+    connector.equip(session)
     return connector, session
 
 
@@ -107,10 +111,12 @@ class UriFilter(OpenedFilter):
         *,
         large: bool = False,
         archive: str | None = None,
-        redis: str | redis_py.Redis | None = None,
+        redis: str | redis_py.Redis | redis_py.RedisCluster | None = None,
         prefix: str = DEFAULT_PREFIX,
         timeouts: Timeouts | None = None,
         connections: int | None = None,
+        wait_replicas: int = 0,
+        reads: str = READS[0],
         rotate: str | None = None,
         near_cache: int = 0,
         near_cache_seconds: float = SECONDS,
@@ -137,11 +143,17 @@ class UriFilter(OpenedFilter):
             large: make the filter even if it takes more than half of the server's free memory.
             archive: the place of checkpoints and closed slices: ``file:///…`` or ``mongodb://…/database``; None:
                 ``URIFILTER_ARCHIVE``, else no archive (rolling: closed slices stay in Redis).
-            redis: a URL or a ``redis.Redis``; None: ``URIFILTER_REDIS_URL``, else the embedded server.
+            redis: a URL, a ``redis.Redis`` or a ``redis.RedisCluster``; None:
+                ``URIFILTER_REDIS_URL``, else the embedded server.
             prefix: the beginning of all keys.
             timeouts: how long to wait for the server, and for a free connection to it (``total``).
             connections: the most connections to the server, in each process and event loop; callers wait for a free
-                one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first.
+                one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first. Each
+                node of a Redis Cluster may have so many.
+            wait_replicas: the replicas that must have an answer in time before it is believed, so that the failover of
+                a master loses no answer; ``wait_replicas`` in the URL says the same.
+            reads: ``master``, or ``replicas``: a replica answers ``contains`` if there is one. It may not know yet what
+                was inserted, or forgotten, a moment ago; ``reads`` in the URL says the same.
             rotate: ``auto``: inserting turns a ring, and rolling with closed slices in Redis, when a period is over;
                 ``never``: only worker, cron and ``rotate`` do; None: ``URIFILTER_ROTATE``, else auto.
             near_cache: the most digests, of items that were seen, that this object keeps in the process, so that it
@@ -165,7 +177,7 @@ class UriFilter(OpenedFilter):
         """
         near = NearCacheSettings(near_cache, near_cache_seconds)
         flow = functools.partial(lifecycle.create, settings=Settings(**settings), large=large)
-        return cls._begin(flow, name, redis, prefix, timeouts, archive, connections, rotate, near)
+        return cls._begin(flow, name, redis, prefix, timeouts, archive, connections, wait_replicas, reads, rotate, near)
 
     @classmethod
     def open(  # noqa: PLR0913 - where the filter is
@@ -173,10 +185,12 @@ class UriFilter(OpenedFilter):
         name: str,
         *,
         archive: str | None = None,
-        redis: str | redis_py.Redis | None = None,
+        redis: str | redis_py.Redis | redis_py.RedisCluster | None = None,
         prefix: str = DEFAULT_PREFIX,
         timeouts: Timeouts | None = None,
         connections: int | None = None,
+        wait_replicas: int = 0,
+        reads: str = READS[0],
         rotate: str | None = None,
         near_cache: int = 0,
         near_cache_seconds: float = SECONDS,
@@ -189,11 +203,17 @@ class UriFilter(OpenedFilter):
             name: the filter's name.
             archive: the place of checkpoints and closed slices: ``file:///…`` or ``mongodb://…/database``; None:
                 ``URIFILTER_ARCHIVE``, else no archive.
-            redis: a URL or a ``redis.Redis``; None: ``URIFILTER_REDIS_URL``, else the embedded server.
+            redis: a URL, a ``redis.Redis`` or a ``redis.RedisCluster``; None:
+                ``URIFILTER_REDIS_URL``, else the embedded server.
             prefix: the beginning of all keys.
             timeouts: how long to wait for the server, and for a free connection to it (``total``).
             connections: the most connections to the server, in each process and event loop; callers wait for a free
-                one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first.
+                one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first. Each
+                node of a Redis Cluster may have so many.
+            wait_replicas: the replicas that must have an answer in time before it is believed, so that the failover of
+                a master loses no answer; ``wait_replicas`` in the URL says the same.
+            reads: ``master``, or ``replicas``: a replica answers ``contains`` if there is one. It may not know yet what
+                was inserted, or forgotten, a moment ago; ``reads`` in the URL says the same.
             rotate: ``auto``: inserting turns a ring, and rolling with closed slices in Redis, when a period is over;
                 ``never``: only worker, cron and ``rotate`` do; None: ``URIFILTER_ROTATE``, else auto.
             near_cache: the most digests, of items that were seen, that this object keeps in the process, so that it
@@ -216,7 +236,9 @@ class UriFilter(OpenedFilter):
             urifilter_redis.errors.FilterNotFound: ...
         """
         near = NearCacheSettings(near_cache, near_cache_seconds)
-        return cls._begin(lifecycle.open_, name, redis, prefix, timeouts, archive, connections, rotate, near)
+        return cls._begin(
+            lifecycle.open_, name, redis, prefix, timeouts, archive, connections, wait_replicas, reads, rotate, near
+        )
 
     @classmethod
     def _begin(cls, flow: Callable[[Session], Flow[object]], *where: Any) -> Self:
@@ -897,7 +919,7 @@ def run(  # noqa: PLR0913 - where the filter is
     name: str | None = None,
     *,
     archive: str | None = None,
-    redis: str | redis_py.Redis | None = None,
+    redis: str | redis_py.Redis | redis_py.RedisCluster | None = None,
     prefix: str = DEFAULT_PREFIX,
     timeouts: Timeouts | None = None,
 ) -> T:
@@ -910,12 +932,16 @@ def run(  # noqa: PLR0913 - where the filter is
 
 
 def list_filters(
-    *, redis: str | redis_py.Redis | None = None, prefix: str = DEFAULT_PREFIX, timeouts: Timeouts | None = None
+    *,
+    redis: str | redis_py.Redis | redis_py.RedisCluster | None = None,
+    prefix: str = DEFAULT_PREFIX,
+    timeouts: Timeouts | None = None,
 ) -> list[str]:
     """Return the names of the filters on a server, sorted.
 
     Args:
-        redis: a URL or a ``redis.Redis``; None: ``URIFILTER_REDIS_URL``, else the embedded server.
+        redis: a URL, a ``redis.Redis`` or a ``redis.RedisCluster``; None:
+            ``URIFILTER_REDIS_URL``, else the embedded server.
         prefix: the beginning of all keys.
         timeouts: how long to wait for the server.
 
@@ -934,7 +960,7 @@ def drop_filter(  # noqa: PLR0913 - likewise
     *,
     keep_archive: bool = False,
     archive: str | None = None,
-    redis: str | redis_py.Redis | None = None,
+    redis: str | redis_py.Redis | redis_py.RedisCluster | None = None,
     prefix: str = DEFAULT_PREFIX,
     timeouts: Timeouts | None = None,
 ) -> bool:
@@ -944,7 +970,8 @@ def drop_filter(  # noqa: PLR0913 - likewise
         name: the filter's name.
         keep_archive: keep the filter in its archive, so that it can be restored.
         archive: the filter's archive; None: ``URIFILTER_ARCHIVE``, else no archive.
-        redis: a URL or a ``redis.Redis``; None: ``URIFILTER_REDIS_URL``, else the embedded server.
+        redis: a URL, a ``redis.Redis`` or a ``redis.RedisCluster``; None:
+            ``URIFILTER_REDIS_URL``, else the embedded server.
         prefix: the beginning of all keys.
         timeouts: how long to wait for the server.
 

@@ -109,6 +109,7 @@ class OpenedFilter:
         if unopened is not None:
             if unopened.archive is not None and session.home is None:
                 session.home = open_home(unopened.archive.unpacked(), asynchronous=self._asynchronous)
+            self._connector.equip(session)
             yield from open_(session, unopened.config.uid)
             self._unopened = None
         return (yield from flow)

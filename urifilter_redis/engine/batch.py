@@ -164,11 +164,11 @@ class Batch:
             self.open = _light(self.open, terms)
         self.packed = b"".join(digests)
 
-    def name_calls(self, key: CallKey, now: int) -> None:
-        """Give all calls the ids that ``key`` makes; ``now`` is the server's time, ms."""
+    def name_calls(self, key: CallKey, now: Callable[[int], int]) -> None:
+        """Give all calls the ids that ``key`` makes; ``now`` returns the time of a shard's server, ms."""
         parts: defaultdict[int, int] = defaultdict(int)
         for call in self.open:
-            call.call_id = key.call_id(self.command, self.packed, parts[call.shard], now)
+            call.call_id = key.call_id(self.command, self.packed, parts[call.shard], now(call.shard))
             parts[call.shard] += 1
 
     @property

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.errors import FilterFull, ServerUnavailable
 from urifilter_redis.protocol.outcomes import nonsense, to_fields
+from urifilter_redis.protocol.routing import for_key, for_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -19,13 +20,15 @@ __all__ = [
     "ENTRIES_A_SCAN",
     "SHARDS_A_PIPELINE",
     "ask",
+    "ask_masters",
     "ask_shard",
     "chunked",
     "scan",
     "scanned",
-    "server_info",
     "server_run",
     "server_time",
+    "servers_info",
+    "time_at",
     "time_of",
 ]
 
@@ -53,20 +56,36 @@ def ask(session: Session, *made: Call | Arguments) -> Flow[list[Any]]:
     return (yield from _answers(session, [Request.of(each) for each in made]))
 
 
-def server_info(session: Session, section: str) -> Flow[dict[str, str]]:
-    """Return the fields of a section of INFO; an empty dict if this user may not run INFO."""
+def ask_masters(session: Session, command: Arguments) -> Flow[dict[str, Any]]:
+    """Send a command to each master; return the reply of each by its name; raises as ``ask``."""
+    masters = session.routes.masters
+    replies = yield from ask(session, *(for_node(command, each) for each in masters))
+    return dict(zip(masters, replies, strict=True))
+
+
+def servers_info(session: Session, section: str) -> Flow[dict[str, dict[str, str]]]:
+    """Return the fields of a section of INFO of each master; empty dicts if this user may not run INFO."""
     try:
-        (reply,) = yield from ask(session, ("INFO", section))
+        replies = yield from ask_masters(session, ("INFO", section))
     except ServerUnavailable as error:
         if "NOPERM" not in str(error):
             raise
-        return {}
-    return to_fields(reply)
+        return {each: {} for each in session.routes.masters}
+    return {node: to_fields(reply) for node, reply in replies.items()}
 
 
-def server_run(session: Session) -> Flow[str]:
-    """Return the server's run id, which is new at each start of the server; "" if this user may not run INFO."""
-    return (yield from server_info(session, "server")).get("run_id", "")
+def server_run(session: Session, key: str | bytes) -> Flow[str]:
+    """Return the run id of the server that has a key; "" if this user may not run INFO.
+
+    It is new at each start of the server.
+    """
+    try:
+        (reply,) = yield from ask(session, for_key(("INFO", "server"), key))
+    except ServerUnavailable as error:
+        if "NOPERM" not in str(error):
+            raise
+        return ""
+    return to_fields(reply).get("run_id", "")
 
 
 def scanned(session: Session, command: str, key: str) -> Flow[list[tuple[bytes, Any]]]:
@@ -90,13 +109,18 @@ def scan(
     return after, list(zip(listed[::2], listed[1::2], strict=True))
 
 
-def server_time(session: Session) -> Flow[int]:
-    """Return the server's time, in ms since 1970.
+def time_at(session: Session, shard: int) -> Arguments:
+    """Return the command that asks for the time of the server that has a shard."""
+    return for_key(("TIME",), session.keys.shard(shard).meta)
+
+
+def server_time(session: Session, shard: int = 0) -> Flow[int]:
+    """Return the time of the server that has a shard, in ms since 1970.
 
     Raises:
         ServerUnavailable: the server does not answer, or its reply is no time.
     """
-    (reply,) = yield from ask(session, ("TIME",))
+    (reply,) = yield from ask(session, time_at(session, shard))
     return time_of(reply)
 
 

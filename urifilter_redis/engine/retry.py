@@ -19,14 +19,19 @@ from urifilter_redis.errors import (
 )
 from urifilter_redis.protocol.outcomes import (
     Judged,
+    Unanswered,
     Unsent,
     Verdict,
     error_of,
     fields_of_stale,
+    is_ask,
+    is_readonly,
     judge,
     late_at,
+    node_of,
     text_of,
 )
+from urifilter_redis.protocol.routing import for_node, for_replica, like
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +46,10 @@ __all__ = ["Callers", "Numbered", "Request", "exchange"]
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 0.5
 
-_WAITING = {Verdict.WAIT, Verdict.IN_DOUBT, Verdict.RESTORING}
+_WAITING = {Verdict.WAIT, Verdict.IN_DOUBT, Verdict.RESTORING, Verdict.MIGRATING}
+
+#: The share of the longest wait for a reply that replicas have to receive an answer.
+REPLICATING = 0.8
 
 
 class Numbered(Protocol):
@@ -89,6 +97,8 @@ class Request:
         answered: whether ``reply`` is the answer.
         full: whether the command did not run because today has no room. Sent again under the same call id, after the
             next slice was made, it will run.
+        replica: whether a replica of the shard's master may answer; after a refusal the master is asked.
+        asked: the node to which an ASK has sent the next attempt; empty: none has.
         reply: the reply to the command, once it is answered.
         error: the reason why the request was given up; None: it was not.
     """
@@ -100,6 +110,8 @@ class Request:
     sent: bool = False
     answered: bool = False
     full: bool = False
+    replica: bool = False
+    asked: str = ""
     reply: Any = None
     error: UriFilterError | None = field(default=None, repr=False)
 
@@ -139,7 +151,10 @@ class Request:
     def command(self) -> Arguments:
         """Return the command for the next attempt."""
         made = self.build(self)
-        return made if isinstance(made, tuple) else made.command()
+        command = made if isinstance(made, tuple) else made.command()
+        if self.asked:
+            return for_node(command, self.asked, asking=True)
+        return for_replica(command) if self.replica else command
 
     def source(self) -> str:
         """Return the source of the called script; "" if the command calls none."""
@@ -159,9 +174,12 @@ def exchange(session: Session, requests: Sequence[Request], callers: Callers | N
         for request in waiting:
             commands.append(request.command())
             doubts.append(request.begin())
-        sending = Send(commands)
-        outcomes = yield sending
-        began += sending.idle  # in which nobody waited
+        if session.wait_replicas:
+            outcomes = yield from _send_replicated(session, waiting, commands)
+        else:
+            sending = Send(commands)
+            outcomes = yield sending
+            began += sending.idle  # in which nobody waited
         missed = []
         for request, outcome, in_doubt in zip(waiting, outcomes, doubts, strict=True):
             verdict = _settle(session, request, outcome, in_doubt=in_doubt)
@@ -173,12 +191,51 @@ def exchange(session: Session, requests: Sequence[Request], callers: Callers | N
         waiting = yield from again.prepare(missed)
 
 
+def _waits(session: Session, requests: Sequence[Request], commands: Sequence[Arguments]) -> dict[str, Arguments]:
+    """Return a WAIT for each node that gets a call with a call id; it goes the same way, over the same connection."""
+    wait = ("WAIT", session.wait_replicas, int(1000 * REPLICATING * session.timeouts.reply))
+    waits: dict[str, Arguments] = {}
+    for request, command in zip(requests, commands, strict=True):
+        node = session.routes.node_of(command) if request.numbered is not None else None
+        if node is not None:
+            waits[node] = like(wait, command)
+    return waits
+
+
+def _send_replicated(session: Session, requests: Sequence[Request], commands: list[Arguments]) -> Flow[list[Any]]:
+    """Send commands; an answer that too few replicas have in time counts as lost.
+
+    If the map of the nodes has changed meanwhile, it is not certain which WAIT is for which answer.
+    """
+    waits, known = _waits(session, requests, commands), session.routes.map
+    nodes = [session.routes.node_of(each) for each in commands]
+    outcomes: list[Any] = yield Send([*commands, *waits.values()])
+    reached = dict(zip(waits, outcomes[len(commands) :], strict=True)) if session.routes.map is known else {}
+    for position, request in enumerate(requests):
+        if request.numbered is not None and judge(outcomes[position]) is Verdict.ANSWERED:
+            count = reached.get(nodes[position] or "")
+            if not isinstance(count, int) or count < session.wait_replicas:
+                outcomes[position] = _unreplicated(session, count)
+    return outcomes[: len(commands)]
+
+
+def _unreplicated(session: Session, count: Any) -> Unanswered:
+    found = (
+        f"{count} of {session.wait_replicas} replicas have the answer" if isinstance(count, int) else f"WAIT: {count}"
+    )
+    return Unanswered(ConnectionError(found))
+
+
 class _Again:
     """The time and the pauses of an exchange in which requests are sent again."""
 
     def __init__(self, session: Session, began: float, callers: Callers | None) -> None:
         self._session, self._callers = session, callers
         self._began = began if callers is None else callers.began
+        self._patient = {
+            Verdict.RESTORING: session.timeouts.restoring,
+            Verdict.MIGRATING: session.timeouts.migrating,
+        }
         self._restored = -math.inf
         self._pauses, self._repeated = _pauses(), False
 
@@ -199,10 +256,12 @@ class _Again:
     def _give_up(self, missed: Sequence[tuple[Request, Any, Verdict]]) -> None:
         """Give up the requests, or the callers of requests, whose time is over."""
         now, timeouts = time.monotonic(), self._session.timeouts
-        waits = now < self._began + timeouts.restoring and any(verdict is Verdict.RESTORING for *_, verdict in missed)
+        verdicts = {verdict for *_, verdict in missed}
+        longer = [patience for verdict, patience in self._patient.items() if verdict in verdicts]
+        waits = now < self._began + max(longer, default=-math.inf)
         if waits:
-            self._restored = now  # the time for all other failures counts from the end of the restore
-        over = now - (timeouts.restoring if waits else timeouts.total)
+            self._restored = now  # the time for all other failures counts from the end of that
+        over = now - (max(longer) if waits else timeouts.total)
         if now < self._restored + timeouts.total and not waits:
             over = -math.inf
         for request, outcome, verdict in missed:
@@ -221,7 +280,8 @@ def _settle(session: Session, request: Request, outcome: Any, *, in_doubt: bool)
 
     ``request.in_doubt`` is set last, so that the request is in doubt until all else is noted.
     """
-    verdict = judge(outcome)
+    verdict = _judge(session, request, outcome)
+    request.asked = node_of(outcome) if is_ask(outcome) else ""
     if verdict is Verdict.ANSWERED:
         request.answered, request.reply, in_doubt = True, outcome, False
     elif verdict is Verdict.IN_DOUBT:
@@ -237,6 +297,19 @@ def _settle(session: Session, request: Request, outcome: Any, *, in_doubt: bool)
         request.error = _refused(session, outcome, in_doubt=in_doubt, died=verdict is Verdict.DIED)
     if request.numbered is not None:
         request.numbered.in_doubt = in_doubt
+    return verdict
+
+
+def _judge(session: Session, request: Request, outcome: Any) -> Verdict:
+    """Return the decision about an outcome, with regard to the routes."""
+    verdict = judge(outcome)
+    if request.replica and verdict not in {Verdict.ANSWERED, Verdict.LOAD_SCRIPT}:
+        request.replica = False  # a replica may be behind, or away
+        return Verdict.MOVED
+    if verdict is Verdict.MOVED and session.routes.alone:  # this user may not ask for the nodes
+        return Verdict.REFUSED
+    if is_readonly(outcome) and session.routes.follows:  # it was the master; another is, and is found
+        return Verdict.WAIT
     return verdict
 
 
@@ -259,13 +332,14 @@ def _renew(session: Session, request: Request, outcome: Any, *, in_doubt: bool) 
     Otherwise the request gets an error. Return whether the call may have run.
     """
     now, numbered, call_id = late_at(outcome), request.numbered, request.call_id
-    session.ids.clock.learn(now)
+    clock = session.ids.clock_of(node_of(outcome))
+    clock.learn(now)
     may_have_run = in_doubt and call_id is not None and not call_id.keyed
-    if numbered is None or call_id is None or (may_have_run and not call_id.proves_nothing_happened(now)):
+    if numbered is None or call_id is None or (may_have_run and not call_id.proves_nothing_happened(now, clock.node)):
         text = "the answer of a call that may have inserted is lost: its record is too old to be certain"
         request.error = AnswerLost(f"{session.where}: {text} ({outcome})")
         return in_doubt
-    numbered.call_id = session.ids.renew(call_id)
+    numbered.call_id = session.ids.renew(call_id, clock)
     return False
 
 
@@ -285,13 +359,13 @@ def _prepare(session: Session, unsettled: Sequence[tuple[Request, Verdict, Any]]
 
     If the server refuses to load a script, its requests are refused. Any other failure shows in their next attempt.
     """
-    missing = [request for request, verdict, _ in unsettled if verdict is Verdict.LOAD_SCRIPT]
+    missing = [(request, outcome) for request, verdict, outcome in unsettled if verdict is Verdict.LOAD_SCRIPT]
     if missing:
-        sources = sorted({request.source() for request in missing})
-        outcomes = yield Send([("SCRIPT", "LOAD", source) for source in sources])
+        loads = sorted({(node_of(outcome), request.source()) for request, outcome in missing})
+        outcomes = yield Send([for_node(("SCRIPT", "LOAD", source), node) for node, source in loads])
         refusal = next((each for each in outcomes if judge(each) is Verdict.REFUSED), None)
         if refusal is not None:
-            for request in missing:
+            for request, _ in missing:
                 _settle(session, request, refusal, in_doubt=request.in_doubt)
     for request, verdict, outcome in unsettled:
         if verdict is Verdict.REFRESH and request.shard is not None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import AskError, ClusterDownError, MovedError, ReadOnlyError, RedisError
+from redis.exceptions import AskError, ClusterDownError, MovedError, RedisError
 
 from urifilter_redis.protocol.keys import SLOTS
-from urifilter_redis.protocol.outcomes import Unanswered, Unsent
+from urifilter_redis.protocol.outcomes import Unanswered, Unsent, is_readonly
 from urifilter_redis.protocol.routing import ASKING, READONLY, Addressed, slot_of_command
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class NodeMap:
-    """The nodes as one answer has them.
+    """The nodes as one answer has them; it never changes.
 
     Attributes:
         owners: the name of each slot's master; None: it has none.
@@ -175,7 +175,7 @@ class Routes:
         The ``node`` of an ASK is that of the node to ask.
         """
         for outcome in outcomes:
-            if isinstance(outcome, Unsent | Unanswered | ReadOnlyError | ClusterDownError):
+            if isinstance(outcome, Unsent | Unanswered | ClusterDownError) or is_readonly(outcome):
                 self.stale = True
             elif isinstance(outcome, MovedError):
                 self._move(outcome.slot_id, named(outcome.host, outcome.port, node))
@@ -186,4 +186,5 @@ class Routes:
     def _move(self, slot: int, node: str) -> None:
         self.stale, known = True, self.map
         if known is not None:
-            known.owners[slot] = node
+            owners = [*known.owners[:slot], node, *known.owners[slot + 1 :]]
+            self.map = replace(known, owners=owners)  # as a whole: others may be in the middle of a pipeline

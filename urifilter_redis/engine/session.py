@@ -10,10 +10,11 @@ from urifilter_redis.bloom.retention import TIMED
 from urifilter_redis.engine.batch import Digester
 from urifilter_redis.engine.near_cache import NearCacheSettings, near_cache_of
 from urifilter_redis.engine.pending import Pending
+from urifilter_redis.engine.routes import GIVEN, Routes
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.engine.timekeeper import Timekeeper
 from urifilter_redis.errors import FilterNotFound
-from urifilter_redis.protocol.call_ids import CallIds
+from urifilter_redis.protocol.call_ids import CallId, CallIds, ServerClock
 from urifilter_redis.protocol.calls import Asking
 from urifilter_redis.protocol.config import Config
 from urifilter_redis.protocol.meta import View, opened_by
@@ -59,6 +60,8 @@ class Session:
         keys: the filter's keys; until the filter is opened or made, those of shard 0 only.
         server: the server's address without its password.
         timeouts: the times to wait for the server.
+        routes: the nodes that have the shards, as the connector knows them.
+        wait_replicas: the replicas that must have an answer before it is believed.
         home: the home of the archive that was named; None: none was.
         insists: whether the caller named the archive, and not the environment.
         ids: the call ids of this client.
@@ -89,6 +92,8 @@ class Session:
     pending: Pending[Any] = field(default_factory=Pending)
     timekeeper: Timekeeper = field(default_factory=Timekeeper)
     near_cache: NearCacheSettings = field(default_factory=NearCacheSettings)
+    routes: Routes = field(default_factory=lambda: Routes(alone=True))
+    wait_replicas: int = 0
     near: NearCache | None = None
     _config: Config | None = None
     _digester: Digester | None = None
@@ -179,12 +184,24 @@ class Session:
 
         If the turn is unfinished, this client looks after ``patience`` seconds, whether anybody is at it.
         """
-        now, opened = self.ids.clock.now(), fields.get("opened", "")
+        now, opened = self.clock_of(0).now(), fields.get("opened", "")
         if self.config.turned_by_inserts and opened.isdecimal():
             before = (int(each) for each in fields.get("ahead", "").split() if each.isdecimal())
             self.timekeeper.learn(self.config, max(int(opened), opened_by(now, int(opened), *before)), now)
             if self.config.retention == "rolling" and "history_1:" in fields["slices"]:
                 self.timekeeper.look_in(patience)
+
+    def text_of(self, call_id: CallId) -> str:
+        """Return the call id as a script takes it: with + if its caller waits for replicas."""
+        return f"{call_id}+" if self.wait_replicas else str(call_id)
+
+    def node_of(self, shard: int) -> str:
+        """Return the name of the node that has a shard; while its slot has no master, ``GIVEN``."""
+        return self.routes.node_of(self.read_meta(shard)) or GIVEN
+
+    def clock_of(self, shard: int) -> ServerClock:
+        """Return the clock of the server that has a shard."""
+        return self.ids.clock_of(self.node_of(shard))
 
     def read_meta(self, shard: int) -> Arguments:
         """Return the command that reads a shard's ``meta``."""

@@ -67,6 +67,7 @@ class Timeouts:
         reply: the longest wait for the next reply on a connection.
         total: after this time nothing is sent again, and the call fails.
         restoring: the longest wait while the filter is being restored; after it ``Restoring`` is raised.
+        migrating: the longest wait while the slot of a call's keys moves to another node of a Redis Cluster.
 
     Example:
         >>> Timeouts(total=10).reply
@@ -77,6 +78,7 @@ class Timeouts:
     reply: float = 1.5
     total: float = 3.0
     restoring: float = 0.0
+    migrating: float = 30.0
 
 
 Step: TypeAlias = Send | Pause | Work

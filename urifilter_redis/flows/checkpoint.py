@@ -152,7 +152,7 @@ class _Attempt:
         found = yield from places(self._home, session.keys.name, self._config, self._shard)
         last = newest(found)
         number = last.number if last else 0
-        begun = yield from server_time(session)  # before anything of the shard is read
+        begun = yield from server_time(session, self._shard)  # before anything of the shard is read
         (state,) = yield from read_states(session, [self._shard])
         if state.phase == "restoring":
             raise Restoring(f"{session.where}: it is being restored from its archive: try again later")
@@ -162,7 +162,7 @@ class _Attempt:
         if last and not full and not gone(found) and _same(last, state):
             yield from ask(session, calls.checkpoint("finish", uid, self._keys, number, begun))
             return None, number
-        self._run = yield from server_run(session)
+        self._run = yield from server_run(session, self._keys.meta)
         (reply,) = yield from ask(session, calls.checkpoint("begin", uid, self._keys, number))
         meta = to_mapping(reply)
         meta["opened"] = str(ShardState.from_meta(meta, session.where).opened_by(begun))
@@ -275,7 +275,7 @@ class _Attempt:
             RotationConflict: the shard turned, or was restored, or the server restarted.
         """
         (now,) = yield from read_states(self._session, [self._shard])
-        run = yield from server_run(self._session)
+        run = yield from server_run(self._session, self._keys.meta)
         if (_slices(now), now.timeline, run) != (_slices(before), before.timeline, self._run):
             raise RotationConflict(f"{self._session.where}: it turned or was restored, or the server restarted")
         if now.checkpoint < before.checkpoint:

@@ -20,6 +20,7 @@ from urifilter_redis.flows import known_archives
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.keys import PLAIN
 from urifilter_redis.protocol.outcomes import to_mapping
+from urifilter_redis.protocol.routing import for_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -303,21 +304,24 @@ def _keys_of(keys: ShardKeys, meta: Mapping[str, str]) -> list[str]:
 
 
 def _left(session: Session) -> Flow[dict[ShardKeys, list[str]]]:
-    """Return the keys of each shard of filters whose ``meta`` is gone, by a SCAN of the whole database.
+    """Return the keys of each shard of filters whose ``meta`` is gone, by a SCAN of the whole database, on all masters.
 
     They tell their tags themselves: filters with other numbers of shards, or with the tags of older releases, may have
     left shards of the same number.
     """
     pattern = session.keys.beginning + "*"
     found: dict[ShardKeys, list[str]] = {}
-    cursor: bytes | str | int = 0
-    while True:
-        ((cursor, keys),) = yield from ask(session, ("SCAN", cursor, "MATCH", pattern, "COUNT", 1000))
-        for text in _texts(keys):
-            if shard := session.keys.shard_of(text):
-                found.setdefault(shard, []).append(text)
-        if int(cursor) == 0:
-            return found
+    for node in session.routes.masters:
+        cursor: bytes | str | int = 0
+        while True:
+            command = for_node(("SCAN", cursor, "MATCH", pattern, "COUNT", 1000), node)
+            ((cursor, keys),) = yield from ask(session, command)
+            for text in _texts(keys):
+                if shard := session.keys.shard_of(text):
+                    found.setdefault(shard, []).append(text)
+            if int(cursor) == 0:
+                break
+    return found
 
 
 def _texts(keys: Iterable[bytes | str]) -> Iterator[str]:

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from urifilter_redis.engine.queries import ask, server_info, server_run
+from urifilter_redis.engine.queries import ask, server_run, servers_info
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows.turn import read_states
 from urifilter_redis.protocol.outcomes import text_in
@@ -54,7 +54,7 @@ class Condition:
 
     Attributes:
         uid: the filter's uid.
-        run: the run id and the replication id of its server; empty if this user may not run INFO.
+        run: the run ids and the replication ids of its servers; empty if this user may not run INFO.
         restores: a fingerprint of the last restores of all shards.
         epoch: the lowest epoch of its shards.
         newest_epoch: the highest epoch of its shards.
@@ -80,7 +80,7 @@ def look_at_set(session: Session, key: bytes) -> Flow[SetState]:
         UriFilterError: the key is missing, or is of another type; or this user may not run INFO.
         ServerUnavailable: the server is away, or refuses a command.
     """
-    run, shown = (yield from _run_of(session)), key.decode(errors="backslashreplace")
+    run, shown = (yield from _run_of(session, key)), key.decode(errors="backslashreplace")
     (reply,) = yield from ask(session, ("TYPE", key))
     kind, cli = text_in(reply), shlex.join(redis_cli(session.server))
     if kind == "none":
@@ -114,7 +114,7 @@ def read_members(
     """
     _, command, _, values = _READ_BY[kind]
     ((after, listed),) = yield from ask(session, (command, key, cursor, "COUNT", count))
-    run = yield from _run_of(session)
+    run = yield from _run_of(session, key)
     return run, text_in(after), listed[::values]
 
 
@@ -125,8 +125,8 @@ def has_members(session: Session, kind: str, key: bytes, members: Sequence[bytes
     return all(reply not in {None, 0} for reply in replies)
 
 
-def _run_of(session: Session) -> Flow[str]:
-    run = yield from server_run(session)
+def _run_of(session: Session, key: bytes) -> Flow[str]:
+    run = yield from server_run(session, key)
     if not run:
         text = "this user may not run INFO, which shows whether the server was restarted meanwhile: mend its ACL"
         raise UriFilterError(f"{session.where}: {text}")
@@ -139,13 +139,14 @@ def condition_of(session: Session) -> Flow[Condition]:
     Raises:
         UriFilterError: any of the tree in ``errors``.
     """
-    server = yield from server_info(session, "server")
-    replication = yield from server_info(session, "replication")
-    ids = server.get("run_id"), replication.get("master_replid")
+    servers = yield from servers_info(session, "server")
+    replications = yield from servers_info(session, "replication")
+    runs = [each.get("run_id") for each in servers.values()]
+    ids = sorted(map(str, runs)) + sorted(each.get("master_replid", "") for each in replications.values())
     states = yield from read_states(session)
     return Condition(
         uid=session.uid,
-        run="/".join(map(str, ids)) if all(ids) else "",
+        run="/".join(ids) if all(runs) and all(ids) else "",
         restores=_fingerprint([state.timeline for state in states]),
         epoch=min(state.epoch for state in states),
         newest_epoch=max(state.epoch for state in states),

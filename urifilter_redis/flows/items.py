@@ -273,7 +273,7 @@ def _batch(  # noqa: PLR0913, PLR0917 - likewise
         terms=terms,
     )
     if call_key is not None and batch.writes:
-        batch.name_calls(call_key, session.ids.clock.now())
+        batch.name_calls(call_key, lambda shard: session.clock_of(shard).now())
     return batch
 
 

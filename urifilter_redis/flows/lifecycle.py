@@ -6,8 +6,8 @@ import functools
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.register import check_registered, register, registered
-from urifilter_redis.engine.queries import ask, chunked, server_time
-from urifilter_redis.engine.steps import Work
+from urifilter_redis.engine.queries import ask, chunked, server_time, time_of
+from urifilter_redis.engine.steps import Send, Work
 from urifilter_redis.errors import (
     ArchiveCorrupt,
     ConfigMismatch,
@@ -37,6 +37,7 @@ from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import Config, Settings
 from urifilter_redis.protocol.keys import is_name
 from urifilter_redis.protocol.outcomes import nonsense, to_mapping
+from urifilter_redis.protocol.routing import for_node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -152,7 +153,14 @@ def _check_uid(session: Session, wanted: str | None, found: str) -> None:
 
 
 def _learn_time(session: Session) -> Flow[None]:
-    session.ids.clock.learn((yield from server_time(session)))
+    """Learn the clocks of all masters."""
+    session.clock_of(0).learn((yield from server_time(session)))  # the first command to any server finds the masters
+    if not session.routes.alone:
+        masters = session.routes.masters
+        outcomes = yield Send([for_node(("TIME",), each) for each in masters])
+        for node, outcome in zip(masters, outcomes, strict=True):
+            if isinstance(outcome, list):  # the clock of a master that is away is learned from its first refusal
+                session.ids.clock_of(node).learn(time_of(outcome))
 
 
 def _changed(session: Session, meta: Mapping[str, str]) -> Flow[bool]:

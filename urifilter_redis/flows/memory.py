@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.retention import memory, size_first
 from urifilter_redis.bloom.sizing import size_text
-from urifilter_redis.engine.queries import server_info
+from urifilter_redis.engine.queries import servers_info
 from urifilter_redis.errors import TooLarge
+from urifilter_redis.protocol.keys import SPREAD
 
 if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Settings
+    from urifilter_redis.protocol.keys import FilterKeys
 
 __all__ = ["check_free", "check_room"]
 
@@ -23,11 +26,16 @@ LARGE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """A server's memory: the used bytes, and the lowest limit with its name."""
+    """A server's memory: the used bytes, the lowest limit with its name, and the name of the node if it is one."""
 
     used: int
     limit: int
     what: str
+    node: str
+
+    @property
+    def where(self) -> str:
+        return f" on the master {self.node}" if self.node else ""
 
     @property
     def free(self) -> int:
@@ -49,18 +57,19 @@ def check_room(session: Session, settings: Settings, *, large: bool) -> Flow[Non
         TooLarge: the first slices do not fit into the free memory; or, without ``large``, all slices that are live at
             once take more than half of it.
     """
-    room = _room((yield from server_info(session, "memory")))
-    if room is None:
-        return
-    now, most = size_first(settings).memory, memory(settings, rotating=True)
-    needed = size_text(now) + (f" at first and {size_text(most)} later" if most > now else "")
-    needed += " at first and more as it grows" if settings.retention == "growing" else ""
-    text = f"{session.where}: it takes {needed}, and the server has {room}"
-    if now > room.free:
-        advice = "raise maxmemory, free some, or take a lower capacity or a higher error_rate (see urifilter plan)"
-        raise TooLarge(f"{text}: {advice}", fits=False)
-    if most > LARGE * room.free and not large:
-        raise TooLarge(f"{text}: that is more than half: say large=True (--yes) to make it all the same", fits=True)
+    sizing = size_first(settings)
+    keys = session.keys.of(sizing.shards, SPREAD)
+    for share, room in (yield from _rooms(session, keys)):
+        now, most = round(share * sizing.memory), round(share * memory(settings, rotating=True))
+        needed = size_text(now) + (f" at first and {size_text(most)} later" if most > now else "")
+        needed += " at first and more as it grows" if settings.retention == "growing" else ""
+        text = f"{session.where}: it takes {needed}{room.where}, and the server has {room}"
+        if now > room.free:
+            advice = "raise maxmemory, free some, or take a lower capacity or a higher error_rate (see urifilter plan)"
+            raise TooLarge(f"{text}: {advice}", fits=False)
+        if most > LARGE * room.free and not large:
+            advice = "say large=True (--yes) to make it all the same"
+            raise TooLarge(f"{text}: that is more than half: {advice}", fits=True)
 
 
 def check_free(session: Session, needed: int) -> Flow[None]:
@@ -69,14 +78,23 @@ def check_free(session: Session, needed: int) -> Flow[None]:
     Raises:
         TooLarge: they do not fit.
     """
-    room = _room((yield from server_info(session, "memory")))
-    if room is not None and needed > room.free:
-        text = f"{session.where}: its restore takes {size_text(needed)}, and the server has {room}"
-        raise TooLarge(f"{text}: raise maxmemory, or free some", fits=False)
+    for share, room in (yield from _rooms(session, session.keys)):
+        if share * needed > room.free:
+            taken = size_text(round(share * needed))
+            text = f"{session.where}: its restore takes {taken}{room.where}, and the server has {room}"
+            raise TooLarge(f"{text}: raise maxmemory, or free some", fits=False)
 
 
-def _room(info: dict[str, str]) -> _Room | None:
+def _rooms(session: Session, keys: FilterKeys) -> Flow[list[tuple[float, _Room]]]:
+    """Return for each master the share of the filter's shards that it has, and its memory, as far as it is known."""
+    infos = yield from servers_info(session, "memory")
+    nodes = Counter(session.routes.node_of(keys.shard(shard).read_meta) for shard in range(keys.shards))
+    rooms = ((nodes[node] / keys.shards, _room(info, node)) for node, info in infos.items())
+    return [(share, room) for share, room in rooms if room is not None]
+
+
+def _room(info: dict[str, str], node: str) -> _Room | None:
     limits = [("maxmemory", "maxmemory"), ("total_system_memory", "the machine's")]
     known = [(int(info.get(name, 0)), what) for name, what in limits]
     known = [(limit, what) for limit, what in known if limit]
-    return _Room(int(info.get("used_memory", 0)), *min(known)) if known else None
+    return _Room(int(info.get("used_memory", 0)), *min(known), node) if known else None

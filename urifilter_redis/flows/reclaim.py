@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.bloom.payloads import unpack
 from urifilter_redis.engine.hand import Claim, Found, Hand, Outstanding
-from urifilter_redis.engine.queries import ask, chunked, time_of
+from urifilter_redis.engine.queries import ask, chunked, time_at, time_of
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.errors import SliceLost, UriFilterError
 from urifilter_redis.flows.claims import release_terms
 from urifilter_redis.flows.items import batch_of, resolve
-from urifilter_redis.protocol import claims
+from urifilter_redis.protocol import calls, claims
 from urifilter_redis.protocol.outcomes import to_scores
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.call_ids import CallId, CallKey
+    from urifilter_redis.protocol.calls import Call
     from urifilter_redis.protocol.claims import Entry, Holding
 
 __all__ = [
@@ -101,20 +102,23 @@ def look(session: Session, hand: Hand, shards: Sequence[int], record: str = "") 
     that took in hand must be told before the limit is reached.
     """
     own = bytes.fromhex(hand.holding.holder)
-    commands: list[Any] = [("TIME",)]
+    commands: list[Any] = []
     for shard in shards:
         keys = session.keys.shard(shard)
         commands += [
+            time_at(session, shard),
             ("ZCARD", keys.hands),
             ("ZLEXCOUNT", keys.hands, *claims.hands_of(own)),
             ("ZRANGE", keys.holders, 0, 1, "WITHSCORES"),
             ("HEXISTS", keys.replies, record),
         ]
     replies = yield from ask(session, *commands)
-    now, at = time_of(replies[0]), monotonic()
+    at = monotonic()
     due: list[int] = []
     again: list[int] = []
-    for shard, all_of_it, owned, earliest, recorded in zip(shards, *(replies[n::4] for n in range(1, 5)), strict=True):
+    columns = zip(shards, *(replies[n::5] for n in range(5)), strict=True)
+    for shard, time, all_of_it, owned, earliest, recorded in columns:
+        now = time_of(time)
         dies = next((until for holder, until in to_scores(earliest) if holder != own), None)
         others = int(all_of_it) - hand.known(shard, int(owned))
         hand.note_look(shard, others, None if dies is None else at + (dies - now) / 1000)
@@ -174,10 +178,14 @@ def _reclaim_once(session: Session, hand: Hand, shard: int, made: Round, part: i
     ids, keys = session.ids, session.keys.shard(shard)
     most = min(claims.RECLAIMED_A_CALL, made.limit - len(made.found))
     key = made.call_key
-    call = _Numbered(ids.draw() if key is None else key.call_id("reclaim", b"", part, ids.clock.now()))
-    request = Request(
-        lambda _: claims.reclaim(session.config.uid, keys, str(call.call_id), hand.holding, most), numbered=call
-    )
+    clock = session.clock_of(shard)
+    call = _Numbered(ids.draw(clock) if key is None else key.call_id("reclaim", b"", part, clock.now()))
+
+    def build(_: Request) -> Call:
+        call_id = calls.NO_CALL_ID if call.call_id is None else session.text_of(call.call_id)
+        return claims.reclaim(session.config.uid, keys, call_id, hand.holding, most)
+
+    request = Request(build, numbered=call)
     hand.begin(shard, call)
     count, taken_in = 0, False
     try:

@@ -219,7 +219,7 @@ class Restorer:
     def _restore(self, shard: int, found: _Shard) -> Flow[None]:
         """Restore one shard."""
         session, keys = self._session, self._session.keys.shard(shard)
-        now = yield from server_time(session)
+        now = yield from server_time(session, shard)
         if found.worked is None:
             found.worked = yield from worked_on(session, shard, found.ours, found.archived.checkpoint)
         made = plan(self._config, found.ours, found.present, found.archived, now=now, arranged=found.arranged)

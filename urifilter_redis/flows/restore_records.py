@@ -47,7 +47,7 @@ def worked_on(session: Session, shard: int, ours: ShardState | None, last: Check
     if ours is None or last is None:
         return False
     changed = ours.changed > max(last.begun, last.shard_state().changed)
-    if changed or last.begun > (yield from server_time(session)):
+    if changed or last.begun > (yield from server_time(session, shard)):
         return True
     records = yield from scanned(session, "HSCAN", session.keys.shard(shard).replies)
     return any(record_time(record) > last.begun for _, record in records)
@@ -87,7 +87,7 @@ class Records:
                 yield from self._beat()
 
             yield from read_records(self._home, name, last.forgotten, split_forgotten, note)
-            yield from self._unforget(key, theirs, last.begun)
+            yield from self._unforget(shard, theirs, last.begun)
         elif forgotten != "ours":
             yield from self._refill("remove", slices=[key])
             if last is not None:
@@ -139,13 +139,13 @@ class Records:
     def _forgotten(self, entries: Sequence[tuple[bytes, float]]) -> Flow[None]:
         yield from self._entries("forget", [(repr(score), digest) for digest, score in entries])
 
-    def _unforget(self, key: str, theirs: Collection[bytes], begun: int) -> Flow[None]:
+    def _unforget(self, shard: int, theirs: Collection[bytes], begun: int) -> Flow[None]:
         """Remove forgotten digests that only Redis has, unless they were forgotten since the checkpoint began.
 
         If their time leaves doubt, they are removed, so that their items count as seen.
         """
-        ours = yield from scanned(self._session, "ZSCAN", key)
-        now = yield from server_time(self._session)
+        ours = yield from scanned(self._session, "ZSCAN", self._session.keys.shard(shard).forgotten)
+        now = yield from server_time(self._session, shard)
         known = (digest for digest, score in ours if begun < forgotten_at(float(score)) <= now)
         doomed = sorted({digest for digest, _ in ours} - set(theirs) - set(known))
         for start in range(0, len(doomed), ENTRIES_A_CALL):

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.bloom.retention import TIMED, seconds_of
-from urifilter_redis.engine.queries import ask, time_of
+from urifilter_redis.engine.queries import ask, time_at, time_of
 from urifilter_redis.engine.steps import Pause, Send, Work
 from urifilter_redis.errors import RotationConflict, ServerUnavailable, UriFilterError
 from urifilter_redis.flows.rotation import rotate_due
@@ -141,10 +141,10 @@ def _look(session: Session) -> Flow[bool]:
     """Whether shard 0, which is the last of all to turn and to finish, is unfinished or has had its period."""
     keys = session.keys.shard(0)
     fields = ("HMGET", keys.meta, "uid", "phase", "opened", "ahead")
-    values, time = yield from ask(session, fields, ("TIME",))
+    values, time = yield from ask(session, fields, time_at(session, 0))
     uid, phase, opened, ahead = (text_in(value or "") for value in values)
     now = time_of(time)
-    session.ids.clock.learn(now)
+    session.clock_of(0).learn(now)
     if uid != session.config.uid or phase not in {"idle", "rotating"}:
         return False
     if int(opened) > now:

@@ -59,7 +59,7 @@ def union(session: Session, sources: Sequence[str]) -> Flow[int]:
     if session.config.layout == "counting":
         raise UriFilterError(f"{session.where}: filters of layout counting cannot be merged")
     keys = [FilterKeys(session.keys.prefix, name) for name in sources]
-    opened = [Session(each, session.server, session.timeouts) for each in keys]
+    opened = [Session(each, session.server, session.timeouts, routes=session.routes) for each in keys]
     for source in opened:  # all are checked before any is merged
         yield from open_(source)
         _check(session, source)

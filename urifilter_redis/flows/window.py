@@ -109,14 +109,14 @@ def _mend(session: Session, missed: Sequence[tuple[OpenCall, Request]]) -> Flow[
 def _request(session: Session, batch: Batch, call: OpenCall) -> Request:
     build = functools.partial(_call, session, batch, call)
     if not batch.writes:
-        return Request(build, call.shard)
+        return Request(build, call.shard, replica=session.routes.reads_replicas)
     if call.call_id is None:
-        call.call_id = session.ids.draw()
+        call.call_id = session.ids.draw(None if session.routes.alone else session.clock_of(call.shard))
     return Request(build, call.shard, call)
 
 
 def _call(session: Session, batch: Batch, call: OpenCall, _: Request) -> Call:
-    call_id = calls.NO_CALL_ID if call.call_id is None else str(call.call_id)
+    call_id = calls.NO_CALL_ID if call.call_id is None else session.text_of(call.call_id)
     if batch.terms is not None:
         config, keys, view = session.config, session.keys.shard(call.shard), session.view(call.shard)
         return batch.terms.call(batch.command, config, keys, view, call_id, call.packed, call.positions)

@@ -44,9 +44,14 @@ _KEY = re.compile(r"([0-9a-f]{16})/(\d{1,9})/(\d{1,15})")
 
 
 class ServerClock:
-    """The server's clock, in ms since 1970, computed from this process's monotonic clock."""
+    """A server's clock, in ms since 1970, computed from this process's monotonic clock.
 
-    def __init__(self) -> None:
+    Args:
+        node: the name of the server (see ``Routes``).
+    """
+
+    def __init__(self, node: str = "") -> None:
+        self.node = node
         self._ahead = time.time() * 1000 - time.monotonic() * 1000
 
     def learn(self, now_ms: float) -> None:
@@ -67,6 +72,7 @@ class CallId(NamedTuple):
         sequence: the number of the call among the calls of its slot.
         started: the server time at which the id was made, ms.
         keyed: whether the id was made from a ``CallKey``; then every process that repeats the request makes it too.
+        node: the name of the server by whose clock it was started.
     """
 
     client: str
@@ -74,6 +80,7 @@ class CallId(NamedTuple):
     sequence: int
     started: int
     keyed: bool = False
+    node: str = ""
 
     @property
     def key(self) -> str:
@@ -83,9 +90,12 @@ class CallId(NamedTuple):
     def __str__(self) -> str:
         return f"{self.client}/{self.slot}/{self.sequence}/{self.started + CALL_LIFE}"
 
-    def proves_nothing_happened(self, late_at: int) -> bool:
-        """Whether the answer LATECALL at server time ``late_at`` proves that this call never ran and never will."""
-        return self.started + CALL_LIFE <= late_at < self.started + PROOF_LIFE
+    def proves_nothing_happened(self, late_at: int, node: str = "") -> bool:
+        """Whether the answer LATECALL at server time ``late_at`` proves that this call never ran and never will.
+
+        The clock of another node than that of the id, which has taken over its shard, proves nothing.
+        """
+        return node == self.node and self.started + CALL_LIFE <= late_at < self.started + PROOF_LIFE
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +148,7 @@ class CallIds:
 
     def __init__(self) -> None:
         self.clock = ServerClock()
+        self._clocks = {self.clock.node: self.clock}
         self._slots = _Slots()
         _alive.add(self)
 
@@ -146,23 +157,32 @@ class CallIds:
         """The client's 16 hex digits."""
         return self._slots.client
 
-    def draw(self) -> CallId:
-        """Take a slot and return a call id in it; ``release`` gives the slot back once the call is resolved."""
-        slots = self._slots
+    def clock_of(self, node: str) -> ServerClock:
+        """Return the clock of a server; until it is learned, it is this machine's."""
+        return self._clocks.get(node) or self._clocks.setdefault(node, ServerClock(node))
+
+    def draw(self, clock: ServerClock | None = None) -> CallId:
+        """Take a slot and return a call id in it; ``release`` gives the slot back once the call is resolved.
+
+        Args:
+            clock: the clock of the server that the call is for; None: that of the given server.
+        """
+        slots, clock = self._slots, clock or self.clock
         try:
             slot, sequence = slots.free.pop()
         except IndexError:
             slot, sequence = next(slots.unused), 0
-        return CallId(slots.client, slot, sequence + 1, self.clock.now())
+        return CallId(slots.client, slot, sequence + 1, clock.now(), node=clock.node)
 
-    def renew(self, call_id: CallId) -> CallId:
+    def renew(self, call_id: CallId, clock: ServerClock | None = None) -> CallId:
         """Return a new id in the same slot, for a call that certainly did nothing under the old one.
 
         An id made from a key keeps its sequence; only its deadline is new.
         """
+        clock = clock or self.clock
         if call_id.keyed:
-            return call_id._replace(started=self.clock.now())
-        return CallId(call_id.client, call_id.slot, call_id.sequence + 1, self.clock.now())
+            return call_id._replace(started=clock.now(), node=clock.node)
+        return CallId(call_id.client, call_id.slot, call_id.sequence + 1, clock.now(), node=clock.node)
 
     def release(self, call_id: CallId) -> None:
         """Give back the slot of a call that is answered."""

@@ -29,8 +29,11 @@ __all__ = [
     "Verdict",
     "error_of",
     "fields_of_stale",
+    "is_ask",
+    "is_readonly",
     "judge",
     "late_at",
+    "node_of",
     "nonsense",
     "text_in",
     "text_of",
@@ -51,6 +54,10 @@ class Verdict(Enum):
     IN_DOUBT = auto()
     #: The command did not run, because the server does not have its script. The script is loaded first.
     LOAD_SCRIPT = auto()
+    #: The command did not run, because another node has its key. It is sent again at once.
+    MOVED = auto()
+    #: The command did not run, because its keys are on their way to another node. It is sent again after a pause.
+    MIGRATING = auto()
     #: The command did not run, because its list of live slices is stale. The refusal has the present one.
     REFRESH = auto()
     #: The command did not run, because today is full. The flow makes the next slice first.
@@ -129,8 +136,12 @@ _AGAIN = {
     "CLUSTERDOWN": Verdict.WAIT,
     "LOADING": Verdict.WAIT,
     "MASTERDOWN": Verdict.WAIT,
-    "TRYAGAIN": Verdict.WAIT,
+    "TRYAGAIN": Verdict.MIGRATING,
+    "ASK": Verdict.MOVED,
+    "MOVED": Verdict.MOVED,
 }
+
+_OF_CLUSTER = "another node of the Redis Cluster has these keys, and this user may not ask for it (CLUSTER SLOTS)"
 
 #: The advice for each error word of a server that refuses.
 _ADVICE = {
@@ -144,9 +155,11 @@ _ADVICE = {
     "NOPERM": "this user may not run the commands or touch the keys, and nothing was changed: mend its ACL",
     "NOAUTH": "the server wants a password: put it into the URL (redis://:PASSWORD@host/0)",
     "WRONGPASS": "the server does not accept this user name and password",
-    "ASK": "this is one node of a Redis Cluster, which is not supported yet",
-    "MOVED": "this is one node of a Redis Cluster, which is not supported yet",
-    "CROSSSLOT": "this is one node of a Redis Cluster, which is not supported yet",
+    "ASK": _OF_CLUSTER,
+    "MOVED": _OF_CLUSTER,
+    "CROSSSLOT": "the keys of one call are in several slots of a Redis Cluster",
+    "CLUSTERDOWN": "the Redis Cluster has no master for these keys (CLUSTER INFO says why), and nothing was changed",
+    "TRYAGAIN": "the keys are on their way to another node of the Redis Cluster, and nothing was changed",
 }
 
 # redis-py drops the first word of these errors and makes it the class.
@@ -245,6 +258,21 @@ def text_of(outcome: RedisError) -> str:
     text = wrapped["inner"] if wrapped else str(outcome)
     word = _word(outcome)
     return text if text.startswith(word) else f"{word} {text}"
+
+
+def is_readonly(outcome: Any) -> bool:
+    """Whether a server refuses because it is a replica."""
+    return isinstance(outcome, RedisError) and _word(outcome) == "READONLY"
+
+
+def is_ask(outcome: Any) -> bool:
+    """Whether the answer is ASK: the keys are at another node already, which is not the master of their slot yet."""
+    return isinstance(outcome, exceptions.AskError) and not isinstance(outcome, exceptions.MovedError)
+
+
+def node_of(outcome: Any) -> str:
+    """Return the name of the node that refused; of an ASK that of the node to ask. Empty: there is one server."""
+    return getattr(outcome, "node", "")
 
 
 def to_mapping(reply: Any) -> dict[str, str]:

@@ -9,7 +9,7 @@ from urifilter_redis.protocol.keys import slot_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ASKING", "READONLY", "Addressed", "for_key", "for_node", "like", "slot_of_command"]
+__all__ = ["ASKING", "READONLY", "Addressed", "for_key", "for_node", "for_replica", "like", "slot_of_command"]
 
 #: The command before one that was sent on by ASK: the node runs it although the slot is not its own yet.
 ASKING = ("ASKING",)
@@ -35,13 +35,13 @@ class Addressed(tuple[Any, ...]):  # noqa: SLOT001 - a tuple has no others than 
         replica: whether a replica of the node may answer.
     """
 
-    key: str = ""
+    key: str | bytes = ""
     node: str = ""
     asking: bool = False
     replica: bool = False
 
 
-def for_key(command: Sequence[Any], key: str) -> Addressed:
+def for_key(command: Sequence[Any], key: str | bytes) -> Addressed:
     """Return a command that goes where a key is."""
     made = Addressed(command)
     made.key = key
@@ -63,10 +63,10 @@ def for_replica(command: Sequence[Any]) -> Addressed:
 
 
 def like(command: Sequence[Any], other: Sequence[Any]) -> Addressed:
-    """Return a command that goes where another goes."""
+    """Return a command without a key that goes where another goes."""
     made = Addressed(command)
     if isinstance(other, Addressed):
-        made.node, made.asking, made.replica = other.node, other.asking, other.replica
+        made.node, made.replica = other.node, other.replica
     made.key = _key_of(other)
     return made
 
@@ -81,4 +81,6 @@ def _key_of(command: Sequence[Any]) -> Any:
     if isinstance(command, Addressed) and command.key:
         return command.key
     name = command[0]
-    return "" if name in _KEYLESS else command[_PLACES.get(name, 1)]
+    if name in _KEYLESS or (name in {"EVAL", "EVALSHA"} and not command[2]):
+        return ""
+    return command[_PLACES.get(name, 1)]

@@ -103,6 +103,7 @@ class Filters:
         self._archive = None if home is None else ArchiveWatch(home, connector, self._open_again)
         self._timeouts, self._large, self._rotate = timeouts or Timeouts(), large, rotate
         self._server = Session(FilterKeys(prefix, "any"), connector.shown, self._timeouts, where="Redis")
+        connector.equip(self._server)
         self._sessions: dict[str, asyncio.Task[Session]] = {}
         self._measured: dict[str, asyncio.Task[Measured]] = {}
 
@@ -261,7 +262,9 @@ class Filters:
     def _session_of(self, name: str, home: Home | None) -> Session:
         keys, where = FilterKeys(self._prefix, name), f"filter {name!r}"  # clients need not know where Redis is
         shown, timekeeper = self._connector.shown, Timekeeper(self._rotate)
-        return Session(keys, shown, self._timeouts, home, where=where, discreet=True, timekeeper=timekeeper)
+        session = Session(keys, shown, self._timeouts, home, where=where, discreet=True, timekeeper=timekeeper)
+        self._connector.equip(session)
+        return session
 
     async def _open_again(self) -> bool:
         """Open the filters again that were opened without their archive; return whether all have opened."""

@@ -10,18 +10,17 @@ from urifilter_redis.engine.discovery import search
 from urifilter_redis.engine.routes import GIVEN
 from urifilter_redis.transport.origins import Origin
 from urifilter_redis.transport.servers import AsyncServer, Server
+from urifilter_redis.transport.targets import READS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import redis
-    import redis.asyncio
-
     from urifilter_redis.engine.routes import Part, Routes
+    from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Reply, Timeouts
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.protocol.outcomes import Unsent
-    from urifilter_redis.transport.addresses import Address, Packed
+    from urifilter_redis.transport.addresses import Packed
     from urifilter_redis.transport.sending import Sending
 
 __all__ = ["AsyncConnector", "Connector"]
@@ -34,8 +33,25 @@ class _Connections(Generic[S]):
 
     _asynchronous = False
 
-    def __init__(self, given: Any, timeouts: Timeouts, connections: int | None = None) -> None:
-        self._origin = Origin(given, timeouts, connections, asynchronous=self._asynchronous)
+    def __init__(
+        self,
+        given: Any,
+        timeouts: Timeouts,
+        connections: int | None = None,
+        wait_replicas: int = 0,
+        reads: str = READS[0],
+    ) -> None:
+        """Make a connector; nothing is connected.
+
+        Args:
+            given: an ``Address``; or a client of redis-py: ``Redis`` or ``RedisCluster``.
+            timeouts: the times to wait.
+            connections: the most connections to each server.
+            wait_replicas: the replicas that must have an answer before it is believed; 0: as the address says.
+            reads: one of ``READS``; the first: as the address says.
+        """
+        options = wait_replicas, reads
+        self._origin = Origin(given, timeouts, connections, options, asynchronous=self._asynchronous)
         self.connections, self._patience, self.shown = connections, timeouts.total, self._origin.shown
         self._routes: Routes | None = None
         self._servers: dict[tuple[str, bool], S] = {}
@@ -48,10 +64,10 @@ class _Connections(Generic[S]):
             self._routes = self._origin.routes()
         return self._routes
 
-    @property
-    def wait_replicas(self) -> int:
-        """The replicas that must have an answer before it is believed."""
-        return self._origin.wait_replicas
+    def equip(self, session: Session) -> None:
+        """Give a session the routes of this connector, as soon as its address is known."""
+        if self._origin.is_found:
+            session.routes, session.wait_replicas = self.routes, self._origin.wait_replicas
 
     def packed(self) -> Packed:
         """Return the server's address, for a filter that is opened anew; see ``Address.packed``.
@@ -74,11 +90,6 @@ class Connector(_Connections[Server]):
 
     Callers wait for a free connection in the order in which they come, each for at most ``timeouts.total``.
     """
-
-    def __init__(
-        self, given: Address | redis.Redis | redis.RedisCluster, timeouts: Timeouts, connections: int | None = None
-    ) -> None:
-        super().__init__(given, timeouts, connections)
 
     @property
     def most(self) -> int:
@@ -135,14 +146,6 @@ class AsyncConnector(_Connections[AsyncServer]):
     """
 
     _asynchronous = True
-
-    def __init__(
-        self,
-        given: Address | redis.asyncio.Redis | redis.asyncio.RedisCluster,
-        timeouts: Timeouts,
-        connections: int | None = None,
-    ) -> None:
-        super().__init__(given, timeouts, connections)
 
     def check_loop(self) -> None:
         """Check, before anything is sent, that there can be connections here.

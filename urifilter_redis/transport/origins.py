@@ -7,6 +7,7 @@ retries take longer than callers expect); ``exchange`` is the only loop that ret
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -21,7 +22,7 @@ from urifilter_redis.protocol.outcomes import Unsent
 from urifilter_redis.transport.addresses import Address, without_password
 from urifilter_redis.transport.lanes import Lane
 from urifilter_redis.transport.places import CONNECTIONS
-from urifilter_redis.transport.targets import READS, target_of
+from urifilter_redis.transport.targets import READS, target_of, with_options
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -50,6 +51,7 @@ class Origin:
         given: an address; or a client of redis-py: ``Redis`` or ``RedisCluster``, blocking or of asyncio.
         timeouts: the times to wait.
         connections: the most connections to each server; None: ``CONNECTIONS``.
+        options: ``wait_replicas`` and ``reads``; 0 and the first: as the address says.
         asynchronous: whether the connections are asyncio's.
 
     Attributes:
@@ -61,7 +63,15 @@ class Origin:
         TypeError: ``given`` is no client for here.
     """
 
-    def __init__(self, given: Any, timeouts: Timeouts, connections: int | None, *, asynchronous: bool) -> None:
+    def __init__(
+        self,
+        given: Any,
+        timeouts: Timeouts,
+        connections: int | None,
+        options: tuple[int, str] = (0, READS[0]),
+        *,
+        asynchronous: bool,
+    ) -> None:
         self._library: ModuleType = redis.asyncio if asynchronous else redis
         self._retry = (redis.asyncio.retry if asynchronous else redis.retry).Retry(NoBackoff(), 0)
         self._timeouts, self._limit = timeouts, _limit(given, connections)
@@ -71,6 +81,9 @@ class Origin:
             raise _no_client(given, "redis.asyncio.Redis" if asynchronous else "redis.Redis")
         if self.address is not None and self.address.is_found:
             check_url(self.address.url)
+        self._options = _checked(*options)
+        if self.embedded and self._options != (0, READS[0]):
+            raise ValueError("the embedded server has no replicas: give the address of a server that has some")
         self.shown = self.address.shown if self.address else _shown_client(given)
 
     @property
@@ -89,19 +102,29 @@ class Origin:
         return self.address is not None and self.address.embedded is not None
 
     @property
+    def is_found(self) -> bool:
+        """Whether the address is known at once."""
+        return self.address is None or self.address.is_found
+
+    @property
     def wait_replicas(self) -> int:
-        """The replicas that must have an answer before it is believed, as the address has it."""
-        return 0 if self.address is None else target_of(self.address.url).wait_replicas
+        """The replicas that must have an answer before it is believed."""
+        return self._options[0] or (0 if self.address is None else target_of(self.address.url).wait_replicas)
+
+    def _reads_replicas(self) -> bool:
+        given = READS[0] if self.address is None else target_of(self.address.url).reads
+        return {given, self._options[1]} != {READS[0]}
 
     def routes(self) -> Routes:
         """Return routes in which nothing but the address is known."""
         if self.address is None:
             nodes = self._client.get_nodes() or self._client.startup_nodes if self.is_of_cluster else ()  # type: ignore[union-attr]
-            return Routes([f"{each.host}:{each.port}" for each in nodes])
+            seeds = [f"{each.host}:{each.port}" for each in nodes]
+            return Routes(seeds, reads_replicas=self._reads_replicas())
         target = target_of(self.address.url)
         service = Service(target.service, target.hosts) if target.service else None
-        seeds = target.hosts if target.kind == "cluster" else ()
-        return Routes(seeds, service, alone=self.embedded, reads_replicas=target.reads != READS[0])
+        hosts = target.hosts if target.kind == "cluster" else ()
+        return Routes(hosts, service, alone=self.embedded, reads_replicas=self._reads_replicas())
 
     def lane(self, node: str = GIVEN, *, sentinel: bool = False) -> Lane:
         """Return new connections to a node; nothing is connected. Those of a given client are the client's own."""
@@ -113,7 +136,7 @@ class Origin:
         host, _, port = node.rpartition(":")
         where = {"host": host or "localhost", "port": int(port)}
         if self.is_of_cluster:
-            return Lane(self._library.Redis(**self._options(), **where).connection_pool, ours=True)
+            return Lane(self._library.Redis(**self._options_of_nodes(), **where).connection_pool, ours=True)
         pool = self._client.connection_pool  # type: ignore[union-attr]
         options = {name: value for name, value in pool.connection_kwargs.items() if name != "path"}
         kind = pool.connection_class if "path" not in pool.connection_kwargs else self._library.Connection
@@ -121,7 +144,7 @@ class Origin:
         made = self._library.ConnectionPool(kind, pool.max_connections, **options | where)
         return Lane(made, ours=True)
 
-    def _options(self) -> dict[str, Any]:
+    def _options_of_nodes(self) -> dict[str, Any]:
         """Return the options of a client of a Redis Cluster for the connections to a node."""
         known = self._client.get_connection_kwargs()  # type: ignore[union-attr]
         secure = known.get("ssl") or "SSL" in getattr(known.get("connection_class"), "__name__", "")
@@ -149,12 +172,21 @@ class Origin:
             text = "a filter that was opened with a client object is neither pickled nor copied"
             advice = "open it with the server's address (redis='redis://…'), or anew in the other process"
             raise TypeError(f"{text}: {advice}")
-        return self.address.packed()
+        made = self.address.packed()
+        return replace(made, url=with_options(made.url, *self._options)) if made.url else made
 
     def close(self) -> None:
         """Leave the embedded server, if it is that."""
         if self.address is not None:
             self.address.close()
+
+
+def _checked(wait_replicas: int, reads: str) -> tuple[int, str]:
+    if isinstance(wait_replicas, bool) or not isinstance(wait_replicas, int) or wait_replicas < 0:
+        raise ValueError(f"wait_replicas is a whole number from 0 up and not {wait_replicas!r}")
+    if reads not in READS:
+        raise ValueError(f"reads is {' or '.join(READS)} and not {reads!r}")
+    return wait_replicas, reads
 
 
 def check_url(url: str) -> None:

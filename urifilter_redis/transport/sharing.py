@@ -14,6 +14,7 @@ from urifilter_redis.protocol.outcomes import Unsent
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from urifilter_redis.engine.session import Session
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.transport.connections import AsyncConnector
 
@@ -71,6 +72,10 @@ class SharedConnector:
         self._waiting: deque[_Wanted] = deque()
         self._pumps: set[asyncio.Task[None]] = set()
         self._pumping = 0
+
+    def equip(self, session: Session) -> None:
+        """See ``AsyncConnector.equip``."""
+        self._connector.equip(session)
 
     async def send(self, commands: Sequence[Arguments]) -> list[Any]:
         """Send commands once; return one outcome for each command (see ``steps.Send``)."""

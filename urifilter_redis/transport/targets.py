@@ -99,12 +99,15 @@ def target_of(url: str) -> Target:
 
 
 def with_options(url: str, wait_replicas: int, reads: str) -> str:
-    """Return an address with options of the library in place of its own."""
-    if (wait_replicas, reads) == (0, READS[0]):
+    """Return an address with options of the library in place of its own; those that are 0, or the first, stay."""
+    wanted = ({"wait_replicas": str(wait_replicas)} if wait_replicas else {}) | (
+        {"reads": reads} if reads != READS[0] else {}
+    )
+    if not wanted:
         return url
     base, _, query = url.partition("?")
-    kept = [each for each in query.split("&") if each and each.partition("=")[0] not in OPTIONS]
-    return f"{base}?{'&'.join([*kept, f'wait_replicas={wait_replicas}', f'reads={reads}'])}"
+    kept = [each for each in query.split("&") if each and each.partition("=")[0] not in wanted]
+    return f"{base}?{'&'.join([*kept, *map('='.join, wanted.items())])}"
 
 
 def _options(query: str) -> tuple[int, str, str, str]:
