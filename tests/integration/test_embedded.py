@@ -406,7 +406,7 @@ def test_a_filter_that_goes_through_pickle(data):
     with make() as news:
         assert news.insert("a") is True
         packed, copied = pickle.dumps(news), copy.copy(news)
-        assert copied._connector._address.embedded is None
+        assert not copied._connector._origin.embedded
     with copied:
         assert copied.insert_ages(["a", "b"]) == [1, 0]
     with pickle.loads(packed) as again:

@@ -8,7 +8,7 @@ import pytest
 from support.by_hand import Hand, config_of, meta_of, said, session_of
 
 from urifilter_redis.engine import async_driver, driver, retry
-from urifilter_redis.engine.queries import ask_shard, scanned, server_info, server_run
+from urifilter_redis.engine.queries import ask_shard, scanned, server_run, servers_info
 from urifilter_redis.engine.steps import Pause, Send, Work
 from urifilter_redis.errors import FilterFull, ServerUnavailable
 from urifilter_redis.flows.turn import grow
@@ -128,12 +128,13 @@ def test_info_that_may_not_be_asked(hand):
     """Without the right there are no fields; any other refusal is raised."""
     session = session_of()
     refused = said("NOPERM this user has no permissions to run the 'info' command")
-    assert hand.drive(server_info(session, "memory"), [b"# Memory\r\nused_memory:5\r\n"]) == {"used_memory": "5"}
-    assert hand.drive(server_info(session, "memory"), [refused]) == {}
-    assert hand.drive(server_run(session), [b"run_id:abc\r\n"]) == "abc"
-    assert hand.drive(server_run(session), [refused]) == ""
+    told = hand.drive(servers_info(session, "memory"), [b"# Memory\r\nused_memory:5\r\n"])
+    assert told == {"": {"used_memory": "5"}}
+    assert hand.drive(servers_info(session, "memory"), [refused]) == {"": {}}
+    assert hand.drive(server_run(session, "key"), [b"run_id:abc\r\n"]) == "abc"
+    assert hand.drive(server_run(session, "key"), [refused]) == ""
     with pytest.raises(ServerUnavailable, match="MISCONF"):
-        hand.drive(server_info(session, "memory"), [said("MISCONF disk")])
+        hand.drive(servers_info(session, "memory"), [said("MISCONF disk")])
 
 
 def test_scanned(hand):

@@ -11,11 +11,11 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from urifilter_redis.engine.routes import GIVEN, NodeMap, Routes, named
 from urifilter_redis.protocol.keys import SLOTS
-from urifilter_redis.protocol.outcomes import Unanswered, Unsent, Verdict, judge, text_in, to_mapping
+from urifilter_redis.protocol.outcomes import Unanswered, Unsent, Verdict, judge, nonsense, text_in, to_mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -48,7 +48,7 @@ class Inquiry:
 
 
 #: A search gets the outcome of each inquiry, and returns None, or the outcome of all that waits for its result.
-Search: TypeAlias = Generator[Inquiry, Any, Unsent | None]
+Search: TypeAlias = Generator[Inquiry, Any, Unsent | RedisError | None]
 
 
 def search(routes: Routes) -> Search:
@@ -73,15 +73,16 @@ def _nodes(routes: Routes) -> Search:
     outcome: Any = None
     for node in _candidates(routes):
         outcome = yield Inquiry(node, ("CLUSTER", "SLOTS"))
-        if isinstance(outcome, list) and outcome:
-            routes.map = _map_of(outcome, node)
+        found = _map_of(outcome, node) if isinstance(outcome, list) else None
+        if found is not None:
+            routes.map = found
             return None
-        if isinstance(outcome, ResponseError) and not routes.follows and not _is_passing(outcome):
+        refused = isinstance(outcome, ResponseError) and not _is_passing(outcome)
+        if not routes.follows and (refused or not isinstance(outcome, RedisError | Unsent | Unanswered)):
             return (yield from _alone(routes))
-    if isinstance(outcome, Unsent):
+    if isinstance(outcome, Unsent | RedisError):
         return outcome
-    why = outcome.error if isinstance(outcome, Unanswered) else outcome
-    return Unsent(why if isinstance(why, Exception) else ConnectionError("the cluster has no slots yet"))
+    return Unsent(outcome.error if isinstance(outcome, Unanswered) else nonsense(outcome))
 
 
 def _candidates(routes: Routes) -> list[str]:
@@ -112,15 +113,18 @@ def _alone(routes: Routes) -> Search:
     return None
 
 
-def _map_of(reply: list[Any], teller: str) -> NodeMap:
-    """Return the map of a reply of CLUSTER SLOTS."""
+def _map_of(reply: list[Any], teller: str) -> NodeMap | None:
+    """Return the map of a reply of CLUSTER SLOTS; None: the reply is none, or no slot has a master."""
     owners: list[str | None] = [None] * SLOTS
     replicas: dict[str, tuple[str, ...]] = {}
-    for first, last, *nodes in reply:
-        master, *others = (named(text_in(host or ""), port, teller) for host, port, *_ in nodes)
-        owners[first : last + 1] = [master] * (last + 1 - first)
-        replicas[master] = tuple(others)
-    return NodeMap(owners, replicas, cluster=True)
+    try:
+        for first, last, *nodes in reply:
+            master, *others = (named(text_in(host or ""), int(port), teller) for host, port, *_ in nodes)
+            owners[first : last + 1] = [master] * (last + 1 - first)
+            replicas[master] = tuple(others)
+    except (TypeError, ValueError):
+        return None
+    return NodeMap(owners, replicas, cluster=True) if replicas else None
 
 
 def _master(routes: Routes, service: Service) -> Search:

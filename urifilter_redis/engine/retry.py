@@ -280,8 +280,9 @@ def _settle(session: Session, request: Request, outcome: Any, *, in_doubt: bool)
 
     ``request.in_doubt`` is set last, so that the request is in doubt until all else is noted.
     """
-    verdict = _judge(session, request, outcome)
-    request.asked = node_of(outcome) if is_ask(outcome) else ""
+    verdict = judge(outcome)
+    if verdict is not Verdict.ANSWERED:
+        verdict = _rejudge(session, request, outcome, verdict)
     if verdict is Verdict.ANSWERED:
         request.answered, request.reply, in_doubt = True, outcome, False
     elif verdict is Verdict.IN_DOUBT:
@@ -300,10 +301,10 @@ def _settle(session: Session, request: Request, outcome: Any, *, in_doubt: bool)
     return verdict
 
 
-def _judge(session: Session, request: Request, outcome: Any) -> Verdict:
-    """Return the decision about an outcome, with regard to the routes."""
-    verdict = judge(outcome)
-    if request.replica and verdict not in {Verdict.ANSWERED, Verdict.LOAD_SCRIPT}:
+def _rejudge(session: Session, request: Request, outcome: Any, verdict: Verdict) -> Verdict:
+    """Return the decision about an outcome that is no answer, with regard to the routes."""
+    request.asked = node_of(outcome) if is_ask(outcome) else ""
+    if request.replica and verdict is not Verdict.LOAD_SCRIPT:
         request.replica = False  # a replica may be behind, or away
         return Verdict.MOVED
     if verdict is Verdict.MOVED and session.routes.alone:  # this user may not ask for the nodes

@@ -14,7 +14,7 @@ from urifilter_redis.engine.routes import GIVEN, Routes
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.engine.timekeeper import Timekeeper
 from urifilter_redis.errors import FilterNotFound
-from urifilter_redis.protocol.call_ids import CallId, CallIds, ServerClock
+from urifilter_redis.protocol.call_ids import CallIds, ServerClock
 from urifilter_redis.protocol.calls import Asking
 from urifilter_redis.protocol.config import Config
 from urifilter_redis.protocol.meta import View, opened_by
@@ -190,10 +190,6 @@ class Session:
             self.timekeeper.learn(self.config, max(int(opened), opened_by(now, int(opened), *before)), now)
             if self.config.retention == "rolling" and "history_1:" in fields["slices"]:
                 self.timekeeper.look_in(patience)
-
-    def text_of(self, call_id: CallId) -> str:
-        """Return the call id as a script takes it: with + if its caller waits for replicas."""
-        return f"{call_id}+" if self.wait_replicas else str(call_id)
 
     def node_of(self, shard: int) -> str:
         """Return the name of the node that has a shard; while its slot has no master, ``GIVEN``."""

@@ -68,8 +68,7 @@ def check_room(session: Session, settings: Settings, *, large: bool) -> Flow[Non
             advice = "raise maxmemory, free some, or take a lower capacity or a higher error_rate (see urifilter plan)"
             raise TooLarge(f"{text}: {advice}", fits=False)
         if most > LARGE * room.free and not large:
-            advice = "say large=True (--yes) to make it all the same"
-            raise TooLarge(f"{text}: that is more than half: {advice}", fits=True)
+            raise TooLarge(f"{text}: that is more than half: say large=True (--yes) to make it all the same", fits=True)
 
 
 def check_free(session: Session, needed: int) -> Flow[None]:

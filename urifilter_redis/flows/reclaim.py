@@ -182,7 +182,7 @@ def _reclaim_once(session: Session, hand: Hand, shard: int, made: Round, part: i
     call = _Numbered(ids.draw(clock) if key is None else key.call_id("reclaim", b"", part, clock.now()))
 
     def build(_: Request) -> Call:
-        call_id = calls.NO_CALL_ID if call.call_id is None else session.text_of(call.call_id)
+        call_id = calls.NO_CALL_ID if call.call_id is None else call.call_id.text(waits=session.wait_replicas > 0)
         return claims.reclaim(session.config.uid, keys, call_id, hand.holding, most)
 
     request = Request(build, numbered=call)

@@ -116,7 +116,7 @@ def _request(session: Session, batch: Batch, call: OpenCall) -> Request:
 
 
 def _call(session: Session, batch: Batch, call: OpenCall, _: Request) -> Call:
-    call_id = calls.NO_CALL_ID if call.call_id is None else session.text_of(call.call_id)
+    call_id = calls.NO_CALL_ID if call.call_id is None else call.call_id.text(waits=session.wait_replicas > 0)
     if batch.terms is not None:
         config, keys, view = session.config, session.keys.shard(call.shard), session.view(call.shard)
         return batch.terms.call(batch.command, config, keys, view, call_id, call.packed, call.positions)

@@ -87,8 +87,12 @@ class CallId(NamedTuple):
         """The call's name as the text of a ``CallKey``, from which the service makes the same call id."""
         return f"{self.client}/{self.slot}/{self.sequence}"
 
+    def text(self, *, waits: bool = False) -> str:
+        """Return the text that the scripts take; ``waits``: the caller waits for replicas to have the answer."""
+        return f"{self.client}/{self.slot}/{self.sequence}/{self.started + CALL_LIFE}{'+' if waits else ''}"
+
     def __str__(self) -> str:
-        return f"{self.client}/{self.slot}/{self.sequence}/{self.started + CALL_LIFE}"
+        return self.text()
 
     def proves_nothing_happened(self, late_at: int, node: str = "") -> bool:
         """Whether the answer LATECALL at server time ``late_at`` proves that this call never ran and never will.

@@ -15,6 +15,8 @@ from urifilter_redis.transport.targets import READS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from redis.exceptions import RedisError
+
     from urifilter_redis.engine.routes import Part, Routes
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Reply, Timeouts
@@ -116,7 +118,7 @@ class Connector(_Connections[Server]):
             sendings.begin(commands, self._server)
         return sendings
 
-    def _search(self) -> Unsent | None:
+    def _search(self) -> Unsent | RedisError | None:
         searching = search(self.routes)
         try:
             inquiry = next(searching)
@@ -176,7 +178,7 @@ class AsyncConnector(_Connections[AsyncServer]):
         self.routes.learn(part.node, received)
         part.place(received, outcomes)
 
-    async def _search(self) -> Unsent | None:
+    async def _search(self) -> Unsent | RedisError | None:
         searching = search(self.routes)
         try:
             inquiry = next(searching)
