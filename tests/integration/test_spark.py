@@ -39,7 +39,7 @@ pytestmark = [
 ]
 
 #: Kilobytes that a Python process of Spark takes at most, however long the input is.
-MEMORY = 300_000
+MEMORY = 200_000
 
 #: Spark's own settings: small batches, so that there are many; no page on a port.
 CONF = {
