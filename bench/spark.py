@@ -1,6 +1,6 @@
 """Mark a column of URLs with Spark, beside Spark's own ``dropDuplicates``.
 
-``PYTHONPATH=examples python bench/spark.py`` needs Java, ``pip install pyspark pyarrow pandas``, and a server, which
+``PYTHONPATH=examples python bench/spark.py`` needs Java, ``pip install pyspark pyarrow 'pandas<3'``, and a server that
 ``URIFILTER_REDIS_URL`` names. A million URLs, four in ten of which come again, are read from text files and written to
 Parquet: copied; without duplicates; marked by a filter that is empty; and marked again, when all of them are seen. The
 figures are seconds.

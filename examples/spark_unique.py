@@ -1,6 +1,6 @@
 """Mark the URLs of a dump as new or seen, with PySpark.
 
-    pip install pyspark pyarrow pandas
+    pip install pyspark pyarrow 'pandas<3'
     export URIFILTER_REDIS_URL=redis://localhost:6379/0
     spark-submit examples/spark_unique.py dump.txt marked --run dump-2026-11
 

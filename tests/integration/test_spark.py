@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None,
-        reason="PySpark is missing: pip install pyspark pyarrow pandas",
+        reason="PySpark is missing: pip install pyspark pyarrow 'pandas<3'",
     ),
     pytest.mark.skipif(shutil.which("java") is None, reason="Java is missing: apt-get install openjdk-17-jre-headless"),
     pytest.mark.skipif(sys.platform != "linux", reason="the processes are found in /proc"),
@@ -190,7 +190,7 @@ def test_the_example(spark, server, tmp_path):
     dump.write_text("".join(f"https://example.com/{number * 7919 % 3000}\n" for number in range(5000)))
 
     def run(name):
-        command = [sys.executable, EXAMPLE, dump, tmp_path / "out", "--filter", "news", "--capacity", "1000000"]
+        command = [sys.executable, EXAMPLE, dump, tmp_path / "out", "--capacity", "1000000"]
         return finished(spark("local[2]", *command, "--run", name), tmp_path)
 
     assert run("monday") == "5,000 URLs: 3,000 new, 2,000 seen, 0 that nobody knows"
