@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.programs import programs
 from support.servers import free_port, wait_until
 
 from urifilter_redis import UriFilter
@@ -64,27 +65,20 @@ def server(make_server):
 @pytest.fixture
 def spark(server, tmp_path):
     """Start a program of Spark; at the end it and its processes are killed if they still run."""
-    started = []
+    with programs(tmp_path) as start, (tmp_path / "stderr").open("w") as err:
 
-    def start(master, *command, **conf):
-        options = [word for name, value in (CONF | conf).items() for word in ("--conf", f"{name}={value}")]
-        environment = os.environ | {
-            "URIFILTER_REDIS_URL": server.url,
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_SUBMIT_ARGS": " ".join(["--master", master, *options, "pyspark-shell"]),
-            "PYTHONPATH": os.pathsep.join((*PATHS, os.environ["PYTHONPATH"])),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
-        with (tmp_path / "stderr").open("w") as err:
-            pipes = {"stdout": subprocess.PIPE, "stderr": err, "text": True, "cwd": tmp_path}
-            started.append(subprocess.Popen(command, env=environment, start_new_session=True, **pipes))
-        return started[-1]
+        def submit(master, *command, **conf):
+            options = [word for name, value in (CONF | conf).items() for word in ("--conf", f"{name}={value}")]
+            environment = {
+                "URIFILTER_REDIS_URL": server.url,
+                "PYSPARK_PYTHON": sys.executable,
+                "PYSPARK_SUBMIT_ARGS": " ".join(["--master", master, *options, "pyspark-shell"]),
+                "PYTHONPATH": os.pathsep.join((*PATHS, os.environ["PYTHONPATH"])),
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            }
+            return start(command, os.environ | environment, err)
 
-    yield start
-    for process in started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        yield submit
 
 
 def finished(process, tmp_path) -> str:
