@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_PREFIX",
     "PLAIN",
+    "SLOTS",
     "SPREAD",
     "TAGS",
     "FilterKeys",
@@ -22,6 +23,7 @@ __all__ = [
     "check_name",
     "check_prefix",
     "is_name",
+    "slot_of",
 ]
 
 #: The beginning of every key, unless the caller gives another prefix.
@@ -249,6 +251,21 @@ def _salts(digits: int) -> dict[int, int]:
     """Return the lowest salt of so many digits for each CRC that one gives."""
     salts = range(10**digits - 1, 10 ** (digits - 1) - 1, -1)
     return {binascii.crc_hqx(b"-%d" % salt, 0): salt for salt in salts}
+
+
+def slot_of(key: str | bytes) -> int:
+    """Return the slot of a key in a Redis Cluster, from 0.
+
+    Source: the Redis Cluster specification: CRC16 (XMODEM) of the first non-empty text in braces, else of the key.
+
+    Example:
+        >>> slot_of("urifilter:{news:0}:meta")
+        11069
+    """
+    text = key if isinstance(key, bytes) else key.encode()
+    begin = text.find(b"{")
+    end = text.find(b"}", begin + 1) if begin >= 0 else -1
+    return binascii.crc_hqx(text[begin + 1 : end] if end > begin + 1 else text, 0) % SLOTS
 
 
 def _crc(text: str) -> int:
