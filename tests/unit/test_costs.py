@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
+from pathlib import Path
 
 import pytest
 
@@ -102,3 +104,19 @@ def test_closed_slices_take_what_was_said(slices):
 def test_only_rolling_filters_keep_closed_slices():
     """A ring's are live."""
     assert [costs.closed_bytes(settings(**each)) for each in ({}, RING, {"retention": "growing"})] == [0, 0, 0]
+
+
+def test_the_page_has_the_measured_figures():
+    """The table of the page on scale, and where it says that a filter ends, are those of the code."""
+    page = (Path(__file__).parents[2] / "docs" / "concepts" / "scale.md").read_text()
+    found = re.findall(r"^\| .* \| ([\d.]+) (?:µs|ms) \|$", page, re.MULTILINE)
+    new = costs.NEW["blocked"]
+    calls = [costs.A_CALL[1], new[1], costs.NEW["classic"][1], new[2], new[4], costs.SEEN["blocked"]]
+    assert [*map(float, found)] == [*calls, costs.TURN, costs.BUILD, costs.BUILD_SLICE, costs.CHECKPOINT]
+    assert f"from `{costs.COMMAND}`" in page
+    assert "AMD EPYC of 2022, 2.6 GHz" in page
+    assert "AMD EPYC of 2022, 2.6 GHz" in costs.MACHINE
+    (most,) = re.findall(r"4,096 shards in a filter: (\d+) billion items at 1 in 10,000", page)
+    assert size_first(settings(capacity=int(most) * 10**9)).shards == 4096
+    with pytest.raises(ValueError, match="shards are too few"):
+        settings(capacity=(int(most) + 1) * 10**9)
