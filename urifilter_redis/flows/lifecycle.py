@@ -31,7 +31,7 @@ from urifilter_redis.flows.dropping import (
 )
 from urifilter_redis.flows.memory import check_room
 from urifilter_redis.flows.restore import ensure
-from urifilter_redis.flows.rights import then_check_rights
+from urifilter_redis.flows.rights import on_a_checked_server
 from urifilter_redis.flows.timely import tell_who_rotates
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import Config, Settings
@@ -53,7 +53,7 @@ __all__ = ["create", "names", "open_"]
 TRIES = 20
 
 
-@then_check_rights
+@on_a_checked_server
 def create(session: Session, settings: Settings, *, large: bool = False) -> Flow[Config]:
     """Make the filter, or open it if it exists with these settings; complete it if it is half made.
 
@@ -96,7 +96,7 @@ def create(session: Session, settings: Settings, *, large: bool = False) -> Flow
     return session.config
 
 
-@then_check_rights
+@on_a_checked_server
 def open_(session: Session, uid: str | None = None) -> Flow[Config]:
     """Open the filter; complete it if it is half made, and restore the shards that are missing, damaged or older.
 
