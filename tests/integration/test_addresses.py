@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import socket
 import threading
 
 import pytest
+from support.asking import SHORT, awaited, blocking
 
-from urifilter_redis import AsyncUriFilter, ServerUnavailable, Timeouts, UriFilter, UriFilterError
-
-#: If it were tried again and again, the message would say so.
-SHORT = Timeouts(total=0.3)
-
-
-def blocking(url):
-    with UriFilter.open("news", redis=url, timeouts=SHORT) as news:
-        return news.contains("x")
-
-
-def awaited(url):
-    async def ask():
-        async with await AsyncUriFilter.open("news", redis=url, timeouts=SHORT) as news:
-            return await news.contains("x")
-
-    return asyncio.run(ask())
+from urifilter_redis import ServerUnavailable, Timeouts, UriFilter, UriFilterError
 
 
 @pytest.fixture(params=[blocking, awaited], ids=["blocking", "asyncio"])

@@ -21,6 +21,7 @@ from redis.exceptions import RedisError
 
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.protocol.outcomes import Unanswered, Unsent
+from urifilter_redis.transport import tls
 from urifilter_redis.transport.addresses import Address, without_password
 from urifilter_redis.transport.lanes import Lane
 from urifilter_redis.transport.loops import PerLoop, lent, stays
@@ -44,6 +45,7 @@ _NOWHERE = (socket.gaierror, FileNotFoundError)
 
 def _from_url(kind: Any, retry: Any, url: str, timeouts: Timeouts, connections: int = CONNECTIONS) -> Any:
     """Make a pool of connections; nothing is connected. What the URL's query says comes first."""
+    url, read = tls.taken(url)
     try:
         without_password(url)  # finds what is wrong, too
         return kind.from_url(
@@ -53,6 +55,7 @@ def _from_url(kind: Any, retry: Any, url: str, timeouts: Timeouts, connections: 
             socket_timeout=timeouts.reply,
             retry=retry,
             protocol=2,
+            **read,
         )
     except (ValueError, TypeError):  # whose text may have a part of the password
         text = "the server's address is a URL such as redis://localhost:6379/0, rediss:// or unix:///path"
@@ -86,13 +89,12 @@ def _limit(given: object, connections: int | None) -> int:
     return connections
 
 
-def _unsent(error: Exception, *, reached: bool) -> Unsent:
+def _unsent(error: Exception, url: str, *, reached: bool) -> Unsent:
     """Say that there was no connection; ``reached``: there was one before, so that the server may come back."""
-    causes: list[BaseException] = [error]
-    while (cause := causes[-1].__cause__ or causes[-1].__context__) and cause not in causes:
-        causes.append(cause)
-    nowhere = not reached and any(isinstance(each, _NOWHERE) for each in causes)
-    return Unsent(error, hopeless=nowhere or any(isinstance(each, _IMPOSSIBLE) for each in causes))
+    causes = tls.causes_of(error)
+    told, certain = tls.explained(error, url, reached=reached)
+    nowhere = not reached and (certain or any(isinstance(each, _NOWHERE) for each in causes))
+    return Unsent(told, hopeless=nowhere or any(isinstance(each, _IMPOSSIBLE) for each in causes))
 
 
 def _revive(address: Address | None) -> OSError | None:
@@ -103,6 +105,11 @@ def _revive(address: Address | None) -> OSError | None:
     except OSError as error:  # its folder is gone, say
         return error
     return None
+
+
+def _url(connector: Connector | AsyncConnector) -> str:
+    """Return a server's address, with its options if they are known."""
+    return connector._address.url if connector._address else connector.shown  # noqa: SLF001 - both are of this module
 
 
 def _shown(client: Any) -> str:
@@ -176,7 +183,7 @@ class Connector:
         try:
             sending.connection = lane.take()
         except (RedisError, OSError, *_IMPOSSIBLE) as error:
-            sending.fail(_unsent(_revive(self._address) or error, reached=self._reached))
+            sending.fail(_unsent(_revive(self._address) or error, _url(self), reached=self._reached))
             return
         self._reached = True
         try:
@@ -249,7 +256,7 @@ class AsyncConnector:
                 connection = await lane.take_async()
             except (RedisError, OSError, *_IMPOSSIBLE) as error:
                 why = await asyncio.to_thread(_revive, self._address) or error
-                return [_unsent(why, reached=self._reached)] * len(commands)
+                return [_unsent(why, _url(self), reached=self._reached)] * len(commands)
             self._reached = True
             outcomes, whole = await send_async(connection, commands)
             return outcomes
