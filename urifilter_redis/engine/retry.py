@@ -17,12 +17,15 @@ from urifilter_redis.errors import (
     SliceLost,
     UriFilterError,
 )
+from urifilter_redis.protocol.calls import key_of
 from urifilter_redis.protocol.outcomes import (
+    FORBIDDEN_KEY,
     Judged,
     Unsent,
     Verdict,
     error_of,
     fields_of_stale,
+    forbids_key,
     judge,
     late_at,
     text_of,
@@ -234,16 +237,18 @@ def _settle(session: Session, request: Request, outcome: Any, *, in_doubt: bool)
         in_doubt = _renew(session, request, outcome, in_doubt=in_doubt)
     elif verdict in {Verdict.REFUSED, Verdict.DIED}:
         in_doubt = request.call_id is not None and (in_doubt or verdict is Verdict.DIED)
-        request.error = _refused(session, outcome, in_doubt=in_doubt, died=verdict is Verdict.DIED)
+        request.error = _refused(session, request, outcome, in_doubt=in_doubt, died=verdict is Verdict.DIED)
     if request.numbered is not None:
         request.numbered.in_doubt = in_doubt
     return verdict
 
 
-def _refused(session: Session, outcome: Any, *, in_doubt: bool, died: bool) -> UriFilterError:
+def _refused(session: Session, request: Request, outcome: Any, *, in_doubt: bool, died: bool) -> UriFilterError:
     """Return the error of a refused request; ``in_doubt``: an attempt may have run, or may still run."""
     error = error_of(outcome, session.where)
-    if isinstance(error, FilterNotFound):
+    if forbids_key(outcome):
+        error = ServerUnavailable(f"{error}; {FORBIDDEN_KEY} {key_of(request.command())}")
+    elif isinstance(error, FilterNotFound):
         error = session.not_found(text_of(outcome))
     elif isinstance(error, ConfigMismatch | SliceLost):
         session.clear_near()

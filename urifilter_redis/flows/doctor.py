@@ -9,6 +9,7 @@ from urifilter_redis.bloom.retention import seconds_of
 from urifilter_redis.engine.queries import ask, chunked, server_time
 from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.flows.rights import read_rights
+from urifilter_redis.protocol.acl import MEND
 from urifilter_redis.protocol.calls import LEASE
 from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.protocol.outcomes import to_fields, to_mapping
@@ -252,7 +253,7 @@ def _libraries(facts: Facts) -> Finding:
 def _rights(facts: Facts) -> Finding:
     if facts.forbidden:
         text = f"this user may not run {', '.join(facts.forbidden)}, so the scripts that call them are refused"
-        return Finding("note", "rights", f"{text}: mend its ACL unless that is meant")
+        return Finding("note", "rights", f"{text}: {MEND} unless that is meant")
     return Finding("ok", "rights", "this user may run every command of the scripts")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 from urifilter_redis.engine.queries import ask
 from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.protocol import calls, scripts
+from urifilter_redis.protocol.acl import MEND, is_of_part
 from urifilter_redis.protocol.outcomes import text_in
 
 if TYPE_CHECKING:
@@ -27,17 +28,12 @@ log = logging.getLogger("urifilter_redis")
 
 
 def read_rights(session: Session) -> Flow[tuple[str, ...]]:
-    """Return the commands that the scripts call and that this user may not run; empty if ``probe`` itself is refused.
+    """Return the commands that the scripts call and that this user may not run.
 
     Raises:
-        ServerUnavailable: the server is away.
+        ServerUnavailable: the server is away, or this user may not run or load scripts.
     """
-    try:
-        (names,) = yield from ask(session, calls.probe(session.keys.shard(0)))
-    except ServerUnavailable as error:
-        if "NOPERM" not in str(error):
-            raise
-        return ()
+    (names,) = yield from ask(session, calls.probe(session.keys.shard(0)))
     return tuple(map(text_in, names))
 
 
@@ -61,6 +57,8 @@ def refused_scripts(config: Config, forbidden: tuple[str, ...]) -> list[str]:
 def then_check_rights(flow: Callable[Concatenate[Session, P], Flow[T]]) -> Callable[Concatenate[Session, P], Flow[T]]:
     """Wrap a flow that opens a filter: afterwards it notes the forbidden commands and logs the scripts that need them.
 
+    It is a warning, unless the user has just the rights of a reader or a crawler.
+
     The wrapped flow raises ServerUnavailable if the script ``contains`` needs a forbidden command.
     """
 
@@ -72,8 +70,9 @@ def then_check_rights(flow: Callable[Concatenate[Session, P], Flow[T]]) -> Calla
             refused = refused_scripts(session.config, session.forbidden)
             text = f"this user may not run {', '.join(session.forbidden)}, so {', '.join(refused)} will be refused"
             if "contains" in refused:
-                raise ServerUnavailable(f"{session.where}: {text}: mend its ACL")
-            log.warning("%s: %s: mend its ACL unless that is meant", session.where, text)
+                raise ServerUnavailable(f"{session.where}: {text}: {MEND}")
+            level = logging.INFO if is_of_part(session.forbidden) else logging.WARNING
+            log.log(level, "%s: %s: %s unless that is meant", session.where, text, MEND)
         return found
 
     return checked

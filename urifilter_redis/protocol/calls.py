@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from urifilter_redis.bloom.retention import seconds_of
 from urifilter_redis.bloom.sizing import shard_capacity
 from urifilter_redis.protocol import scripts
+from urifilter_redis.protocol.outcomes import text_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +34,7 @@ __all__ = [
     "identity",
     "items",
     "items_a_call",
+    "key_of",
     "lease_of",
     "live",
     "merge",
@@ -106,6 +108,16 @@ class Asking:
         """Build the call; see ``items``."""
         encoded = ("bin", digests) if isinstance(digests, bytes) else ("hex", *(d.hex() for d in digests))
         return Call(self._script, self._keys, (self._uid, call_id, max_age, *encoded))
+
+
+def key_of(command: Arguments) -> str:
+    """Return the first key of a command that has one, as text.
+
+    Example:
+        >>> key_of(("EVALSHA", "0123…", 1, "urifilter:{news:0}:meta"))
+        'urifilter:{news:0}:meta'
+    """
+    return text_in(command[3 if command[0] == "EVALSHA" else 1])
 
 
 def items(  # noqa: PLR0913, PLR0917 - the header of the scripts has as many

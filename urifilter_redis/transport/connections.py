@@ -11,6 +11,7 @@ import functools
 import os
 import socket
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import redis
 import redis.asyncio
@@ -57,9 +58,9 @@ def _from_url(kind: Any, retry: Any, url: str, timeouts: Timeouts, connections: 
             protocol=2,
             **read,
         )
-    except (ValueError, TypeError):  # whose text may have a part of the password
+    except (ValueError, TypeError):  # whose text may have a part of the password, so it is no context either
         text = "the server's address is a URL such as redis://localhost:6379/0, rediss:// or unix:///path"
-        raise ValueError(f"{text}; in a password / and @ are written %2F and %40") from None
+    raise ValueError(f"{text}; in a password / and @ are written %2F and %40")
 
 
 def check_url(url: str) -> None:
@@ -117,7 +118,8 @@ def _shown(client: Any) -> str:
     known = {"host": "localhost", "port": 6379, "db": 0} | client.connection_pool.connection_kwargs
     secure = any("SSL" in each.__name__ for each in client.connection_pool.connection_class.__mro__)
     scheme = "rediss" if secure else "redis"
-    url = "unix://{path}?db={db}" if "path" in known else scheme + "://{host}:{port}/{db}"
+    user = f"{quote(known['username'], safe='')}@" if known.get("username") else ""
+    url = "unix://{path}?db={db}" if "path" in known else scheme + "://" + user + "{host}:{port}/{db}"
     return without_password(url.format(**known))
 
 
