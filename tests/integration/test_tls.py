@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import socket
 import subprocess
-import threading
 from contextlib import contextmanager
 from urllib.parse import urlencode
 
 import pytest
 import redis
+from support.answering import answering
 from support.asking import SHORT, awaited, blocking
 from support.certificates import Authority
 from support.cli import run
@@ -203,21 +202,9 @@ def test_the_other_port(secure, ask, scheme):
 
 def test_no_tls_is_spoken(ask, ca):
     """Something answers at once, and not in TLS."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            while True:
-                try:
-                    client, _ = listener.accept()
-                except OSError:
-                    return
-                with client:
-                    client.recv(65_536)
-                    client.sendall(b"-ERR unknown command\r\n")
-
-        threading.Thread(target=serve, daemon=True).start()
-        with pytest.raises(ServerUnavailable, match="does not speak TLS at this port"):
-            ask(f"rediss://127.0.0.1:{listener.getsockname()[1]}/0?ssl_ca_certs={ca.file}")
+    broken = pytest.raises(ServerUnavailable, match="does not speak TLS at this port")
+    with answering(lambda _: b"-ERR unknown command\r\n") as port, broken:
+        ask(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={ca.file}")
 
 
 @pytest.mark.parametrize(
