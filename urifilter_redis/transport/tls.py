@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote_plus
 
+from redis.asyncio import SSLConnection
 from redis.exceptions import AuthenticationError, ConnectionError, ResponseError, TimeoutError  # noqa: A004
 
 if TYPE_CHECKING:
@@ -113,6 +115,9 @@ _WORDS: tuple[tuple[str, bool, str], ...] = (
         "the server broke the connection off: it may want another client's certificate (ssl_certfile=, ssl_keyfile=)",
     ),
 )
+# redis-py 6 takes the password of a key for blocking connections only.
+_TAKES_PASSWORD = "ssl_password" in inspect.signature(SSLConnection).parameters
+
 # The texts of failures of a connection without TLS to a port that wants it.
 _CLOSED = re.compile(r"Connection reset|Broken pipe|closed by server|Protocol error")
 _PLAIN = "the server broke the connection off: if it wants TLS, the address begins with rediss://"
@@ -140,7 +145,7 @@ def taken(url: str) -> tuple[str, dict[str, Any]]:
         raise ValueError("ssl_keyfile is for a certificate: give ssl_certfile, too")
     read = {name: _read(name, text) for name, text in named.items() if name in _READ}
     # without a password OpenSSL would ask for that of an encrypted key, at the terminal
-    more = {"ssl_password": ""} if "ssl_certfile" in named and "ssl_password" not in named else {}
+    more = {"ssl_password": ""} if _TAKES_PASSWORD and "ssl_certfile" in named and "ssl_password" not in named else {}
     kept = [each for each in query.split("&") if each and unquote_plus(each.partition("=")[0]) not in read]
     return address + "?" * bool(kept) + "&".join(kept), read | more
 
