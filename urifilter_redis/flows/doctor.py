@@ -9,6 +9,7 @@ from urifilter_redis.bloom.retention import seconds_of
 from urifilter_redis.engine.queries import ask, chunked, server_time
 from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.flows.probing import SUPPORTED, Probed, name_of, probe
+from urifilter_redis.protocol.acl import MEND
 from urifilter_redis.protocol.calls import LEASE
 from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.protocol.outcomes import to_fields, to_mapping
@@ -109,7 +110,13 @@ def gather(session: Session) -> Flow[Facts]:
         except ServerUnavailable:  # NOPERM, or a service that hides CONFIG
             continue
         settings |= to_mapping(reply)
-    return Facts(info, settings, (yield from probe(session)))
+    try:
+        probed = yield from probe(session)
+    except ServerUnavailable as error:
+        if "NOPERM" not in str(error):
+            raise
+        probed = None
+    return Facts(info, settings, probed)
 
 
 def examine(facts: Facts) -> Iterator[Finding]:
@@ -243,10 +250,10 @@ def _scripts(facts: Facts) -> Finding:
 def _rights(facts: Facts) -> Finding:
     if facts.probed is None:
         text = "this user may not run EVALSHA, or touch the keys, so all scripts are refused"
-        return Finding("note", "rights", f"{text}: mend its ACL unless that is meant")
+        return Finding("note", "rights", f"{text}: {MEND} unless that is meant")
     if facts.probed.forbidden:
         text = f"this user may not run {', '.join(facts.probed.forbidden)}, so the scripts that call them are refused"
-        return Finding("note", "rights", f"{text}: mend its ACL unless that is meant")
+        return Finding("note", "rights", f"{text}: {MEND} unless that is meant")
     return Finding("ok", "rights", "this user may run every command of the scripts")
 
 

@@ -57,11 +57,11 @@ class Probed:
         return " and ".join(texts)
 
 
-def probe(session: Session) -> Flow[Probed | None]:
-    """Return what the scripts need and do not have; None if this user may not run ``probe`` itself.
+def probe(session: Session) -> Flow[Probed]:
+    """Return the commands and functions that the scripts need and do not have.
 
     Raises:
-        ServerUnavailable: the server is away, or refuses scripts for another reason.
+        ServerUnavailable: the server is away, or refuses scripts: this user may not run or load them, say.
     """
     try:
         (reply,) = yield from ask(session, calls.probe(session.keys.shard(0)))
@@ -69,9 +69,7 @@ def probe(session: Session) -> Flow[Probed | None]:
         unknown = _UNKNOWN.search(str(error))
         if unknown:  # a server without scripts
             return Probed(unknown=(unknown[1].upper(),))
-        if "NOPERM" not in str(error):
-            raise
-        return None
+        raise
     return _read(reply)
 
 
@@ -79,11 +77,10 @@ def check_server(session: Session) -> Flow[tuple[str, ...]]:
     """Return the commands of the scripts that this user may not run.
 
     Raises:
-        ServerUnavailable: the server is away, or lacks a command or a function that the scripts need.
+        ServerUnavailable: the server is away, or lacks a command or a function that the scripts need, or this user may
+            not run scripts.
     """
     found = yield from probe(session)
-    if found is None:
-        return ()
     if found.lacks:
         name = yield from _name(session)
         raise ServerUnavailable(f"{session.where}: the scripts do not run on {name}: {found.lacks}: {SUPPORTED}")
