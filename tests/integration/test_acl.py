@@ -247,13 +247,13 @@ def test_nothing_else(users, part):
             UriFilter.open(name, redis=url, prefix=prefix)
         told.append(str(caught.value))
     assert [re.search(r"may not touch the key (\S+)", each)[1] for each in told] == [
-        "urifilter:{newspaper:0}:meta", "urifilter:{other:0}:meta", "urifilter:b:{news:0}:meta",
+        "urifilter:{newspaper:0}:merging_1", "urifilter:{other:0}:merging_1", "urifilter:b:{news:0}:merging_1",
     ]  # fmt: skip
     assert all(f"{part}:***@" in each and "secret-word" not in each for each in told)
     commands = [
         "FLUSHALL", "FLUSHDB", "KEYS *", "CONFIG SET maxmemory 1", "CONFIG REWRITE", "SHUTDOWN NOSAVE",
         "ACL LIST", "SCRIPT FLUSH", "CLIENT LIST", "MONITOR", "REPLICAOF NO ONE", "MIGRATE h 1 k 0 1", "GET other",
-        "SET urifilter:{other:0}:meta x", "DEL urifilter:{newspaper:0}:meta", "EVALSHA x 1 urifilter:{other:0}:meta",
+        "SET urifilter:{other:0}:meta x", "DEL urifilter:{newspaper:0}:merging_1", "EVALSHA x 1 urifilter:{other:0}:merging_1",
         "RESTORE urifilter:{news:0}:x 0 x", "DUMP urifilter:{news:0}:meta", "COPY urifilter:{news:0}:meta x",
     ]  # fmt: skip
     with users.server.client() as client:
@@ -286,7 +286,7 @@ def test_every_server_takes_the_line(server, part):
     with redis.Redis.from_url(users.make(part, "--filter", "news")) as client:
         assert client.hgetall("urifilter:{news:0}:meta") == {}
         with pytest.raises(redis.exceptions.NoPermissionError):
-            client.hgetall("urifilter:{other:0}:meta")
+            client.hgetall("urifilter:{other:0}:merging_1")
     users.admin.acl_deluser(part)
     users.admin.close()
 

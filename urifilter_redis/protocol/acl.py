@@ -19,7 +19,7 @@ __all__ = ["MEND", "PARTS", "Part", "commands", "is_of_part", "line", "patterns"
 MEND = "mend its ACL (urifilter doctor --acl prints the line)"
 
 #: The commands of every client: it connects, asks a cluster for its map and follows it, and runs scripts.
-_EVERY = ("ASKING", "CLUSTER SLOTS", "EVALSHA", "PING", "READONLY", "SCRIPT LOAD", "TIME")
+_EVERY = (*("ASKING", "CLUSTER SLOTS", "EVALSHA", "PING", "READONLY", "READWRITE", "ROLE", "SCRIPT LOAD", "TIME"),)
 
 #: The commands with which a filter is opened, listed and described.
 _READS = (

@@ -24,7 +24,7 @@ from urifilter_redis.transport import tls
 from urifilter_redis.transport.addresses import Address, without_password
 from urifilter_redis.transport.lanes import Lane
 from urifilter_redis.transport.places import CONNECTIONS
-from urifilter_redis.transport.targets import READS, target_of, with_options
+from urifilter_redis.transport.targets import READS, OptionError, target_of, with_options
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -221,14 +221,13 @@ def check_url(url: str) -> None:
 
 
 def _target(url: str) -> Any:
-    if "+" in url.partition(":")[0]:
-        return target_of(url)  # whose errors have no part of the password
     try:
         return target_of(url)
-    except ValueError as error:
-        if str(error).startswith(("wait_replicas", "reads")):
-            raise
-        raise _no_url() from None
+    except OptionError:
+        raise
+    except ValueError:  # of the standard library, whose text may have a part of the password
+        pass
+    raise _no_url()
 
 
 def _no_url() -> ValueError:
