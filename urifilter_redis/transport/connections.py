@@ -25,7 +25,7 @@ from urifilter_redis.transport.addresses import Address, without_password
 from urifilter_redis.transport.lanes import Lane
 from urifilter_redis.transport.loops import PerLoop, lent, stays
 from urifilter_redis.transport.places import CONNECTIONS, Turn
-from urifilter_redis.transport.sending import Sending, packed, send_async
+from urifilter_redis.transport.sending import Sending, broken_off, packed, send_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -247,8 +247,9 @@ class AsyncConnector:
                 return [lane.places.full(self._patience)] * len(commands)
             try:
                 connection = await lane.take_async()
-            except (RedisError, OSError, *_IMPOSSIBLE) as error:
-                why = await asyncio.to_thread(_revive, self._address) or error
+            except (RedisError, OSError, RuntimeError, *_IMPOSSIBLE) as error:
+                found = broken_off(error) if isinstance(error, RuntimeError) else error
+                why = await asyncio.to_thread(_revive, self._address) or found
                 return [_unsent(why, reached=self._reached)] * len(commands)
             self._reached = True
             outcomes, whole = await send_async(connection, commands)
