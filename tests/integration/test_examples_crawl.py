@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from support.programs import programs
 from support.servers import wait_until
 from support.site import Served
 
@@ -28,21 +28,16 @@ TASKS, TRIES = 16, 3
 @pytest.fixture
 def crawl(redis70, tmp_path):
     """Start an example that crawls a site; at the end it and its processes are killed if they still run."""
-    started = []
+    with programs(tmp_path) as start:
 
-    def start(name, site, *more):
-        # its folder is on the path, as it is where a reader runs it
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(EXAMPLES), os.environ["PYTHONPATH"]))}
-        command = [sys.executable, EXAMPLES / f"{name}.py", site.url, "--redis", redis70.url, *more]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": tmp_path}
-        started.append(subprocess.Popen(command, env=environment, start_new_session=True, **pipes))
-        return started[-1]
+        def start_example(name, site, *more):
+            # its folder is on the path, as it is where a reader runs it
+            environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(EXAMPLES), os.environ["PYTHONPATH"]))}
+            return start(
+                [sys.executable, EXAMPLES / f"{name}.py", site.url, "--redis", redis70.url, *more], environment
+            )
 
-    yield start
-    for process in started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        yield start_example
 
 
 def finished(process) -> str:

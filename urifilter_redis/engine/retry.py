@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from urifilter_redis.engine.replication import Replication
 from urifilter_redis.engine.steps import Flow, Pause, Send
 from urifilter_redis.errors import (
     AnswerLost,
@@ -19,7 +20,6 @@ from urifilter_redis.errors import (
 )
 from urifilter_redis.protocol.outcomes import (
     Judged,
-    Unanswered,
     Unsent,
     Verdict,
     error_of,
@@ -31,7 +31,7 @@ from urifilter_redis.protocol.outcomes import (
     node_of,
     text_of,
 )
-from urifilter_redis.protocol.routing import for_node, for_replica, like
+from urifilter_redis.protocol.routing import for_node, for_replica
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -47,9 +47,6 @@ FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 0.5
 
 _WAITING = {Verdict.WAIT, Verdict.IN_DOUBT, Verdict.RESTORING, Verdict.MIGRATING}
-
-#: The share of the longest wait for a reply that replicas have to receive an answer.
-REPLICATING = 0.8
 
 
 class Numbered(Protocol):
@@ -174,12 +171,14 @@ def exchange(session: Session, requests: Sequence[Request], callers: Callers | N
         for request in waiting:
             commands.append(request.command())
             doubts.append(request.begin())
+        replication = None
         if session.wait_replicas:
-            outcomes = yield from _send_replicated(session, waiting, commands)
-        else:
-            sending = Send(commands)
-            outcomes = yield sending
-            began += sending.idle  # in which nobody waited
+            replication = Replication(session, commands, [each.numbered is not None for each in waiting])
+        sending = Send(commands if replication is None else replication.commands)
+        outcomes = yield sending
+        began += sending.idle  # in which nobody waited
+        if replication is not None:
+            outcomes = replication.judged(outcomes)
         missed = []
         for request, outcome, in_doubt in zip(waiting, outcomes, doubts, strict=True):
             verdict = _settle(session, request, outcome, in_doubt=in_doubt)
@@ -189,41 +188,6 @@ def exchange(session: Session, requests: Sequence[Request], callers: Callers | N
             return
         again = again or _Again(session, began, callers)
         waiting = yield from again.prepare(missed)
-
-
-def _waits(session: Session, requests: Sequence[Request], commands: Sequence[Arguments]) -> dict[str, Arguments]:
-    """Return a WAIT for each node that gets a call with a call id; it goes the same way, over the same connection."""
-    wait = ("WAIT", session.wait_replicas, int(1000 * REPLICATING * session.timeouts.reply))
-    waits: dict[str, Arguments] = {}
-    for request, command in zip(requests, commands, strict=True):
-        node = session.routes.node_of(command) if request.numbered is not None else None
-        if node is not None:
-            waits[node] = like(wait, command)
-    return waits
-
-
-def _send_replicated(session: Session, requests: Sequence[Request], commands: list[Arguments]) -> Flow[list[Any]]:
-    """Send commands; an answer that too few replicas have in time counts as lost.
-
-    If the map of the nodes has changed meanwhile, it is not certain which WAIT is for which answer.
-    """
-    waits, known = _waits(session, requests, commands), session.routes.map
-    nodes = [session.routes.node_of(each) for each in commands]
-    outcomes: list[Any] = yield Send([*commands, *waits.values()])
-    reached = dict(zip(waits, outcomes[len(commands) :], strict=True)) if session.routes.map is known else {}
-    for position, request in enumerate(requests):
-        if request.numbered is not None and judge(outcomes[position]) is Verdict.ANSWERED:
-            count = reached.get(nodes[position] or "")
-            if not isinstance(count, int) or count < session.wait_replicas:
-                outcomes[position] = _unreplicated(session, count)
-    return outcomes[: len(commands)]
-
-
-def _unreplicated(session: Session, count: Any) -> Unanswered:
-    found = (
-        f"{count} of {session.wait_replicas} replicas have the answer" if isinstance(count, int) else f"WAIT: {count}"
-    )
-    return Unanswered(ConnectionError(found))
 
 
 class _Again:
@@ -346,10 +310,12 @@ def _renew(session: Session, request: Request, outcome: Any, *, in_doubt: bool) 
 
 def _given_up(session: Session, request: Request, outcome: Any) -> UriFilterError:
     """Return the error of a request that is not sent again after this outcome."""
-    error = error_of(outcome, session.where)
-    if request.in_doubt or judge(outcome) is not Verdict.RESTORING:
+    error, verdict = error_of(outcome, session.where), judge(outcome)
+    if request.in_doubt or verdict is not Verdict.RESTORING:
         kind = AnswerLost if request.in_doubt else ServerUnavailable
-        told = kind(f"{error}; gave up after {session.timeouts.total:g} s")
+        timeouts = session.timeouts
+        patience = timeouts.total if verdict is not Verdict.MIGRATING else max(timeouts.total, timeouts.migrating)
+        told = kind(f"{error}; gave up after {patience:g} s")
         told.__cause__ = error
         return told
     return error

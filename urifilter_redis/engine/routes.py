@@ -15,7 +15,7 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, RedisError
 
 from urifilter_redis.protocol.keys import SLOTS
 from urifilter_redis.protocol.outcomes import Unanswered, Unsent, is_readonly
-from urifilter_redis.protocol.routing import ASKING, READONLY, Addressed, slot_of_command
+from urifilter_redis.protocol.routing import ASKING, READONLY, READWRITE, Addressed, slot_of_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,7 +111,7 @@ class Routes:
     Attributes:
         map: the nodes as they are known; None: nothing is known, or there is the given server only.
         alone: whether there is the given server only.
-        stale: whether the nodes must be asked before the next pipeline.
+        stale: whether the map is wrong, as a refusal or a failure suggests.
     """
 
     def __init__(
@@ -127,6 +127,11 @@ class Routes:
         self.alone = alone
         self.stale = not alone
         self._draw = random.random()  # noqa: S311 - spreads clients over the replicas
+
+    @property
+    def must_search(self) -> bool:
+        """Whether the nodes must be asked before the next pipeline."""
+        return self.stale or (self.map is None and not self.alone)
 
     @property
     def follows(self) -> bool:
@@ -161,12 +166,13 @@ class Routes:
                 outcomes[position] = Unsent(ClusterDownError("CLUSTERDOWN no master has the slot of this key"))
                 continue
             part = parts.get(node) or parts.setdefault(node, Part(node))
-            if isinstance(command, Addressed):
-                if command.asking:
-                    part.add(None, ASKING)
-                elif command.replica and self.map is not None and self.map.cluster:
-                    part.add(None, READONLY)
+            address = command if isinstance(command, Addressed) else None
+            reads = address is not None and address.replica and self.map is not None and self.map.cluster
+            if address is not None and (address.asking or reads):
+                part.add(None, READONLY if reads else ASKING)
             part.add(position, command)
+            if reads:
+                part.add(None, READWRITE)
         return list(parts.values())
 
     def learn(self, node: str, outcomes: Sequence[Any]) -> None:

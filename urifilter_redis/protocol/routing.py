@@ -9,13 +9,24 @@ from urifilter_redis.protocol.keys import slot_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ASKING", "READONLY", "Addressed", "for_key", "for_node", "for_replica", "like", "slot_of_command"]
+__all__ = [
+    "ASKING",
+    "READONLY",
+    "READWRITE",
+    "Addressed",
+    "for_key",
+    "for_node",
+    "for_replica",
+    "like",
+    "slot_of_command",
+]
 
 #: The command before one that was sent on by ASK: the node runs it although the slot is not its own yet.
 ASKING = ("ASKING",)
 
-#: The command before one to a replica of a Redis Cluster.
-READONLY = ("READONLY",)
+#: The commands before and after one that a replica of a Redis Cluster may answer. The second is for the connections to
+#: masters that become replicas.
+READONLY, READWRITE = ("READONLY",), ("READWRITE",)
 
 #: The place of the key among the arguments of a command; every other command of the library has it directly behind
 #: its name.

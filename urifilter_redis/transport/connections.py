@@ -110,7 +110,7 @@ class Connector(_Connections[Server]):
 
         Each pipeline that is not finished has connections of its own.
         """
-        failed = self._search() if self.routes.stale else None
+        failed = self._search() if self.routes.must_search else None
         if self.routes.alone:
             return self._given.begin(commands)
         sendings = _Sendings(self.routes, [failed] * len(commands))
@@ -160,7 +160,7 @@ class AsyncConnector(_Connections[AsyncServer]):
     async def send(self, commands: Sequence[Arguments]) -> list[Any]:
         """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
         routes = self.routes
-        failed = await self._search() if routes.stale else None
+        failed = await self._search() if routes.must_search else None
         if failed is not None:
             return [failed] * len(commands)
         if routes.alone:

@@ -131,8 +131,10 @@ class Origin:
         if self.address is not None:
             url = target_of(self.address.url).url(node, sentinel=sentinel)
             return Lane(_pool(self._library.ConnectionPool, self._retry, url, self._timeouts, self._limit), ours=True)
-        if node == GIVEN:
+        if node == GIVEN and not self.is_of_cluster:
             return Lane(self._client.connection_pool)  # type: ignore[union-attr]
+        if node == GIVEN:
+            node = self.routes().seeds[0]
         host, _, port = node.rpartition(":")
         where = {"host": host or "localhost", "port": int(port)}
         if self.is_of_cluster:

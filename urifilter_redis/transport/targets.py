@@ -53,7 +53,7 @@ class Target:
     reads: str
 
     def url(self, node: str = "", *, sentinel: bool = False) -> str:
-        """Return redis-py's URL of a node, ``host:port``; of none: of the server itself.
+        """Return redis-py's URL of a node, ``host:port``; of none: of the server itself, or of the first.
 
         A node without a host has that of the server.
         """
@@ -61,6 +61,8 @@ class Target:
             query = f"?{self.sentinel_query}" if self.sentinel_query else ""
             return f"{self.scheme}://{bracketed(node)}{query}"
         query = f"?{self.query}" if self.query else ""
+        if not node and self.kind != "server":
+            node = self.hosts[0]
         if not node:
             return f"{self.scheme}://{self.login}{','.join(self.hosts)}{self.path}{query}"
         host, _, port = node.rpartition(":")
