@@ -118,6 +118,7 @@ def test_other_urls_in_a_repeat(attempt):
     assert URLS[10] not in attempt.news
 
 
+@pytest.mark.slow
 def test_a_call_key_too_late(later):
     """It is another call by then, and all that the first one inserted is seen."""
     _, forward = later
@@ -128,6 +129,7 @@ def test_a_call_key_too_late(later):
     assert False in inserted(URLS, "a")
 
 
+@pytest.mark.slow
 def test_noted_answers_stay(later):
     """The answers that an attempt noted are given again for days."""
     attempt, forward = later
@@ -137,6 +139,7 @@ def test_noted_answers_stay(later):
     assert attempt(URLS, 1) == first == [False] * 500 + [True] * 500
 
 
+@pytest.mark.slow
 def test_a_repeat_within_eight_minutes(later):
     """The server still has the answers of the attempt that was killed."""
     attempt, forward = later
@@ -145,6 +148,7 @@ def test_a_repeat_within_eight_minutes(later):
     assert attempt() == [True] * 1000
 
 
+@pytest.mark.slow
 def test_a_repeat_after_eight_minutes(later):
     """Nobody knows any more whether the killed attempt inserted them, and nothing is answered "seen"."""
     attempt, forward = later
@@ -157,6 +161,7 @@ def test_a_repeat_after_eight_minutes(later):
     assert attempt(URLS, 1) == [False] * 1000
 
 
+@pytest.mark.slow
 def test_an_attempt_that_hangs(later):
     """A repeat is too late to know, and notes that; the attempt that hung gives the same answers then."""
     attempt, forward = later
@@ -174,6 +179,7 @@ def test_an_attempt_that_hangs(later):
     notes.close()
 
 
+@pytest.mark.slow
 def test_a_run_that_is_too_old(later):
     """A week after its first start nothing of it begins; a run of another name does."""
     attempt, forward = later
