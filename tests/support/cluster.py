@@ -7,6 +7,7 @@ import random
 import socket
 
 import redis
+
 from support.servers import PATIENCE, Server, wait_until
 
 #: The ports of nodes, and of their buses 10,000 above: below those that the system gives to clients.

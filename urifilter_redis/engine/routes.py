@@ -134,11 +134,6 @@ class Routes:
         return self.stale or (self.map is None and not self.alone)
 
     @property
-    def wanted(self) -> bool:
-        """Whether the nodes must be asked now: others may be asking, but nothing is known yet."""
-        return self.stale or (self.map is None and not self.alone)
-
-    @property
     def follows(self) -> bool:
         """Whether another server may take the place of a master, and is found then."""
         return self.service is not None or bool(self.seeds) or (self.map is not None and self.map.cluster)

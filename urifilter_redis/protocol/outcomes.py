@@ -219,6 +219,8 @@ def error_of(outcome: Any, where: str) -> UriFilterError:
     """Return the error to raise for an outcome that is not an answer; ``where`` names the server or filter."""
     if isinstance(outcome, Judged):
         return outcome.error
+    if isinstance(outcome, Unsent) and isinstance(outcome.error, exceptions.ClusterDownError):
+        outcome = outcome.error
     if isinstance(outcome, Unsent | Unanswered):
         text = str(outcome.error) or type(outcome.error).__name__
         return ServerUnavailable(f"{where}: {text}")
