@@ -58,7 +58,7 @@ def ask(session: Session, *made: Call | Arguments) -> Flow[list[Any]]:
 
 def ask_masters(session: Session, *commands: Arguments) -> Flow[dict[str, list[Any]]]:
     """Send commands to each master; return the replies of each by its name; raises as ``ask``."""
-    if session.routes.wanted:
+    if session.routes.must_search:
         yield from server_time(session)  # whatever is asked first finds the masters
     masters = session.routes.masters
     replies = yield from ask(session, *(for_node(each, node) for node in masters for each in commands))

@@ -141,7 +141,8 @@ _AGAIN = {
     "MOVED": Verdict.MOVED,
 }
 
-_OF_CLUSTER = "another node of the Redis Cluster has these keys, and this user may not ask for it (CLUSTER SLOTS)"
+_MOVING = "the keys are on their way to another node of the Redis Cluster, and nothing was changed"
+_MOVED = "another node of the Redis Cluster has these keys, and this user may not ask for it (CLUSTER SLOTS)"
 
 #: The advice for each error word of a server that refuses.
 _ADVICE = {
@@ -155,11 +156,11 @@ _ADVICE = {
     "NOPERM": "this user may not run the commands or touch the keys, and nothing was changed: mend its ACL",
     "NOAUTH": "the server wants a password: put it into the URL (redis://:PASSWORD@host/0)",
     "WRONGPASS": "the server does not accept this user name and password",
-    "ASK": _OF_CLUSTER,
-    "MOVED": _OF_CLUSTER,
+    "ASK": _MOVING,
+    "MOVED": _MOVED,
     "CROSSSLOT": "the keys of one call are in several slots of a Redis Cluster",
     "CLUSTERDOWN": "the Redis Cluster has no master for these keys (CLUSTER INFO says why), and nothing was changed",
-    "TRYAGAIN": "the keys are on their way to another node of the Redis Cluster, and nothing was changed",
+    "TRYAGAIN": _MOVING,
 }
 
 # redis-py drops the first word of these errors and makes it the class.
