@@ -47,7 +47,7 @@ def finished(process) -> str:
     return out.splitlines()[-1]
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.slow)])
 def test_threads(crawl, count):
     """Threads that share a filter fetch each page once, broken ones and those of loops of redirects included."""
     with Served(count=count) as site:
@@ -66,9 +66,9 @@ def check_committed(site, server) -> None:
 @pytest.mark.slow
 def test_processes(crawl, redis70):
     """Four processes with an event loop each fetch each page once, between them, and try those that hang up again."""
-    with Served() as site:
+    with Served(count=1000) as site:
         last = finished(crawl("crawl_asyncio", site, "--lease", "5"))
-        assert last == "2,000 pages fetched; processes that were started again: 0"
+        assert last == "1,000 pages fetched; processes that were started again: 0"
         fetched = Counter(site.fetched())
         answering = {path for path, page in site.pages.items() if page.status}
         assert {path: fetched[path] for path in answering} == dict.fromkeys(answering, 1)
@@ -88,11 +88,11 @@ def workers(process) -> list[int]:
 @pytest.mark.skipif(sys.platform != "linux", reason="the processes are found in /proc")
 def test_one_of_the_processes_is_killed(crawl, redis70):
     """It is started again, and others take over the pages that it had in hand: none is missing."""
-    with Served(delay=0.01) as site:
+    with Served(count=1000, delay=0.01) as site:
         process = crawl("crawl_asyncio", site, "--lease", "5")
         wait_until(lambda: len(site.fetched()) > 300, "the crawl does not begin")
         os.kill(workers(process)[0], signal.SIGKILL)
-        assert finished(process) == "2,000 pages fetched; processes that were started again: 1"
+        assert finished(process) == "1,000 pages fetched; processes that were started again: 1"
         fetched = Counter(site.fetched())
         assert fetched.keys() == site.pages.keys()
         check_committed(site, redis70)
