@@ -123,11 +123,17 @@ class Cluster:
         return len(views) == 1 and linked == len(self.nodes) - self._count
 
     def owner(self, slot: int, asked: Node | None = None) -> Node:
-        """Return the master of a slot, as a node has it."""
-        for first, last, (_, port, *_), *_ in (asked or self.nodes[0]).ask("CLUSTER", "SLOTS"):
+        """Return the master of a slot, as a node has it; None: one that runs."""
+        asked = asked or next(each for each in self.nodes if each.process.poll() is None)
+        for first, last, (_, port, *_), *_ in asked.ask("CLUSTER", "SLOTS"):
             if first <= slot <= last:
                 return next(each for each in self.nodes if each.port == port)
         raise LookupError(slot)
+
+    def replica_of(self, master: Node) -> Node:
+        """Return the replica that a master has now."""
+        _, _, ((_, port, _), *_) = master.ask("ROLE")
+        return next(each for each in self.nodes if each.port == int(port))
 
     def begin_move(self, slot: int, target: Node) -> Node:
         """Begin the move of a slot; return its master until ``end_move``."""
