@@ -62,7 +62,7 @@ def pytest_xdist_auto_num_workers():
 def pytest_report_header():
     import urifilter_redis
 
-    found = {kind: servers._FIND[kind]() or "missing" for kind in servers.KINDS}
+    found = {kind: servers._FIND[kind]() or "missing" for kind in (*servers.KINDS, *servers.FURTHER)}
     tested = f"urifilter_redis: {Path(urifilter_redis.__file__).parent}"
     return [tested, *(f"{kind}: {path}" for kind, path in found.items()), f"MongoDB: {mongo.shown()}"]
 

@@ -280,3 +280,23 @@ def test_service_and_sdk(cluster):
         assert api.unique("news", ITEMS) == ITEMS
         assert api.unique("news", [*ITEMS, "x"]) == ["x"]
         assert news.info().inserted == 301
+
+
+def test_doctor(cluster):
+    """It looks at each master: facts that differ are told with the master's name."""
+    with UriFilter.create("news", redis=cluster.url, **PRECISE):
+        out, _ = cli.run("doctor", "--json", "--redis", cluster.nodes[2].url, code=1)  # none of them persists
+        found = {each["subject"]: (each["level"], each["text"]) for each in json.loads(out)}
+        assert found["cluster"] == ("ok", "a Redis Cluster of 3 masters")
+        assert found["clocks"][0] == "ok"
+        assert found["filter news"][0] == "ok"
+        assert found["eviction"] == ("ok", "noeviction")
+    cluster.nodes[1].ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    try:
+        out, _ = cli.run("doctor", "--json", "--redis", cluster.url, code=1)
+    finally:
+        cluster.nodes[1].ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    levels = {
+        each["text"].partition(" ")[0]: each["level"] for each in json.loads(out) if each["subject"] == "eviction"
+    }
+    assert levels == {f"{node.name}:": "danger" if node is cluster.nodes[1] else "ok" for node in cluster.nodes}
