@@ -24,7 +24,6 @@ def test_a_master_is_killed(tmp_path, wait_replicas):
         for _ in range(ROUNDS):
             run.round(4)
         counts = run.finish()
-    print(counts)
     assert counts.wrong == {}, counts
     assert (counts.unreplicated > 0) == (wait_replicas == 0)
     assert counts.asked > 1000
