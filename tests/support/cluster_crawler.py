@@ -2,8 +2,8 @@
 
 ``python cluster_crawler.py URL FILTER SEED TOGETHER FOLDER``: asks about 200 new numbers at a time, as all crawlers do
 at about the same time, and about some that were asked before. Its log is ``FOLDER/SEED``: before each call a line of
-the numbers that it asks about, ``?`` in front; after it a line of those that are new, ``!`` in front. It ends when there
-is ``FOLDER/stop``. TOGETHER 0: a call is about numbers of one shard, so that its answers come from one master.
+the numbers that it asks about, ``?`` in front; after it a line of those that are new, ``!`` in front. It ends when
+there is ``FOLDER/stop``. TOGETHER 0: a call is about numbers of one shard, so that its answers come from one master.
 """
 
 from __future__ import annotations
