@@ -96,6 +96,7 @@ class Run:
         wait_until(lambda: replica.role() == "master", "the replica does not take over")
         time.sleep(seconds / 2)
         master.start()
+        wait_until(lambda: master.ask("INFO", "persistence")["loading"] == 0, "it does not load its file")
         wait_until(lambda: master.role() == "slave", "it does not become a replica")
         cluster.wait_until_whole()
         self._shunned.clear()
@@ -164,6 +165,7 @@ class Run:
         copied = self._folder / f"aof-{time.monotonic()}"
         shutil.copytree(master.folder / "appendonlydir", copied / "appendonlydir")
         with Server(self._cluster.kind, appendonly="yes", dir=str(copied)) as loaded, loaded.client() as client:
+            wait_until(lambda: client.info("persistence")["loading"] == 0, "it does not load the file")
             return {key: client.dump(key) for key in client.keys("urifilter:{news*")}
 
     def _contained(self, held: list[int], dumped: dict[bytes, bytes]) -> set[int]:
