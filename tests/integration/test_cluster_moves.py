@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import pytest
+from support import cli
+from support.clock import Clock
 from support.shard_keys import shard_key
 from support.tags import slot_of
 
-from urifilter_redis import ServerUnavailable, Timeouts
+from urifilter_redis import AnswerLost, ServerUnavailable, Timeouts
 
 pytestmark = pytest.mark.xdist_group("cluster")
 
@@ -129,6 +132,79 @@ def test_scripts_are_gone_on_one_node(news, cluster):
     assert news.insert_many(ITEMS[:100]) == [True] * 100
     cluster.nodes[1].ask("SCRIPT", "FLUSH")
     assert news.insert_many(ITEMS[:200]) == [False] * 100 + [True] * 100
+
+
+@pytest.mark.slow
+def test_clocks_that_differ(make_cluster, clients, slots, tmp_path):
+    """Each master's own clock judges its calls and its turns: answers are exact, also after shards have moved."""
+    clocks = []
+    for seconds in (0, 300, -300):  # a deadline is a minute ahead
+        folder = tmp_path / str(seconds)
+        folder.mkdir()
+        clocks.append(Clock(folder))
+        clocks[-1].ahead(seconds)
+    cluster = make_cluster(environments=[each.environment for each in clocks])
+    news = clients.create("news", redis=cluster.url, timeouts=Timeouts(total=1), **PRECISE)
+    held = news.claims()
+    for number in range(3):
+        some = ITEMS[100 * number : 100 * number + 50]
+        assert news.insert_many(some) == [True] * 50
+        assert news.insert_many(some) == [False] * 50
+        assert held.claim_many([f"held {each}" for each in some]) == [True] * 50
+        assert held.commit([f"held {each}" for each in some]) == [True] * 50
+        for slot in slots:
+            cluster.move(slot, next_of(cluster, cluster.owner(slot)))
+    assert news.contains_many(ITEMS[:50] + ITEMS[100:150] + ITEMS[200:250]) == [True] * 150
+    news.drop()
+    ring = clients.create("news", redis=cluster.url, retention="ring", slices=2, period="4m", **PRECISE)
+    assert ring.insert_many(ITEMS) == [True] * 300
+    clients.let_pass(0.1)
+    assert ring.insert_many(ITEMS) == [False] * 300  # nothing turns because another master's clock is ahead
+    assert ring.info().epoch == 0
+    out, _ = cli.run("doctor", "--json", "--redis", cluster.url, code=1)
+    told = {each["subject"]: (each["level"], each["text"]) for each in json.loads(out)}
+    text = f"{cluster.nodes[1].name} is 600 s ahead of {cluster.nodes[2].name}"
+    assert told["clocks"][0] == "danger"
+    assert told["clocks"][1].startswith(text)
+
+
+@pytest.mark.slow
+def test_a_master_that_comes_back(make_cluster, clients):
+    """Killed and started again with its append-only file: an error in words meanwhile, and no answer is lost."""
+    cluster = make_cluster(appendonly="yes", **{"cluster-require-full-coverage": "no"})
+    news = clients.create("news", redis=cluster.url, timeouts=HASTY, **PRECISE)
+    assert news.insert_many(ITEMS[:100]) == [True] * 100
+    cluster.nodes[1].kill()
+    with pytest.raises(ServerUnavailable, match="Error 111 connecting") as caught:
+        news.insert_many(ITEMS[:200])
+    told = caught.value.answers
+    assert [each for each in told[:100] if each is not None] == [False] * (100 - told[:100].count(None))
+    assert 0 < told.count(None) < 200
+    cluster.nodes[1].start()
+    cluster.wait_until_whole()
+    assert news.insert_many(ITEMS[:200], retry=caught.value) == [False] * 100 + [True] * 100
+    assert news.insert_many(ITEMS) == [False] * 200 + [True] * 100
+
+
+@pytest.mark.slow
+def test_waiting_for_replicas(make_cluster, clients):
+    """With the replica of one master stopped its answers count as lost; they are the same once it is back."""
+    cluster = make_cluster("valkey", replicas=1)
+    quick = Timeouts(total=0.5, reply=0.5)
+    news = clients.create("news", redis=cluster.url, wait_replicas=1, timeouts=quick, **PRECISE)
+    assert news.insert_many(ITEMS[:100]) == [True] * 100
+    cluster.replica_of(cluster.nodes[1]).suspend()
+    try:
+        with pytest.raises(AnswerLost, match="0 of 1 replicas") as caught:
+            news.insert_many(ITEMS[:200])
+        told = caught.value.answers
+        assert 0 < told.count(None) < 200
+        plain = clients.open("news", redis=cluster.url)
+        assert plain.contains_many(ITEMS[:200]) == [True] * 200  # they are there, and nobody was told so
+    finally:
+        for node in cluster.nodes:
+            node.resume()
+    assert news.insert_many(ITEMS[:200], retry=caught.value) == [False] * 100 + [True] * 100
 
 
 def test_nobody_has_a_slot(make_server, clients):
