@@ -172,7 +172,7 @@ def test_user_without_permission(make_server):
     assert isinstance(error, ServerUnavailable)
     assert "mend its ACL" in str(error)
     with server.client() as admin:
-        admin.acl_setuser("crawler", commands=["+evalsha"])  # but not to load the script
+        admin.acl_setuser("crawler", enabled=True, commands=["+evalsha"])  # but not to load the script
         admin.script_flush()
     assert "mend its ACL" in str(error_of(UriFilter.open, "news", redis=url))
 
