@@ -17,8 +17,8 @@ from pathlib import Path
 from urifilter_redis import ServerUnavailable, Timeouts, UriFilter
 from urifilter_redis.bloom.digest import hasher, shard_of
 
-#: Numbers that are new at a time, and those of a call.
-BLOCK, BATCH = 200, 50
+#: Numbers that are new at a time, and those of a call; seconds between two times, so that the logs stay short.
+BLOCK, BATCH, PAUSE = 200, 50, 0.2
 
 #: Seconds after which a call that gets no answer fails the run.
 PATIENCE = 120
@@ -62,6 +62,7 @@ def main() -> None:
             numbers = [*range(end, end + BLOCK), *(draw.randrange(end + BLOCK) for _ in range(BLOCK // 2))]
             end += BLOCK
             draw.shuffle(numbers)
+            time.sleep(PAUSE)
             for some in shards_of(news.config, numbers).values() if together == "0" else [numbers]:
                 for start in range(0, len(some), BATCH):
                     batch = some[start : start + BATCH]
