@@ -118,7 +118,7 @@ def _shared():
         server.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def _watched():
     made: list[Watched] = []
     yield made

@@ -16,6 +16,8 @@ DOWN_AFTER = 500
 
 def follow(replica: Server, master: Server) -> None:
     """Make a server a replica, and wait until it has all the master has."""
+    with master.client() as client:
+        client.config_set("repl-diskless-sync-delay", 0)
     with replica.client() as client:
         client.replicaof("127.0.0.1", master.port)
         wait_until(lambda: client.info("replication")["master_link_status"] == "up", "the replica does not follow")
@@ -34,7 +36,7 @@ def replica_of(master: Server, kind: str | None = None, **config: str) -> Server
     """Start a replica of a server."""
     secret = master.config.get("requirepass")
     with_secret = {"masterauth": secret, "requirepass": secret} if secret else {}
-    made = Server(kind or master.kind, **{"repl-diskless-sync-delay": "0"} | with_secret | config)
+    made = Server(kind or master.kind, **with_secret | config)
     try:
         follow(made, master)
     except BaseException:
@@ -77,7 +79,7 @@ class Watched:
         self.password, self.sentinel_password = password, sentinel_password
         with contextlib.ExitStack() as started:
             config = {"requirepass": password, "masterauth": password} if password else {}
-            self.master = started.enter_context(Server("redis70", **{"repl-diskless-sync-delay": "0"} | config))
+            self.master = started.enter_context(Server("redis70", **config))
             self.replicas = [started.enter_context(replica_of(self.master)) for _ in range(replicas)]
             quorum = sentinels // 2 + 1
             self.sentinels = [
@@ -135,6 +137,9 @@ class Watched:
             if each.process.poll() is not None:
                 each.start()
             each.resume()
+        for each in (self.master, *self.replicas):
+            if each is not self.present:
+                follow(each, self.present)  # Sentinels would see to that after eight seconds
         wait_until(self.whole, "the replicas do not come back", patience=60)
         wait_until(lambda: self._known(all_well=True), "the Sentinels do not find all well", patience=60)
         with self.present.client() as client:

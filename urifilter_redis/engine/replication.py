@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.protocol.outcomes import Unanswered, Verdict, judge
+from urifilter_redis.protocol.outcomes import Unanswered, Unsent, Verdict, judge
 from urifilter_redis.protocol.routing import like
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ class Replication:
         return told
 
     def _lost(self, found: Any) -> Unanswered:
-        text = f"{found} of {self._wanted} replicas have the answer"
-        if not isinstance(found, int):
-            text = f"it is not known whether {self._wanted} replicas have the answer ({found!r:.80})"
-        return Unanswered(ConnectionError(text))
+        if isinstance(found, int):
+            return Unanswered(ConnectionError(f"{found} of {self._wanted} replicas have the answer"))
+        error = found.error if isinstance(found, Unanswered | Unsent) else found
+        why = "the nodes have changed meanwhile" if found is None else str(error) or type(error).__name__
+        return Unanswered(ConnectionError(f"it is not known how many replicas have the answer: {why}"))

@@ -70,6 +70,9 @@ def _path(session: Session) -> Path:
 def _same(server: str) -> str:
     """Return one spelling for all of a server's: without the user, and with the IP address for the host's name."""
     parts = urlsplit(server)
+    hosts = parts.netloc.rpartition("@")[2].split(",")
+    if len(hosts) > 1:
+        return f"{','.join(sorted(hosts))}{parts.path}"
     if not parts.hostname:
         return server
     try:
