@@ -108,6 +108,14 @@ class Watched:
             port = int(client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1])
         return next(each for each in (self.master, *self.replicas) if each.port == port)
 
+    def present_by_role(self) -> Server:
+        """The server that says itself that it is the master."""
+        for each in (self.master, *self.replicas):
+            with each.client() as client:
+                if client.execute_command("ROLE")[0] == b"master":
+                    return each
+        raise LookupError("there is no master")
+
     def failover(self) -> Server:
         """Let a replica take over while the master lives; return the new master once it is one."""
         before = self.present
@@ -161,9 +169,10 @@ class Watched:
     def _accepted(self, client: redis.Redis) -> bool:
         try:
             return bool(client.execute_command("SENTINEL", "FAILOVER", SERVICE))
-        except redis.ResponseError as refusal:  # one runs already, or no replica is good enough yet
-            assert str(refusal).startswith(("INPROG", "NOGOODSLAVE")), refusal
-            return False
+        except redis.ResponseError as refusal:
+            if not str(refusal).startswith(("INPROG", "NOGOODSLAVE")):
+                raise
+            return False  # one runs already, or no replica is good enough yet
 
     def _names(self, sentinel: Server) -> int | None:
         if sentinel.process.poll() is not None:
@@ -175,9 +184,10 @@ class Watched:
         for each in self.sentinels:
             with each.client() as client:
                 state = client.sentinel_master(SERVICE)
-            expected = (len(self.replicas), len(self.sentinels) - 1)
-            if (int(state["num-slaves"]), int(state["num-other-sentinels"])) != expected:
+                replicas = [found["flags"] for found in client.sentinel_slaves(SERVICE)]
+            expected = (len(self.replicas), len(self.sentinels) - 1, self.present.port)
+            if (int(state["num-slaves"]), int(state["num-other-sentinels"]), int(state["port"])) != expected:
                 return False
-            if all_well and state["flags"] != "master":
+            if all_well and (state["flags"], *replicas) != ("master", *(["slave"] * len(replicas))):
                 return False
         return True
