@@ -22,7 +22,7 @@ from urifilter_redis.protocol.outcomes import Unsent
 from urifilter_redis.transport.addresses import Address, without_password
 from urifilter_redis.transport.lanes import Lane
 from urifilter_redis.transport.places import CONNECTIONS
-from urifilter_redis.transport.targets import READS, target_of, with_options
+from urifilter_redis.transport.targets import READS, NoTarget, target_of, with_options
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -200,19 +200,17 @@ def check_url(url: str) -> None:
         ValueError: it cannot.
     """
     target = _target(url)
-    nodes = [(each, target.kind == "sentinel") for each in target.hosts] if target.kind != "server" else [("", False)]
-    for node, sentinel in nodes:
+    nodes = [(each, target.kind == "sentinel") for each in target.hosts] if target.kind != "server" else []
+    for node, sentinel in [*nodes, ("", False)]:
         _pool(redis.ConnectionPool, None, target.url(node, sentinel=sentinel), Timeouts(), CONNECTIONS)
 
 
 def _target(url: str) -> Any:
-    if "+" in url.partition(":")[0]:
-        return target_of(url)  # whose errors have no part of the password
     try:
         return target_of(url)
-    except ValueError as error:
-        if str(error).startswith(("wait_replicas", "reads")):
-            raise
+    except NoTarget:
+        raise
+    except ValueError:  # whose text may have a part of the password
         raise _no_url() from None
 
 
