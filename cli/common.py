@@ -54,7 +54,7 @@ _SERVERS = "The server: redis://, rediss:// or unix://."
 # No envvar=: an archive from the environment must not count as named by the caller, see Session.insists.
 _ARCHIVE = "The archive: file:///folder or mongodb://host/database.  [env var: URIFILTER_ARCHIVE]"
 _WAIT = "How long to wait for a filter that is being restored: 45s, 10m."
-_NUMBER = re.compile(r"[\d.,e+-]+%?( [kMGT]?B)?|")
+_NUMBER = re.compile(r"[\d.,e+-]+%?( ([kMGT]?B|ms|s|min|h|days))?|")
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -20,8 +20,10 @@ from urifilter_redis.flows.doctor import (
     examine_format,
     gather,
 )
+from urifilter_redis.protocol import acl
+from urifilter_redis.transport.addresses import database_of
 
-from .common import Shared, columns, pass_shared, print_json, shared
+from .common import Shared, columns, filter_name, pass_shared, print_json, shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,26 +32,47 @@ __all__ = ["doctor"]
 
 
 @click.command()
+@click.option("--acl", "part", type=click.Choice(list(acl.PARTS)), help="Print the smallest ACL of a user; ask nobody.")
+@click.option("--filter", "name", type=filter_name, metavar="NAME", help="With --acl: the keys of this filter only.")
 @shared
 @pass_shared
-def doctor(options: Shared) -> None:
+def doctor(options: Shared, part: str | None, name: str | None) -> None:
     """Check whether this server keeps the filters' promises, and say what to change.
 
     Exits with 0 if all promises hold, with 1 if one does not, with 2 on errors.
 
+    With --acl it prints an ACL SETUSER command instead, for redis-cli: a reader asks, a crawler also inserts and
+    claims, an operator may do everything. Write a password for PASSWORD.
+
     \b
     Example:
       urifilter doctor --redis redis://localhost:6379/0
+      urifilter doctor --acl crawler --filter news
     """
+    if part is not None:
+        _print_acl(options, part, name)
+        return
+    if name is not None:
+        raise click.UsageError("--filter is for --acl")
     findings = list(examine(run(gather, **options.where())))
-    for name in list_filters(**options.where()):
-        findings += _filter(options, name)
+    for each in list_filters(**options.where()):
+        findings += _filter(options, each)
     if options.json:
         print_json([asdict(finding) for finding in findings])
     else:
         columns(("level", "subject", "finding"), ((f.level, f.subject, f.text) for f in findings))
     if any(finding.level == "danger" for finding in findings):
         raise click.exceptions.Exit(1)
+
+
+def _print_acl(options: Shared, part: str, name: str | None) -> None:
+    database = database_of(options.redis) if options.redis else 0
+    line = acl.line(part, options.prefix, name, database=database)
+    if options.json:
+        keys = acl.patterns(options.prefix, name)
+        print_json({"part": part, "line": line, "commands": acl.commands(part, database=database), "keys": keys})
+    else:
+        click.echo(line)
 
 
 def _filter(options: Shared, name: str) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from urifilter_redis.protocol.config import Settings
 
 from .common import Shared, columns, filter_name, pass_shared, print_json, print_json_line, shared, size_text
 from .lines import windows_of
+from .nodes import Cluster, nodes_options, print_nodes
 from .settings import size_options, time_options
 
 __all__ = ["digest", "plan"]
@@ -28,10 +29,14 @@ SHOWN = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 @click.command()
 @size_options(required=True)
 @time_options
+@nodes_options
 @shared
 @pass_shared
-def plan(options: Shared, /, capacity: int, error_rate: float, **time: Any) -> None:
+def plan(options: Shared, /, capacity: int, error_rate: float, cluster: Cluster | None, **time: Any) -> None:
     """Show the cost of a filter, for every layout and several error rates.
+
+    With --nodes show the cost of this filter on the masters of a Redis Cluster: shards, memory, items a second,
+    rotations and checkpoints, from measured figures.
 
     "Wrongly skipped" is the number of new pages that are answered "seen" until the filter is at capacity; with a
     retention that expires, the most of one window. "Memory" is for all live slices. An impossible row says why.
@@ -39,7 +44,11 @@ def plan(options: Shared, /, capacity: int, error_rate: float, **time: Any) -> N
     \b
     Example:
       urifilter plan --capacity 100M --error-rate 1e-4
+      urifilter plan --capacity 1G --nodes 3
     """
+    if cluster is not None:
+        print_nodes({"capacity": capacity, "error_rate": error_rate, **time}, cluster, json=options.json)
+        return
     size(1, error_rate)  # an error rate that is impossible at any capacity ends the command
     layouts = LAYOUTS if time["retention"] == "forever" else LAYOUTS[:-1]
     plans = [

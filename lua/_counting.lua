@@ -26,8 +26,9 @@ local function counters(key, m, every, d0, d1, d2, d3)
   return offsets, counts
 end
 
-local function set_counters(key, offsets, counts, change)
-  local arguments = { 'BITFIELD', key }
+-- Calls BITFIELD to change the counters of an item.
+local function set_counters(command, key, offsets, counts, change)
+  local arguments = { command, key }
   for i, offset in ipairs(offsets) do
     if counts[i] ~= STUCK then
       local n = #arguments

@@ -1,1 +1,1 @@
-set_counters(key, offsets, counts, 1)
+set_counters('BITFIELD', key, offsets, counts, 1)

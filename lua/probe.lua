@@ -1,14 +1,15 @@
--- probe: find the commands of the scripts that this user may not run, by trying each where it has no effect. (ACL
--- DRYRUN would tell, but needs rights of its own, and Redis 6.2 does not have it.)
+-- probe: find what the scripts need and do not have here: commands that this user may not run, commands that the server
+-- does not know, and functions of its Lua. Each command is tried where it has no effect. (ACL DRYRUN would tell, but
+-- needs rights of its own, and Redis 6.2 does not have it.)
 --
 -- KEYS[1] merging 1: a key of a shard that exists only while another script runs, so it is absent here
 --
 -- ARGV[1] word: always list
 --
--- Reply: an array of the names of the commands that were refused.
+-- Reply: an array of three arrays of names: the refused commands, the unknown commands, the missing functions of Lua.
 -- Errors: BADARG
 
-local key, refused = KEYS[1], {}
+local key, refused, unknown, missing = KEYS[1], {}, {}, {}
 if ARGV[1] ~= 'list' or not string.find(key, ':merging_1$') then
   return redis.error_reply('BADARG probe takes the word list, and the key merging_1 of a shard')
 end
@@ -22,11 +23,33 @@ local TRIED = {
   { 'ZLEXCOUNT', key, '-', '+' }, { 'ZRANDMEMBER', key, 2 }, { 'ZRANGEBYLEX', key, '-', '+' },
   { 'ZRANGEBYSCORE', key, 0, 0 }, { 'ZREM', key, '' }, { 'ZREVRANGE', key, 0, 0 }, { 'ZSCORE', key, '' },
 }
+-- Each function is called, because one that is missing fails only then. The last two are differences between versions
+-- of Lua: in newer ones unpack is a function of table, and 4 / 2 reads as 2.0.
+local NEEDED = {
+  { 'cmsgpack.pack', function() return cmsgpack.pack(1, 'a') == '\1\161a' end },
+  { 'cmsgpack.unpack', function() return select(2, cmsgpack.unpack('\1\161a')) == 'a' end },
+  { 'cmsgpack.unpack_limit', function() return select(2, cmsgpack.unpack_limit('\1\161a', 1)) == 1 end },
+  { 'redis.error_reply', function() return redis.error_reply('BADARG').err ~= nil end },
+  { 'redis.sha1hex', function() return redis.sha1hex('') == 'da39a3ee5e6b4b0d3255bfef95601890afd80709' end },
+  { 'struct.pack', function() return struct.pack('<I2I4', 1, 2) == '\1\0\2\0\0\0' end },
+  { 'struct.unpack', function() return select(2, struct.unpack('<I2I4', '\1\0\2\0\0\0')) == 2 end },
+  { 'unpack', function() return unpack({ 1 }) == 1 end },
+  { 'numbers of Lua 5.1', function() return 4 / 2 .. '' == '2' end },
+}
+
 for _, command in ipairs(TRIED) do
   local reply = redis.pcall(unpack(command))
-  local text = type(reply) == 'table' and reply.err or ''
+  local text = type(reply) == 'table' and tostring(reply.err or '') or ''
   if string.find(text, "can't run this command", 1, true) or string.find(text, 'ACL failure', 1, true) then
     refused[#refused + 1] = command[1]
+  elseif string.find(text, '[Uu]nknown .*command') then
+    unknown[#unknown + 1] = command[1]
   end
 end
-return refused
+for _, needed in ipairs(NEEDED) do
+  local called, works = pcall(needed[2])
+  if not (called and works) then
+    missing[#missing + 1] = needed[1]
+  end
+end
+return { refused, unknown, missing }

@@ -82,7 +82,7 @@ for i = 1, count do
     local offsets, counts = counters(today, units[FIRST_SLICE], false, struct.unpack('<I4I4I4I4', packed, i * 16 - 15))
     if offsets then
       note()
-      set_counters(today, offsets, counts, -1)
+      set_counters('BITFIELD', today, offsets, counts, -1)
       was_there[i] = 1
       removed = removed + 1
     end

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Processes that tests start import the tree that the tests stand in, as the tests do (pythonpath in pyproject.toml).
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 os.environ["PYTHONSAFEPATH"] = "1"  # and nothing of the folder in which they are started
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each module is compiled once, and not by each of thousands
 
 # Processes that tests start get signals as a terminal's do, whatever started the tests (nohup, or a shell's "&").
 for name in ("SIGHUP", "SIGINT", "SIGQUIT"):
@@ -37,13 +38,19 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(items):
     """Tests that share a fixture of their module, such as a service, run in one worker, so that it is made once.
 
-    Slow tests may take longer.
+    Slow tests may take longer. Of a test that is slow as a whole, ``sample`` takes all cases only: the few are of them.
     """
+    items[:] = [item for item in items if not _is_part(item)]
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(1200))
         if any(found[-1].scope == "module" for found in item._fixtureinfo.name2fixturedefs.values()):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def _is_part(item) -> bool:
+    few = getattr(getattr(item, "callspec", None), "params", {}).get("sample") == "some"
+    return few and item.get_closest_marker("slow") is not None
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -55,7 +62,7 @@ def pytest_xdist_auto_num_workers():
 def pytest_report_header():
     import urifilter_redis
 
-    found = {kind: servers._FIND[kind]() or "missing" for kind in servers.KINDS}
+    found = {kind: servers._FIND[kind]() or "missing" for kind in (*servers.KINDS, *servers.FURTHER)}
     tested = f"urifilter_redis: {Path(urifilter_redis.__file__).parent}"
     return [tested, *(f"{kind}: {path}" for kind, path in found.items()), f"MongoDB: {mongo.shown()}"]
 

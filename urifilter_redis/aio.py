@@ -293,19 +293,20 @@ class AsyncUriFilter(OpenedFilter):
         self._connector.check_loop()
         return await drive(flow, self._connector)
 
-    async def _ask(
+    async def _ask(  # noqa: PLR0913, PLR0917 - what a caller may say
         self,
         method: Method[T],
         objects: Sequence[object],
         max_age: int | None = None,
         retry: UriFilterError | None = None,
         key: Key = None,
+        call_key: str | None = None,
     ) -> T:
         """Ask about items; return the method's result once all answers are there."""
         self._check_open()
         if self._unopened is None:
             self._connector.check_loop()
-        batch = items.question(self._session, method, objects, max_age, retry, key)
+        batch = items.question(self._session, method, objects, max_age, retry, key, call_key)
         with self._session.pending.hold(batch):
             if isinstance(batch.joint, Joint):
                 await self._coalescers.get().again(batch, batch.joint)
@@ -364,6 +365,7 @@ class AsyncUriFilter(OpenedFilter):
         max_age: int | None = None,
         retry: UriFilterError | None = None,
         key: Key = None,
+        call_key: str | None = None,
     ) -> list[bool]:
         """Insert items; return whether each is new.
 
@@ -376,6 +378,9 @@ class AsyncUriFilter(OpenedFilter):
             retry: the error that this method, or another one that inserts, raised for the same items; only items
                 without an answer are asked again.
             key: makes an item of each of the caller's objects; None: the objects are the items.
+            call_key: a text that names this call for every process: one that repeats it, with the same items in their
+                order, gets the same answers, for eight minutes after it was first made; later the call may count as
+                another one, to which the items are "seen". None: only this object can repeat the call, by ``retry=``.
 
         Returns:
             One bool an item, in the order of the items: True if it is new.
@@ -392,7 +397,7 @@ class AsyncUriFilter(OpenedFilter):
             >>> await news.insert_many(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
             [True, True, False]
         """
-        return await self._ask(methods.INSERT_MANY, listed(uris), max_age, retry, key)
+        return await self._ask(methods.INSERT_MANY, listed(uris), max_age, retry, key, call_key)
 
     async def insert_ages(
         self,

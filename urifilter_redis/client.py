@@ -259,17 +259,18 @@ class UriFilter(OpenedFilter):
         flow = flow if self._unopened is None else self._opened_first(flow)
         return drive(flow, self._connector, self._session.check)
 
-    def _ask(
+    def _ask(  # noqa: PLR0913, PLR0917 - what a caller may say
         self,
         method: Method[T],
         objects: Sequence[object],
         max_age: int | None = None,
         retry: UriFilterError | None = None,
         key: Key = None,
+        call_key: str | None = None,
     ) -> T:
         """Ask about items; return the method's result once all answers are there."""
         self._check_open()
-        batch = items.question(self._session, method, objects, max_age, retry, key)
+        batch = items.question(self._session, method, objects, max_age, retry, key, call_key)
         with self._session.pending.hold(batch):
             return method.result(self._drive(items.resolve(self._session, batch)))
 
@@ -306,6 +307,7 @@ class UriFilter(OpenedFilter):
         max_age: int | None = None,
         retry: UriFilterError | None = None,
         key: Key = None,
+        call_key: str | None = None,
     ) -> list[bool]:
         """Insert items; return whether each is new.
 
@@ -318,6 +320,9 @@ class UriFilter(OpenedFilter):
             retry: the error that this method, or another one that inserts, raised for the same items; only items
                 without an answer are asked again.
             key: makes an item of each of the caller's objects; None: the objects are the items.
+            call_key: a text that names this call for every process: one that repeats it, with the same items in their
+                order, gets the same answers, for eight minutes after it was first made; later the call may count as
+                another one, to which the items are "seen". None: only this object can repeat the call, by ``retry=``.
 
         Returns:
             One bool an item, in the order of the items: True if it is new.
@@ -334,7 +339,7 @@ class UriFilter(OpenedFilter):
             >>> news.insert_many(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
             [True, True, False]
         """
-        return self._ask(methods.INSERT_MANY, listed(uris), max_age, retry, key)
+        return self._ask(methods.INSERT_MANY, listed(uris), max_age, retry, key, call_key)
 
     def insert_ages(
         self,

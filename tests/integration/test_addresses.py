@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-import socket
 import threading
 
 import pytest
+from support.answering import answering
+from support.asking import SHORT, awaited, blocking
 
-from urifilter_redis import AsyncUriFilter, ServerUnavailable, Timeouts, UriFilter, UriFilterError
-
-#: If it were tried again and again, the message would say so.
-SHORT = Timeouts(total=0.3)
-
-
-def blocking(url):
-    with UriFilter.open("news", redis=url, timeouts=SHORT) as news:
-        return news.contains("x")
-
-
-def awaited(url):
-    async def ask():
-        async with await AsyncUriFilter.open("news", redis=url, timeouts=SHORT) as news:
-            return await news.contains("x")
-
-    return asyncio.run(ask())
+from urifilter_redis import ServerUnavailable, Timeouts, UriFilter, UriFilterError
 
 
 @pytest.fixture(params=[blocking, awaited], ids=["blocking", "asyncio"])
@@ -82,20 +66,8 @@ def test_server_that_refuses_connections_is_tried_again(ask):
 @pytest.mark.parametrize("answer", [b"+OK\r\n", b":7\r\n", b"*2\r\n+a\r\n+b\r\n", b"$-1\r\n", b"*0\r\n"])
 def test_something_else_answers(ask, answer):
     """What speaks Redis's protocol and answers nonsense to everything is an error of the tree."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            while True:
-                try:
-                    client, _ = listener.accept()
-                except OSError:
-                    return
-                with client:
-                    while asked := client.recv(65_536):
-                        client.sendall(answer * len(re.findall(rb"^\*", asked, re.MULTILINE)))
-
-        threading.Thread(target=serve, daemon=True).start()
-        url = f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
+    with answering(lambda asked: answer * len(re.findall(rb"^\*", asked, re.MULTILINE))) as port:
+        url = f"redis://127.0.0.1:{port}/0"
         with pytest.raises(UriFilterError):
             ask(url)
         with pytest.raises(UriFilterError):

@@ -8,14 +8,13 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
-import threading
 
 import click
 import pytest
 from support import cli
+from support.answering import answering
 from support.shard_keys import shard_key
 from urifilter_redis.cli import main
 
@@ -299,20 +298,8 @@ def test_list_with_a_broken_filter(there):
 
 def test_something_else_listens():
     """A port where no Redis is: a short message, within its time."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def answer() -> None:
-            while True:
-                try:
-                    client, _ = listener.accept()
-                except OSError:
-                    return
-                with client:
-                    client.recv(1000)
-                    client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-        threading.Thread(target=answer, daemon=True).start()
-        _, err = cli.run("list", "--redis", f"redis://127.0.0.1:{listener.getsockname()[1]}/0", code=2)
+    with answering(lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
+        _, err = cli.run("list", "--redis", f"redis://127.0.0.1:{port}/0", code=2)
     assert len(err.splitlines()) == 1
 
 

@@ -67,7 +67,7 @@ def load(make_server, archive, tmp_path, request):
 
 @pytest.mark.parametrize(
     ("load", "archive"),
-    [pytest.param(name, home) for name in SETTINGS for home in ("folder", "mongodb")],
+    [*((name, "folder") for name in SETTINGS), ("rolling", "mongodb")],
     indirect=True,
 )
 @pytest.mark.slow

@@ -151,8 +151,10 @@ def test_a_live_filter_is_listed_again(redis70):
     """A dropper that took the name of a new filter out, and died before it looked: the next open lists it again."""
     scene = Scene(redis70, ["drop", "create"])
     dropper, creator = scene.actors
-    while dropper.next() != "SREM":
+    for _ in range(2):  # the first one only tries whether this user may
         dropper.step()
+        while dropper.next() != "SREM":
+            dropper.step()
     creator.run()
     dropper.step()
     assert list_filters(redis=redis70.url) == []

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from support.programs import programs
 from support.servers import wait_until
 from support.site import Served
 
@@ -28,21 +28,16 @@ TASKS, TRIES = 16, 3
 @pytest.fixture
 def crawl(redis70, tmp_path):
     """Start an example that crawls a site; at the end it and its processes are killed if they still run."""
-    started = []
+    with programs(tmp_path) as start:
 
-    def start(name, site, *more):
-        # its folder is on the path, as it is where a reader runs it
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(EXAMPLES), os.environ["PYTHONPATH"]))}
-        command = [sys.executable, EXAMPLES / f"{name}.py", site.url, "--redis", redis70.url, *more]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": tmp_path}
-        started.append(subprocess.Popen(command, env=environment, start_new_session=True, **pipes))
-        return started[-1]
+        def start_example(name, site, *more):
+            # its folder is on the path, as it is where a reader runs it
+            environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(EXAMPLES), os.environ["PYTHONPATH"]))}
+            return start(
+                [sys.executable, EXAMPLES / f"{name}.py", site.url, "--redis", redis70.url, *more], environment
+            )
 
-    yield start
-    for process in started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        yield start_example
 
 
 def finished(process) -> str:
@@ -52,7 +47,7 @@ def finished(process) -> str:
     return out.splitlines()[-1]
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.slow)])
 def test_threads(crawl, count):
     """Threads that share a filter fetch each page once, broken ones and those of loops of redirects included."""
     with Served(count=count) as site:
@@ -71,9 +66,9 @@ def check_committed(site, server) -> None:
 @pytest.mark.slow
 def test_processes(crawl, redis70):
     """Four processes with an event loop each fetch each page once, between them, and try those that hang up again."""
-    with Served() as site:
+    with Served(count=1000) as site:
         last = finished(crawl("crawl_asyncio", site, "--lease", "5"))
-        assert last == "2,000 pages fetched; processes that were started again: 0"
+        assert last == "1,000 pages fetched; processes that were started again: 0"
         fetched = Counter(site.fetched())
         answering = {path for path, page in site.pages.items() if page.status}
         assert {path: fetched[path] for path in answering} == dict.fromkeys(answering, 1)
@@ -93,11 +88,11 @@ def workers(process) -> list[int]:
 @pytest.mark.skipif(sys.platform != "linux", reason="the processes are found in /proc")
 def test_one_of_the_processes_is_killed(crawl, redis70):
     """It is started again, and others take over the pages that it had in hand: none is missing."""
-    with Served(delay=0.01) as site:
+    with Served(count=1000, delay=0.01) as site:
         process = crawl("crawl_asyncio", site, "--lease", "5")
         wait_until(lambda: len(site.fetched()) > 300, "the crawl does not begin")
         os.kill(workers(process)[0], signal.SIGKILL)
-        assert finished(process) == "2,000 pages fetched; processes that were started again: 1"
+        assert finished(process) == "1,000 pages fetched; processes that were started again: 1"
         fetched = Counter(site.fetched())
         assert fetched.keys() == site.pages.keys()
         check_committed(site, redis70)

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 
 import pytest
+from support.proxy import Fault, Proxy, first
 
-from urifilter_redis import UriFilter, UriFilterError
+from urifilter_redis import AnswerLost, UriFilter, UriFilterError
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.flows import items as flow
 from urifilter_redis.protocol.call_ids import CallKey
@@ -171,3 +172,34 @@ def test_tasks_share_pipelines_and_never_a_call(redis70):
     assert all(sorted(pair) == [[0], [1]] for pair in zip(answers[::2], answers[1::2], strict=True))
     assert calls - sum(sizes) <= 5
     assert len(sizes) < 20
+
+
+def test_the_clients_name_a_call(clients, redis70):
+    """Whichever object repeats it with the same items gets the same answers; under another name it is another call."""
+    items = [f"https://example.com/{i % 1900}" for i in range(2000)]
+    where = {"redis": redis70.url, "near_cache": 10_000}
+    news = clients.create("news", capacity=10_000, error_rate=1e-8, shards=3, **where)
+    first = news.insert_many(items, call_key="monday/7")
+    assert first == [True] * 1900 + [False] * 100
+    news.insert_many(items)  # the near cache knows all of them now
+    for each in (news, clients.open("news", **where)):
+        assert each.insert_many(items, call_key="monday/7") == first
+        assert not any(each.insert_many(items, call_key="monday/8"))
+        assert not any(each.insert_many(items[:1900], call_key="monday/7"))
+    pages = [{"url": item} for item in items]
+    assert news.insert_many(pages, key=lambda page: page["url"], call_key="monday/7") == first
+
+
+def test_a_named_call_whose_answers_are_lost(clients, redis70):
+    """Another object gets the answers by its name, and this one, as of any call, by ``retry=``."""
+    news = clients.create("news", redis=redis70.url, capacity=10_000, error_rate=1e-8)
+    news.insert("c")  # the server has the script from now on
+    with Proxy(redis70.port) as proxy:
+        bad = clients.open("news", redis=proxy.url, timeouts=Timeouts(connect=0.3, reply=0.3, total=0.6))
+        proxy.plan = first(*[Fault.CUT_AFTER] * 50)
+        with pytest.raises(AnswerLost) as lost:
+            bad.insert_many(["a", "b"], call_key="monday/7")
+        assert news.insert_many(["a", "b"]) == [False, False]
+        assert news.insert_many(["a", "b"], call_key="monday/7") == [True, True]
+        proxy.plan = first()
+        assert bad.insert_many(["a", "b"], retry=lost.value) == [True, True]

@@ -241,7 +241,7 @@ def _small_pieces(monkeypatch):
     monkeypatch.setattr(slices_in_redis.RedisArchive, "at_once", 2)
 
 
-@pytest.mark.parametrize("examples", [10, pytest.param(150, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [10, pytest.param(80, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", RETENTIONS)
 def test_in_the_model(name, examples):
     """The state machine itself is right."""
@@ -251,7 +251,7 @@ def test_in_the_model(name, examples):
 @pytest.mark.parametrize(
     ("kind", "examples"),
     [
-        ("redis70", 10),
+        ("redis70", 6),
         pytest.param("redis70", 40, marks=pytest.mark.slow),
         *(pytest.param(kind, 10, marks=pytest.mark.slow) for kind in servers.KINDS if kind != "redis70"),
     ],

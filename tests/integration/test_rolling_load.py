@@ -23,7 +23,6 @@ MOST_ROTATIONS = 28
     ("kind", "capacity", "count"),
     [
         ("redis70", 1_000_000, 10_000),
-        pytest.param("redis70", 20_000_000, 60_000, marks=pytest.mark.slow),
         pytest.param("valkey", 20_000_000, 60_000, marks=pytest.mark.slow),
     ],
 )

@@ -24,7 +24,7 @@ from urifilter_redis.sdk import FilterAPIClient
 CRAWLERS = 8
 
 
-@pytest.fixture(params=[5_000, pytest.param(47_900, marks=pytest.mark.slow)])
+@pytest.fixture
 def lines(request, tmp_path):
     """110 lines more than that, 40 more of them different; ``TEST_URIFILTER_URLS`` names a file of real ones."""
     if named := os.environ.get("TEST_URIFILTER_URLS"):
@@ -55,6 +55,7 @@ def crawl(url: str, lines: Path, out: Path, batch: int) -> collections.Counter[b
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("lines", [5_000], indirect=True)
 def test_two_workers(redis70, news, lines, tmp_path):
     """8 processes insert the same lines: each that differs is new exactly once."""
     with Service(redis70.url, "--workers", 2) as service:

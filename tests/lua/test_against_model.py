@@ -38,7 +38,7 @@ operations = st.lists(
 )
 
 
-@pytest.fixture(params=servers.KINDS)
+@pytest.fixture(params=[*servers.KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in servers.FURTHER)])
 def client(request, _shared):
     if request.param not in _shared:
         _shared[request.param] = servers.Server(request.param)

@@ -94,9 +94,9 @@ def fixed(name: str, call: calls.Call) -> int:
 
 def test_mixed_up_keys_are_refused(shard):
     """BADARG for every script and every key whose name is fixed; nothing changes."""
+    before = dumped(shard.client)
     for name, call in made(shard).items():
         for keys in mixed_up(call.keys, fixed(name, call)):
-            before = dumped(shard.client)
             with pytest.raises(ResponseError, match="^BADARG "):
                 shard.call(dataclasses.replace(call, keys=keys))
             assert before == dumped(shard.client), (name, keys)
@@ -104,10 +104,10 @@ def test_mixed_up_keys_are_refused(shard):
 
 def test_too_few_keys_are_refused(shard):
     """BADARG: meta alone is no list of keys."""
+    before = dumped(shard.client)
     for name, call in made(shard).items():
         if FIXED.get(name, 3) == 1 or name in {"store", "restore"}:  # no key beside meta has a fixed name
             continue
-        before = dumped(shard.client)
         with pytest.raises(ResponseError, match="^BADARG "):
             shard.call(dataclasses.replace(call, keys=call.keys[:1]))
         assert before == dumped(shard.client), name

@@ -132,9 +132,19 @@ def _serve(address: str) -> None:
     sys.argv[1:] = request["arguments"]
 
 
-if __name__ == "__main__":
+def _load():
+    """Import all that any command would, as it is loaded and as it runs; return the group of commands."""
     from urifilter_redis.cli import main
 
+    from urifilter_redis.archive.homes import folder, mongodb  # noqa: F401
+    from urifilter_redis.transport import embedded  # noqa: F401
+
+    list(main.commands.values())  # a command's module is loaded when the command is asked for
+    return main
+
+
+if __name__ == "__main__":
+    main = _load()
     gc.freeze()  # or the children would copy all of it, as they collect
     _serve(sys.argv[1])
     main(prog_name="python -m urifilter_redis.cli")

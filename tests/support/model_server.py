@@ -85,7 +85,7 @@ class ModelServer:
         return getattr(self, f"_{command.lower()}")(*arguments)
 
     def _probe(self, keys, word):
-        return []
+        return [[], [], []]
 
     def _info(self, section):
         return b""

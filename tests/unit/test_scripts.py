@@ -70,6 +70,17 @@ def test_commands_that_a_script_calls():
     assert not any(expire.calls(command) for command in ("ZRANGE", "MGET", "SETRANGE", "hmget", ""))
 
 
+def test_probe_looks_for_every_function_that_only_servers_have(request):
+    """A function of the server's Lua that a script begins to use must be looked for, too."""
+    probe, config = scripts.load("probe"), (request.config.rootpath / ".luacheckrc").read_text()
+    libraries = re.findall(r'"([a-z]+)"', re.search("^read_globals = .*", config, re.MULTILINE)[0])
+    code = "".join(re.sub("--.*", "", made.source) for made in scripts.variants(BLOCKED_K) if made != probe)
+    used = set(re.findall(rf"\b(?:{'|'.join(libraries)})\.[a-z0-9_]+", code)) - {"redis.call"}
+    sought = re.findall(r"{ '([^']+)', function", probe.source)
+    assert {"cmsgpack", "redis", "struct"} == set(libraries)
+    assert [*sorted(used), "unpack", "numbers of Lua 5.1"] == sought
+
+
 def test_unknown_command():
     """A wrong name is told with the right ones."""
     with pytest.raises(ValueError, match="there are create, insert"):

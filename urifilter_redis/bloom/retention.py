@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 
-from urifilter_redis.bloom.sizing import Sizing, Slice, grown, size
+from urifilter_redis.bloom.sizing import Sizing, Slice, fewest_shards, grown, size
 
 __all__ = [
     "EXPIRE_AFTER",
@@ -31,6 +31,7 @@ __all__ = [
     "memory",
     "period_of",
     "seconds_of",
+    "shards_needed",
     "size_first",
     "slice_capacity",
     "slice_share",
@@ -134,7 +135,7 @@ def slice_share(settings: Shape, index: int = 0) -> float:
         return growing_share(settings.error_rate, index)
     if settings.retention == "rolling":
         return settings.error_rate / 2
-    if settings.retention == "ring" and settings.write == "newest":
+    if settings.retention == "ring" and settings.write != "all":
         return settings.error_rate / (settings.slices or 1)
     return settings.error_rate
 
@@ -157,6 +158,15 @@ def size_first(settings: Shape) -> Sizing:
         ValueError: no filter can have these settings; the message names the allowed ones.
     """
     return size(slice_capacity(settings), settings.error_rate, settings.layout, settings.shards, slice_share(settings))
+
+
+def shards_needed(settings: Shape) -> int | None:
+    """Return the fewest shards that keep each slice within ``SLICE_LIMIT``; None if no filter can have so many.
+
+    Raises:
+        ValueError: the capacity, the error rate or the layout is impossible.
+    """
+    return fewest_shards(slice_capacity(settings), settings.error_rate, settings.layout, slice_share(settings))
 
 
 def growing_slice(config: Shape, index: int) -> Sizing | None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
+    "ANY_SHARDS",
     "BLOCKED_K",
     "LAYOUTS",
     "SHARDS_LIMIT",
@@ -29,6 +30,7 @@ __all__ = [
     "classic_error_rate",
     "classic_k",
     "error_rate_from_fill",
+    "fewest_shards",
     "grown",
     "items_from_fill",
     "shard_capacity",
@@ -257,16 +259,10 @@ def size(
         >>> size(1_000_000).memory
         3145816
     """
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout is one of {', '.join(LAYOUTS)} and not {layout!r}")
-    if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
-        raise ValueError(f"capacity is a whole number from 1 up and not {capacity!r}")
-    if not ERROR_RATES[0] <= error_rate <= ERROR_RATES[1]:
-        raise ValueError(f"error_rate is from {ERROR_RATES[0]:g} to {ERROR_RATES[1]:g} and not {error_rate!r}")
     if shards is not None and not _allowed(shards):
         raise ValueError(f"shards are 1 to {SHARDS_LIMIT}, above {ANY_SHARDS} a power of two, and not {shards!r}")
+    fewest = fewest_shards(capacity, error_rate, layout, share)
     rate = error_rate if share is None else share
-    fewest = _fewest_shards(capacity, rate, layout)
     if fewest is None:
         raise ValueError(
             f"{SHARDS_LIMIT} shards are too few for that many items at {rate:.3g}: "
@@ -275,6 +271,27 @@ def size(
     if shards is not None and shards < fewest:
         raise ValueError(f"{shards} shards are too few for {capacity:,} items at {rate:.3g}: {fewest} are needed")
     return _sized(capacity, rate, layout, shards or fewest)
+
+
+def fewest_shards(capacity: int, error_rate: float, layout: str, share: float | None = None) -> int | None:
+    """Return the fewest shards whose bitmaps are within ``SLICE_LIMIT``; None if even ``SHARDS_LIMIT`` are too few.
+
+    Raises:
+        ValueError: an argument is impossible for any number of shards; ``size`` describes them.
+    """
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout is one of {', '.join(LAYOUTS)} and not {layout!r}")
+    if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
+        raise ValueError(f"capacity is a whole number from 1 up and not {capacity!r}")
+    if not ERROR_RATES[0] <= error_rate <= ERROR_RATES[1]:
+        raise ValueError(f"error_rate is from {ERROR_RATES[0]:g} to {ERROR_RATES[1]:g} and not {error_rate!r}")
+    rate = error_rate if share is None else share
+    if capacity > SHARDS_LIMIT * 8 * SLICE_LIMIT:  # no layout has less than a bit an item
+        return None
+    for shards in filter(_allowed, range(1, SHARDS_LIMIT + 1)):
+        if _sized(capacity, rate, layout, shards).slice_bytes <= SLICE_LIMIT:
+            return shards
+    return None
 
 
 def grown(first: Sizing, index: int, share: float) -> Sizing | None:
@@ -321,15 +338,6 @@ def _allowed(shards: object) -> bool:
     if isinstance(shards, bool) or not isinstance(shards, int):
         return False
     return 1 <= shards <= SHARDS_LIMIT and (shards <= ANY_SHARDS or shards & (shards - 1) == 0)
-
-
-def _fewest_shards(capacity: int, error_rate: float, layout: str) -> int | None:
-    if capacity > SHARDS_LIMIT * 8 * SLICE_LIMIT:  # no layout has less than a bit an item
-        return None
-    for shards in filter(_allowed, range(1, SHARDS_LIMIT + 1)):
-        if _sized(capacity, error_rate, layout, shards).slice_bytes <= SLICE_LIMIT:
-            return shards
-    return None
 
 
 def _sized(capacity: int, error_rate: float, layout: str, shards: int) -> Sizing:

@@ -19,19 +19,22 @@ from urifilter_redis.errors import (
     UriFilterError,
 )
 from urifilter_redis.protocol.outcomes import (
+    FORBIDDEN_KEY,
     Judged,
     Unsent,
     Verdict,
     error_of,
     fields_of_stale,
+    forbids_key,
     is_ask,
     is_readonly,
     judge,
     late_at,
     node_of,
+    text_in,
     text_of,
 )
-from urifilter_redis.protocol.routing import for_node, for_replica
+from urifilter_redis.protocol.routing import for_node, for_replica, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -259,7 +262,7 @@ def _settle(session: Session, request: Request, outcome: Any, *, in_doubt: bool)
         in_doubt = _renew(session, request, outcome, in_doubt=in_doubt)
     elif verdict in {Verdict.REFUSED, Verdict.DIED}:
         in_doubt = request.call_id is not None and (in_doubt or verdict is Verdict.DIED)
-        request.error = _refused(session, outcome, in_doubt=in_doubt, died=verdict is Verdict.DIED)
+        request.error = _refused(session, request, outcome, in_doubt=in_doubt, died=verdict is Verdict.DIED)
     if request.numbered is not None:
         request.numbered.in_doubt = in_doubt
     return verdict
@@ -278,10 +281,12 @@ def _rejudge(session: Session, request: Request, outcome: Any, verdict: Verdict)
     return verdict
 
 
-def _refused(session: Session, outcome: Any, *, in_doubt: bool, died: bool) -> UriFilterError:
+def _refused(session: Session, request: Request, outcome: Any, *, in_doubt: bool, died: bool) -> UriFilterError:
     """Return the error of a refused request; ``in_doubt``: an attempt may have run, or may still run."""
     error = error_of(outcome, session.where)
-    if isinstance(error, FilterNotFound):
+    if forbids_key(outcome):
+        error = ServerUnavailable(f"{error}; {FORBIDDEN_KEY} {text_in(key_of(request.command()))}")
+    elif isinstance(error, FilterNotFound):
         error = session.not_found(text_of(outcome))
     elif isinstance(error, ConfigMismatch | SliceLost):
         session.clear_near()

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from urifilter_redis.bloom.retention import seconds_of
 from urifilter_redis.engine.queries import ask, chunked, server_time
 from urifilter_redis.errors import ServerUnavailable
-from urifilter_redis.flows.rights import read_rights
+from urifilter_redis.flows.probing import SUPPORTED, Probed, name_of, probe
+from urifilter_redis.protocol.acl import MEND
 from urifilter_redis.protocol.calls import LEASE
 from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.protocol.outcomes import to_fields, to_mapping
@@ -34,9 +35,6 @@ __all__ = [
 
 #: The oldest server whose scripting and commands suffice (HRANDFIELD, script effects replication).
 OLDEST = (6, 2)
-
-#: The Lua libraries that the scripts use.
-LIBRARIES = ("cmsgpack", "struct")
 
 #: Seconds by which a time in ``meta`` may be ahead of the server's clock, because another server may have written it.
 AHEAD = 5.0
@@ -89,21 +87,19 @@ class Facts:
     Attributes:
         info: the fields of INFO.
         settings: the settings of CONFIG GET; empty if this user may not run it.
-        missing: the libraries of ``LIBRARIES`` that the server's Lua does not have.
-        forbidden: the commands that the scripts call and that this user may not run.
+        probed: what the scripts need and do not have; None if this user may not run the script that looks.
     """
 
     info: dict[str, str]
     settings: dict[str, str] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()
-    forbidden: tuple[str, ...] = ()
+    probed: Probed | None = field(default_factory=Probed)
 
 
 def gather(session: Session) -> Flow[Facts]:
     """Ask the server for its facts, and leave out those that it refuses to tell.
 
     Raises:
-        ServerUnavailable: the server is away, or refuses INFO or EVAL.
+        ServerUnavailable: the server is away, or refuses INFO or scripts.
     """
     (reply,) = yield from ask(session, ("INFO",))
     info = to_fields(reply)
@@ -114,18 +110,19 @@ def gather(session: Session) -> Flow[Facts]:
         except ServerUnavailable:  # NOPERM, or a service that hides CONFIG
             continue
         settings |= to_mapping(reply)
-    missing = []
-    for library in LIBRARIES:
-        probe = f"return pcall(function() return {library}.pack end) and 1 or 0"
-        (found,) = yield from ask(session, ("EVAL", probe, 0))
-        missing += [] if found else [library]
-    return Facts(info, settings, tuple(missing), (yield from read_rights(session)))
+    try:
+        probed = yield from probe(session)
+    except ServerUnavailable as error:
+        if "NOPERM" not in str(error):
+            raise
+        probed = None
+    return Facts(info, settings, probed)
 
 
 def examine(facts: Facts) -> Iterator[Finding]:
     """Yield a finding about each fact of a server."""
     yield _version(facts)
-    yield _libraries(facts)
+    yield _scripts(facts)
     yield _rights(facts)
     yield _eviction(facts)
     yield _memory(facts)
@@ -237,22 +234,26 @@ def _ahead(meta: Mapping[str, str], now: float) -> list[str]:
 
 def _version(facts: Facts) -> Finding:
     version = facts.info.get("redis_version", "0")
-    name = f"Valkey {facts.info['valkey_version']}" if "valkey_version" in facts.info else f"Redis {version}"
     if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
-        return Finding("danger", "version", f"{name} is too old: upgrade it to 6.2 or newer")
-    return Finding("ok", "version", name)
+        return Finding("danger", "version", f"{name_of(facts.info)} is too old: upgrade it to 6.2 or newer")
+    return Finding("ok", "version", name_of(facts.info))
 
 
-def _libraries(facts: Facts) -> Finding:
-    if facts.missing:
-        return Finding("danger", "Lua", f"scripts do not have {', '.join(facts.missing)}: use another server")
-    return Finding("ok", "Lua", f"{', '.join(LIBRARIES)}")
+def _scripts(facts: Facts) -> Finding:
+    if facts.probed is None:
+        return Finding("note", "Lua", "cannot tell: this user may not run EVALSHA, or touch the keys")
+    if facts.probed.lacks:
+        return Finding("danger", "Lua", f"the scripts do not run here: {facts.probed.lacks}: {SUPPORTED}")
+    return Finding("ok", "Lua", "the scripts find every command and function that they call")
 
 
 def _rights(facts: Facts) -> Finding:
-    if facts.forbidden:
-        text = f"this user may not run {', '.join(facts.forbidden)}, so the scripts that call them are refused"
-        return Finding("note", "rights", f"{text}: mend its ACL unless that is meant")
+    if facts.probed is None:
+        text = "this user may not run EVALSHA, or touch the keys, so all scripts are refused"
+        return Finding("note", "rights", f"{text}: {MEND} unless that is meant")
+    if facts.probed.forbidden:
+        text = f"this user may not run {', '.join(facts.probed.forbidden)}, so the scripts that call them are refused"
+        return Finding("note", "rights", f"{text}: {MEND} unless that is meant")
     return Finding("ok", "rights", "this user may run every command of the scripts")
 
 

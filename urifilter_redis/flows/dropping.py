@@ -170,6 +170,7 @@ def _drop(session: Session, uid: str, first: Mapping[str, str], *, keep_archive:
 
     ``first`` is the ``meta`` of shard 0, empty if there is none.
     """
+    yield from ask(session, ("SREM", session.keys.filters, ""))  # a user without this right would drop half of it
     archived_uid = uid
     if not keep_archive:
         archived_uid = yield from _look_at_archive(session, uid, first)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from urifilter_redis.engine.queries import ask, server_run, servers_info
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows.turn import read_states
+from urifilter_redis.protocol.acl import MEND
 from urifilter_redis.protocol.outcomes import text_in
 from urifilter_redis.transport.addresses import redis_cli
 
@@ -128,7 +129,7 @@ def has_members(session: Session, kind: str, key: bytes, members: Sequence[bytes
 def _run_of(session: Session, key: bytes) -> Flow[str]:
     run = yield from server_run(session, key)
     if not run:
-        text = "this user may not run INFO, which shows whether the server was restarted meanwhile: mend its ACL"
+        text = f"this user may not run INFO, which shows whether the server was restarted meanwhile: {MEND}"
         raise UriFilterError(f"{session.where}: {text}")
     return run
 

@@ -15,6 +15,7 @@ from urifilter_redis.errors import AnswerLost, UriFilterError
 from urifilter_redis.flows.timely import attend
 from urifilter_redis.flows.window import ask_window
 from urifilter_redis.protocol import calls
+from urifilter_redis.protocol.call_ids import CallKey
 from urifilter_redis.protocol.claims import CLAIMS_A_CALL
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.engine.terms import Terms
-    from urifilter_redis.protocol.call_ids import CallKey
     from urifilter_redis.protocol.config import Config
 
     MakesDigests: TypeAlias = Callable[[Sequence[object]], list[bytes]]
@@ -124,10 +124,12 @@ def question(  # noqa: PLR0913, PLR0917 - what a caller may say
     max_age: int | None = None,
     retry: UriFilterError | None = None,
     key: Key = None,
+    call_key: str | None = None,
 ) -> Batch:
     """Make the batch of a client's method, whose errors are told in the method's terms; see ``batch_of``."""
-    near = session.near if method.nearby and max_age is None else None
-    batch = batch_of(session, method.command, objects, retry, max_age, key=key, near=near)
+    named = None if call_key is None else CallKey(call_key)
+    near = session.near if method.nearby and max_age is None and named is None else None
+    batch = batch_of(session, method.command, objects, retry, max_age, key=key, call_key=named, near=near)
     if retry is not None and not method.nearby:
         distrust(session, batch)
     batch.items, batch.key, batch.term = objects, key, method.term  # of this call, if it goes on with another

@@ -31,12 +31,12 @@ from urifilter_redis.flows.dropping import (
 )
 from urifilter_redis.flows.memory import check_room
 from urifilter_redis.flows.restore import ensure
-from urifilter_redis.flows.rights import then_check_rights
+from urifilter_redis.flows.rights import on_a_checked_server
 from urifilter_redis.flows.timely import tell_who_rotates
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import Config, Settings
 from urifilter_redis.protocol.keys import is_name
-from urifilter_redis.protocol.outcomes import nonsense, to_mapping
+from urifilter_redis.protocol.outcomes import FORBIDDEN_KEY, nonsense, to_mapping
 from urifilter_redis.protocol.routing import for_node
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ __all__ = ["create", "names", "open_"]
 TRIES = 20
 
 
-@then_check_rights
+@on_a_checked_server
 def create(session: Session, settings: Settings, *, large: bool = False) -> Flow[Config]:
     """Make the filter, or open it if it exists with these settings; complete it if it is half made.
 
@@ -96,7 +96,7 @@ def create(session: Session, settings: Settings, *, large: bool = False) -> Flow
     return session.config
 
 
-@then_check_rights
+@on_a_checked_server
 def open_(session: Session, uid: str | None = None) -> Flow[Config]:
     """Open the filter; complete it if it is half made, and restore the shards that are missing, damaged or older.
 
@@ -135,15 +135,37 @@ def open_(session: Session, uid: str | None = None) -> Flow[Config]:
 
 
 def names(session: Session) -> Flow[list[str]]:
-    """Return the names of the existing filters, sorted; a member of the list that cannot be a name is left out."""
+    """Return the names of the existing filters, sorted.
+
+    A member of the list that cannot be a name is left out, and so is a filter whose keys this user may not touch.
+    """
     (members,) = yield from ask(session, ("SMEMBERS", session.keys.filters))
     if not isinstance(members, list | set):
         raise nonsense(members)
     texts = (name.decode(errors="replace") if isinstance(name, bytes) else str(name) for name in members)
     known = sorted(filter(is_name, texts))
     keys = [type(session.keys)(session.keys.prefix, name) for name in known]
-    exist = yield from ask(session, *(("EXISTS", each.shard(0).meta) for each in keys))
+    commands = [("EXISTS", each.shard(0).meta) for each in keys]
+    try:
+        exist = yield from ask(session, *commands)
+    except ServerUnavailable as error:
+        if FORBIDDEN_KEY not in str(error):
+            raise
+        exist = []
+        for command in commands:
+            exist.append((yield from _may_touch(session, command)))
     return [name for name, there in zip(known, exist, strict=True) if there]
+
+
+def _may_touch(session: Session, command: tuple[str, str]) -> Flow[bool]:
+    """Return the reply to EXISTS; False if this user may not touch the key."""
+    try:
+        (there,) = yield from ask(session, command)
+    except ServerUnavailable as error:
+        if FORBIDDEN_KEY not in str(error):
+            raise
+        return False
+    return bool(there)
 
 
 def _check_uid(session: Session, wanted: str | None, found: str) -> None:

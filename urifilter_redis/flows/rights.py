@@ -1,4 +1,4 @@
-"""The rights of this user: the commands of the scripts that the server refuses to run for them."""
+"""The rights of this user: the scripts that the server refuses to run for them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import functools
 import logging
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
-from urifilter_redis.engine.queries import ask
 from urifilter_redis.errors import ServerUnavailable
-from urifilter_redis.protocol import calls, scripts
-from urifilter_redis.protocol.outcomes import text_in
+from urifilter_redis.flows.probing import check_server
+from urifilter_redis.protocol import scripts
+from urifilter_redis.protocol.acl import MEND, is_of_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,27 +18,12 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
 
-__all__ = ["read_rights", "refused_scripts", "then_check_rights"]
+__all__ = ["on_a_checked_server", "refused_scripts"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 log = logging.getLogger("urifilter_redis")
-
-
-def read_rights(session: Session) -> Flow[tuple[str, ...]]:
-    """Return the commands that the scripts call and that this user may not run; empty if ``probe`` itself is refused.
-
-    Raises:
-        ServerUnavailable: the server is away.
-    """
-    try:
-        (names,) = yield from ask(session, calls.probe(session.keys.shard(0)))
-    except ServerUnavailable as error:
-        if "NOPERM" not in str(error):
-            raise
-        return ()
-    return tuple(map(text_in, names))
 
 
 def refused_scripts(config: Config, forbidden: tuple[str, ...]) -> list[str]:
@@ -58,22 +43,29 @@ def refused_scripts(config: Config, forbidden: tuple[str, ...]) -> list[str]:
     return found
 
 
-def then_check_rights(flow: Callable[Concatenate[Session, P], Flow[T]]) -> Callable[Concatenate[Session, P], Flow[T]]:
-    """Wrap a flow that opens a filter: afterwards it notes the forbidden commands and logs the scripts that need them.
+def on_a_checked_server(flow: Callable[Concatenate[Session, P], Flow[T]]) -> Callable[Concatenate[Session, P], Flow[T]]:
+    """Wrap a flow that opens a filter: before it, the server is checked; after it, this user's rights.
 
-    The wrapped flow raises ServerUnavailable if the script ``contains`` needs a forbidden command.
+    The wrapped flow notes the forbidden commands, and logs the scripts that need them. It raises ServerUnavailable if
+    the scripts do not run on the server, with nothing written, or if the script ``contains`` needs a forbidden command.
     """
 
     @functools.wraps(flow)
     def checked(session: Session, /, *arguments: P.args, **named: P.kwargs) -> Flow[T]:
+        session.forbidden = yield from check_server(session)
         found = yield from flow(session, *arguments, **named)
-        session.forbidden = yield from read_rights(session)
-        if session.forbidden:
-            refused = refused_scripts(session.config, session.forbidden)
-            text = f"this user may not run {', '.join(session.forbidden)}, so {', '.join(refused)} will be refused"
-            if "contains" in refused:
-                raise ServerUnavailable(f"{session.where}: {text}: mend its ACL")
-            log.warning("%s: %s: mend its ACL unless that is meant", session.where, text)
+        _check_rights(session)
         return found
 
     return checked
+
+
+def _check_rights(session: Session) -> None:
+    if not session.forbidden:
+        return
+    refused = refused_scripts(session.config, session.forbidden)
+    text = f"this user may not run {', '.join(session.forbidden)}, so {', '.join(refused)} will be refused"
+    if "contains" in refused:
+        raise ServerUnavailable(f"{session.where}: {text}: {MEND}")
+    level = logging.INFO if is_of_part(session.forbidden) else logging.WARNING
+    log.log(level, "%s: %s: %s unless that is meant", session.where, text, MEND)

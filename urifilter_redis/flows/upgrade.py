@@ -9,6 +9,7 @@ from urifilter_redis.archive.register import upgrade_registration
 from urifilter_redis.engine.queries import ask, chunked
 from urifilter_redis.errors import ServerUnavailable, SliceLost
 from urifilter_redis.protocol import calls, scripts
+from urifilter_redis.protocol.acl import MEND
 from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.protocol.outcomes import text_in, to_mapping
 
@@ -51,7 +52,7 @@ def upgrade(session: Session) -> Flow[Upgraded]:
     """
     refused = [command for command in session.forbidden if scripts.load("upgrade").calls(command)]
     if refused:
-        text = f"this user may not run {', '.join(refused)}, which upgrade needs, and nothing was changed: mend its ACL"
+        text = f"this user may not run {', '.join(refused)}, which upgrade needs, and nothing was changed: {MEND}"
         raise ServerUnavailable(f"{session.where}: {text}")
     before = yield from format_of(session)
     config = replace(session.config, format=FORMAT)

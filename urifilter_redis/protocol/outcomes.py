@@ -20,8 +20,10 @@ from urifilter_redis.errors import (
     SliceLost,
     UriFilterError,
 )
+from urifilter_redis.protocol.acl import MEND
 
 __all__ = [
+    "FORBIDDEN_KEY",
     "SCRIPT_ERRORS",
     "Judged",
     "Unanswered",
@@ -29,6 +31,7 @@ __all__ = [
     "Verdict",
     "error_of",
     "fields_of_stale",
+    "forbids_key",
     "is_ask",
     "is_away",
     "is_readonly",
@@ -42,6 +45,10 @@ __all__ = [
     "to_mapping",
     "to_scores",
 ]
+
+
+#: The words before the key in the error about a key that this user may not touch.
+FORBIDDEN_KEY = "this user may not touch the key"
 
 
 class Verdict(Enum):
@@ -153,7 +160,7 @@ _ADVICE = {
     "MISCONF": "the server cannot save its data (is its disk full?), and nothing was changed",
     "READONLY": "this server is a read-only replica: give the address of the primary",
     "NOREPLICAS": "too few replicas are connected for the server's min-replicas-to-write",
-    "NOPERM": "this user may not run the commands or touch the keys, and nothing was changed: mend its ACL",
+    "NOPERM": f"this user may not run the commands or touch the keys, and nothing was changed: {MEND}",
     "NOAUTH": "the server wants a password: put it into the URL (redis://:PASSWORD@host/0)",
     "WRONGPASS": "the server does not accept this user name and password",
     "ASK": _OF_CLUSTER,
@@ -181,6 +188,8 @@ _CLASSES: Mapping[type, str] = {
 # begins with an error word.
 _STOPPED = re.compile(r"user_script|Error running script")
 _REFUSED_IN_SCRIPT = re.compile(r"executing the script can't|ACL failure in script")
+# The server's text about a key that an ACL forbids. It does not name the key.
+_KEY = re.compile(r"permissions to access (a key|one of the keys)")
 # These errors stop a script only at or before its first write, because the scripts try every command before.
 _NOTHING_WRITTEN = {"OOM", "MISCONF", "READONLY", "NOREPLICAS", "NOPERM", "WRONGTYPE"}
 _WORD = re.compile(r"[A-Z]+(?= |$)")
@@ -227,6 +236,11 @@ def error_of(outcome: Any, where: str) -> UriFilterError:
     if word in SCRIPT_ERRORS:
         return SCRIPT_ERRORS[word](f"{where}: {text}")
     return ServerUnavailable(f"{where}: {_ADVICE.get(word, 'the server refuses')} ({text})")
+
+
+def forbids_key(outcome: Any) -> bool:
+    """Whether the server refuses a command because this user may not touch one of its keys."""
+    return isinstance(outcome, RedisError) and _word(outcome) == "NOPERM" and bool(_KEY.search(str(outcome)))
 
 
 def late_at(outcome: Any) -> int:

@@ -78,20 +78,27 @@ def like(command: Sequence[Any], other: Sequence[Any]) -> Addressed:
     made = Addressed(command)
     if isinstance(other, Addressed):
         made.node, made.replica = other.node, other.replica
-    made.key = _key_of(other)
+    made.key = key_of(other)
     return made
 
 
 def slot_of_command(command: Sequence[Any]) -> int:
     """Return the slot of the command's key; 0 if it has none, because any node will do."""
-    key = _key_of(command)
+    key = key_of(command)
     return slot_of(key) if key else 0
 
 
-def _key_of(command: Sequence[Any]) -> Any:
+def key_of(command: Sequence[Any]) -> str | bytes:
+    """Return the first key of a command; "" if it has none.
+
+    Example:
+        >>> key_of(("EVALSHA", "0123…", 1, "urifilter:{news:0}:meta"))
+        'urifilter:{news:0}:meta'
+    """
     if isinstance(command, Addressed) and command.key:
         return command.key
     name = command[0]
     if name in _KEYLESS or (name in {"EVAL", "EVALSHA"} and not command[2]):
         return ""
-    return command[_PLACES.get(name, 1)]
+    key: str | bytes = command[_PLACES.get(name, 1)]
+    return key

@@ -60,6 +60,8 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 TWOFOLD = ("insert", "contains", "forget", "remove")
 
 _GROUPS_A_WORD = 6
+# The first word of a call, or of a list of arguments; not the error word of a reply.
+_CALLED = re.compile(r"(?<!error_reply)[({] ?'([A-Z]+(?:_RO)?)'")
 _INCLUDE = re.compile(r'^-- @include "(?P<name>[^"]*)"$', re.MULTILINE)
 _IF = re.compile(r"^-- @if (?P<no>no )?claims\n(?P<lines>.*?)^-- @end if\n", re.MULTILINE | re.DOTALL)
 _UNROLL = re.compile(r"^ *-- @unroll\n(?P<lines>.*?)^ *-- @end\n", re.MULTILINE | re.DOTALL)
@@ -82,7 +84,12 @@ class Script:
 
     def calls(self, command: str) -> bool:
         """Whether the script calls the server's command ``command``."""
-        return re.search(rf"[({{] ?'{command}'", self.source) is not None
+        return command in self.commands
+
+    @property
+    def commands(self) -> frozenset[str]:
+        """The server's commands that the script calls."""
+        return frozenset(_CALLED.findall(self.source))
 
 
 @cache

@@ -17,7 +17,7 @@ from urifilter_redis.transport.targets import bracketed, target_of, with_options
 if TYPE_CHECKING:
     from urifilter_redis.transport.embedded import EmbeddedServer
 
-__all__ = ["URL_VARIABLE", "Address", "Packed", "redis_cli", "without_password"]
+__all__ = ["URL_VARIABLE", "Address", "Packed", "database_of", "redis_cli", "without_password"]
 
 #: The environment's address of the server.
 URL_VARIABLE = "URIFILTER_REDIS_URL"
@@ -42,6 +42,17 @@ def without_password(url: str) -> str:
         return f"{parts.scheme}://{user}{','.join(map(bracketed, target.hosts))}/{service}{database}"
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or "localhost"
     return f"{parts.scheme}://{user}{host}:{parts.port or 6379}/{database}"
+
+
+def database_of(url: str) -> int:
+    """Return the number of the database that an address names.
+
+    Example:
+        >>> database_of("unix:///run/redis?db=3")
+        3
+    """
+    shown = urlsplit(without_password(url))
+    return int((shown.query.removeprefix("db=") if shown.scheme == "unix" else shown.path[1:]) or 0)
 
 
 def redis_cli(shown: str) -> list[str]:

@@ -130,9 +130,8 @@ class Connector(_Connections[Server]):
 
     def _make(self, node: str, *, sentinel: bool) -> Server:
         make = functools.partial(self._origin.lane, node, sentinel=sentinel)
-        if node != GIVEN:
-            return Server(make, self._patience)
-        return Server(make, self._patience, reached=self._origin.embedded, revive=self._origin.revive)
+        unsent = functools.partial(self._origin.unsent, node)
+        return Server(make, self._patience, unsent, reached=node != GIVEN or self._origin.embedded)
 
     def close(self) -> None:
         """Close what was opened here; a client that the caller gave stays open."""
@@ -195,11 +194,10 @@ class AsyncConnector(_Connections[AsyncServer]):
             await asyncio.to_thread(address.find)
 
     def _make(self, node: str, *, sentinel: bool) -> AsyncServer:
-        make, origin = functools.partial(self._origin.lane, node, sentinel=sentinel), self._origin
-        if node != GIVEN:
-            return AsyncServer(make, self._patience)
-        theirs = origin.lane() if origin.is_one_client else None
-        return AsyncServer(make, self._patience, reached=origin.embedded, revive=origin.revive, theirs=theirs)
+        origin, given = self._origin, node == GIVEN
+        make, unsent = functools.partial(origin.lane, node, sentinel=sentinel), functools.partial(origin.unsent, node)
+        theirs = origin.lane() if given and origin.is_one_client else None
+        return AsyncServer(make, self._patience, unsent, reached=not given or origin.embedded, theirs=theirs)
 
     async def close(self) -> None:
         """Close what was opened in this loop; a client that the caller gave stays open."""

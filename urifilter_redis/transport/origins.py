@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import redis
 import redis.asyncio
@@ -19,17 +20,18 @@ from redis.backoff import NoBackoff
 from urifilter_redis.engine.routes import GIVEN, Routes, Service
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.protocol.outcomes import Unsent
+from urifilter_redis.transport import tls
 from urifilter_redis.transport.addresses import Address, without_password
 from urifilter_redis.transport.lanes import Lane
 from urifilter_redis.transport.places import CONNECTIONS
-from urifilter_redis.transport.targets import READS, NoTarget, target_of, with_options
+from urifilter_redis.transport.targets import READS, OptionError, target_of, with_options
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from urifilter_redis.transport.addresses import Packed
 
-__all__ = ["IMPOSSIBLE", "Origin", "check_url", "unsent"]
+__all__ = ["IMPOSSIBLE", "Origin", "check_url"]
 
 #: What redis-py raises for options of a connection that cannot be: an encoding, a name of a host.
 IMPOSSIBLE = (LookupError, TypeError, ValueError, AttributeError)
@@ -157,7 +159,22 @@ class Origin:
         given = {name: value for name, value in options.items() if value is not None}
         return times | given | {"ssl": bool(secure), "retry": self._retry, "max_connections": self._limit}
 
-    def revive(self) -> OSError | None:
+    def unsent(self, node: str, error: Exception, *, reached: bool) -> Unsent:
+        """Say that there was no connection to a node, and start the embedded server again, if it is that.
+
+        Args:
+            node: the node's name.
+            error: the reason.
+            reached: whether there was a connection before, so that the server may come back.
+        """
+        why = self._revive() or error
+        url = self.shown if self.address is None else target_of(self.address.url).url(node)
+        told, certain = tls.explained(why, url, reached=reached)
+        causes = tls.causes_of(why)
+        nowhere = not reached and (certain or any(isinstance(each, _NOWHERE) for each in causes))
+        return Unsent(told, hopeless=nowhere or any(isinstance(each, IMPOSSIBLE) for each in causes))
+
+    def _revive(self) -> OSError | None:
         """See to it that the embedded server runs, if it is that; return the reason why it cannot."""
         try:
             if self.address is not None:
@@ -208,10 +225,11 @@ def check_url(url: str) -> None:
 def _target(url: str) -> Any:
     try:
         return target_of(url)
-    except NoTarget:
+    except OptionError:
         raise
-    except ValueError:  # whose text may have a part of the password
-        raise _no_url() from None
+    except ValueError:  # of the standard library, whose text may have a part of the password
+        pass
+    raise _no_url()
 
 
 def _no_url() -> ValueError:
@@ -221,6 +239,7 @@ def _no_url() -> ValueError:
 
 def _pool(kind: Any, retry: Any, url: str, timeouts: Timeouts, connections: int) -> Any:
     """Make a pool of connections; nothing is connected. What the URL's query says comes first."""
+    url, read = tls.taken(url)
     try:
         without_password(url)  # finds what is wrong, too
         return kind.from_url(
@@ -230,9 +249,11 @@ def _pool(kind: Any, retry: Any, url: str, timeouts: Timeouts, connections: int)
             socket_timeout=timeouts.reply,
             retry=retry,
             protocol=2,
+            **read,
         )
-    except (ValueError, TypeError):  # whose text may have a part of the password
-        raise _no_url() from None
+    except (ValueError, TypeError):  # whose text may have a part of the password, so it is no context either
+        pass
+    raise _no_url()
 
 
 def _limit(given: object, connections: int | None) -> int:
@@ -246,15 +267,6 @@ def _limit(given: object, connections: int | None) -> int:
     return connections
 
 
-def unsent(error: Exception, *, reached: bool) -> Unsent:
-    """Say that there was no connection; ``reached``: there was one before, so that the server may come back."""
-    causes: list[BaseException] = [error]
-    while (cause := causes[-1].__cause__ or causes[-1].__context__) and cause not in causes:
-        causes.append(cause)
-    nowhere = not reached and any(isinstance(each, _NOWHERE) for each in causes)
-    return Unsent(error, hopeless=nowhere or any(isinstance(each, IMPOSSIBLE) for each in causes))
-
-
 def _shown_client(client: Any) -> str:
     """Describe a client that the caller made."""
     if hasattr(client, "get_nodes"):
@@ -263,7 +275,8 @@ def _shown_client(client: Any) -> str:
     known = {"host": "localhost", "port": 6379, "db": 0} | client.connection_pool.connection_kwargs
     secure = any("SSL" in each.__name__ for each in client.connection_pool.connection_class.__mro__)
     scheme = "rediss" if secure else "redis"
-    url = "unix://{path}?db={db}" if "path" in known else scheme + "://{host}:{port}/{db}"
+    user = f"{quote(known['username'], safe='')}@" if known.get("username") else ""
+    url = "unix://{path}?db={db}" if "path" in known else scheme + "://" + user + "{host}:{port}/{db}"
     return without_password(url.format(**known))
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from redis.exceptions import RedisError
 
 from urifilter_redis.protocol.outcomes import Unanswered
 from urifilter_redis.transport.loops import PerLoop, lent, stays
-from urifilter_redis.transport.origins import IMPOSSIBLE, unsent
+from urifilter_redis.transport.origins import IMPOSSIBLE
 from urifilter_redis.transport.places import Turn
 from urifilter_redis.transport.sending import Sending, packed, send_async
 
@@ -18,13 +18,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from urifilter_redis.protocol.calls import Arguments
+    from urifilter_redis.protocol.outcomes import Unsent
     from urifilter_redis.transport.lanes import Lane
 
 __all__ = ["AsyncServer", "Server"]
 
 
-def _nothing() -> None:
-    """Revive nothing."""
+class Unable(Protocol):
+    """Makes the outcome of commands for which there was no connection."""
+
+    def __call__(self, error: Exception, *, reached: bool) -> Unsent:
+        """Return the outcome."""
+        ...
 
 
 class Server:
@@ -35,19 +40,19 @@ class Server:
     Args:
         make: makes the connections of a process.
         patience: seconds for which a caller waits for a free connection.
+        unsent: makes the outcome of commands for which there was no connection (see ``Origin.unsent``).
         reached: whether the server was there before, so that it may come back.
-        revive: starts a server that is gone, if that is possible; returns why it is not.
     """
 
     def __init__(
         self,
         make: Callable[[], Lane],
         patience: float,
+        unsent: Unable,
         *,
         reached: bool = True,
-        revive: Callable[[], OSError | None] = _nothing,
     ) -> None:
-        self._make, self._patience, self._reached, self._revive = make, patience, reached, revive
+        self._make, self._patience, self._unsent, self._reached = make, patience, unsent, reached
         # by process: redis-py's pool has a lock, which another thread may hold as this one forks
         self._lanes: dict[int, Lane] = {}
 
@@ -87,7 +92,7 @@ class Server:
         try:
             sending.connection = lane.take()
         except (RedisError, OSError, *IMPOSSIBLE) as error:
-            sending.fail(unsent(self._revive() or error, reached=self._reached))
+            sending.fail(self._unsent(error, reached=self._reached))
             return
         self._reached = True
         try:
@@ -110,8 +115,8 @@ class AsyncServer:
     Args:
         make: makes the connections of an event loop.
         patience: seconds for which a task waits for a free connection.
+        unsent: makes the outcome of commands for which there was no connection (see ``Origin.unsent``).
         reached: whether the server was there before, so that it may come back.
-        revive: starts a server that is gone, if that is possible; returns why it is not.
         theirs: the connections of a given client, which are for one loop; None: none was given.
     """
 
@@ -119,12 +124,12 @@ class AsyncServer:
         self,
         make: Callable[[], Lane],
         patience: float,
+        unsent: Unable,
         *,
         reached: bool = True,
-        revive: Callable[[], OSError | None] = _nothing,
         theirs: Lane | None = None,
     ) -> None:
-        self._patience, self._reached, self._revive = patience, reached, revive
+        self._patience, self._unsent, self._reached = patience, unsent, reached
         if theirs is None:
             self._lanes = PerLoop(make, _close)
         else:
@@ -147,8 +152,9 @@ class AsyncServer:
             try:
                 connection = await lane.take_async()
             except (RedisError, OSError, *IMPOSSIBLE) as error:
-                why = await asyncio.to_thread(self._revive) or error
-                return [unsent(why, reached=self._reached)] * len(commands)
+                # in a thread, because starting the embedded server again takes a while
+                outcome = await asyncio.to_thread(self._unsent, error, reached=self._reached)
+                return [outcome] * len(commands)
             self._reached = True
             outcomes, whole = await send_async(connection, commands)
             return outcomes

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["OPTIONS", "READS", "NoTarget", "Target", "bracketed", "target_of", "with_options"]
+__all__ = ["OPTIONS", "READS", "OptionError", "Target", "bracketed", "target_of", "with_options"]
 
 #: The options of a URL that redis-py does not know.
 OPTIONS = ("wait_replicas", "reads")
@@ -24,8 +24,8 @@ _OF_SENTINELS = {"sentinel_username": "username", "sentinel_password": "password
 _PORTS = {"sentinel": 26379}
 
 
-class NoTarget(ValueError):
-    """An address is impossible; the text has no password."""
+class OptionError(ValueError):
+    """A part of an address is impossible; the text has no part of a password."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ def target_of(url: str) -> Target:
     """Take an address apart.
 
     Raises:
-        NoTarget: an option of the library has an impossible value, or a part is missing.
-        ValueError: it is no URL; the text may have a part of the password.
+        OptionError: an option of the library has an impossible value, or a part is missing. The text has no password.
+        ValueError: it is no URL. The text may have a part of the password.
     """
     parts = urlsplit(url)
     scheme, _, kind = parts.scheme.partition("+")
@@ -92,17 +92,17 @@ def target_of(url: str) -> Target:
     path, service = parts.path, ""
     if kind:
         if kind not in {"cluster", "sentinel"} or scheme not in {"redis", "rediss"}:
-            raise NoTarget("there are redis+cluster:// and redis+sentinel://, and rediss+… of both for TLS")
+            raise OptionError("there are redis+cluster:// and redis+sentinel://, and rediss+… of both for TLS")
         hosts = tuple(_with_port(each, _PORTS.get(kind, 6379)) for each in netloc.split(","))
     if kind == "sentinel":
         service, _, database = path.strip("/").partition("/")
         service, path = unquote(service), f"/{database}"
         if database and not database.isdecimal():
-            raise NoTarget("the database is a number: redis+sentinel://host:26379/SERVICE/0")
+            raise OptionError("the database is a number: redis+sentinel://host:26379/SERVICE/0")
         if not service:
-            raise NoTarget("the name of the service is missing: redis+sentinel://host:26379,host:26379/SERVICE/0")
+            raise OptionError("the name of the service is missing: redis+sentinel://host:26379,host:26379/SERVICE/0")
     if kind == "cluster" and path.strip("/") not in {"", "0"}:
-        raise NoTarget("a Redis Cluster has database 0 only")
+        raise OptionError("a Redis Cluster has database 0 only")
     wait, reads, query, of_sentinels = _options(parts.query)
     return Target(scheme, kind or "server", login + at, hosts, path, service, query, of_sentinels, wait, reads)
 
@@ -126,11 +126,11 @@ def _options(query: str) -> tuple[int, str, str, str]:
         name, _, value = each.partition("=")
         if name == "wait_replicas":
             if not value.isdecimal():
-                raise NoTarget("wait_replicas is a whole number from 0 up")
+                raise OptionError("wait_replicas is a whole number from 0 up")
             wait = int(value)
         elif name == "reads":
             if value not in READS:
-                raise NoTarget(f"reads is {' or '.join(READS)}")
+                raise OptionError(f"reads is {' or '.join(READS)}")
             reads = value
         elif name in _OF_SENTINELS:
             of_sentinels.append(f"{_OF_SENTINELS[name]}={value}")
@@ -144,7 +144,7 @@ def _with_port(host: str, port: int) -> str:
     """Return ``host:port`` of an element of a list of hosts."""
     parts = urlsplit(f"redis://{host}")
     if not parts.hostname:
-        raise NoTarget("a host is missing: redis+cluster://host:6379,host:6380")
+        raise OptionError("a host is missing: redis+cluster://host:6379,host:6380")
     return f"{parts.hostname}:{parts.port or port}"
 
 

@@ -1,0 +1,186 @@
+"""Servers on which the scripts do not run: opening a filter says so in words, and nothing is written."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+
+import fakeredis
+import pytest
+from support import servers
+from support.cli import run
+from support.states import dumped
+
+from urifilter_redis import AsyncUriFilter, UriFilter
+from urifilter_redis.errors import FilterNotFound, ServerUnavailable
+
+SUPPORTED = "use Redis 6.2 or newer, or Valkey"
+
+#: The commands that Redis 6.0 does not have; other servers without one of these are as old.
+OF_62 = ("HRANDFIELD", "ZRANDMEMBER")
+
+PACKING = ("cmsgpack.pack", "cmsgpack.unpack", "cmsgpack.unpack_limit", "struct.pack", "struct.unpack")
+
+
+@pytest.fixture
+def lacking(make_server, tmp_path):
+    """Make Debian's Redis without some commands: ``lacking(*commands)``."""
+
+    def make(*commands: str, **config) -> servers.Server:
+        return make_server("redis70", include=without(tmp_path, *commands), **config)
+
+    return make
+
+
+def without(folder, *commands: str) -> str:
+    """Write a configuration that takes commands away; return its path."""
+    path = folder / "without.conf"
+    path.write_text("".join(f'rename-command {command} ""\n' for command in commands))
+    return str(path)
+
+
+@pytest.fixture
+def foreign():
+    """Start another program's server, which resembles Redis: its Lua has no cmsgpack, no struct and no sha1hex."""
+    pytest.importorskip("lupa", reason="lupa is missing: pip install 'fakeredis[lua]'")
+    server = fakeredis.TcpFakeServer(("127.0.0.1", 0), server_type="dragonfly")
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def refusals(url: str, archive: str) -> list[str]:
+    """Return the errors of opening and making filters there, with each client."""
+
+    async def awaited(method, **settings) -> None:
+        await method("news", redis=url, **settings)
+
+    found = []
+    for ask in (
+        lambda: UriFilter.open("news", redis=url),
+        lambda: UriFilter.create("news", redis=url, capacity=1000, shards=2),
+        lambda: UriFilter.create("news", redis=url, capacity=1000, archive=archive),
+        lambda: asyncio.run(awaited(AsyncUriFilter.open)),
+        lambda: asyncio.run(awaited(AsyncUriFilter.create, capacity=1000)),
+    ):
+        with pytest.raises(ServerUnavailable) as refused:
+            ask()
+        assert type(refused.value) is ServerUnavailable
+        found.append(str(refused.value))
+    return found
+
+
+def test_an_old_server_is_refused(lacking, folder, tmp_path):
+    """Redis 6.0 knows neither HRANDFIELD nor ZRANDMEMBER: both are named, and nothing is left there."""
+    server = lacking(*OF_62)
+    for text in refusals(server.url, folder):
+        assert f"'news' on redis://127.0.0.1:{server.port}" in text
+        assert re.search(r"the scripts do not run on Redis 7\.\d+\.\d+: it does not know ([A-Z, ]+): ", text)[1] == (
+            "HRANDFIELD, ZRANDMEMBER"
+        )
+        assert text.endswith(SUPPORTED)
+    with server.client() as admin:
+        assert admin.keys() == []
+    assert not (tmp_path / "archive").exists()
+    _, said = run("create", "news", "--capacity", "1000", "--redis", server.url, code=2)
+    assert SUPPORTED in said
+
+
+@pytest.mark.parametrize("command", ["EVALSHA", "SCRIPT"])
+def test_a_server_without_scripts_is_refused(lacking, folder, tmp_path, command):
+    """Whatever is missing of running scripts is named as any other command."""
+    server = lacking(command)
+    for text in refusals(server.url, folder):
+        assert f"it does not know {command}: {SUPPORTED}" in text
+    with server.client() as admin:
+        assert admin.keys() == []
+    assert not (tmp_path / "archive").exists()
+
+
+def test_a_foreign_server_is_refused(foreign, folder, tmp_path):
+    """All that its Lua does not have is named, and nothing is left there."""
+    host, port = foreign.server_address
+    for text in refusals(f"redis://{host}:{port}/0", folder):
+        assert "the scripts do not run on this server: it does not know BITFIELD_RO and its Lua does not have" in text
+        missing = re.search(r"its Lua does not have ([^:]+): ", text)[1].split(", ")
+        assert missing == [*PACKING[:3], "redis.sha1hex", *PACKING[3:]]
+        assert text.endswith(SUPPORTED)
+    assert fakeredis.FakeRedis(server=foreign.fake_server).keys() == []
+    assert not (tmp_path / "archive").exists()
+
+
+def test_a_filter_stays_whole_on_a_server_that_lacks_something(make_server, tmp_path):
+    """A filter that came to such a server by its append-only file is refused, unchanged, and serves elsewhere again."""
+    server = make_server("redis70", appendonly="yes", appendfsync="always")
+    with UriFilter.create("news", redis=server.url, capacity=1000) as news:
+        news.insert_many(["a", "b"])
+    server.kill()
+    server.config["include"] = without(tmp_path, *OF_62)
+    server.start()
+    with server.client() as admin:
+        before = dumped(admin)
+        with pytest.raises(ServerUnavailable, match="HRANDFIELD, ZRANDMEMBER"):
+            UriFilter.open("news", redis=server.url)
+        with pytest.raises(ServerUnavailable, match="HRANDFIELD, ZRANDMEMBER"):
+            UriFilter.create("news", redis=server.url, capacity=1000)
+        assert dumped(admin) == before
+    server.kill()
+    del server.config["include"]
+    server.start()
+    with UriFilter.open("news", redis=server.url) as news:
+        assert news.insert_many(["a", "b", "c"]) == [False, False, True]
+
+
+def test_doctor_says_what_is_missing(lacking):
+    """As opening does; the rest is examined all the same."""
+    server = lacking(*OF_62)
+    found, _ = run("doctor", "--json", "--redis", server.url, code=1)
+    findings = {each["subject"]: each for each in json.loads(found)}
+    assert findings["Lua"]["level"] == "danger"
+    assert findings["Lua"]["text"] == (
+        f"the scripts do not run here: it does not know HRANDFIELD, ZRANDMEMBER: {SUPPORTED}"
+    )
+    assert {"version", "rights", "eviction", "memory"} <= set(findings)
+
+
+def test_doctor_of_a_user_without_scripts(redis70):
+    """Doctor does not claim to know what this user may not find out."""
+    with redis70.client() as admin:
+        admin.acl_setuser("crawler", enabled=True, passwords="+pw", commands=["+@all", "-evalsha"], keys=["*"])
+        try:
+            found, _ = run("doctor", "--json", "--redis", f"redis://crawler:pw@127.0.0.1:{redis70.port}/0", code=1)
+        finally:
+            admin.acl_deluser("crawler")
+    findings = {each["subject"]: each for each in json.loads(found)}
+    assert [findings[subject]["level"] for subject in ("Lua", "rights")] == ["note", "note"]
+    assert "may not run EVALSHA" in findings["Lua"]["text"]
+
+
+@pytest.mark.parametrize("kind", [*servers.KINDS, *(pytest.param(k, marks=pytest.mark.slow) for k in servers.FURTHER)])
+def test_a_life_on_each_server(make_server, kind):
+    """Nothing is missing there, and the look costs opening one call of a script."""
+    settings = {"capacity": 1000, "retention": "rolling", "slices": 3, "period": "1d"}
+    server = make_server(kind)
+    with UriFilter.create("news", redis=server.url, **settings) as news, server.client() as admin:
+        assert news.insert_many(["a", "b"]) == [True, True]
+        news.rotate()
+        with news.claims() as mine:
+            assert mine.claim_many(["a", "c"]) == [False, True]
+            assert mine.commit(["c"]) == [True]
+        assert news.forget(["b"]) == [True]
+        admin.config_resetstat()
+        with UriFilter.open("news", redis=server.url) as again:
+            called = {name: fields["calls"] for name, fields in admin.info("commandstats").items()}
+            assert called["cmdstat_evalsha"] == 1
+            assert again.ages(["a", "b", "c"]) == [2, 0, 1]
+
+
+def test_no_such_filter_is_told_where_scripts_run(redis70):
+    """The look comes first and does not hide other errors."""
+    with pytest.raises(FilterNotFound, match="there is no such filter"):
+        UriFilter.open("news", redis=redis70.url)

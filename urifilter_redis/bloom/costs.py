@@ -1,0 +1,159 @@
+"""The costs of a filter in server time, from the measured figures of a shard: calls, rotations, checkpoints.
+
+The figures are processor time, which a server has one core for, and are rounded up. ``COMMAND`` measures them all, and
+``MACHINE`` is where it ran. Other machines have other figures: ratios and growth are what carries over.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from urifilter_redis.bloom.retention import live_slices, size_first
+from urifilter_redis.bloom.sizing import SLICE_LIMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from urifilter_redis.bloom.retention import Shape
+
+__all__ = [
+    "COMMAND",
+    "MACHINE",
+    "Asked",
+    "Turned",
+    "asked",
+    "checkpoint_seconds",
+    "closed_bytes",
+    "turned",
+]
+
+COMMAND = "python bench/shard.py --server redis"
+MACHINE = "Redis 7.0 on one core of a virtual machine (AMD EPYC of 2022, 2.6 GHz) that other work kept busy"
+
+#: Microseconds of a call without its items, by the live slices that the call names.
+A_CALL = {1: 17, 2: 18, 4: 21, 30: 59}
+
+#: Microseconds of an item that was seen in the newest slice.
+SEEN = {"blocked": 2.8, "classic": 13, "counting": 13}
+
+#: Microseconds of a new item that is written to the newest slice, by the live slices that it is tested in.
+NEW = {
+    "blocked": {1: 3.9, 2: 7.4, 4: 11.1, 30: 65},
+    "classic": {1: 17.5, 2: 30.5, 4: 48.5},
+    "counting": {1: 25.5},
+}
+
+#: Microseconds of a new item that is written to all slices and tested in one, by the live slices (ring, write all).
+NEW_IN_ALL = {"blocked": {1: 3.9, 4: 16.2, 30: 112}, "classic": {1: 17.5, 4: 77.5}}
+
+#: Milliseconds to allocate and turn a shard whose bitmaps have ``SLICE_LIMIT`` bytes. Allocating takes nearly all.
+TURN = 10.5
+
+#: Milliseconds a MiB of a bitmap to rotate a shard of a rolling filter: for the turn and for the archive, and for each
+#: other closed slice that the next history is built from. The program that rotates takes most of it.
+BUILD, BUILD_SLICE = 66, 12.5
+
+#: Milliseconds a MiB of the bitmaps that a checkpoint writes into a folder; a slow disk or network comes on top.
+CHECKPOINT = 10
+
+#: A packed slice takes at most so many times the entropy of its bits (``python bench/packing.py``).
+PACKED = 1.05
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The cost of inserting lists of items, all of one length.
+
+    Attributes:
+        items: the items of a list.
+        calls: the calls of scripts into which a list is cut, on average.
+        new: microseconds of server time an item, if all are new.
+        seen: the same, if all were seen in the newest slice.
+    """
+
+    items: int
+    calls: float
+    new: float
+    seen: float
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """The cost of a rotation (growing: of making the next slice).
+
+    Attributes:
+        pause: the longest time that a server serves nobody else, seconds.
+        shard: the time of a shard, seconds.
+        filter: the time of all shards, one after the other, seconds.
+    """
+
+    pause: float
+    shard: float
+    filter: float
+
+
+def asked(settings: Shape, items: int, most: int) -> Asked:
+    """Return the cost of lists of so many items.
+
+    The items of a list go to the shards at random, and each shard that gets any is called at least once. So the more
+    shards, the more calls, and the fewer items share the cost of one.
+
+    Args:
+        settings: the filter's settings.
+        items: the items of a list.
+        most: the most items of a call.
+    """
+    shards, live = size_first(settings).shards, live_slices(settings)
+    reached = -shards * math.expm1(items * math.log1p(-1 / shards)) if shards > 1 else 1.0
+    called = max(reached, items / most)
+    table = NEW_IN_ALL if settings.write == "all" else NEW
+    share = called / items * _between(A_CALL, live)
+    return Asked(items, called, share + _between(table[settings.layout], live), share + SEEN[settings.layout])
+
+
+def turned(settings: Shape) -> Turned | None:
+    """Return the cost of a rotation; None if the filter never rotates."""
+    if settings.retention == "forever":
+        return None
+    first = size_first(settings)
+    size = SLICE_LIMIT if settings.retention == "growing" else first.slice_bytes
+    pause = TURN / 1000 * size / SLICE_LIMIT
+    shard = pause
+    if settings.retention == "rolling":
+        others = max(0, (settings.slices or 0) - 2)
+        shard += (BUILD + BUILD_SLICE * others) / 1000 * size / _MIB
+    return Turned(pause, shard, shard * first.shards)
+
+
+def checkpoint_seconds(size: int) -> float:
+    """Return the seconds that a checkpoint takes for bitmaps of ``size`` bytes."""
+    return CHECKPOINT / 1000 * size / _MIB
+
+
+def closed_bytes(settings: Shape) -> int:
+    """Return the bytes of a shard's closed slices, packed, if the filter is rolling and keeps them in Redis, else 0.
+
+    Each closed slice has an equal part of the window's items; about so many bits of it are set.
+    """
+    if settings.retention != "rolling" or settings.slices is None:
+        return 0
+    first = size_first(settings)
+    set_bits = first.shard_capacity / settings.slices * first.k
+    fill = -math.expm1(-set_bits / (8 * first.slice_bytes))
+    entropy = -(fill * math.log2(fill) + (1 - fill) * math.log2(1 - fill))
+    return math.ceil((settings.slices - 1) * first.slice_bytes * min(1.0, PACKED * entropy))
+
+
+def _between(measured: Mapping[int, float], number: int) -> float:
+    """Return the figure for a number: on the line through the measured ones on both sides, or through the last two."""
+    known = sorted(measured)
+    if number in measured or len(known) == 1:
+        return measured.get(number, measured[known[0]])
+    at = min(bisect(known, number), len(known) - 1)
+    low, high = known[at - 1], known[at]
+    return measured[low] + (measured[high] - measured[low]) * (number - low) / (high - low)

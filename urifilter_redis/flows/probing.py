@@ -1,0 +1,109 @@
+"""The probe of a server: the commands and the Lua functions that the scripts need, before anything is written."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from urifilter_redis.engine.queries import ask
+from urifilter_redis.errors import ServerUnavailable
+from urifilter_redis.protocol import calls
+from urifilter_redis.protocol.outcomes import nonsense, text_in, to_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
+
+__all__ = ["SUPPORTED", "Probed", "check_server", "name_of", "probe"]
+
+#: The servers on which the scripts run.
+SUPPORTED = "use Redis 6.2 or newer, or Valkey"
+
+#: The fields of INFO that have the version of a server, and its name. The others also say ``redis_version``: that of
+#: the Redis that they resemble.
+_VERSIONS = {
+    "valkey_version": "Valkey",
+    "dragonfly_version": "Dragonfly",
+    "kvrocks_version": "Kvrocks",
+    "garnet_version": "Garnet",
+    "redis_version": "Redis",
+}
+
+_UNKNOWN = re.compile(r"unknown command\W+(\w+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """The result of the script ``probe``.
+
+    Attributes:
+        forbidden: the commands that the scripts call and that this user may not run.
+        unknown: the commands that the scripts call and that the server does not know.
+        missing: the functions that the scripts call and that the server's Lua does not have.
+    """
+
+    forbidden: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    @property
+    def lacks(self) -> str:
+        """A text about the needs of the scripts that the server does not meet; empty if it meets all."""
+        texts = [f"it does not know {', '.join(self.unknown)}"] if self.unknown else []
+        texts += [f"its Lua does not have {', '.join(self.missing)}"] if self.missing else []
+        return " and ".join(texts)
+
+
+def probe(session: Session) -> Flow[Probed]:
+    """Return the commands and functions that the scripts need and do not have.
+
+    Raises:
+        ServerUnavailable: the server is away, or refuses scripts: this user may not run or load them, say.
+    """
+    try:
+        (reply,) = yield from ask(session, calls.probe(session.keys.shard(0)))
+    except ServerUnavailable as error:
+        unknown = _UNKNOWN.search(str(error))
+        if unknown:  # a server without scripts
+            return Probed(unknown=(unknown[1].upper(),))
+        raise
+    return _read(reply)
+
+
+def check_server(session: Session) -> Flow[tuple[str, ...]]:
+    """Return the commands of the scripts that this user may not run.
+
+    Raises:
+        ServerUnavailable: the server is away, or lacks a command or a function that the scripts need, or this user may
+            not run scripts.
+    """
+    found = yield from probe(session)
+    if found.lacks:
+        name = yield from _name(session)
+        raise ServerUnavailable(f"{session.where}: the scripts do not run on {name}: {found.lacks}: {SUPPORTED}")
+    return found.forbidden
+
+
+def name_of(info: Mapping[str, str]) -> str:
+    """Return the name and version of a server from the fields of INFO; ``this server`` if they do not tell."""
+    names = (f"{name} {info[field]}" for field, name in _VERSIONS.items() if info.get(field))
+    return next(names, "this server")
+
+
+def _name(session: Session) -> Flow[str]:
+    try:
+        (reply,) = yield from ask(session, ("INFO", "server"))
+    except ServerUnavailable:  # it does not know INFO, or went away
+        return name_of({})
+    return name_of(to_fields(reply))
+
+
+def _read(reply: Any) -> Probed:
+    try:
+        forbidden, unknown, missing = (tuple(map(text_in, names)) for names in reply)
+    except (TypeError, ValueError) as error:
+        raise nonsense(reply) from error
+    return Probed(forbidden, unknown, missing)

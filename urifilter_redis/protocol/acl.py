@@ -1,0 +1,118 @@
+"""ACLs: the commands and keys that each part of a crawl needs, and the line that makes a user for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from urifilter_redis.bloom.sizing import BLOCKED_K
+from urifilter_redis.protocol import scripts
+from urifilter_redis.protocol.keys import FilterKeys, check_prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+__all__ = ["MEND", "PARTS", "Part", "commands", "is_of_part", "line", "patterns"]
+
+#: The advice for a user that lacks a right.
+MEND = "mend its ACL (urifilter doctor --acl prints the line)"
+
+#: The commands of every client: it connects, asks a cluster for its map and follows it, and runs scripts.
+_EVERY = (*("ASKING", "CLUSTER SLOTS", "EVALSHA", "PING", "READONLY", "READWRITE", "ROLE", "SCRIPT LOAD", "TIME"),)
+
+#: The commands with which a filter is opened, listed and described.
+_READS = (
+    *("BITCOUNT", "EXISTS", "GETRANGE", "HGET", "HGETALL", "MEMORY USAGE", "SISMEMBER", "SMEMBERS", "STRLEN"),
+    *("ZCARD", "ZLEXCOUNT", "ZRANGE"),
+)
+
+#: The commands with which clients that insert and claim look at due rotations and at what is in hand.
+_CRAWLS = ("HEXISTS", "HMGET", "WAIT", "ZRANGEBYLEX")
+
+#: The commands that make, drop, save, restore, examine, and import from a set.
+_OPERATES = (
+    *("CONFIG GET", "EVAL", "HSCAN", "INFO", "SADD", "SCAN", "SCARD", "SREM", "SSCAN", "TYPE", "ZSCAN", "ZSCORE"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a crawl: a kind of user.
+
+    Attributes:
+        scripts: the scripts that it runs.
+        sent: the commands that the library sends for it, beside those of the scripts.
+    """
+
+    scripts: tuple[str, ...]
+    sent: tuple[str, ...]
+
+
+#: The parts by their names, the smallest first.
+PARTS: Mapping[str, Part] = {
+    "reader": Part(("contains",), (*_EVERY, *_READS)),
+    "crawler": Part(
+        (
+            *("insert", "contains", "forget", "remove", "claim", "commit", "release", "reclaim", "beat"),
+            *("turn", "build", "store", "expire", "reopen", "tend"),
+        ),
+        (*_EVERY, *_READS, *_CRAWLS),
+    ),
+    "operator": Part(
+        tuple(each for each in scripts.COMMANDS if each != "probe"), (*_EVERY, *_READS, *_CRAWLS, *_OPERATES)
+    ),
+}
+
+
+def commands(part: str, *, database: int = 0) -> list[str]:
+    """Return the commands that a part needs, sorted: those that the library sends, and those that its scripts call.
+
+    Args:
+        part: one of ``PARTS``.
+        database: the number of the database that the user's clients select.
+
+    Example:
+        >>> commands("reader")[:4]
+        ['ASKING', 'BITCOUNT', 'BITFIELD_RO', 'CLUSTER SLOTS']
+    """
+    return sorted({*PARTS[part].sent, *_called(part), *(["SELECT"] if database else [])})
+
+
+def is_of_part(forbidden: Collection[str]) -> bool:
+    """Whether just these commands of all scripts are forbidden to a part, so that nothing of its user is amiss."""
+    every = _called("operator")
+    return any(every - set(commands(part)) == set(forbidden) for part in PARTS)
+
+
+@cache
+def _called(part: str) -> frozenset[str]:
+    """Return the commands that the scripts of a part call."""
+    names = PARTS[part].scripts
+    every = (each.commands for each in scripts.variants(BLOCKED_K) if each.name.partition(":")[0] in names)
+    return frozenset[str]().union(*every)
+
+
+def patterns(prefix: str, name: str | None = None) -> list[str]:
+    """Return the patterns of the keys of one filter, or of all filters of a prefix; and the key that lists them.
+
+    Example:
+        >>> patterns("urifilter", "news")
+        ['urifilter:filters', 'urifilter:{news:*']
+    """
+    listed = f"{check_prefix(prefix)}:filters"
+    return [listed, f"{FilterKeys(prefix, name).beginning}*" if name else f"{prefix}:{{*"]
+
+
+def line(part: str, prefix: str, name: str | None = None, *, database: int = 0) -> str:
+    """Return the command ACL SETUSER that makes a user with the name of its part, for Redis 6.2 and newer, and Valkey.
+
+    Args:
+        part: one of ``PARTS``.
+        prefix: the beginning of all keys.
+        name: the filter; None: all filters.
+        database: the number of the database that the user's clients select.
+    """
+    keys = [f"~{each}" for each in patterns(prefix, name)]
+    rights = [f"+{each.lower().replace(' ', '|')}" for each in commands(part, database=database)]
+    return " ".join(["ACL SETUSER", part, "reset", "on", ">PASSWORD", "resetchannels", *keys, *rights])

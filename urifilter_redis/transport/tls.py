@@ -1,0 +1,219 @@
+"""TLS: the options of a ``rediss://`` address, and why a connection could not be made, in words."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, unquote_plus
+
+from redis.asyncio import SSLConnection
+from redis.exceptions import AuthenticationError, ConnectionError, ResponseError, TimeoutError  # noqa: A004
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["OPTIONS", "causes_of", "explained", "taken"]
+
+#: The options of TLS that name a file or a folder.
+_FILES = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
+
+#: The words of an option that is true or false.
+_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+#: The words of ``ssl_cert_reqs``.
+_REQUIREMENTS = ("required", "optional", "none")
+
+#: The words of ``ssl_min_version``, beside OpenSSL's numbers.
+_VERSIONS = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
+
+
+def _boolean(text: str) -> bool:
+    return _BOOLEANS[text.lower()]
+
+
+def _requirement(text: str) -> str:
+    return _REQUIREMENTS[_REQUIREMENTS.index(text.lower())]
+
+
+def _version(text: str) -> ssl.TLSVersion:
+    return ssl.TLSVersion(int(text)) if text.isdecimal() else _VERSIONS[text.lower()]
+
+
+# The options that are read here, since not every release of redis-py reads them, or says so if they are wrong; and the
+# values that each may have.
+_READ: Mapping[str, tuple[Callable[[str], Any], str]] = {
+    "ssl_cert_reqs": (_requirement, "required, optional or none"),
+    "ssl_check_hostname": (_boolean, "true or false"),
+    "ssl_min_version": (_version, "TLSv1.2 or TLSv1.3"),
+}
+
+#: The options of TLS in an address. Others of redis-py's, such as those of OCSP, do nothing as text and are refused.
+OPTIONS = (
+    *_FILES,
+    *_READ,
+    "ssl_ca_data",
+    "ssl_ciphers",
+    "ssl_exclude_verify_flags",
+    "ssl_include_verify_flags",
+    "ssl_password",
+)
+
+_VERIFY = "CERTIFICATE_VERIFY_FAILED"
+
+# The texts of failures of TLS, whether another attempt would certainly fail too, and the advice. The first one counts.
+_WORDS: tuple[tuple[str, bool, str], ...] = (
+    ("KEY_VALUES_MISMATCH", True, "ssl_keyfile is not the key of ssl_certfile"),
+    (
+        "NO_CERTIFICATE_OR_CRL_FOUND|NO_START_LINE|PEM lib|(?i:bad.decrypt|bad.password)",
+        True,
+        "a file of the ssl_ options has no certificate or no key, or ssl_password is not the key's password",
+    ),
+    ("No cipher can be selected", True, "ssl_ciphers names no cipher that this OpenSSL knows"),
+    (
+        f"{_VERIFY}.*(Hostname|IP address) mismatch",
+        True,
+        "the server's certificate is for other hosts: use a name for which it was made",
+    ),
+    (
+        f"{_VERIFY}.*(expired|not yet valid)",
+        True,
+        "the server's certificate is out of date: renew it, or set this machine's clock right",
+    ),
+    (_VERIFY, True, "this machine does not know the CA of the server's certificate: name its file by ssl_ca_certs="),
+    ("ALERT_CERTIFICATE_EXPIRED", True, "the client's certificate (ssl_certfile) is out of date: renew it"),
+    (
+        "ALERT_CERTIFICATE_REQUIRED|ALERT_HANDSHAKE_FAILURE",
+        True,
+        "the server wants a client's certificate: give ssl_certfile= and ssl_keyfile=",
+    ),
+    (
+        "ALERT_(UNKNOWN_CA|BAD_CERTIFICATE|CERTIFICATE_UNKNOWN|UNSUPPORTED_CERTIFICATE|DECRYPT_ERROR)",
+        True,
+        "the server does not accept the client's certificate (ssl_certfile): it wants one of a CA that it knows",
+    ),
+    (
+        "UNSUPPORTED_PROTOCOL|ALERT_PROTOCOL_VERSION|NO_PROTOCOLS_AVAILABLE",
+        True,
+        "the server and this machine have no version of TLS in common: see ssl_min_version",
+    ),
+    (
+        "WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE",
+        True,
+        "the server does not speak TLS at this port: give the number of its tls-port",
+    ),
+    (
+        "Timeout connecting|handshake operation timed out",
+        False,
+        "no TLS connection in time: does the server speak TLS at this port?",
+    ),
+    (
+        "EOF occurred|Broken pipe|Connection reset|closed by server",
+        False,
+        "the server broke the connection off: it may want another client's certificate (ssl_certfile=, ssl_keyfile=)",
+    ),
+)
+# redis-py 6 takes the password of a key for blocking connections only.
+_TAKES_PASSWORD = "ssl_password" in inspect.signature(SSLConnection).parameters
+
+# The texts of failures of a connection without TLS to a port that wants it.
+_CLOSED = re.compile(r"Connection reset|Broken pipe|closed by server|Protocol error")
+_PLAIN = "the server broke the connection off: if it wants TLS, the address begins with rediss://"
+_SOURCE = re.compile(r" ?\(_ssl\.c:\d+\)")
+
+
+def taken(url: str) -> tuple[str, dict[str, Any]]:
+    """Take the options of TLS that need reading off an address; return the rest of it, and redis-py's arguments.
+
+    Raises:
+        ValueError: there is no such option, it has no such value, or it is for ``rediss://``.
+
+    Example:
+        >>> taken("rediss://localhost/0?ssl_ca_certs=ca.pem&ssl_check_hostname=no")
+        ('rediss://localhost/0?ssl_ca_certs=ca.pem', {'ssl_check_hostname': False})
+    """
+    address, _, query = url.partition("?")
+    named = _options(query)
+    if named and not address.startswith("rediss"):
+        raise ValueError(f"{', '.join(named)}: options of TLS, for an address that begins with rediss://")
+    unknown = [name for name in named if name not in OPTIONS]
+    if unknown:
+        raise ValueError(f"{', '.join(unknown)}: no option of rediss://, which has {', '.join(sorted(OPTIONS))}")
+    if "ssl_keyfile" in named and "ssl_certfile" not in named:
+        raise ValueError("ssl_keyfile is for a certificate: give ssl_certfile, too")
+    read = {name: _read(name, text) for name, text in named.items() if name in _READ}
+    # without a password OpenSSL would ask for that of an encrypted key, at the terminal
+    more = {"ssl_password": ""} if _TAKES_PASSWORD and "ssl_certfile" in named and "ssl_password" not in named else {}
+    kept = [each for each in query.split("&") if each and unquote_plus(each.partition("=")[0]) not in read]
+    return address + "?" * bool(kept) + "&".join(kept), read | more
+
+
+def explained(error: Exception, url: str, *, reached: bool) -> tuple[Exception, bool]:
+    """Return an error with advice, if there is any, and whether another attempt would certainly fail too.
+
+    Args:
+        error: the reason why there is no connection.
+        url: the server's address.
+        reached: whether there was a connection before.
+    """
+    if isinstance(error, AuthenticationError | ResponseError):
+        return error, False
+    text = _SOURCE.sub("", str(error)).rstrip(". ")
+    if url.startswith("rediss"):
+        advice, certain = _advice(error, text, url)
+    else:
+        advice, certain = _PLAIN if _CLOSED.search(text) and not reached else "", False
+    if not advice:
+        return error, False
+    made = type(error) if isinstance(error, TimeoutError) else ConnectionError
+    told = made(f"{advice} ({text})")
+    told.__cause__ = error
+    return told, certain
+
+
+def causes_of(error: BaseException) -> list[BaseException]:
+    """Return an error and the errors that it came of."""
+    causes = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) and cause not in causes:
+        causes.append(cause)
+    return causes
+
+
+def _advice(error: Exception, text: str, url: str) -> tuple[str, bool]:
+    if any(isinstance(each, OSError) and not isinstance(each, ssl.SSLError) for each in causes_of(error)):
+        given = _options(url.partition("?")[2]).items()
+        unread = [f"{name}: {why}" for name, path in given if (why := _unread(path, name))]
+        if unread:
+            return f"a file of the address cannot be read: {'; '.join(unread)}", True
+    for pattern, certain, advice in _WORDS:
+        if re.search(pattern, text, re.DOTALL):
+            return advice, certain
+    return "", False
+
+
+def _unread(path: str, name: str) -> str:
+    """Return the reason why a file of an option cannot be read; empty if it can, or the option names no file."""
+    if name not in _FILES:
+        return ""
+    try:
+        if name == "ssl_ca_path":
+            next(Path(path).iterdir(), None)
+        else:
+            Path(path).open("rb").close()
+    except OSError as error:
+        return f"{error.strerror} ({path})"
+    return ""
+
+
+def _options(query: str) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs(query).items() if name.startswith("ssl_")}
+
+
+def _read(name: str, text: str) -> Any:
+    read, possible = _READ[name]
+    try:
+        return read(text)
+    except (KeyError, ValueError):
+        raise ValueError(f"{name} is {possible} and not {text!r:.40}") from None
