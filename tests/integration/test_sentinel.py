@@ -73,6 +73,7 @@ def _answered(answer):
     return answer.json() if answer.status == 200 else None
 
 
+@pytest.mark.slow
 def test_a_failover(watched, clients):
     """The next call goes to the new master, over a new connection."""
     with clients.create("news", redis=watched.url, timeouts=LONG, wait_replicas=1, **FILTER) as news:
