@@ -11,6 +11,7 @@ import pytest
 from support import mongo, servers
 from support.clock import Clock
 from support.cluster import Cluster
+from support.sentinels import Watched, replica_of
 from support.service import Service
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -123,6 +124,38 @@ def _shared():
     yield running
     for server in running.values():
         server.stop()
+
+
+@pytest.fixture(scope="module")
+def _watched():
+    made: list[Watched] = []
+    yield made
+    for each in made:
+        each.stop()
+
+
+@pytest.fixture
+def watched(_watched):
+    """A master, a replica and three Sentinels, empty; a test may kill any of them."""
+    if not _watched:
+        _watched.append(Watched())
+    _watched[0].clean()
+    return _watched[0]
+
+
+@pytest.fixture
+def replicated(make_server):
+    """A master of a test's own and its replica: ``replicated(kind, **config)``."""
+    made: list[servers.Server] = []
+
+    def make(kind: str = "redis70", **config) -> tuple[servers.Server, servers.Server]:
+        master = make_server(kind, **config)
+        made.append(replica_of(master))
+        return master, made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
 
 
 def _clean(running, kind):

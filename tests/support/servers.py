@@ -133,11 +133,9 @@ class Server:
         """Start, or start again: on the same port, with what the append-only file has; wait until it answers."""
         for _ in range(20):
             port = self.port or self.choose_port()
-            options = {"port": str(port), "bind": "127.0.0.1", "unixsocket": str(self.socket), "dir": str(self.folder)}
-            arguments = [word for name, value in (options | self.config).items() for word in (f"--{name}", value)]
             log = (self.folder / "log").open("ab")
             self.process = subprocess.Popen(
-                [self.program, *arguments],
+                self.command(port),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -153,6 +151,12 @@ class Server:
                 self.port = port
                 return
         raise RuntimeError((self.folder / "log").read_text())
+
+    def command(self, port: int) -> list[str]:
+        """The program and its arguments."""
+        options = {"port": str(port), "bind": "127.0.0.1", "unixsocket": str(self.socket), "dir": str(self.folder)}
+        arguments = [word for name, value in (options | self.config).items() for word in (f"--{name}", value)]
+        return [self.program, *arguments]
 
     def _answers(self, port: int) -> bool:
         with contextlib.suppress(redis.ConnectionError), self.client_at(port) as client:

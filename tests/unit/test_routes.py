@@ -65,7 +65,10 @@ def test_commands_go_to_the_nodes_of_their_keys(routes):
     ]
     outcomes = [None] * len(commands)
     parts = routes.split(commands, outcomes)
-    assert {part.node: part.positions for part in parts} == {A: [0, 5, 6], B: [1, 2, 3, 4]}
+    assert {part.node: part.positions for part in parts} == {
+        A: [(0,), (5,), (6,)],
+        B: [(1,), (2,), (3,), (4,)],
+    }
     for part in parts:
         part.place([f"{part.node} {number}" for number in range(len(part.commands))], outcomes)
     assert outcomes == [f"{A} 0", f"{B} 0", f"{B} 1", f"{B} 2", f"{B} 3", f"{A} 1", f"{A} 2"]
@@ -76,7 +79,7 @@ def test_a_slot_without_a_master(routes):
     """Its commands are refused here; the others go out, and the nodes are asked again."""
     outcomes = [None, None]
     (part,) = routes.split([("GET", NOWHERE), ("GET", LOW)], outcomes)
-    assert (part.node, part.positions, outcomes[1]) == (A, [1], None)
+    assert (part.node, part.positions, outcomes[1]) == (A, [(1,)], None)
     assert isinstance(outcomes[0].error, ClusterDownError)
     assert routes.must_search
 
@@ -88,8 +91,8 @@ def test_commands_with_others_before_them(routes):
     of_replica = [READONLY, ("GET", LOW), READWRITE]
     parts = routes.split([for_node(("GET", LOW), B, asking=True), replica, like(("WAIT", 1, 1), replica)], [None] * 3)
     assert [(part.node, part.commands, part.positions) for part in parts] == [
-        (B, [ASKING, ("GET", LOW)], [None, 0]),
-        ("10.0.0.3:7000", [*of_replica, READONLY, ("WAIT", 1, 1), READWRITE], [None, 1, None, None, 2, None]),
+        (B, [ASKING, ("GET", LOW)], [(), (0,)]),
+        ("10.0.0.3:7000", [*of_replica, READONLY, ("WAIT", 1, 1), READWRITE], [(), (1,), (), (), (2,), ()]),
     ]
 
 

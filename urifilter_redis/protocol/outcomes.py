@@ -33,6 +33,7 @@ __all__ = [
     "fields_of_stale",
     "forbids_key",
     "is_ask",
+    "is_away",
     "is_readonly",
     "judge",
     "late_at",
@@ -280,6 +281,13 @@ def text_of(outcome: RedisError) -> str:
 def is_readonly(outcome: Any) -> bool:
     """Whether a server refuses because it is a replica."""
     return isinstance(outcome, RedisError) and _word(outcome) == "READONLY"
+
+
+def is_away(outcome: Any) -> bool:
+    """Whether a server does not answer, or has no data yet."""
+    if isinstance(outcome, Unsent | Unanswered):
+        return True
+    return isinstance(outcome, RedisError) and _word(outcome) in {"LOADING", "MASTERDOWN"}
 
 
 def is_ask(outcome: Any) -> bool:

@@ -97,6 +97,8 @@ def target_of(url: str) -> Target:
     if kind == "sentinel":
         service, _, database = path.strip("/").partition("/")
         service, path = unquote(service), f"/{database}"
+        if database and not database.isdecimal():
+            raise OptionError("the database is a number: redis+sentinel://host:26379/SERVICE/0")
         if not service:
             raise OptionError("the name of the service is missing: redis+sentinel://host:26379,host:26379/SERVICE/0")
     if kind == "cluster" and path.strip("/") not in {"", "0"}:
