@@ -126,10 +126,13 @@ class Server:
     def client(self, **options) -> redis.Redis:
         return redis.Redis.from_url(self.url, retry=Retry(NoBackoff(), 0), protocol=2, **options)
 
+    def choose_port(self) -> int:
+        return free_port()
+
     def start(self, *, answers: bool = True) -> None:
         """Start, or start again: on the same port, with what the append-only file has; wait until it answers."""
         for _ in range(20):
-            port = self.port or free_port()
+            port = self.port or self.choose_port()
             log = (self.folder / "log").open("ab")
             self.process = subprocess.Popen(
                 self.command(port),

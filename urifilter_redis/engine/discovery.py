@@ -11,7 +11,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ClusterDownError, RedisError, ResponseError
 
 from urifilter_redis.engine.routes import GIVEN, NodeMap, Routes, named
 from urifilter_redis.protocol.keys import SLOTS
@@ -81,10 +81,13 @@ def _nodes(routes: Routes) -> Search:
     outcome: Any = None
     for node in _candidates(routes):
         outcome = yield Inquiry(node, ("CLUSTER", "SLOTS"))
-        found = _map_of(outcome, node) if isinstance(outcome, list) else None
-        if found is not None:
-            routes.know(found)
-            return None
+        if isinstance(outcome, list):  # from a node of a cluster, which another node may know better
+            found = _map_of(outcome, node)
+            if found is not None:
+                routes.know(found)
+                return None
+            outcome = Unsent(ClusterDownError("CLUSTERDOWN this node knows no master of any slot"))
+            continue
         refused = isinstance(outcome, ResponseError) and not _is_passing(outcome)
         if not routes.follows and (refused or not isinstance(outcome, RedisError | Unsent | Unanswered)):
             return (yield from _alone(routes))

@@ -149,7 +149,8 @@ _AGAIN = {
     "MOVED": Verdict.MOVED,
 }
 
-_OF_CLUSTER = "another node of the Redis Cluster has these keys, and this user may not ask for it (CLUSTER SLOTS)"
+_MOVING = "the keys are on their way to another node of the Redis Cluster, and nothing was changed"
+_MOVED = "another node of the Redis Cluster has these keys, and this user may not ask for it (CLUSTER SLOTS)"
 
 #: The advice for each error word of a server that refuses.
 _ADVICE = {
@@ -163,11 +164,11 @@ _ADVICE = {
     "NOPERM": f"this user may not run the commands or touch the keys, and nothing was changed: {MEND}",
     "NOAUTH": "the server wants a password: put it into the URL (redis://:PASSWORD@host/0)",
     "WRONGPASS": "the server does not accept this user name and password",
-    "ASK": _OF_CLUSTER,
-    "MOVED": _OF_CLUSTER,
+    "ASK": _MOVING,
+    "MOVED": _MOVED,
     "CROSSSLOT": "the keys of one call are in several slots of a Redis Cluster",
     "CLUSTERDOWN": "the Redis Cluster has no master for these keys (CLUSTER INFO says why), and nothing was changed",
-    "TRYAGAIN": "the keys are on their way to another node of the Redis Cluster, and nothing was changed",
+    "TRYAGAIN": _MOVING,
 }
 
 # redis-py drops the first word of these errors and makes it the class.
@@ -229,6 +230,8 @@ def error_of(outcome: Any, where: str) -> UriFilterError:
     """Return the error to raise for an outcome that is not an answer; ``where`` names the server or filter."""
     if isinstance(outcome, Judged):
         return outcome.error
+    if isinstance(outcome, Unsent) and isinstance(outcome.error, exceptions.ClusterDownError):
+        outcome = outcome.error
     if isinstance(outcome, Unsent | Unanswered):
         text = str(outcome.error) or type(outcome.error).__name__
         return ServerUnavailable(f"{where}: {text}")

@@ -68,7 +68,7 @@ class Target:
         if not node and self.kind != "server":
             node = self.hosts[0]
         if not node:
-            return f"{self.scheme}://{self.login}{','.join(self.hosts)}{self.path}{query}"
+            return f"{self.scheme}://{self.login}{self.hosts[0]}{self.path}{query}"
         host, _, port = node.rpartition(":")
         if not host:
             host = urlsplit(f"redis://{self.hosts[0]}").hostname or "localhost"
