@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import pickle
 import shlex
 import subprocess
 import threading
+from collections import Counter
 
 import pytest
 import redis
 import redis.asyncio
 from support import cli
 from support.forked import in_child
+from support.scrapy_crawl import ADDON, Crawl
 from support.service import Service
 from support.shard_keys import shard_key
+from support.site import Served
 from support.tags import slot_of
 
 from urifilter_redis import Claim, ServerUnavailable, SliceLost, UriFilter, list_filters
@@ -112,15 +116,13 @@ def test_fork_and_pickle(news, clients):
     assert news.insert_many(ITEMS[:80]) == [False] * 70 + [True] * 10
 
 
-def test_streams_and_a_near_cache(cluster, clients):
+def test_streams_and_a_near_cache(cluster):
     """``iter_unique`` and the near cache."""
-    if clients.awaited:
-        pytest.skip("its iterators are asynchronous: the parts below are the same")
-    news = clients.create("news", redis=cluster.url, near_cache=1000, **PRECISE)
-    assert list(news.iter_unique(ITEMS * 2)) == ITEMS
-    assert news.contains_many(ITEMS) == [True] * 300
-    assert news.insert_many(ITEMS) == [False] * 300
-    assert news.info().near_cache.hits > 0
+    with UriFilter.create("news", redis=cluster.url, near_cache=1000, **PRECISE) as news:
+        assert list(news.iter_unique(ITEMS * 2)) == ITEMS
+        assert news.contains_many(ITEMS) == [True] * 300
+        assert news.insert_many(ITEMS) == [False] * 300
+        assert news.info().near_cache.hits > 0
 
 
 def test_claims(news, clients, cluster):
@@ -158,6 +160,7 @@ def test_rotation_by_hand(clients, cluster):
         assert news.insert_many(ITEMS[:40]) == [True] * 30 + [False] * 10
 
 
+@pytest.mark.slow
 def test_time_passes_by_itself(clients, cluster):
     """Inserts turn the filter on all masters when its period is over."""
     news = clients.create("news", redis=cluster.url, **RING | {"period": 1})
@@ -281,6 +284,19 @@ def test_service_and_sdk(cluster):
         assert api.unique("news", ITEMS) == ITEMS
         assert api.unique("news", [*ITEMS, "x"]) == ["x"]
         assert news.info().inserted == 301
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("scrapy") is None, reason="Scrapy is missing: pip install '.[scrapy]'")
+def test_crawls_by_scrapy(cluster):
+    """Two crawls at once share the pages of a site, each is fetched once."""
+    with UriFilter.create("news", redis=cluster.url, **PRECISE), Served(count=40) as site:
+        settings = {"ADDONS": ADDON, "URIFILTER_NAME": "news", "URIFILTER_REDIS_URL": cluster.cluster_url}
+        for each in [Crawl(site.url, domains=["127.0.0.1"], **settings) for _ in range(2)]:
+            each.stats()
+        fetched = Counter(site.fetched())
+        assert fetched.keys() == site.pages.keys()
+        assert {site.pages[path].fails > 0 for path, times in fetched.items() if times > 1} <= {True}
 
 
 def test_doctor(cluster):

@@ -22,6 +22,12 @@ HASTY = Timeouts(total=0.3, migrating=0.3)
 
 
 @pytest.fixture
+def cluster(any_cluster):
+    """Debian's Redis; in the slow tests Valkey, too."""
+    return any_cluster
+
+
+@pytest.fixture
 def news(cluster, clients):
     return clients.create("news", redis=cluster.url, **PRECISE)
 
@@ -105,6 +111,7 @@ def test_all_keys_have_moved_and_the_slot_has_not(clients, cluster, slots):
     assert news.contains_many(ITEMS) == [True] * 200 + [False] * 100
 
 
+@pytest.mark.slow
 def test_a_slot_without_a_master(clients, cluster, slots):
     """CLUSTERDOWN: an error in words, and the other shards answer; once there is a master, all is well."""
     for node in cluster.nodes:
@@ -207,6 +214,7 @@ def test_waiting_for_replicas(make_cluster, clients):
     assert news.insert_many(ITEMS[:200], retry=caught.value) == [False] * 100 + [True] * 100
 
 
+@pytest.mark.slow
 def test_nobody_has_a_slot(make_server, clients):
     """A node of no cluster yet: an error in words; the same filter object works once the slots have a master."""
     alone = make_server("redis70", **{"cluster-enabled": "yes"})
