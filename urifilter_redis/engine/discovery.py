@@ -154,7 +154,8 @@ def _master(routes: Routes, service: Service) -> Search:
             strangers += outcome is None
             failed.append(f"{sentinel} {_why(outcome)}")
             continue
-        master = named(*map(text_in, outcome), teller=sentinel)
+        host, port = map(text_in, outcome)
+        master = named(host, port, sentinel)
         why = "" if master not in refuted else "see above"
         if not why:
             role = yield Inquiry(master, ("ROLE",))
