@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import pickle
@@ -21,7 +22,15 @@ from support.shard_keys import shard_key
 from support.site import Served
 from support.tags import slot_of
 
-from urifilter_redis import Claim, ServerUnavailable, SliceLost, UriFilter, list_filters
+from urifilter_redis import (
+    AsyncUriFilter,
+    Claim,
+    ServerUnavailable,
+    SliceLost,
+    UriFilter,
+    drop_filter,
+    list_filters,
+)
 from urifilter_redis.sdk import FilterAPIClient
 
 pytestmark = pytest.mark.xdist_group("cluster")
@@ -77,9 +86,6 @@ def test_each_address_and_client(clients, cluster, give, kind):
 
 def test_single_calls_at_once(cluster):
     """Many tasks' single calls, coalesced over all masters: each item is new once."""
-    import asyncio
-
-    from urifilter_redis import AsyncUriFilter
 
     async def ask():
         async with await AsyncUriFilter.create("news", redis=cluster.url, **PRECISE) as news:
@@ -215,8 +221,6 @@ def test_drop_with_leftovers(cluster):
     assert cluster.sizes() > [0, 0, 0]
     with pytest.raises(SliceLost):
         UriFilter.create("news", redis=cluster.url, **PRECISE)
-    from urifilter_redis import drop_filter
-
     assert drop_filter("news", redis=cluster.nodes[2].url) is True
     assert cluster.sizes() == [0, 0, 0]
     assert list_filters(redis=cluster.url) == []
