@@ -44,6 +44,10 @@ def next_of(cluster, node):
     return cluster.nodes[(cluster.nodes.index(node) + 1) % 3]
 
 
+def evalsha_of(node) -> int:
+    return node.ask("INFO", "COMMANDSTATS").get("cmdstat_evalsha", {"calls": 0})["calls"]
+
+
 def test_slots_that_have_moved(news, cluster, slots):
     """MOVED: each shard's slot is somewhere else at the next call, and the scripts are not loaded there."""
     assert news.insert_many(ITEMS[:100]) == [True] * 100
@@ -194,12 +198,18 @@ def test_a_master_that_comes_back(make_cluster, clients):
 
 
 @pytest.mark.slow
-def test_waiting_for_replicas(make_cluster, clients):
-    """With the replica of one master stopped its answers count as lost; they are the same once it is back."""
+def test_replicas(make_cluster, clients):
+    """Replicas answer ``contains``. With one of them stopped its master's answers count as lost, until it is back."""
     cluster = make_cluster("valkey", replicas=1)
     quick = Timeouts(total=0.5, reply=0.5)
     news = clients.create("news", redis=cluster.url, wait_replicas=1, timeouts=quick, **PRECISE)
     assert news.insert_many(ITEMS[:100]) == [True] * 100
+    reader = clients.open("news", redis=cluster.url, reads="replicas")
+    before = [evalsha_of(node) for node in cluster.nodes]
+    assert reader.contains_many(ITEMS[:200]) == [True] * 100 + [False] * 100
+    more = [evalsha_of(node) - calls for node, calls in zip(cluster.nodes, before, strict=True)]
+    assert more[:3] == [0, 0, 0]
+    assert min(more[3:]) > 0
     cluster.replica_of(cluster.nodes[1]).suspend()
     try:
         with pytest.raises(AnswerLost, match="0 of 1 replicas") as caught:

@@ -121,7 +121,7 @@ class Cluster:
         return len(listed) == len(self.nodes) and not any("handshake" in line or "noaddr" in line for line in listed)
 
     def wait_until_whole(self) -> None:
-        """Wait until all nodes agree that every slot has a master, and the replicas have their data."""
+        """Wait until all nodes agree that every slot has a master, and the replicas have their data and are listed."""
         wait_until(self._is_whole, "the cluster is not whole")
 
     def _is_whole(self) -> bool:
@@ -129,7 +129,10 @@ class Cluster:
         for node in self.nodes:
             if b"cluster_state:ok" not in node.ask("CLUSTER", "INFO"):
                 return False
-            views.add(str(sorted((each[0], each[1], each[2][1]) for each in node.ask("CLUSTER", "SLOTS"))))
+            listed = node.ask("CLUSTER", "SLOTS")
+            views.add(str(sorted((each[0], each[1], each[2][1]) for each in listed)))
+            if any(len(each) - 3 != len(self.nodes) // self._count - 1 for each in listed):
+                return False
             role = node.ask("ROLE")
             if role[0] == b"slave" and role[3] != b"connected":
                 return False

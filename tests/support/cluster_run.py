@@ -68,6 +68,7 @@ class Run:
             )
             for number in range(CRAWLERS)
         ]
+        wait_until(lambda: all((folder / str(number)).exists() for number in range(CRAWLERS)), "no crawler begins")
         self._mover.start()
 
     def round(self, seconds: float) -> None:
