@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
 import json
 import pickle
 import shlex
+import shutil
 import subprocess
 import threading
+from collections import Counter
 
 import pytest
 import redis
 import redis.asyncio
 from support import cli
 from support.forked import in_child
+from support.scrapy_crawl import ADDON, Crawl
 from support.service import Service
 from support.shard_keys import shard_key
+from support.site import Served
 from support.tags import slot_of
 
-from urifilter_redis import Claim, ServerUnavailable, SliceLost, UriFilter, list_filters
+from urifilter_redis import (
+    AsyncUriFilter,
+    Claim,
+    ServerUnavailable,
+    SliceLost,
+    UriFilter,
+    drop_filter,
+    list_filters,
+)
 from urifilter_redis.sdk import FilterAPIClient
 
 pytestmark = pytest.mark.xdist_group("cluster")
@@ -73,9 +87,6 @@ def test_each_address_and_client(clients, cluster, give, kind):
 
 def test_single_calls_at_once(cluster):
     """Many tasks' single calls, coalesced over all masters: each item is new once."""
-    import asyncio
-
-    from urifilter_redis import AsyncUriFilter
 
     async def ask():
         async with await AsyncUriFilter.create("news", redis=cluster.url, **PRECISE) as news:
@@ -112,15 +123,13 @@ def test_fork_and_pickle(news, clients):
     assert news.insert_many(ITEMS[:80]) == [False] * 70 + [True] * 10
 
 
-def test_streams_and_a_near_cache(cluster, clients):
+def test_streams_and_a_near_cache(cluster):
     """``iter_unique`` and the near cache."""
-    if clients.awaited:
-        pytest.skip("its iterators are asynchronous: the parts below are the same")
-    news = clients.create("news", redis=cluster.url, near_cache=1000, **PRECISE)
-    assert list(news.iter_unique(ITEMS * 2)) == ITEMS
-    assert news.contains_many(ITEMS) == [True] * 300
-    assert news.insert_many(ITEMS) == [False] * 300
-    assert news.info().near_cache.hits > 0
+    with UriFilter.create("news", redis=cluster.url, near_cache=1000, **PRECISE) as news:
+        assert list(news.iter_unique(ITEMS * 2)) == ITEMS
+        assert news.contains_many(ITEMS) == [True] * 300
+        assert news.insert_many(ITEMS) == [False] * 300
+        assert news.info().near_cache.hits > 0
 
 
 def test_claims(news, clients, cluster):
@@ -158,6 +167,7 @@ def test_rotation_by_hand(clients, cluster):
         assert news.insert_many(ITEMS[:40]) == [True] * 30 + [False] * 10
 
 
+@pytest.mark.slow
 def test_time_passes_by_itself(clients, cluster):
     """Inserts turn the filter on all masters when its period is over."""
     news = clients.create("news", redis=cluster.url, **RING | {"period": 1})
@@ -212,8 +222,6 @@ def test_drop_with_leftovers(cluster):
     assert cluster.sizes() > [0, 0, 0]
     with pytest.raises(SliceLost):
         UriFilter.create("news", redis=cluster.url, **PRECISE)
-    from urifilter_redis import drop_filter
-
     assert drop_filter("news", redis=cluster.nodes[2].url) is True
     assert cluster.sizes() == [0, 0, 0]
     assert list_filters(redis=cluster.url) == []
@@ -252,10 +260,18 @@ def test_commands(cluster, tmp_path):
         node.ask("SCRIPT", "FLUSH")
     loaded = [line.split()[1] for line in cli.run("lua", "load", *where)[0].splitlines()]
     assert [node.ask("SCRIPT", "EXISTS", *loaded) for node in cluster.nodes] == [[1] * len(loaded)] * 3
-    line = shlex.split(cli.run("lua", "show", "insert", "news", "shown", *where)[0].decode())
-    assert subprocess.check_output(line) == b"0\n"  # wherever its shard lies
     cli.run("drop", "news", "--yes", *where)
     assert cluster.sizes() == [0, 0, 0]
+
+
+@pytest.mark.skipif(shutil.which("redis-cli") is None, reason="redis-cli is missing: apt-get install redis-tools")
+def test_lines_for_redis_cli(cluster):
+    """The line that ``lua show`` prints finds the master of the shard by itself."""
+    with UriFilter.create("news", redis=cluster.url, **PRECISE) as news:
+        for item in ITEMS[:6]:
+            shown, _ = cli.run("lua", "show", "insert", "news", item, "--redis", cluster.nodes[1].url)
+            assert subprocess.check_output(shlex.split(shown.decode())) == b"0\n"
+        assert news.contains_many(ITEMS[:7]) == [True] * 6 + [False]
 
 
 def test_import_of_a_set(cluster):
@@ -281,6 +297,19 @@ def test_service_and_sdk(cluster):
         assert api.unique("news", ITEMS) == ITEMS
         assert api.unique("news", [*ITEMS, "x"]) == ["x"]
         assert news.info().inserted == 301
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("scrapy") is None, reason="Scrapy is missing: pip install '.[scrapy]'")
+def test_crawls_by_scrapy(cluster):
+    """Two crawls at once share the pages of a site, each is fetched once."""
+    with UriFilter.create("news", redis=cluster.url, **PRECISE), Served(count=40) as site:
+        settings = {"ADDONS": ADDON, "URIFILTER_NAME": "news", "URIFILTER_REDIS_URL": cluster.cluster_url}
+        for each in [Crawl(site.url, domains=["127.0.0.1"], **settings) for _ in range(2)]:
+            each.stats()
+        fetched = Counter(site.fetched())
+        assert fetched.keys() == site.pages.keys()
+        assert {site.pages[path].fails > 0 for path, times in fetched.items() if times > 1} <= {True}
 
 
 def test_doctor(cluster):

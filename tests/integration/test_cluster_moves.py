@@ -22,6 +22,12 @@ HASTY = Timeouts(total=0.3, migrating=0.3)
 
 
 @pytest.fixture
+def cluster(any_cluster):
+    """Debian's Redis; in the slow tests Valkey, too."""
+    return any_cluster
+
+
+@pytest.fixture
 def news(cluster, clients):
     return clients.create("news", redis=cluster.url, **PRECISE)
 
@@ -36,6 +42,10 @@ def slots():
 def next_of(cluster, node):
     """The master after another."""
     return cluster.nodes[(cluster.nodes.index(node) + 1) % 3]
+
+
+def evalsha_of(node) -> int:
+    return node.ask("INFO", "COMMANDSTATS").get("cmdstat_evalsha", {"calls": 0})["calls"]
 
 
 def test_slots_that_have_moved(news, cluster, slots):
@@ -105,6 +115,7 @@ def test_all_keys_have_moved_and_the_slot_has_not(clients, cluster, slots):
     assert news.contains_many(ITEMS) == [True] * 200 + [False] * 100
 
 
+@pytest.mark.slow
 def test_a_slot_without_a_master(clients, cluster, slots):
     """CLUSTERDOWN: an error in words, and the other shards answer; once there is a master, all is well."""
     for node in cluster.nodes:
@@ -187,12 +198,18 @@ def test_a_master_that_comes_back(make_cluster, clients):
 
 
 @pytest.mark.slow
-def test_waiting_for_replicas(make_cluster, clients):
-    """With the replica of one master stopped its answers count as lost; they are the same once it is back."""
+def test_replicas(make_cluster, clients):
+    """Replicas answer ``contains``. With one of them stopped its master's answers count as lost, until it is back."""
     cluster = make_cluster("valkey", replicas=1)
     quick = Timeouts(total=0.5, reply=0.5)
     news = clients.create("news", redis=cluster.url, wait_replicas=1, timeouts=quick, **PRECISE)
     assert news.insert_many(ITEMS[:100]) == [True] * 100
+    reader = clients.open("news", redis=cluster.url, reads="replicas")
+    before = [evalsha_of(node) for node in cluster.nodes]
+    assert reader.contains_many(ITEMS[:200]) == [True] * 100 + [False] * 100
+    more = [evalsha_of(node) - calls for node, calls in zip(cluster.nodes, before, strict=True)]
+    assert more[:3] == [0, 0, 0]
+    assert min(more[3:]) > 0
     cluster.replica_of(cluster.nodes[1]).suspend()
     try:
         with pytest.raises(AnswerLost, match="0 of 1 replicas") as caught:
@@ -207,6 +224,7 @@ def test_waiting_for_replicas(make_cluster, clients):
     assert news.insert_many(ITEMS[:200], retry=caught.value) == [False] * 100 + [True] * 100
 
 
+@pytest.mark.slow
 def test_nobody_has_a_slot(make_server, clients):
     """A node of no cluster yet: an error in words; the same filter object works once the slots have a master."""
     alone = make_server("redis70", **{"cluster-enabled": "yes"})

@@ -22,7 +22,9 @@ def test_a_master_is_killed(tmp_path, wait_replicas):
     """
     with Run(tmp_path, wait_replicas, SEED) as run:
         for _ in range(ROUNDS):
-            run.round(4)
+            run.round(3)
+            if wait_replicas:
+                run.stall(1)
         counts = run.finish()
     assert counts.wrong == {}, counts
     assert (counts.unreplicated > 0) == (wait_replicas == 0)

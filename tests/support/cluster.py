@@ -27,6 +27,20 @@ def _is_free(port: int) -> bool:
 class Node(Server):
     """One node; ``name`` is its address as the client has it, ``id`` its name in the cluster."""
 
+    suspended = False
+
+    def suspend(self) -> None:
+        self.suspended = True
+        super().suspend()
+
+    def resume(self) -> None:
+        super().resume()
+        self.suspended = False
+
+    @property
+    def runs(self) -> bool:
+        return self.process.poll() is None and not self.suspended
+
     def choose_port(self) -> int:
         while True:
             port = random.choice(_PORTS)
@@ -107,7 +121,7 @@ class Cluster:
         return len(listed) == len(self.nodes) and not any("handshake" in line or "noaddr" in line for line in listed)
 
     def wait_until_whole(self) -> None:
-        """Wait until all nodes agree that every slot has a master, and the replicas have their data."""
+        """Wait until all nodes agree that every slot has a master, and the replicas have their data and are listed."""
         wait_until(self._is_whole, "the cluster is not whole")
 
     def _is_whole(self) -> bool:
@@ -115,7 +129,10 @@ class Cluster:
         for node in self.nodes:
             if b"cluster_state:ok" not in node.ask("CLUSTER", "INFO"):
                 return False
-            views.add(str(sorted((each[0], each[1], each[2][1]) for each in node.ask("CLUSTER", "SLOTS"))))
+            listed = node.ask("CLUSTER", "SLOTS")
+            views.add(str(sorted((each[0], each[1], each[2][1]) for each in listed)))
+            if any(len(each) - 3 != len(self.nodes) // self._count - 1 for each in listed):
+                return False
             role = node.ask("ROLE")
             if role[0] == b"slave" and role[3] != b"connected":
                 return False
@@ -124,7 +141,7 @@ class Cluster:
 
     def owner(self, slot: int, asked: Node | None = None) -> Node:
         """Return the master of a slot, as a node has it; None: one that runs."""
-        asked = asked or next(each for each in self.nodes if each.process.poll() is None)
+        asked = asked or next(each for each in self.nodes if each.runs)
         for first, last, (_, port, *_), *_ in asked.ask("CLUSTER", "SLOTS"):
             if first <= slot <= last:
                 return next(each for each in self.nodes if each.port == port)
@@ -137,7 +154,7 @@ class Cluster:
 
     def begin_move(self, slot: int, target: Node) -> Node:
         """Begin the move of a slot; return its master until ``end_move``."""
-        source = self.owner(slot)
+        source = self.owner(slot, target)
         target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
         source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", target.id)
         return source
@@ -150,7 +167,7 @@ class Cluster:
     def end_move(self, slot: int, target: Node) -> None:
         """Give a slot to the target; the nodes that are away hear of it later."""
         name = target.id
-        for node in [target, *(each for each in self.nodes if each is not target)]:
+        for node in [target, *(each for each in self.nodes if each is not target and not each.suspended)]:
             with contextlib.suppress(redis.ConnectionError, redis.ResponseError):  # a replica refuses
                 node.ask("CLUSTER", "SETSLOT", slot, "NODE", name)
 

@@ -4,6 +4,7 @@
 at about the same time, and about some that were asked before. Its log is ``FOLDER/SEED``: before each call a line of
 the numbers that it asks about, ``?`` in front; after it a line of those that are new, ``!`` in front. It ends when
 there is ``FOLDER/stop``. TOGETHER 0: a call is about numbers of one shard, so that its answers come from one master.
+Crawlers with an odd SEED have the client of asyncio.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from urifilter_redis import ServerUnavailable, Timeouts, UriFilter
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from support.blocked import Clients
+from urifilter_redis import ServerUnavailable, Timeouts
 from urifilter_redis.bloom.digest import hasher, shard_of
 
 #: Numbers that are new at a time, and those of a call; seconds between two times, so that the logs stay short.
@@ -38,7 +41,7 @@ def shards_of(config, numbers) -> dict[int, list[int]]:
     return found
 
 
-def ask(news: UriFilter, numbers: list[int]) -> list[int]:
+def ask(news, numbers: list[int]) -> list[int]:
     """Return the numbers that are new; ask as often as it takes."""
     error, end = None, time.monotonic() + PATIENCE
     while True:
@@ -53,11 +56,8 @@ def ask(news: UriFilter, numbers: list[int]) -> list[int]:
 def main() -> None:
     url, name, seed, together, folder = sys.argv[1:]
     draw, stop = random.Random(int(seed)), Path(folder) / "stop"
-    with (
-        UriFilter.open(name, redis=url, timeouts=Timeouts(total=1)) as news,
-        (Path(folder) / seed).open("w", buffering=1) as log,
-    ):
-        end = 0
+    with Clients("awaited" if int(seed) % 2 else "blocking") as clients, (Path(folder) / seed).open("w", 1) as log:
+        news, end = clients.open(name, redis=url, timeouts=Timeouts(total=1)), 0
         while not stop.exists():
             numbers = [*range(end, end + BLOCK), *(draw.randrange(end + BLOCK) for _ in range(BLOCK // 2))]
             end += BLOCK

@@ -68,19 +68,13 @@ class Run:
             )
             for number in range(CRAWLERS)
         ]
+        wait_until(lambda: all((folder / str(number)).exists() for number in range(CRAWLERS)), "no crawler begins")
         self._mover.start()
 
     def round(self, seconds: float) -> None:
         """Let the crawlers work for a while, then kill a master, and bring it back as a replica."""
         time.sleep(seconds)
-        cluster = self._cluster
-        shards = {number: self._slot(number) for number in range(SHARDS)}
-        with self._moving:  # keys on their way to a master that dies are lost, whoever waits for replicas
-            master = cluster.owner(self._draw.choice([*shards.values()]))
-            self._shunned.add(master)
-        replica = cluster.replica_of(master)
-        held = [number for number, slot in shards.items() if cluster.owner(slot) is master]
-        wait_until(lambda: self._has(replica, held), "the replica does not get the moved slots")
+        master, replica, held = self._choose()
         replica.suspend()
         master.ask("CLIENT", "KILL", "TYPE", "REPLICA")
         time.sleep(0.5)
@@ -97,8 +91,35 @@ class Run:
         time.sleep(seconds / 2)
         master.start()
         wait_until(lambda: master.ask("INFO", "persistence")["loading"] == 0, "it does not load its file")
+        self._end(master)
+
+    def stall(self, seconds: float) -> None:
+        """Let the crawlers work for a while, then stop a master until its replica has its place, and let it go on.
+
+        For a moment it takes itself for the master yet. What it answers then, and what it had not passed on, is lost.
+        """
+        time.sleep(seconds)
+        master, replica, _ = self._choose()
+        master.suspend()
+        wait_until(lambda: replica.role() == "master", "the replica does not take over")
+        time.sleep(seconds / 2)
+        master.resume()
+        self._end(master)
+
+    def _choose(self) -> tuple[Node, Node, list[int]]:
+        """Return a master from which and to which nothing moves now, its replica, and its shards."""
+        cluster, shards = self._cluster, {number: self._slot(number) for number in range(SHARDS)}
+        with self._moving:  # keys on their way to a master that dies are lost, whoever waits for replicas
+            master = cluster.owner(self._draw.choice([*shards.values()]))
+            self._shunned.add(master)
+        replica = cluster.replica_of(master)
+        held = [number for number, slot in shards.items() if cluster.owner(slot) is master]
+        wait_until(lambda: self._has(replica, held), "the replica does not get the moved slots")
+        return master, replica, held
+
+    def _end(self, master: Node) -> None:
         wait_until(lambda: master.role() == "slave", "it does not become a replica")
-        cluster.wait_until_whole()
+        self._cluster.wait_until_whole()
         self._shunned.clear()
 
     def finish(self) -> Counts:
@@ -126,14 +147,14 @@ class Run:
             with self._moving:
                 masters = [each for each in self._cluster.nodes if self._stays(each)]
                 slot = self._slot(draw.randrange(SHARDS))
-                source = self._cluster.owner(slot)
+                source = self._cluster.owner(slot, masters[0])  # one that was stopped may not know it yet
                 others = [each for each in masters if each is not source]
                 if source in masters and others:
                     self._cluster.move(slot, draw.choice(others))
                     self._moved += 1
 
     def _stays(self, node: Node) -> bool:
-        if node in self._shunned or node.process.poll() is not None:
+        if node in self._shunned or not node.runs:
             return False
         role = node.ask("ROLE")
         return role[0] == b"master" and bool(role[2])
