@@ -56,6 +56,7 @@ class _Connections(Generic[S]):
         self._origin = Origin(given, timeouts, connections, options, asynchronous=self._asynchronous)
         self.connections, self._patience, self.shown = connections, timeouts.total, self._origin.shown
         self._routes: Routes | None = None
+        self._found: list[Routes] = []  # of several threads at once the first
         self._servers: dict[tuple[str, bool], S] = {}
         self._given: S = self._server(GIVEN)
 
@@ -63,13 +64,13 @@ class _Connections(Generic[S]):
     def routes(self) -> Routes:
         """The nodes, as far as they are known."""
         if self._routes is None:  # an address that was packed is unpacked now
-            self._routes = self._origin.routes()
+            self._found.append(self._origin.routes())
+            self._routes = self._found[0]
         return self._routes
 
     def equip(self, session: Session) -> None:
-        """Give a session the routes of this connector, as soon as its address is known."""
-        if self._origin.is_found:
-            session.routes, session.wait_replicas = self.routes, self._origin.wait_replicas
+        """Give a session the routes of this connector; an address that was packed is unpacked."""
+        session.routes, session.wait_replicas = self.routes, self._origin.wait_replicas
 
     def packed(self) -> Packed:
         """Return the server's address, for a filter that is opened anew; see ``Address.packed``.

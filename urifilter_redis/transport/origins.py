@@ -104,11 +104,6 @@ class Origin:
         return self.address is not None and self.address.embedded is not None
 
     @property
-    def is_found(self) -> bool:
-        """Whether the address is known at once."""
-        return self.address is None or self.address.is_found
-
-    @property
     def wait_replicas(self) -> int:
         """The replicas that must have an answer before it is believed."""
         return self._options[0] or (0 if self.address is None else target_of(self.address.url).wait_replicas)
