@@ -104,7 +104,16 @@ class Connector(_Connections[Server]):
         """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
         if (self._routes or self.routes).alone:
             return self._given.send(commands)
-        return self.begin(commands).finish()
+        failed = self._search() if self.routes.must_search else None
+        if self.routes.alone:
+            return self._given.send(commands)
+        sendings = _Sendings(self.routes, [failed] * len(commands))
+        try:
+            if failed is None:
+                sendings.begin(commands, self._server)
+            return sendings.finish()
+        finally:
+            sendings.leave()
 
     def begin(self, commands: Sequence[Arguments]) -> Reply:
         """Send a pipeline once, and do not wait for its replies; ``Reply.finish`` returns the outcomes.
@@ -224,7 +233,10 @@ class _Sendings:
         try:
             # in one order, so that two callers never wait for each other's connections
             for part in sorted(self._routes.split(commands, self._outcomes), key=lambda each: each.node):
-                self._under_way.append((part, server_of(part.node).begin(part.commands)))
+                server = server_of(part.node)
+                sending = server.sending(part.commands)
+                self._under_way.append((part, sending))  # before it has a connection, which Ctrl-C could lose
+                server.post(sending)
         except BaseException:
             self.leave()
             raise
@@ -241,7 +253,7 @@ class _Sendings:
             self.leave()
 
     def leave(self) -> None:
-        """Give the connections back; those that still owe replies are broken off."""
-        under_way, self._under_way = self._under_way, []
-        for _, sending in under_way:
-            sending.leave()
+        """Give the connections back; those that still owe replies are broken off. Left again it gives back the rest."""
+        while self._under_way:
+            self._under_way[-1][1].leave()
+            self._under_way.pop()
