@@ -13,13 +13,12 @@ from urifilter_redis.client import run
 from urifilter_redis.engine.queries import server_time
 from urifilter_redis.flows.doctor import (
     Finding,
-    examine,
     examine_claims,
     examine_clock,
     examine_filter,
     examine_format,
-    gather,
 )
+from urifilter_redis.flows.doctor_masters import examine_masters
 from urifilter_redis.protocol import acl
 from urifilter_redis.transport.addresses import database_of
 
@@ -54,7 +53,7 @@ def doctor(options: Shared, part: str | None, name: str | None) -> None:
         return
     if name is not None:
         raise click.UsageError("--filter is for --acl")
-    findings = list(examine(run(gather, **options.where())))
+    findings = run(examine_masters, **options.where())
     for each in list_filters(**options.where()):
         findings += _filter(options, each)
     if options.json:

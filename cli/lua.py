@@ -17,7 +17,8 @@ from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.bloom.sizing import BLOCKED_K, LAYOUTS
 from urifilter_redis.client import run
 from urifilter_redis.engine.batch import Digester
-from urifilter_redis.engine.queries import ask
+from urifilter_redis.engine.queries import ask, ask_masters
+from urifilter_redis.engine.routes import GIVEN
 from urifilter_redis.protocol import calls, claims
 from urifilter_redis.protocol.claims import LEAST_LEASE, MOST_LEASE, NOBODY, Holding, new_holder, new_nobody
 from urifilter_redis.protocol.exported import INDEX, exported_files, files_in
@@ -31,9 +32,10 @@ from .common import Group, Shared, columns, counted, filter_name, pass_shared, p
 from .folders import write_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from urifilter_redis.protocol.keys import ShardKeys
+    from urifilter_redis.protocol.scripts import Script
 
 __all__ = ["lua"]
 
@@ -82,7 +84,7 @@ def load_(options: Shared) -> None:
       urifilter lua load --redis redis://localhost:6379/0
     """
     scripts = variants(BLOCKED_K)
-    run(lambda session: ask(session, *(("SCRIPT", "LOAD", each.source) for each in scripts)), **options.where())
+    _load(options, scripts)
     if options.json:
         print_json({each.name: each.sha1 for each in scripts})
         return
@@ -172,11 +174,18 @@ def show(
         made = list(_calls(opened, options, command, items, _holding(command, holder, lease)))
         if "@" in opened.server:
             say("urifilter: this server wants a password: set REDISCLI_AUTH")
+        nodes = _load(options, [call.script for call in made])
         for call in made:
-            click.echo(shlex.join([*redis_cli(opened.server), *map(_word, call.command())]))
-        run(lambda session: ask(session, *(("SCRIPT", "LOAD", each.script.source) for each in made)), **options.where())
+            program = redis_cli(opened.server, follows=nodes != [GIVEN])
+            click.echo(shlex.join([*program, *map(_word, call.command())]))
     if options.redis is None:
         say("urifilter: the embedded server runs only while a process uses it; for work by hand use --redis")
+
+
+def _load(options: Shared, scripts: Sequence[Script]) -> list[str]:
+    """Load scripts into each master; return the names of the masters."""
+    loads = [("SCRIPT", "LOAD", each.source) for each in scripts]
+    return list(run(lambda session: ask_masters(session, *loads), **options.where()))
 
 
 def _holding(command: str, holder: str | None, lease: str) -> Holding:

@@ -10,6 +10,8 @@ import hypothesis
 import pytest
 from support import mongo, servers
 from support.clock import Clock
+from support.cluster import Cluster
+from support.sentinels import Watched, replica_of
 from support.service import Service
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -124,6 +126,38 @@ def _shared():
         server.stop()
 
 
+@pytest.fixture(scope="module")
+def _watched():
+    made: list[Watched] = []
+    yield made
+    for each in made:
+        each.stop()
+
+
+@pytest.fixture
+def watched(_watched):
+    """A master, a replica and three Sentinels, empty; a test may kill any of them."""
+    if not _watched:
+        _watched.append(Watched())
+    _watched[0].clean()
+    return _watched[0]
+
+
+@pytest.fixture
+def replicated(make_server):
+    """A master of a test's own and its replica: ``replicated(kind, **config)``."""
+    made: list[servers.Server] = []
+
+    def make(kind: str = "redis70", **config) -> tuple[servers.Server, servers.Server]:
+        master = make_server(kind, **config)
+        made.append(replica_of(master))
+        return master, made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
 def _clean(running, kind):
     if kind not in running:
         running[kind] = servers.Server(kind)
@@ -174,6 +208,47 @@ def make_server():
 
     def make(kind: str = "redis70", **config) -> servers.Server:
         made.append(servers.Server(kind, **config))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+@pytest.fixture(scope="session")
+def _clusters():
+    running: dict[str, Cluster] = {}
+    yield running
+    for each in running.values():
+        each.stop()
+
+
+@pytest.fixture
+def cluster(_clusters):
+    """Three masters of Debian's Redis without replicas, empty; a test brings back the slots that it moves."""
+    return _cluster_of(_clusters, "redis70")
+
+
+@pytest.fixture(params=["redis70", pytest.param("valkey", marks=pytest.mark.slow)])
+def any_cluster(request, _clusters):
+    """Three masters of Debian's Redis, empty; in the slow tests of Valkey, too."""
+    return _cluster_of(_clusters, request.param)
+
+
+def _cluster_of(running, kind):
+    if kind not in running:
+        running[kind] = Cluster(kind)
+    running[kind].tidy()
+    return running[kind]
+
+
+@pytest.fixture
+def make_cluster():
+    """Make a cluster of a test's own, which it may damage: ``make_cluster(kind, replicas=1, **config)``."""
+    made: list[Cluster] = []
+
+    def make(kind: str = "redis70", **more) -> Cluster:
+        made.append(Cluster(kind, **more))
         return made[-1]
 
     yield make

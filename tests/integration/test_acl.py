@@ -253,7 +253,7 @@ def test_nothing_else(users, part):
     commands = [
         "FLUSHALL", "FLUSHDB", "KEYS *", "CONFIG SET maxmemory 1", "CONFIG REWRITE", "SHUTDOWN NOSAVE",
         "ACL LIST", "SCRIPT FLUSH", "CLIENT LIST", "MONITOR", "REPLICAOF NO ONE", "MIGRATE h 1 k 0 1", "GET other",
-        "SET urifilter:{other:0}:meta x", "DEL urifilter:{newspaper:0}:merging_1", "EVALSHA x 1 urifilter:{other:0}:merging_1",
+        "SET urifilter:{other:0}:meta x", "DEL urifilter:{newspaper:0}:meta", "EVALSHA x 1 urifilter:{other:0}:meta",
         "RESTORE urifilter:{news:0}:x 0 x", "DUMP urifilter:{news:0}:meta", "COPY urifilter:{news:0}:meta x",
     ]  # fmt: skip
     with users.server.client() as client:

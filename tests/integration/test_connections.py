@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import gc
 import os
+import socket
+import struct
 import threading
 import time
 
@@ -318,3 +321,33 @@ def test_forked_while_threads_ask(server):
             thread.join()
         assert sum(codes) == 4
         assert collections.Counter(news.ages([f"child {n}" for n in range(4)])) == {1: 4}
+
+
+@pytest.mark.parametrize("loops", ["asyncio", "uvloop"])
+def test_a_connection_that_is_reset_at_once(loops):
+    """As by a proxy whose server is away: the server is unavailable, also where uvloop has a RuntimeError for it."""
+    run = pytest.importorskip(loops).run
+
+    listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+    url = f"redis://127.0.0.1:{listener.getsockname()[1]}"
+
+    def reset_all() -> None:
+        with contextlib.suppress(OSError):  # the listener is shut down
+            while True:
+                connection, _ = listener.accept()
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.close()
+
+    async def open_often() -> None:
+        for _ in range(60):  # where in the exchange it is reset is a matter of luck
+            with pytest.raises(ServerUnavailable):
+                await AsyncUriFilter.open("news", redis=url, timeouts=Timeouts(total=0))
+
+    resetting = threading.Thread(target=reset_all)
+    resetting.start()
+    try:
+        run(open_often())
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        resetting.join()

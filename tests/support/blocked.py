@@ -57,6 +57,14 @@ class Clients:
     def open(self, name: str, **more):
         return self._note("open", name, more)
 
+    @property
+    def awaited(self) -> bool:
+        return self._loop is not None
+
+    def wait(self, answer):
+        """Wait for an answer, if it is awaitable."""
+        return self._loop.run_until_complete(answer) if inspect.isawaitable(answer) else answer
+
     def let_pass(self, seconds: float) -> None:
         """Wait, and let other threads and tasks run."""
         if self._loop is None:

@@ -145,12 +145,11 @@ class Proxy:
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        with client, socket.create_connection(self._server) as server:
+        with client, contextlib.suppress(EOFError, OSError), socket.create_connection(self._server) as server:
             server.settimeout(PATIENCE)
             with (
                 contextlib.closing(self.reader(client)) as commands,
                 contextlib.closing(self.reader(server)) as replies,
-                contextlib.suppress(EOFError, OSError),
             ):
                 while self._one(client, server, commands, replies):
                     self._deliver(self._due())

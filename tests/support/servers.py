@@ -126,15 +126,16 @@ class Server:
     def client(self, **options) -> redis.Redis:
         return redis.Redis.from_url(self.url, retry=Retry(NoBackoff(), 0), protocol=2, **options)
 
+    def choose_port(self) -> int:
+        return free_port()
+
     def start(self, *, answers: bool = True) -> None:
         """Start, or start again: on the same port, with what the append-only file has; wait until it answers."""
         for _ in range(20):
-            port = self.port or free_port()
-            options = {"port": str(port), "bind": "127.0.0.1", "unixsocket": str(self.socket), "dir": str(self.folder)}
-            arguments = [word for name, value in (options | self.config).items() for word in (f"--{name}", value)]
+            port = self.port or self.choose_port()
             log = (self.folder / "log").open("ab")
             self.process = subprocess.Popen(
-                [self.program, *arguments],
+                self.command(port),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -150,6 +151,12 @@ class Server:
                 self.port = port
                 return
         raise RuntimeError((self.folder / "log").read_text())
+
+    def command(self, port: int) -> list[str]:
+        """The program and its arguments."""
+        options = {"port": str(port), "bind": "127.0.0.1", "unixsocket": str(self.socket), "dir": str(self.folder)}
+        arguments = [word for name, value in (options | self.config).items() for word in (f"--{name}", value)]
+        return [self.program, *arguments]
 
     def _answers(self, port: int) -> bool:
         with contextlib.suppress(redis.ConnectionError), self.client_at(port) as client:

@@ -11,15 +11,22 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ClusterDownError, RedisError, ResponseError
 
 from urifilter_redis.engine.routes import GIVEN, NodeMap, Routes, named
 from urifilter_redis.protocol.keys import SLOTS
-from urifilter_redis.protocol.outcomes import Unanswered, Unsent, Verdict, judge, nonsense, text_in, to_mapping
+from urifilter_redis.protocol.outcomes import (
+    Unanswered,
+    Unsent,
+    Verdict,
+    is_away,
+    judge,
+    nonsense,
+    text_in,
+    to_mapping,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from urifilter_redis.engine.routes import Service
     from urifilter_redis.protocol.calls import Arguments
 
@@ -54,18 +61,19 @@ Search: TypeAlias = Generator[Inquiry, Any, Unsent | RedisError | None]
 def search(routes: Routes) -> Search:
     """Search the nodes, and note them in the routes.
 
-    A search that finds nobody leaves the routes as they are.
+    A search that finds nobody leaves the routes as they are, and they are used if nothing speaks against them.
     """
-    routes.stale = False
+    routes.ask()
     try:
-        failed = yield from (_nodes(routes) if routes.service is None else _master(routes, routes.service))
+        return (yield from (_nodes(routes) if routes.service is None else _master(routes, routes.service)))
     except BaseException:
         routes.stale = True
         raise
-    if failed is None:
-        return None
+
+
+def _failed(routes: Routes, why: Unsent | RedisError) -> Unsent | RedisError | None:
     routes.stale = True
-    return failed if routes.map is None else None
+    return why if routes.map is None else None
 
 
 def _nodes(routes: Routes) -> Search:
@@ -73,16 +81,19 @@ def _nodes(routes: Routes) -> Search:
     outcome: Any = None
     for node in _candidates(routes):
         outcome = yield Inquiry(node, ("CLUSTER", "SLOTS"))
-        found = _map_of(outcome, node) if isinstance(outcome, list) else None
-        if found is not None:
-            routes.map = found
-            return None
+        if isinstance(outcome, list):  # from a node of a cluster, which another node may know better
+            found = _map_of(outcome, node)
+            if found is not None:
+                routes.know(found)
+                return None
+            outcome = Unsent(ClusterDownError("CLUSTERDOWN this node knows no master of any slot"))
+            continue
         refused = isinstance(outcome, ResponseError) and not _is_passing(outcome)
         if not routes.follows and (refused or not isinstance(outcome, RedisError | Unsent | Unanswered)):
             return (yield from _alone(routes))
     if isinstance(outcome, Unsent | RedisError):
-        return outcome
-    return Unsent(outcome.error if isinstance(outcome, Unanswered) else nonsense(outcome))
+        return _failed(routes, outcome)
+    return _failed(routes, Unsent(outcome.error if isinstance(outcome, Unanswered) else nonsense(outcome)))
 
 
 def _candidates(routes: Routes) -> list[str]:
@@ -106,11 +117,16 @@ def _alone(routes: Routes) -> Search:
         return None
     outcome = yield Inquiry(GIVEN, ("ROLE",))
     if not isinstance(outcome, list):
-        return outcome if isinstance(outcome, Unsent) else Unsent(ConnectionError(f"ROLE: {outcome!r:.80}"))
-    listed = outcome[2] if text_in(outcome[0]) == "master" else ()
+        known = isinstance(outcome, Unsent | RedisError)
+        return _failed(routes, outcome if known else Unsent(ConnectionError(f"ROLE: {_why(outcome)}")))
+    listed = outcome[2] if _is_master(outcome) else ()
     replicas = [named(text_in(host), text_in(port), GIVEN) for host, port, _ in listed]
-    routes.map = NodeMap.of_one(GIVEN, replicas)
+    routes.know(NodeMap.of_one(GIVEN, replicas))
     return None
+
+
+def _is_master(role: list[Any]) -> bool:
+    return text_in(role[0]) == "master"
 
 
 def _map_of(reply: list[Any], teller: str) -> NodeMap | None:
@@ -128,29 +144,51 @@ def _map_of(reply: list[Any], teller: str) -> NodeMap | None:
 
 
 def _master(routes: Routes, service: Service) -> Search:
-    """Ask the Sentinels who is the master."""
+    """Ask the Sentinels who is the master, until one names a server that says so itself: a Sentinel may be behind."""
     failed: list[str] = []
-    for sentinel in random.sample(service.sentinels, len(service.sentinels)):
+    refuted: set[str] = set()
+    strangers = 0
+    for sentinel in sorted(random.sample(service.sentinels, len(service.sentinels)), key=routes.teller.__ne__):
         outcome = yield Inquiry(sentinel, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service.name), sentinel=True)
-        if isinstance(outcome, list):
-            host, port = map(text_in, outcome)
-            replicas: Sequence[str] = ()
-            if routes.reads_replicas:
-                listed = yield Inquiry(sentinel, ("SENTINEL", "REPLICAS", service.name), sentinel=True)
-                replicas = list(_replicas_of(listed if isinstance(listed, list) else []))
-            routes.map = NodeMap.of_one(named(host, port, sentinel), replicas)
+        if not isinstance(outcome, list):
+            strangers += outcome is None
+            failed.append(f"{sentinel} {_why(outcome)}")
+            continue
+        host, port = map(text_in, outcome)
+        master = named(host, port, sentinel)
+        why = "" if master not in refuted else "see above"
+        if not why:
+            role = yield Inquiry(master, ("ROLE",))
+            why = _why_no_master(role)
+        if not why:
+            replicas = (yield from _replicas(sentinel, service)) if routes.reads_replicas else ()
+            routes.teller = sentinel
+            routes.know(NodeMap.of_one(master, replicas))
             return None
-        failed.append(f"{sentinel}: {_why(outcome)}")
-    return Unsent(ConnectionError(f"no Sentinel names the master of {service.name!r} ({'; '.join(failed)})"))
+        refuted.add(master)
+        failed.append(f"{sentinel} names {master}: {why}")
+    text = f"no Sentinel names a master of {service.name!r} that is one: {'; '.join(failed)}"
+    error = Unsent(ConnectionError(text), hopeless=strangers == len(service.sentinels))
+    return _failed(routes, error) or (error if refuted.intersection(routes.masters) else None)
 
 
-def _replicas_of(listed: list[Any]) -> Iterator[str]:
-    for fields in map(to_mapping, listed):
-        if not any(word in fields.get("flags", "") for word in _DOWN):
-            yield f"{fields['ip']}:{fields['port']}"
+def _why_no_master(role: Any) -> str:
+    """Return the reason why a server that Sentinels name is not asked; "" if it is a master, or may not be asked."""
+    if isinstance(role, list):
+        return "" if _is_master(role) else "it is a replica"
+    return _why(role) if is_away(role) else ""
+
+
+def _replicas(sentinel: str, service: Service) -> Generator[Inquiry, Any, list[str]]:
+    """Ask a Sentinel for the replicas that it finds well."""
+    listed = yield Inquiry(sentinel, ("SENTINEL", "REPLICAS", service.name), sentinel=True)
+    known = [to_mapping(each) for each in listed] if isinstance(listed, list) else []
+    well = (each for each in known if not any(word in each.get("flags", "") for word in _DOWN))
+    return [named(each["ip"], each["port"], sentinel) for each in well]
 
 
 def _why(outcome: Any) -> str:
     if outcome is None:
         return "knows no such service"
-    return str(outcome.error if isinstance(outcome, Unsent | Unanswered) else outcome)
+    error = outcome.error if isinstance(outcome, Unsent | Unanswered) else outcome
+    return f"{error}" or type(error).__name__

@@ -56,11 +56,13 @@ def ask(session: Session, *made: Call | Arguments) -> Flow[list[Any]]:
     return (yield from _answers(session, [Request.of(each) for each in made]))
 
 
-def ask_masters(session: Session, command: Arguments) -> Flow[dict[str, Any]]:
-    """Send a command to each master; return the reply of each by its name; raises as ``ask``."""
+def ask_masters(session: Session, *commands: Arguments) -> Flow[dict[str, list[Any]]]:
+    """Send commands to each master; return the replies of each by its name; raises as ``ask``."""
+    if session.routes.must_search:
+        yield from server_time(session)  # whatever is asked first finds the masters
     masters = session.routes.masters
-    replies = yield from ask(session, *(for_node(command, each) for each in masters))
-    return dict(zip(masters, replies, strict=True))
+    replies = yield from ask(session, *(for_node(each, node) for node in masters for each in commands))
+    return dict(zip(masters, map(list, chunked(replies, len(commands))), strict=True))
 
 
 def servers_info(session: Session, section: str) -> Flow[dict[str, dict[str, str]]]:
@@ -71,7 +73,7 @@ def servers_info(session: Session, section: str) -> Flow[dict[str, dict[str, str
         if "NOPERM" not in str(error):
             raise
         return {each: {} for each in session.routes.masters}
-    return {node: to_fields(reply) for node, reply in replies.items()}
+    return {node: to_fields(reply) for node, (reply,) in replies.items()}
 
 
 def server_run(session: Session, key: str | bytes) -> Flow[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.protocol.outcomes import Unanswered, Verdict, judge
+from urifilter_redis.protocol.outcomes import Unanswered, Unsent, Verdict, judge
 from urifilter_redis.protocol.routing import like
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Replication:
     def __init__(self, session: Session, commands: Sequence[Arguments], numbered: Sequence[bool]) -> None:
         self._routes, self._wanted, self._numbered = session.routes, session.wait_replicas, numbered
         self._map = session.routes.map
-        wait = ("WAIT", self._wanted, int(1000 * SHARE * session.timeouts.reply))
+        wait = ("WAIT", self._wanted, max(1, int(1000 * SHARE * session.timeouts.reply)))  # 0 would be for ever
         self._waits: dict[str | None, Arguments] = {}
         self._nodes: list[str | None] = []
         for command, is_numbered in zip(commands, numbered, strict=True):
@@ -62,7 +62,8 @@ class Replication:
         return told
 
     def _lost(self, found: Any) -> Unanswered:
-        text = f"{found} of {self._wanted} replicas have the answer"
-        if not isinstance(found, int):
-            text = f"it is not known whether {self._wanted} replicas have the answer ({found!r:.80})"
-        return Unanswered(ConnectionError(text))
+        if isinstance(found, int):
+            return Unanswered(ConnectionError(f"{found} of {self._wanted} replicas have the answer"))
+        error = found.error if isinstance(found, Unanswered | Unsent) else found
+        why = "the nodes have changed meanwhile" if found is None else str(error) or type(error).__name__
+        return Unanswered(ConnectionError(f"it is not known how many replicas have the answer: {why}"))

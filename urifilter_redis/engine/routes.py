@@ -7,6 +7,7 @@ may be wrong for a moment: the refusal corrects them.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import AskError, ClusterDownError, MovedError, RedisError
 
 from urifilter_redis.protocol.keys import SLOTS
-from urifilter_redis.protocol.outcomes import Unanswered, Unsent, is_readonly
+from urifilter_redis.protocol.outcomes import Unanswered, Unsent, is_away, is_readonly
 from urifilter_redis.protocol.routing import ASKING, READONLY, READWRITE, Addressed, slot_of_command
 
 if TYPE_CHECKING:
@@ -26,6 +27,13 @@ __all__ = ["GIVEN", "NodeMap", "Part", "Routes", "Service", "named"]
 
 #: The name of the server whose address was given.
 GIVEN = ""
+
+#: Seconds for which Sentinels, or a master with its replicas, are believed: nothing else would tell of a replica that
+#: is new, or tell a process that was idle of another master.
+BELIEVED = 10.0
+
+#: Seconds for which a replica that did not answer is not asked again, as each attempt may last ``Timeouts.reply``.
+SHUNNED = 10.0
 
 
 def named(host: str, port: int | str, teller: str) -> str:
@@ -78,22 +86,29 @@ class Part:
     Attributes:
         node: the node's name.
         commands: the commands as they are sent; some have ASKING or READONLY before them.
-        positions: for each of them its place in the pipeline; None: it was added here.
+        positions: for each of them its places in the pipeline: none if it was added here, several of a WAIT.
+        waits: the places of every WAIT.
     """
 
     node: str
     commands: list[Arguments] = field(default_factory=list)
-    positions: list[int | None] = field(default_factory=list)
+    positions: list[Sequence[int]] = field(default_factory=list)
+    waits: list[int] = field(default_factory=list)
 
-    def add(self, position: int | None, command: Arguments) -> None:
+    def add(self, command: Arguments, *positions: int) -> None:
         """Add a command."""
         self.commands.append(command)
-        self.positions.append(position)
+        self.positions.append(positions)
+
+    def end(self, commands: Sequence[Arguments]) -> None:
+        """Add one WAIT for all those of a pipeline, each of which would hold up what comes behind it."""
+        if self.waits:
+            self.add(commands[self.waits[-1]], *self.waits)
 
     def place(self, outcomes: Sequence[Any], into: list[Any]) -> None:
         """Put the outcomes into the places that their commands have in the pipeline."""
-        for outcome, position in zip(outcomes, self.positions, strict=True):
-            if position is not None:
+        for outcome, positions in zip(outcomes, self.positions, strict=True):
+            for position in positions:
                 into[position] = outcome
 
 
@@ -107,11 +122,13 @@ class Routes:
         service: the master that Sentinels watch; None: there are no Sentinels.
         alone: whether it is known that there is the given server only.
         reads_replicas: whether commands that a replica may answer go to replicas.
+        waits: whether callers wait until replicas have their answers.
 
     Attributes:
         map: the nodes as they are known; None: nothing is known, or there is the given server only.
         alone: whether there is the given server only.
         stale: whether the map is wrong, as a refusal or a failure suggests.
+        teller: the Sentinel that last named the master; empty: none has.
     """
 
     def __init__(
@@ -121,17 +138,32 @@ class Routes:
         *,
         alone: bool = False,
         reads_replicas: bool = False,
+        waits: bool = False,
     ) -> None:
-        self.seeds, self.service, self.reads_replicas = tuple(seeds), service, reads_replicas
+        self.seeds, self.service, self.reads_replicas, self.waits = tuple(seeds), service, reads_replicas, waits
         self.map: NodeMap | None = None
         self.alone = alone
         self.stale = not alone
+        self.teller = ""
+        self._believed_until = 0.0
+        self._shunned: dict[str, float] = {}
         self._draw = random.random()  # noqa: S311 - spreads clients over the replicas
 
     @property
     def must_search(self) -> bool:
         """Whether the nodes must be asked before the next pipeline."""
-        return self.stale or (self.map is None and not self.alone)
+        if self.stale or (self.map is None and not self.alone):
+            return True
+        return (self.service is not None or self.reads_replicas) and time.monotonic() > self._believed_until
+
+    def ask(self) -> None:
+        """Note that the nodes are asked now, so that no other thread asks them, too."""
+        self.stale, self._believed_until = False, time.monotonic() + BELIEVED
+
+    def know(self, found: NodeMap) -> None:
+        """Note the nodes. One that says nothing new leaves the map that is known in its place (see ``Replication``)."""
+        if found != self.map:
+            self.map = found
 
     @property
     def follows(self) -> bool:
@@ -152,9 +184,15 @@ class Routes:
             return GIVEN
         owner = known.owners[slot_of_command(command)]
         if owner is not None and address is not None and address.replica and self.reads_replicas:
-            replicas = known.replicas.get(owner) or (owner,)
-            return replicas[int(self._draw * len(replicas))]
+            return self._reader(known.replicas.get(owner, ())) or owner
         return owner
+
+    def _reader(self, replicas: Sequence[str]) -> str | None:
+        """Return this client's replica among some; None: all of them were away a moment ago."""
+        if self._shunned:
+            now = time.monotonic()
+            replicas = [each for each in replicas if self._shunned.get(each, 0.0) < now]
+        return replicas[int(self._draw * len(replicas))] if replicas else None
 
     def split(self, commands: Sequence[Arguments], outcomes: list[Any]) -> list[Part]:
         """Return the parts of a pipeline, one for each node; what no node takes gets its outcome at once."""
@@ -166,13 +204,18 @@ class Routes:
                 outcomes[position] = Unsent(ClusterDownError("CLUSTERDOWN no master has the slot of this key"))
                 continue
             part = parts.get(node) or parts.setdefault(node, Part(node))
+            if command[0] == "WAIT":
+                part.waits.append(position)
+                continue
             address = command if isinstance(command, Addressed) else None
             reads = address is not None and address.replica and self.map is not None and self.map.cluster
             if address is not None and (address.asking or reads):
-                part.add(None, READONLY if reads else ASKING)
-            part.add(position, command)
+                part.add(READONLY if reads else ASKING)
+            part.add(command, position)
             if reads:
-                part.add(None, READWRITE)
+                part.add(READWRITE)
+        for part in parts.values():
+            part.end(commands)
         return list(parts.values())
 
     def learn(self, node: str, outcomes: Sequence[Any]) -> None:
@@ -181,6 +224,8 @@ class Routes:
         The ``node`` of an ASK is that of the node to ask.
         """
         for outcome in outcomes:
+            if is_away(outcome):
+                self._shun(node)
             if isinstance(outcome, Unsent | Unanswered | ClusterDownError) or is_readonly(outcome):
                 self.stale = True
             elif isinstance(outcome, MovedError):
@@ -188,6 +233,11 @@ class Routes:
             if isinstance(outcome, RedisError):
                 goes_to = isinstance(outcome, AskError)
                 outcome.node = named(outcome.host, outcome.port, node) if goes_to else node  # type: ignore[attr-defined]
+
+    def _shun(self, node: str) -> None:
+        """Note that a node does not answer, if it is a replica."""
+        if self.reads_replicas and node not in self.masters:
+            self._shunned[node] = time.monotonic() + SHUNNED
 
     def _move(self, slot: int, node: str) -> None:
         self.stale, known = True, self.map

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.retention import seconds_of
-from urifilter_redis.engine.queries import ask, chunked, server_time
+from urifilter_redis.engine.queries import ask, ask_masters, chunked, time_of
 from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.flows.probing import SUPPORTED, Probed, name_of, probe
 from urifilter_redis.protocol.acl import MEND
 from urifilter_redis.protocol.calls import LEASE
 from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.protocol.outcomes import to_fields, to_mapping
+from urifilter_redis.protocol.routing import for_key
 from urifilter_redis.transport.data_dir import IDENTITY
 
 if TYPE_CHECKING:
@@ -86,37 +88,43 @@ class Facts:
 
     Attributes:
         info: the fields of INFO.
+        time: the server's time, seconds since 1970.
         settings: the settings of CONFIG GET; empty if this user may not run it.
         probed: what the scripts need and do not have; None if this user may not run the script that looks.
     """
 
     info: dict[str, str]
+    time: float
     settings: dict[str, str] = field(default_factory=dict)
     probed: Probed | None = field(default_factory=Probed)
 
 
-def gather(session: Session) -> Flow[Facts]:
-    """Ask the server for its facts, and leave out those that it refuses to tell.
+def gather(session: Session) -> Flow[dict[str, Facts]]:
+    """Ask each master for its facts, and leave out those that it refuses to tell; return them by the masters' names.
+
+    A plain server has the name "".
 
     Raises:
-        ServerUnavailable: the server is away, or refuses INFO or scripts.
+        ServerUnavailable: a master is away, or refuses INFO or scripts.
     """
-    (reply,) = yield from ask(session, ("INFO",))
-    info = to_fields(reply)
-    settings: dict[str, str] = {}
+    found = yield from ask_masters(session, ("INFO",), ("TIME",))
+    settings: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for name in _SETTINGS:
         try:
-            (reply,) = yield from ask(session, ("CONFIG", "GET", name))
+            replies = yield from ask_masters(session, ("CONFIG", "GET", name))
         except ServerUnavailable:  # NOPERM, or a service that hides CONFIG
             continue
-        settings |= to_mapping(reply)
+        for node, (reply,) in replies.items():
+            settings[node] |= to_mapping(reply)
     try:
         probed = yield from probe(session)
     except ServerUnavailable as error:
         if "NOPERM" not in str(error):
             raise
         probed = None
-    return Facts(info, settings, probed)
+    return {
+        node: Facts(to_fields(info), time_of(now) / 1000, settings[node], probed) for node, (info, now) in found.items()
+    }
 
 
 def examine(facts: Facts) -> Iterator[Finding]:
@@ -129,8 +137,6 @@ def examine(facts: Facts) -> Iterator[Finding]:
     yield _persistence(facts)
     yield _disk(facts)
     yield _replication(facts)
-    if facts.info.get("cluster_enabled") == "1":
-        yield Finding("danger", "cluster", "a node of a Redis Cluster, which is not supported yet")
 
 
 def examine_filter(info: FilterInfo, now: float) -> Finding:
@@ -210,9 +216,9 @@ def examine_clock(session: Session) -> Flow[Finding | None]:
     told: list[str] = []
     for some in chunked(range(len(shards))):
         metas = yield from ask(session, *(shards[shard].read_meta for shard in some))
-        now = yield from server_time(session)
-        for shard, meta in zip(some, metas, strict=True):
-            ahead = _ahead(to_mapping(meta), now / 1000)
+        times = yield from ask(session, *(for_key(("TIME",), shards[shard].meta) for shard in some))
+        for shard, meta, now in zip(some, metas, times, strict=True):
+            ahead = _ahead(to_mapping(meta), time_of(now) / 1000)
             told += [f"shard {shard}: {', '.join(ahead)}"] if ahead else []
     if not told:
         return None
@@ -308,5 +314,6 @@ def _replication(facts: Facts) -> Finding:
     replicas = int(facts.info.get("connected_slaves", 0))
     if replicas:
         text = f"{replicas} asynchronous replica(s): a failover loses the inserts that they had not received yet"
+        text += " (wait_replicas=1 in the address makes callers wait for them)"
         return Finding("note", "replication", text)
     return Finding("ok", "replication", "no replicas")

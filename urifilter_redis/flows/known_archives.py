@@ -68,17 +68,27 @@ def _path(session: Session) -> Path:
 
 
 def _same(server: str) -> str:
-    """Return one spelling for all of a server's: without the user, and with the IP address for the host's name."""
+    """Return one spelling for all of a server's: without the user, and with the IP address for the host's name.
+
+    Several hosts, of a Redis Cluster or of Sentinels, are in order.
+    """
     parts = urlsplit(server)
-    if not parts.hostname:
-        return server
+    hosts = parts.netloc.rpartition("@")[2].split(",")
+    found = sorted(_host(each) for each in hosts if each)
+    return f"{','.join(found)}{parts.path}" if found else server
+
+
+def _host(host: str) -> str:
+    """Return an element of a list of hosts with the IP address for the name."""
+    parts = urlsplit(f"redis://{host}")
+    named = parts.hostname or ""
     try:
-        host = str(socket.getaddrinfo(parts.hostname, None)[0][4][0])
+        address = str(socket.getaddrinfo(named, None)[0][4][0])
     except OSError:
-        host = parts.hostname
-    if host == "::1" or host.startswith("127."):
-        host = "127.0.0.1"
-    return f"{host}:{parts.port}{parts.path}"
+        address = named
+    if address == "::1" or address.startswith("127."):
+        address = "127.0.0.1"
+    return f"{address}:{parts.port}"
 
 
 def _read(session: Session) -> str:

@@ -33,6 +33,7 @@ __all__ = [
     "fields_of_stale",
     "forbids_key",
     "is_ask",
+    "is_away",
     "is_readonly",
     "judge",
     "late_at",
@@ -148,7 +149,8 @@ _AGAIN = {
     "MOVED": Verdict.MOVED,
 }
 
-_OF_CLUSTER = "another node of the Redis Cluster has these keys, and this user may not ask for it (CLUSTER SLOTS)"
+_MOVING = "the keys are on their way to another node of the Redis Cluster, and nothing was changed"
+_MOVED = "another node of the Redis Cluster has these keys, and this user may not ask for it (CLUSTER SLOTS)"
 
 #: The advice for each error word of a server that refuses.
 _ADVICE = {
@@ -162,11 +164,11 @@ _ADVICE = {
     "NOPERM": f"this user may not run the commands or touch the keys, and nothing was changed: {MEND}",
     "NOAUTH": "the server wants a password: put it into the URL (redis://:PASSWORD@host/0)",
     "WRONGPASS": "the server does not accept this user name and password",
-    "ASK": _OF_CLUSTER,
-    "MOVED": _OF_CLUSTER,
+    "ASK": _MOVING,
+    "MOVED": _MOVED,
     "CROSSSLOT": "the keys of one call are in several slots of a Redis Cluster",
     "CLUSTERDOWN": "the Redis Cluster has no master for these keys (CLUSTER INFO says why), and nothing was changed",
-    "TRYAGAIN": "the keys are on their way to another node of the Redis Cluster, and nothing was changed",
+    "TRYAGAIN": _MOVING,
 }
 
 # redis-py drops the first word of these errors and makes it the class.
@@ -228,6 +230,8 @@ def error_of(outcome: Any, where: str) -> UriFilterError:
     """Return the error to raise for an outcome that is not an answer; ``where`` names the server or filter."""
     if isinstance(outcome, Judged):
         return outcome.error
+    if isinstance(outcome, Unsent) and isinstance(outcome.error, exceptions.ClusterDownError):
+        outcome = outcome.error
     if isinstance(outcome, Unsent | Unanswered):
         text = str(outcome.error) or type(outcome.error).__name__
         return ServerUnavailable(f"{where}: {text}")
@@ -277,6 +281,13 @@ def text_of(outcome: RedisError) -> str:
 def is_readonly(outcome: Any) -> bool:
     """Whether a server refuses because it is a replica."""
     return isinstance(outcome, RedisError) and _word(outcome) == "READONLY"
+
+
+def is_away(outcome: Any) -> bool:
+    """Whether a server does not answer, or has no data yet."""
+    if isinstance(outcome, Unsent | Unanswered):
+        return True
+    return isinstance(outcome, RedisError) and _word(outcome) in {"LOADING", "MASTERDOWN"}
 
 
 def is_ask(outcome: Any) -> bool:

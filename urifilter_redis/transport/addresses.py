@@ -55,11 +55,12 @@ def database_of(url: str) -> int:
     return int((shown.query.removeprefix("db=") if shown.scheme == "unix" else shown.path[1:]) or 0)
 
 
-def redis_cli(shown: str) -> list[str]:
+def redis_cli(shown: str, *, follows: bool = False) -> list[str]:
     """Return redis-cli with its options for a server, without a user and password.
 
     Args:
         shown: the server's address as ``without_password`` returns it.
+        follows: whether it goes to the node that has the keys, as in a Redis Cluster.
 
     Example:
         >>> redis_cli("redis://reader:***@localhost:6379/1")
@@ -73,7 +74,8 @@ def redis_cli(shown: str) -> list[str]:
         of_cluster = target.kind == "cluster"
         host = bracketed(target.hosts[0]) if of_cluster else "MASTER:6379"
         return ["redis-cli", *(["-c"] if of_cluster else []), "-u", f"{target.scheme}://{host}{target.path or '/0'}"]
-    return ["redis-cli", "-u", f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path or '/0'}"]
+    url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path or '/0'}"
+    return ["redis-cli", *(["-c"] if follows else []), "-u", url]
 
 
 def _without_secrets(url: str) -> str:

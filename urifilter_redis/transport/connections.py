@@ -172,7 +172,7 @@ class AsyncConnector(_Connections[AsyncServer]):
         failed = await self._search() if routes.must_search else None
         if failed is not None:
             return [failed] * len(commands)
-        if routes.alone:
+        if routes.alone and not routes.waits:  # many tasks share a pipeline, and each may have its own WAIT
             return await self._given.send(commands)
         outcomes: list[Any] = [None] * len(commands)
         parts = routes.split(commands, outcomes)

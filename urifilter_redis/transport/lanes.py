@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
+from redis.exceptions import ConnectionError as ConnectionBroken
 from redis.exceptions import RedisError
 
 from urifilter_redis.transport.places import places_of
@@ -30,9 +32,16 @@ class Lane:
         keeps: whether connections that work are kept, and not released to the pool.
     """
 
-    def __init__(self, pool: Any, *, ours: bool = False) -> None:
-        """Make a lane; ``ours``: nobody else uses the pool."""
-        self.pool, self.ours, self.places = pool, ours, places_of(pool)
+    def __init__(self, pool: Any, *, ours: bool = False, mends: bool = True) -> None:
+        """Make a lane.
+
+        Args:
+            pool: redis-py's pool of connections.
+            ours: whether nobody else uses the pool.
+            mends: whether a connection that the server has closed meanwhile is opened again without a word. Behind
+                Sentinels it is not: the server may have been a master, and have come back as one for a moment.
+        """
+        self.pool, self.ours, self.places, self._mends = pool, ours, places_of(pool), mends
         self.idle: list[Any] = []
         self.keeps = ours and pool.connection_kwargs.get("protocol") == QUIET
 
@@ -52,6 +61,11 @@ class Lane:
         finally:
             if not whole:
                 self.pool.release(connection)
+        if not whole and not self._mends:
+            with contextlib.suppress(IndexError):  # until there is none
+                while True:
+                    self.pool.release(self.idle.pop())
+            raise _closed()
         return connection if whole else self.pool.get_connection()  # which mends it
 
     async def take_async(self) -> Any:
@@ -60,9 +74,17 @@ class Lane:
             return await self.pool.get_connection()
         connection, whole = self.idle.pop(), False
         try:
+            if not self._mends and await connection.can_read():
+                raise _closed()
             await self.pool.ensure_connection(connection)
             whole = True
         finally:
             if not whole:
                 await self.pool.release(connection)
+            while not whole and not self._mends and self.idle:
+                await self.pool.release(self.idle.pop())
         return connection
+
+
+def _closed() -> ConnectionBroken:
+    return ConnectionBroken("the server has closed the connection")

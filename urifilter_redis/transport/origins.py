@@ -117,17 +117,19 @@ class Origin:
         if self.address is None:
             nodes = self._client.get_nodes() or self._client.startup_nodes if self.is_of_cluster else ()  # type: ignore[union-attr]
             seeds = [f"{each.host}:{each.port}" for each in nodes]
-            return Routes(seeds, reads_replicas=self._reads_replicas())
+            return Routes(seeds, reads_replicas=self._reads_replicas(), waits=self.wait_replicas > 0)
         target = target_of(self.address.url)
         service = Service(target.service, target.hosts) if target.service else None
         hosts = target.hosts if target.kind == "cluster" else ()
-        return Routes(hosts, service, alone=self.embedded, reads_replicas=self._reads_replicas())
+        options = {"reads_replicas": self._reads_replicas(), "waits": self.wait_replicas > 0}
+        return Routes(hosts, service, alone=self.embedded, **options)
 
     def lane(self, node: str = GIVEN, *, sentinel: bool = False) -> Lane:
         """Return new connections to a node; nothing is connected. Those of a given client are the client's own."""
         if self.address is not None:
             url = target_of(self.address.url).url(node, sentinel=sentinel)
-            return Lane(_pool(self._library.ConnectionPool, self._retry, url, self._timeouts, self._limit), ours=True)
+            pool = _pool(self._library.ConnectionPool, self._retry, url, self._timeouts, self._limit)
+            return Lane(pool, ours=True, mends=not target_of(self.address.url).service)
         if node == GIVEN and not self.is_of_cluster:
             return Lane(self._client.connection_pool)  # type: ignore[union-attr]
         if node == GIVEN:
@@ -210,8 +212,8 @@ def check_url(url: str) -> None:
         ValueError: it cannot.
     """
     target = _target(url)
-    nodes = [(each, target.kind == "sentinel") for each in target.hosts] if target.kind != "server" else [("", False)]
-    for node, sentinel in nodes:
+    nodes = [(each, target.kind == "sentinel") for each in target.hosts] if target.kind != "server" else []
+    for node, sentinel in [*nodes, ("", False)]:
         _pool(redis.ConnectionPool, None, target.url(node, sentinel=sentinel), Timeouts(), CONNECTIONS)
 
 

@@ -17,10 +17,14 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.transport.lanes import Lane
 
-__all__ = ["Sending", "packed", "send_async"]
+__all__ = ["Sending", "broken_off", "packed", "send_async"]
 
 # What redis-py raises for an error reply, and then closes the connection.
 _CLOSING = (AuthenticationError, BusyLoadingError)
+
+# uvloop's RuntimeError for writing to a connection that has broken off; asyncio's own loop drops the bytes, or has an
+# OSError.
+_BROKEN_OFF = "unable to perform operation on <"
 
 
 class Sending:
@@ -100,12 +104,25 @@ def packed(commands: Sequence[Arguments]) -> list[bytes]:
     return [b"".join(map(pack_command, commands))]  # type: ignore[arg-type]  # its stub knows tuples of one element
 
 
+def broken_off(error: RuntimeError) -> ConnectionError:
+    """Return the error of a connection that has broken off for that of uvloop; any other is raised again.
+
+    Raises:
+        RuntimeError: it is another one.
+    """
+    if _BROKEN_OFF not in str(error):
+        raise error
+    return ConnectionError(str(error))
+
+
 async def _post(connection: Any, commands: Sequence[Arguments]) -> None:
     """Send commands within the connection's time. redis-py's own wait swallows a cancellation on Python 3.11."""
     limit, connection.socket_timeout = connection.socket_timeout, None
     try:
         async with asyncio.timeout(limit):
             await connection.send_packed_command(packed(commands))
+    except RuntimeError as error:
+        raise broken_off(error) from error
     finally:
         connection.socket_timeout = limit
 

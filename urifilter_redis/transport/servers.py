@@ -12,7 +12,7 @@ from urifilter_redis.protocol.outcomes import Unanswered
 from urifilter_redis.transport.loops import PerLoop, lent, stays
 from urifilter_redis.transport.origins import IMPOSSIBLE
 from urifilter_redis.transport.places import Turn
-from urifilter_redis.transport.sending import Sending, packed, send_async
+from urifilter_redis.transport.sending import Sending, broken_off, packed, send_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -156,9 +156,10 @@ class AsyncServer:
                 return [lane.places.full(self._patience)] * len(commands)
             try:
                 connection = await lane.take_async()
-            except (RedisError, OSError, *IMPOSSIBLE) as error:
+            except (RedisError, OSError, RuntimeError, *IMPOSSIBLE) as error:
+                why = broken_off(error) if isinstance(error, RuntimeError) else error
                 # in a thread, because starting the embedded server again takes a while
-                outcome = await asyncio.to_thread(self._unsent, error, reached=self._reached)
+                outcome = await asyncio.to_thread(self._unsent, why, reached=self._reached)
                 return [outcome] * len(commands)
             self._reached = True
             outcomes, whole = await send_async(connection, commands)

@@ -68,7 +68,7 @@ class Target:
         if not node and self.kind != "server":
             node = self.hosts[0]
         if not node:
-            return f"{self.scheme}://{self.login}{','.join(self.hosts)}{self.path}{query}"
+            return f"{self.scheme}://{self.login}{self.hosts[0]}{self.path}{query}"
         host, _, port = node.rpartition(":")
         if not host:
             host = urlsplit(f"redis://{self.hosts[0]}").hostname or "localhost"
@@ -97,6 +97,8 @@ def target_of(url: str) -> Target:
     if kind == "sentinel":
         service, _, database = path.strip("/").partition("/")
         service, path = unquote(service), f"/{database}"
+        if database and not database.isdecimal():
+            raise OptionError("the database is a number: redis+sentinel://host:26379/SERVICE/0")
         if not service:
             raise OptionError("the name of the service is missing: redis+sentinel://host:26379,host:26379/SERVICE/0")
     if kind == "cluster" and path.strip("/") not in {"", "0"}:

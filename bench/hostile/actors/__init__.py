@@ -1,0 +1,1 @@
+"""The processes that use the server: ``python -m bench.hostile.actors ROLE SETTINGS``."""

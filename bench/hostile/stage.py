@@ -1,0 +1,245 @@
+"""The stage: the server, the proxies before it and before the service, and all processes, with their memory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from support.clock import Clock
+from support.proxy import HttpProxy, Proxy
+from support.servers import Server, free_port
+
+from bench.hostile import ROOT
+from bench.hostile.journal import Journal
+from bench.hostile.schedule import CLIENTS
+
+if TYPE_CHECKING:
+    from typing import Self
+
+#: Mean seconds between two calls of each kind of actor.
+PAUSES = {
+    "making": 0.0,
+    "blocking": 0.08,
+    "awaited": 0.08,
+    "serviced": 0.12,
+    "claiming": 0.1,
+    "meddling": 1.0,
+    "worker": 0.7,
+}
+
+#: The processes of a run.
+PLAYING = ("service", "worker", *CLIENTS)
+
+#: Bytes of the file system that the server writes to.
+DISK = 384 << 20
+
+#: How long processes may take to end, once all faults are over, s: a call may be given up first.
+PATIENCE = 300
+
+
+@dataclass(slots=True)
+class Running:
+    """One kind of process, and its successors after kills.
+
+    Attributes:
+        role: its name.
+        process: the newest.
+        journals: the files of all of them.
+        stopped: whether it is stopped by SIGSTOP.
+        failed: exit codes that it should not have.
+    """
+
+    role: str
+    process: subprocess.Popen[bytes] | None = None
+    journals: list[str] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to it and its children."""
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.process is not None:
+            if self.process.poll() is not None:
+                self.failed.append(self.process.returncode)  # before anybody killed it
+            self.signal(signal.SIGKILL)
+            self.process.wait()
+
+
+class Disk:
+    """The file system of the server: small and of its own where that may be mounted, else a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        mount = shutil.which("mount")
+        command = [mount or "", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(folder)]
+        self.small = mount is not None and subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    def fill(self) -> None:
+        """Let next to nothing be free; the server's file grows meanwhile, so a bit more is tried each time."""
+        for more in range(0, 1 << 20, 1 << 14):
+            found = os.statvfs(self.folder)
+            if self._resize((found.f_blocks - found.f_bfree) * found.f_frsize + more):
+                return
+        raise OSError(f"{self.folder} cannot be made small")
+
+    def free(self) -> None:
+        """Let there be space again."""
+        self._resize(DISK)
+
+    def _resize(self, size: int) -> bool:
+        command = ["mount", "-o", f"remount,size={size}", str(self.folder)]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    def close(self) -> None:
+        """Unmount it."""
+        if self.small:
+            subprocess.run(["umount", str(self.folder)], check=True)
+
+
+class Stage:
+    """All that runs; a context manager that ends it."""
+
+    def __init__(self, kind: str, seed: int) -> None:
+        self._seed = seed
+        self._closing = contextlib.ExitStack()
+        self.folder = Path(tempfile.mkdtemp(prefix="uf-hostile-"))
+        self._closing.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        self.archive = self.folder / "archive"
+        self.archive.mkdir()
+        self.disk = Disk(self.folder / "disk")
+        self._closing.callback(self.disk.close)
+        compiles = shutil.which("gcc") or shutil.which("cc")
+        names = ("server", *CLIENTS) if compiles else ()
+        self.clocks = {name: Clock(_made(self.folder / f"clock-{name}")) for name in names}
+        options = {"appendonly": "yes", "appendfsync": "always", "dir": str(self.disk.folder)}
+        self.server = Server(kind, environment=self._clock("server"), **options)
+        self._closing.callback(self.server.stop)
+        self.proxy = self._closing.enter_context(Proxy(self.server.port, late_after=20))
+        self.service_port = free_port()
+        self.http = self._closing.enter_context(HttpProxy(self.service_port, late_after=10))
+        self.running = {role: Running(role) for role in PLAYING}
+        self._closing.callback(self._kill_all)
+        self.failed: list[str] = []
+        self.path = self.folder / "journal-stage"
+        self.journal = Journal(self.path, "stage")
+        self.stop_file = self.folder / "stop"
+        self.start = time.monotonic()
+        self._make()
+        self.start = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.close()
+
+    def begin(self, role: str) -> None:
+        """Start a process, or its successor."""
+        one = self.running[role]
+        if role == "service":
+            command = ["urifilter_redis.cli", "serve", "--host", "127.0.0.1", "--port", str(self.service_port)]
+            command += ["--redis", self.proxy.url, "--archive", self.archive.as_uri(), "--wait", "2s"]
+        else:
+            command = ["bench.hostile.actors", role, json.dumps(self._part(one))]
+        with (self.folder / f"log-{role}").open("ab") as log:
+            one.process = subprocess.Popen(
+                [sys.executable, "-m", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+                env=self._environment() | self._clock(role),
+                start_new_session=True,
+            )
+
+    def _make(self) -> None:
+        """Make the filters, before anything is broken."""
+        self.running["making"] = Running("making")
+        self.begin("making")
+        if self.running["making"].process.wait(PATIENCE):
+            raise RuntimeError(f"the filters cannot be made: {self.log('making')}")
+
+    def log(self, role: str) -> str:
+        """Return what a process wrote to stdout and stderr: tracebacks, if anything."""
+        path = self.folder / f"log-{role}"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def end(self) -> list[str]:
+        """Let all end by themselves; return those that did not, or failed."""
+        self.stop_file.touch()
+        wrong, end = [], time.monotonic() + PATIENCE
+        for role, one in self.running.items():
+            if role == "service" or one.process is None:
+                continue
+            try:
+                code = one.process.wait(max(1.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                wrong.append(f"{role} does not end")
+                continue
+            wrong += [f"{role} ended with {each}" for each in (*one.failed, code) if each]
+        return wrong
+
+    def pid(self, role: str) -> int:
+        """Return the process id of a role, 0 if it does not run; ``server`` is one."""
+        process = self.server.process if role == "server" else self.running[role].process
+        return process.pid if process is not None and process.poll() is None else 0
+
+    def journals(self) -> list[Path]:
+        """Return all journals."""
+        return [self.path, *(Path(path) for one in self.running.values() for path in one.journals)]
+
+    def part(self, name: str) -> dict[str, object]:
+        """Return the settings of an actor that this process runs itself, without proxies."""
+        return self._settings(name, []) | {"redis": self.server.url, "journal": str(self.folder / f"journal-{name}")}
+
+    def _part(self, one: Running) -> dict[str, object]:
+        name = f"{one.role}-{len(one.journals)}"
+        settings = self._settings(name, list(one.journals), PAUSES[one.role])
+        Path(str(settings["journal"])).touch()
+        one.journals.append(str(settings["journal"]))
+        return settings
+
+    def _settings(self, name: str, before: list[str], pause: float = 0.1) -> dict[str, object]:
+        return {
+            "name": name,
+            "seed": self._seed,
+            "redis": self.proxy.url,
+            "service": self.http.url,
+            "archive": self.archive.as_uri(),
+            "journal": str(self.folder / f"journal-{name}"),
+            "before": before,
+            "start": self.start,
+            "stop": str(self.stop_file),
+            "pause": pause,
+        }
+
+    def _clock(self, role: str) -> dict[str, str]:
+        return self.clocks[role].environment if role in self.clocks else {}
+
+    def _environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("URIFILTER_")}
+        path = os.pathsep.join(filter(None, (str(ROOT), kept.get("PYTHONPATH"))))
+        return kept | {"URIFILTER_DATA_DIR": str(self.folder / "data"), "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+
+    def _kill_all(self) -> None:
+        for one in self.running.values():
+            one.kill()
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder

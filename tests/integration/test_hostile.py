@@ -1,0 +1,36 @@
+"""A minute of the hostile run: everything at once, and a fault every second or two; no promise is broken."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+from support import servers
+
+SEED = 17
+
+#: Seconds that the run may take until it ends by itself; only reached when something is wrong.
+PATIENCE = 600
+
+
+@pytest.mark.slow
+def test_a_minute(tmp_path):
+    """Its table has what was asked, faults of many kinds, and no wrong answer; its output has what failed."""
+    servers.executable("redis70")
+    command = ["--minutes", "1", "--seed", str(SEED), "--history", str(tmp_path / "history.txt")]
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.hostile", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "every promise was kept" in done.stdout
+    counts = {line.split()[0]: int(line.split()[2].replace(",", "")) for line in done.stdout.splitlines()[2:8]}
+    assert min(counts[name] for name in ("pages", "days", "ring", "rate", "claims")) > 0, done.stdout
+    kinds = re.findall(r"^  (kill|stop|set|flush|out of|bad|archive).* +[1-9]\d*$", done.stdout, re.MULTILINE)
+    assert len(kinds) > 8, done.stdout
+    assert (tmp_path / "history.txt").read_text().startswith("schedule\n")

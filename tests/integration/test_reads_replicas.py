@@ -1,0 +1,207 @@
+"""``reads="replicas"``: replicas answer ``contains``, and the master does what they cannot."""
+
+from __future__ import annotations
+
+import pytest
+from support import cli
+from support.sentinels import replica_of
+from support.servers import Server, free_port, wait_until
+
+from urifilter_redis import ServerUnavailable, Timeouts, UriFilter
+
+FILTER = {"capacity": 1000, "error_rate": 1e-8}
+READS = {"reads": "replicas", "timeouts": Timeouts(reply=0.5, total=10)}
+
+
+@pytest.fixture(scope="module")
+def _shared_pair():
+    with Server("redis70") as master, replica_of(master) as replica:
+        yield master, replica
+
+
+@pytest.fixture
+def pair(_shared_pair):
+    """A master, a replica, and a filter."""
+    return _filled(*_shared_pair)
+
+
+@pytest.fixture
+def own_pair(replicated):
+    """Likewise; a test may kill it."""
+    return _filled(*replicated())
+
+
+def _filled(master, replica):
+    with master.client() as client:
+        client.flushall()
+    with UriFilter.create("news", redis=master.url, **FILTER) as news:
+        news.insert_many(["a", "b"])
+    _same(master, replica)
+    return master, replica
+
+
+def _same(master, *replicas) -> None:
+    """Wait until replicas have all that the master has."""
+    with master.client() as client:
+        offset = client.info("replication")["master_repl_offset"]
+    for each in replicas:
+        with each.client() as client:
+            wait_until(
+                lambda there=client: there.info("replication")["slave_repl_offset"] >= offset, "it does not catch up"
+            )
+
+
+def _asked(server) -> int:
+    """The scripts that a server was asked to run, and had."""
+    with server.client() as client:
+        found = client.info("commandstats").get("cmdstat_evalsha", {"calls": 0, "failed_calls": 0})
+    return found["calls"] - found["failed_calls"]
+
+
+def test_replicas_do_the_work(pair, clients):
+    """``contains`` and ages go to the replica, which is given the script; what writes goes to the master."""
+    master, replica = pair
+    with clients.open("news", redis=master.url, **READS) as news:
+        masters, replicas = _asked(master), _asked(replica)
+        assert news.contains_many(["a", "c"]) == [True, False]
+        assert news.contains("b") is True
+        assert news.ages(["a", "c"]) == [1, 0]
+        assert (_asked(master) - masters, _asked(replica) - replicas) == (0, 3)
+        assert news.insert("c") is True
+        assert (_asked(master) - masters, _asked(replica) - replicas) == (1, 3)
+        _same(master, replica)
+        assert news.contains("c") is True
+
+
+def test_by_url(pair):
+    """The address has the option, of the command line, too."""
+    master, replica = pair
+    before = _asked(replica)
+    url = f"{master.url}?reads=replicas"
+    assert cli.run("--redis", url, "check", "--filter", "news", given=b"a\nx\n")[0] == b"seen\ta\nnew\tx\n"
+    assert _asked(replica) > before
+
+
+def test_a_replica_is_paused(pair, clients):
+    """The master answers; the replica is left alone for a while, so that only one call waits for it."""
+    master, replica = pair
+    with clients.open("news", redis=master.url, **READS) as news:
+        assert news.contains("a") is True
+        replica.suspend()
+        try:
+            before = _asked(master)
+            assert [news.contains(each) for each in ("a", "b", "c")] == [True, True, False]
+            assert _asked(master) - before == 3
+        finally:
+            replica.resume()
+
+
+@pytest.mark.slow
+def test_a_replica_is_killed(own_pair, clients):
+    """The master answers, and is asked which replicas it has now."""
+    master, replica = own_pair
+    with clients.open("news", redis=master.url, **READS) as news:
+        assert news.contains("a") is True
+        replica.kill()
+        before = _asked(master)
+        assert [news.contains(each) for each in ("a", "b", "c")] == [True, True, False]
+        assert _asked(master) - before == 3
+
+
+@pytest.mark.slow
+def test_a_replica_that_is_behind(own_pair, clients):
+    """What is not there yet: the master is asked, whatever the replica refuses (NOFILTER, STALE, LOST)."""
+    master, replica = own_pair
+    with clients.open("news", redis=master.url, **READS) as news:
+        assert news.contains("a") is True
+        with replica.client() as client:
+            client.replicaof("no", "one")
+            client.flushall()  # NOFILTER
+            assert news.contains("a") is True
+            keys = [each for each in _keys(master) if each.endswith(b":meta")]
+            _copy(master, replica, keys)  # LOST
+            assert news.contains_many(["a", "x"]) == [True, False]
+            client.hset(keys[0], "uid", "another")  # MISMATCH
+            assert news.contains("a") is True
+
+
+@pytest.mark.slow
+def test_a_replica_of_an_older_epoch(replicated, clients):
+    """STALE: it has not heard of a rotation that this client knows of."""
+    master, replica = replicated()
+    shape = {"capacity": 1000, "retention": "ring", "slices": 3, "period": "1d"}
+    with clients.create("news", redis=master.url, **shape, **READS) as news:
+        news.insert("a")
+        _same(master, replica)
+        assert news.contains("a") is True
+        with replica.client() as client:
+            client.replicaof("no", "one")
+        news.rotate()
+        assert news.insert("b") is True
+        assert news.contains_many(["a", "b"]) == [True, True]
+
+
+def _keys(server) -> list[bytes]:
+    with server.client() as client:
+        return client.keys()
+
+
+def _copy(source, target, keys) -> None:
+    with source.client() as there, target.client() as here:
+        for key in keys:
+            here.restore(key, 0, there.dump(key), replace=True)
+
+
+@pytest.mark.slow
+def test_a_new_replica(redis70, clients, monkeypatch):
+    """A client that was opened without any finds it after a while, though nothing failed."""
+    monkeypatch.setattr("urifilter_redis.engine.routes.BELIEVED", 0.2)
+    with clients.create("news", redis=redis70.url, **FILTER, **READS) as news:
+        news.insert("a")
+        assert news.contains("a") is True
+        with replica_of(redis70) as replica:
+            wait_until(lambda: news.contains("a") and _asked(replica), "it is not asked")
+
+
+@pytest.mark.slow
+def test_behind_sentinels(watched, clients):
+    """Those that the Sentinels find well are asked; after a failover that is the old master."""
+    url = watched.url_of(reads="replicas")
+    with clients.create("news", redis=url, timeouts=Timeouts(total=60), **FILTER) as news:
+        news.insert("a")
+        master = watched.present
+        replica = next(each for each in (watched.master, *watched.replicas) if each is not master)
+        _same(master, replica)
+        before = _asked(replica)
+        assert news.contains("a") is True
+        assert _asked(replica) == before + 1
+        replica.kill()
+        assert news.contains("a") is True
+        assert news.insert("b") is True
+
+
+def test_a_user_who_may_not_ask_for_the_replicas(redis70):
+    """It is told in words and at once: without the option that right is not needed."""
+    with redis70.client() as client:
+        client.acl_setuser("blind", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all", "-role"])
+    UriFilter.create("news", redis=redis70.url, **FILTER).close()
+    url = redis70.url.replace("redis://", "redis://blind:secret@")
+    with UriFilter.open("news", redis=url) as news:
+        assert news.contains("a") is False
+    with pytest.raises(ServerUnavailable, match="NOPERM") as caught:
+        UriFilter.open("news", redis=url, reads="replicas")
+    assert "gave up" not in str(caught.value)
+    with redis70.client() as client:
+        client.acl_deluser("blind")
+
+
+def test_the_server_is_away():
+    url = f"redis://127.0.0.1:{free_port()}/0"
+    with pytest.raises(ServerUnavailable, match="gave up after 0.2 s"):
+        UriFilter.open("news", redis=url, reads="replicas", timeouts=Timeouts(total=0.2))
+
+
+@pytest.mark.parametrize("wrong", ["replica", "", None, True])
+def test_no_such_readers(redis70, wrong):
+    with pytest.raises(ValueError, match="reads is master or replicas and not"):
+        UriFilter.create("news", redis=redis70.url, reads=wrong, **FILTER)

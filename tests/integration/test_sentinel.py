@@ -1,0 +1,337 @@
+"""Behind Sentinels: everything works, and goes on with another master under the same call ids."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import pickle
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from redis.sentinel import Sentinel
+from support import cli, crawler
+from support.sentinels import Watched, follow
+from support.servers import free_port, wait_until
+from support.service import Service, ask
+
+from urifilter_redis import AnswerLost, AsyncUriFilter, ServerUnavailable, Timeouts, UriFilter, drop_filter
+
+FILTER = {"capacity": 10_000, "error_rate": 1e-8}
+
+#: A failover takes a second or two; on a busy machine longer.
+LONG = Timeouts(connect=5, reply=2, total=60)
+SHORT = Timeouts(total=0.3)
+
+
+def test_both_clients(watched, clients):
+    """Create, open, insert, ask, claim, rotate, forget, drop."""
+    shape = {"capacity": 1000, "retention": "ring", "slices": 3, "period": "1d", "shards": 3}
+    with clients.create("news", redis=watched.url, timeouts=LONG, **shape) as news:
+        assert news.insert_many(["a", "b", "a"]) == [True, True, False]
+        assert news.contains_many(["a", "c"]) == [True, False]
+        with news.claims() as mine:
+            assert mine.claim("c") is True
+            assert mine.commit(["c"]) == [True]
+        news.rotate()
+        assert news.ages(["a", "x"]) == [2, 0]
+        assert news.forget(["a"]) == [True]
+        assert news.info().name == "news"
+    with clients.open("news", redis=watched.url, timeouts=LONG) as news:
+        assert news.insert("b") is False
+    drop_filter("news", redis=watched.url)
+    with watched.present.client() as client:
+        assert client.keys() == []
+
+
+def test_programs(watched):
+    """The command line and the doctor take such an address; no error of theirs has a password."""
+    cli.run("--redis", watched.url, "create", "news", "--capacity", "1000")
+    assert cli.run("--redis", watched.url, "dedupe", "--filter", "news", given=b"a\na\n")[0] == b"a\n"
+    out = cli.run("--redis", watched.url, "info", "news")[0].decode()
+    assert "news" in out
+
+
+@pytest.mark.slow
+def test_the_service_and_the_doctor(watched):
+    """They take such an address; a failover between two requests is not noticed."""
+    UriFilter.create("news", redis=watched.url, **FILTER).close()
+    out, _ = cli.run("--redis", watched.url, "doctor", code=1)  # these servers save nothing
+    assert b"appendonly" in out
+    body = {"filter_typeid": "news", "URI_list": ["a", "b"]}
+    path = "/cr-clawr/uri_filter/api/uri_filter"
+    with Service(watched.url) as service:
+        assert ask(service, "POST", path, body).json()["unique"] == 2
+        watched.failover()
+        answer = wait_until(lambda: _answered(ask(service, "POST", path, body)), "the service does not find it")
+        assert answer["unique"] == 0
+
+
+def _answered(answer):
+    return answer.json() if answer.status == 200 else None
+
+
+@pytest.mark.slow
+def test_a_failover(watched, clients):
+    """The next call goes to the new master, over a new connection."""
+    with clients.create("news", redis=watched.url, timeouts=LONG, wait_replicas=1, **FILTER) as news:
+        assert news.insert("a") is True
+        after = watched.failover()
+        for each in (watched.master, *watched.replicas):
+            if each is not after:
+                follow(each, after)
+        assert news.insert("a") is False
+        assert news.insert("b") is True
+        with UriFilter.open("news", redis=after.url) as there:
+            assert there.contains("b") is True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["failover", "kill"])
+def test_a_failover_under_load(watched, clients, way):
+    """Calls go on under their call ids: nothing is lost, and with ``wait_replicas`` nothing is told twice."""
+    with clients.create("news", redis=watched.url, timeouts=LONG, wait_replicas=1, **FILTER) as news:
+        done, told = threading.Event(), []
+        breaker = threading.Thread(target=_break, args=(watched, way, done))
+        breaker.start()
+        number = 0
+        while not done.is_set() or number < 100:
+            told.append(news.insert_many([number, number + 1]))
+            number += 1
+        breaker.join()
+        assert told == [[True, True]] + [[False, True]] * (number - 1)
+        assert news.contains_many(range(number + 1)) == [True] * (number + 1)
+
+
+def _break(watched: Watched, way: str, done: threading.Event) -> None:
+    """Let another server become the master, and the old one its replica."""
+    try:
+        time.sleep(0.3)
+        before = watched.present
+        if way == "kill":
+            before.kill()
+            watched.wait_for_another(before)
+            before.start()
+        else:
+            watched.failover()
+        follow(before, watched.present)
+    finally:
+        done.set()
+
+
+@pytest.mark.slow
+def test_a_sentinel_that_is_behind(watched, clients):
+    """It names the old master, which says that it is a replica by now: the call waits until the Sentinel has heard."""
+    late = watched.sentinels[2]
+    with clients.create("news", redis=watched.url_of(late), timeouts=LONG, **FILTER) as news:
+        news.insert("a")
+        before = watched.present
+        late.suspend()
+        with watched.sentinels[0].client() as client:
+            client.execute_command("SENTINEL", "FAILOVER", "crawl")
+        wait_until(lambda: watched.present is not before, "nobody takes over")
+        after = watched.present
+        wait_until(lambda: _is_master(after), "it does not become the master")
+        follow(before, after)
+        with before.client() as client:
+            client.execute_command("CLIENT", "KILL", "TYPE", "normal")
+        late.resume()
+        assert news.insert("a") is False
+        assert news.insert("b") is True
+        with UriFilter.open("news", redis=after.url) as there:
+            assert there.contains("b") is True
+
+
+def _is_master(server) -> bool:
+    with server.client() as client:
+        return client.execute_command("ROLE")[0] == b"master"
+
+
+@pytest.mark.slow
+def test_a_master_that_comes_back_as_one(watched, clients):
+    """A client that was idle meanwhile does not write to it: the connection that broke makes it ask the Sentinels."""
+    with clients.create("news", redis=watched.url, timeouts=LONG, **FILTER) as news:
+        assert news.insert("a") is True
+        before = watched.present
+        wait_until(lambda: _caught_up(before), "the replica does not catch up")
+        before.kill()
+        after = watched.wait_for_another(before)
+        before.start()
+        assert _is_master(before)  # and has nothing; Sentinels mend that some seconds later
+        assert news.insert("a") is False
+        assert news.insert("b") is True
+        with UriFilter.open("news", redis=after.url) as there:
+            assert there.contains_many(["a", "b"]) == [True, True]
+
+
+def _caught_up(master) -> bool:
+    with master.client() as client:
+        state = client.info("replication")
+    return state["slave0"]["offset"] == state["master_repl_offset"]
+
+
+def test_a_sentinel_is_away(watched, clients):
+    """Another is asked. If all are, a client that knows the master goes on."""
+    nobody = f"127.0.0.1:{free_port()}"
+    url = watched.url.replace("redis+sentinel://", f"redis+sentinel://{nobody},")
+    with clients.create("news", redis=url, timeouts=LONG, **FILTER) as news:
+        assert news.insert("a") is True
+
+
+@pytest.mark.slow
+def test_all_sentinels_go_away(watched, clients):
+    """A client that knows the master goes on."""
+    with clients.create("news", redis=watched.url, timeouts=Timeouts(total=30), **FILTER) as news:
+        news.insert("a")
+        for each in watched.sentinels:
+            each.kill()
+        with watched.present_by_role().client() as client:
+            client.execute_command("CLIENT", "KILL", "TYPE", "normal")
+        assert news.insert("a") is False
+        assert news.insert("b") is True
+
+
+def test_no_sentinel_answers(clients):
+    """It is told in words, each with its reason."""
+    ports = free_port(), free_port()
+    url = f"redis+sentinel://:secret@127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}/crawl/0?sentinel_password=hidden"
+    with pytest.raises(ServerUnavailable, match="no Sentinel names a master of 'crawl'") as caught:
+        clients.open("news", redis=url, timeouts=SHORT)
+    text = str(caught.value)
+    assert all(f"127.0.0.1:{port} Error" in text for port in ports), text
+    assert "gave up after 0.3 s" in text
+    assert "secret" not in text
+    assert "hidden" not in text
+
+
+def test_a_wrong_service(watched, clients):
+    """It is told at once, and not tried again."""
+    url = watched.url_of(service="nosuch")
+    with pytest.raises(ServerUnavailable, match="a master of 'nosuch' .*knows no such service") as caught:
+        clients.open("news", redis=url)
+    assert "gave up" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_passwords(clients):
+    """Sentinels and the servers have their own; a wrong one is told in words that have none of them."""
+    with Watched(sentinels=1, password="of-the-master", sentinel_password="of-the-sentinels") as secret:
+        with clients.create("news", redis=secret.url, timeouts=LONG, **FILTER) as news:
+            assert news.insert("a") is True
+            assert ":***@" in repr(news)
+            assert "of-the" not in repr(news)
+        for wrong in (
+            secret.url.replace("of-the-sentinels", "wrong-password"),
+            secret.url.replace("of-the-master", "wrong-password"),
+            secret.url.partition("?")[0],
+            secret.url.replace(":of-the-master@", ""),
+        ):
+            with pytest.raises(ServerUnavailable) as caught:
+                clients.open("news", redis=wrong, timeouts=SHORT)
+            assert "word" in str(caught.value) or "uthentication" in str(caught.value)
+            assert "of-the" not in str(caught.value)
+            assert "wrong-password" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_what_the_dead_master_had_not_passed_on(watched):
+    """Without ``wait_replicas`` exactly those answers are given again; with it none was given."""
+    watched.clean()
+    before = watched.present
+    replica = next(each for each in (watched.master, *watched.replicas) if each is not before)
+    options = {"redis": watched.url, "timeouts": LONG}
+    with UriFilter.create("news", **options, **FILTER) as news, UriFilter.open("news", **options) as other:
+        assert news.insert_many(range(10)) == [True] * 10
+        wait_until(lambda: _caught_up(before), "the replica does not catch up")
+        _cut_off(before, watched)
+        assert news.insert_many(range(10, 20)) == [True] * 10
+        waits = {"redis": watched.url, "timeouts": Timeouts(reply=1, total=1), "wait_replicas": 1}
+        with (
+            UriFilter.open("news", **waits) as careful,
+            pytest.raises(AnswerLost, match="0 of 1 replicas") as lost,
+        ):
+            careful.insert_many(range(20, 30))
+        before.kill()
+        replica.resume()
+        watched.wait_for_another(before)
+        assert other.insert_many(range(20)) == [False] * 10 + [True] * 10  # these were told twice
+        before.start()
+        follow(before, replica)
+        with UriFilter.open("news", **waits | {"timeouts": LONG}) as careful:
+            assert careful.insert_many(range(20, 30)) == [True] * 10  # and these once
+        assert lost.value.answers == [None] * 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("waits", [0, 1])
+def test_exactly(watched, tmp_path, waits):
+    """4 processes insert while the master is killed: none is lost.
+
+    Only answers that it had not passed on to its replica are given twice; with ``wait_replicas`` none is.
+    """
+    count, out = 3000 if waits else 20_000, tmp_path / "new"
+    UriFilter.create("news", redis=watched.url, capacity=100_000, error_rate=1e-8, shards=3).close()
+    url = watched.url_of(wait_replicas=waits) if waits else watched.url
+    before = watched.present
+    arguments = [sys.executable, crawler.__file__, url, "news", str(count)]
+    running = [subprocess.Popen([*arguments, str(seed), "20", "1", "1", str(out)]) for seed in range(4)]
+    wait_until(lambda: out.exists() and len(out.read_text().split()) > 300, "they do not begin")
+    replicated = set(out.read_text().split())
+    _cut_off(before, watched)
+    if not waits:
+        wait_until(lambda: len(out.read_text().split()) > len(replicated) + 100, "they do not go on")
+    before.kill()
+    assert [each.poll() for each in running] == [None] * 4, "they were too fast"
+    for each in (watched.master, *watched.replicas):
+        each.resume()
+    after = watched.wait_for_another(before)
+    before.start()
+    follow(before, after)
+    assert [each.wait(300) for each in running] == [0] * 4
+    told = collections.Counter(out.read_text().split())
+    assert len(told) == count, "lost"
+    twice = {uri for uri, number in told.items() if number > 1}
+    assert set(told.values()) <= {1, 2}
+    assert twice.isdisjoint(replicated)
+    assert bool(twice) is not bool(waits), f"{len(twice)} were told twice"
+
+
+def _cut_off(master, watched: Watched) -> None:
+    """Let a master have no replica from now on: those that there are can neither go on nor come back."""
+    for each in (watched.master, *watched.replicas):
+        if each is not master:
+            each.suspend()
+    with master.client() as client:
+        client.execute_command("CLIENT", "KILL", "TYPE", "replica")
+
+
+def test_pickled(watched):
+    """A pickled filter is opened anew by its address, with its options."""
+    url = watched.url_of(wait_replicas=1)
+    with UriFilter.create("news", redis=url, timeouts=LONG, **FILTER) as news:
+        there = pickle.loads(pickle.dumps(news))
+        with there:
+            assert there.insert("a") is True
+
+
+def test_a_client_object_of_the_master(watched):
+    """redis-py's own Sentinel gives clients, too: such a one is taken as it is."""
+    hosts = [("127.0.0.1", each.port) for each in watched.sentinels]
+    client = Sentinel(hosts).master_for("crawl")
+    with UriFilter.create("news", redis=client, **FILTER) as news:
+        assert news.insert("a") is True
+    client.close()
+
+
+def test_asyncio_in_several_loops(watched):
+    """Each event loop has connections of its own to Sentinels and master."""
+
+    async def run(item: str) -> bool:
+        async with await AsyncUriFilter.open("news", redis=watched.url, timeouts=LONG) as news:
+            return (await asyncio.gather(*(news.insert(item) for _ in range(10)))).count(True) == 1
+
+    UriFilter.create("news", redis=watched.url, **FILTER).close()
+    assert asyncio.run(run("a"))
+    assert asyncio.run(run("b"))

@@ -1,0 +1,165 @@
+"""The search for the master and its replicas, driven by hand; and the parts of a pipeline."""
+
+from __future__ import annotations
+
+import pytest
+from redis.exceptions import ConnectionError as ConnectionBroken
+from support.by_hand import said
+
+from urifilter_redis.engine import routes as routes_module
+from urifilter_redis.engine.discovery import search
+from urifilter_redis.engine.routes import GIVEN, NodeMap, Routes, Service
+from urifilter_redis.protocol.outcomes import Unanswered, Unsent
+from urifilter_redis.protocol.routing import for_replica
+
+AWAY = Unsent(ConnectionBroken("refused"))
+MASTER, REPLICA = [b"master", 7, []], [b"slave", b"m", 1, b"connected", 7]
+THREE = ("s:1", "s:2", "s:3")
+
+
+def drive(routes, answer):
+    """Answer each inquiry; return what was asked, and the outcome of the search."""
+    asked = []
+    searching = search(routes)
+    try:
+        inquiry = next(searching)
+        while True:
+            asked.append((inquiry.node, inquiry.command[0], inquiry.sentinel))
+            inquiry = searching.send(answer(inquiry.node, *inquiry.command))
+    except StopIteration as stop:
+        return asked, stop.value
+
+
+def watched(**more) -> Routes:
+    return Routes((), Service("crawl", THREE), **more)
+
+
+def named_by(names, roles):
+    """What Sentinels and servers answer: ``names`` by Sentinel, ``roles`` by server."""
+
+    def answer(node, command, *arguments):
+        if command == "ROLE":
+            return roles[node]
+        if arguments[0] == "REPLICAS":
+            flags = ["slave", "s_down,slave", "slave,disconnected"]
+            return [[b"ip", b"r%d" % n, b"port", b"6", b"flags", each.encode()] for n, each in enumerate(flags)]
+        found = names[node]
+        return found.encode().split(b":") if isinstance(found, str) else found
+
+    return answer
+
+
+def test_a_master_says_so_itself():
+    """A Sentinel that names a replica is behind: another one is asked, and is asked first from then on."""
+    names = {"s:1": "old:6", "s:2": "new:6", "s:3": "old:6"}
+    for _ in range(10):  # the Sentinels are asked in random order
+        routes = watched()
+        asked, failed = drive(routes, named_by(names, {"old:6": REPLICA, "new:6": MASTER}))
+        assert (failed, routes.masters, routes.stale, routes.must_search) == (None, ["new:6"], False, False)
+        assert sum(command == "ROLE" for _, command, _ in asked) <= 2  # a server is asked once
+        again, _ = drive(routes, named_by(names, {"new:6": MASTER}))
+        assert again == [("s:2", "SENTINEL", True), ("new:6", "ROLE", False)]
+
+
+def test_nobody_is_the_master():
+    """Each Sentinel's reason is told. A known master that has become a replica is not asked any more."""
+    names = {"s:1": "old:6", "s:2": AWAY, "s:3": said("NOAUTH Authentication required.")}
+    routes = watched()
+    routes.know(NodeMap.of_one("old:6"))
+    _, failed = drive(routes, named_by(names, {"old:6": REPLICA}))
+    assert "s:1 names old:6: it is a replica" in str(failed.error)
+    assert "s:2 refused" in str(failed.error)
+    assert "uthentication required" in str(failed.error)
+    assert (failed.hopeless, routes.must_search) == (False, True)
+
+
+@pytest.mark.parametrize("silent", [AWAY, Unanswered(ConnectionBroken("cut"))])
+def test_all_sentinels_are_away(silent):
+    """A client that knows the master goes on with it; one that does not has nobody to ask."""
+    names = dict.fromkeys(THREE, silent)
+    routes = watched()
+    assert isinstance(drive(routes, named_by(names, {}))[1], Unsent)
+    routes.know(NodeMap.of_one("m:6"))
+    assert drive(routes, named_by(names, {}))[1] is None
+    assert (routes.masters, routes.stale) == (["m:6"], True)
+
+
+def test_a_master_that_is_away():
+    """Until the Sentinels name another, nobody is asked: what they name is told."""
+    routes = watched()
+    routes.know(NodeMap.of_one("m:6"))
+    _, failed = drive(routes, named_by(dict.fromkeys(THREE, "m:6"), {"m:6": AWAY}))
+    assert "names m:6: refused" in str(failed.error)
+
+
+@pytest.mark.parametrize("role", [said("NOPERM no permissions to run the 'role' command"), said("ERR unknown command")])
+def test_a_master_that_may_not_be_asked(role):
+    """It is believed to be one: a replica would refuse what writes."""
+    routes = watched()
+    assert drive(routes, named_by(dict.fromkeys(THREE, "m:6"), {"m:6": role}))[1] is None
+    assert routes.masters == ["m:6"]
+
+
+def test_a_service_that_all_do_not_know():
+    """It is hopeless; if one Sentinel is away, it might know it."""
+    assert drive(watched(), named_by(dict.fromkeys(THREE), {}))[1].hopeless is True
+    assert drive(watched(), named_by(dict.fromkeys(THREE) | {"s:2": AWAY}, {}))[1].hopeless is False
+
+
+def test_replicas_that_sentinels_find_well():
+    routes = watched(reads_replicas=True)
+    drive(routes, named_by(dict.fromkeys(THREE, "m:6"), {"m:6": MASTER}))
+    assert routes.map.replicas == {"m:6": ("r0:6",)}
+
+
+def test_a_map_that_says_nothing_new():
+    """It leaves the known one in its place, as answers under way are believed by that."""
+    routes = watched()
+    drive(routes, named_by(dict.fromkeys(THREE, "m:6"), {"m:6": MASTER}))
+    known = routes.map
+    drive(routes, named_by(dict.fromkeys(THREE, "m:6"), {"m:6": MASTER}))
+    assert routes.map is known
+
+
+def test_sentinels_are_asked_again_after_a_while(monkeypatch):
+    """A process that was idle, or was forked long ago, would not hear of another master."""
+    clock = type("Clock", (), {"monotonic": staticmethod(lambda: now[0])})
+    now = [1000.0]
+    monkeypatch.setattr(routes_module, "time", clock)
+    routes = watched()
+    drive(routes, named_by(dict.fromkeys(THREE, "m:6"), {"m:6": MASTER}))
+    assert routes.must_search is False
+    now[0] += routes_module.BELIEVED + 1
+    assert routes.must_search is True
+
+
+def test_a_replica_that_is_away(monkeypatch):
+    """It is left alone for a while, and the master answers in its place; one that is behind is not left alone."""
+    now = [1000.0]
+    monkeypatch.setattr(routes_module, "time", type("Clock", (), {"monotonic": staticmethod(lambda: now[0])}))
+    routes = Routes(reads_replicas=True)
+    routes.know(NodeMap.of_one(GIVEN, ["r:1", "r:2"]))
+    read = for_replica(("GET", "a"))
+    first = routes.node_of(read)
+    routes.learn(first, [said("NOFILTER there is no such filter")])
+    assert routes.node_of(read) == first
+    for away in (AWAY, said("LOADING Redis is loading the dataset in memory")):
+        routes.learn(first, [away])
+        (other,) = {"r:1", "r:2"} - {first}
+        assert routes.node_of(read) == other
+        routes.learn(other, [said("MASTERDOWN Link with MASTER is down")])
+        assert routes.node_of(read) == GIVEN
+        routes.learn(GIVEN, [AWAY])  # the master is asked all the same
+        assert routes.node_of(read) == GIVEN
+        now[0] += routes_module.SHUNNED + 1
+        assert routes.node_of(read) == first
+
+
+def test_one_wait_a_part():
+    """All WAITs of a pipeline become one behind all else, whose outcome is that of each."""
+    routes, wait = Routes(), ("WAIT", 1, 100)
+    outcomes = [None] * 5
+    (part,) = routes.split([("SET", "a", 1), wait, ("SET", "b", 1), wait, ("GET", "b")], outcomes)
+    assert part.commands == [("SET", "a", 1), ("SET", "b", 1), ("GET", "b"), wait]
+    part.place(["a", "b", "c", 1], outcomes)
+    assert outcomes == ["a", 1, "b", 1, "c"]

@@ -1,0 +1,197 @@
+"""Addresses of one server, of a Redis Cluster and behind Sentinels: their parts, what is shown and what is pickled."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from urifilter_redis import Timeouts
+from urifilter_redis.engine.routes import GIVEN
+from urifilter_redis.transport.addresses import URL_VARIABLE, Address, Packed, redis_cli, without_password
+from urifilter_redis.transport.origins import Origin, check_url
+from urifilter_redis.transport.targets import target_of, with_options
+
+TWO = "redis+sentinel://me:secret@a:1,[::1]:2/crawl/3?sentinel_username=watcher&sentinel_password=hidden&db=3"
+
+
+@pytest.mark.parametrize(
+    ("url", "node", "made"),
+    [
+        ("redis://me:secret@h:1/2?x=y", GIVEN, "redis://me:secret@h:1/2?x=y"),
+        ("redis://me:secret@h:1/2?x=y&wait_replicas=1&reads=replicas", GIVEN, "redis://me:secret@h:1/2?x=y"),
+        ("redis://me:secret@h:1/2?x=y", "g:7", "redis://me:secret@g:7/2?x=y"),
+        ("redis://h:1", ":7", "redis://h:7"),
+        ("redis://[::1]:1/0", ":7", "redis://[::1]:7/0"),
+        ("rediss://h/0", "::1:7", "rediss://[::1]:7/0"),
+        ("unix:///tmp/s?db=2", GIVEN, "unix:///tmp/s?db=2"),
+        ("unix:///tmp/s?db=2", "h:7", "redis://h:7?db=2"),
+        ("unix:///tmp/s", ":7", "redis://localhost:7"),
+        ("redis+cluster://:secret@a:1,b", GIVEN, "redis://:secret@a:1"),
+        ("redis+cluster://:secret@a:1,b/0?x=y", "c:7", "redis://:secret@c:7/0?x=y"),
+        ("rediss+cluster://a,b", "b:6379", "rediss://b:6379"),
+        ("redis+sentinel://me:secret@a,b/crawl/3", "c:7", "redis://me:secret@c:7/3"),
+        ("redis+sentinel://a,b/crawl", "::1:7", "redis://[::1]:7/"),
+        ("rediss+sentinel://a/crawl/0?ssl_ca_certs=x", "c:7", "rediss://c:7/0?ssl_ca_certs=x"),
+    ],
+)
+def test_the_url_of_a_node(url, node, made):
+    """It has the user, the database and the options of the address, and none of the library's own."""
+    assert target_of(url).url(node) == made
+
+
+@pytest.mark.parametrize(
+    ("url", "hosts"),
+    [
+        ("redis+cluster://a,b:7,[::1],[fe80::1]:9", ("a:6379", "b:7", "::1:6379", "fe80::1:9")),
+        ("redis+sentinel://a,b:7,[::1]/crawl", ("a:26379", "b:7", "::1:26379")),
+        ("redis+cluster://me:p%40ss@a", ("a:6379",)),
+    ],
+)
+def test_hosts(url, hosts):
+    """Each kind has its usual port; an address of IPv6 stands in brackets."""
+    assert target_of(url).hosts == hosts
+
+
+def test_the_url_of_a_sentinel():
+    """It has the Sentinels' own user and password, the options for TLS, and nothing of the master."""
+    assert target_of(TWO).url("::1:2", sentinel=True) == "redis://[::1]:2?username=watcher&password=hidden"
+    secure = target_of("rediss+sentinel://me:secret@a/crawl/0?ssl_ca_certs=x&max_connections=3")
+    assert secure.url("a:26379", sentinel=True) == "rediss://a:26379?ssl_ca_certs=x"
+    assert target_of("redis+sentinel://a/crawl").url("a:26379", sentinel=True) == "redis://a:26379"
+
+
+def test_the_service():
+    """Its name may have any character; the database stands behind it."""
+    found = target_of("redis+sentinel://a/my%2Fcrawl/3")
+    assert (found.service, found.path) == ("my/crawl", "/3")
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("redis+nosuch://me:secret@a", "there are redis\\+cluster:// and redis\\+sentinel://"),
+        ("unix+cluster:///secret", "there are redis\\+cluster:// and"),
+        ("redis+cluster://me:secret@a/1", "database 0 only"),
+        ("redis+cluster://me:secret@", "a host is missing"),
+        ("redis+cluster://me:secret@a,,b", "a host is missing"),
+        ("redis+sentinel://me:secret@a", "the name of the service is missing"),
+        ("redis+sentinel://me:secret@a/", "the name of the service is missing"),
+        ("redis+sentinel://me:secret@a/crawl/secret", "the database is a number"),
+        ("redis+sentinel://me:secret@a:secret/crawl", "is a URL such as|port"),
+        ("redis+cluster://me:sec/ret@a", "."),
+        ("redis+cluster://me:secret@[a", "."),
+        ("redis://me:secret@a?wait_replicas=-1", "wait_replicas is a whole number from 0 up"),
+        ("redis://me:secret@a?wait_replicas=", "wait_replicas is a whole number from 0 up"),
+        ("redis://me:secret@a?reads=replica", "reads is master or replicas"),
+        ("redis+sentinel://me:secret@a/crawl?reads=any", "reads is master or replicas"),
+        ("redis+cluster://me:secret@a:99999", "."),
+        ("redis+sentinel://a/crawl?sentinel_password=secret&socket_timeout=x", "."),
+    ],
+)
+def test_no_address(url, text):
+    """The error says what is wrong; a part of a password may be anywhere in such an address, and is not shown."""
+    with pytest.raises(ValueError, match=text) as caught:
+        check_url(url)
+    assert "secret" not in str(caught.value)
+    assert "ret@" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis+cluster://me:secret@a:1,[::1]", "redis+cluster://me:***@a:1,[::1]:6379/0"),
+        ("rediss+cluster://:secret@secret@a:1/0?password=secret", "rediss+cluster://:***@a:1/0"),
+        ("redis+sentinel://:secret@a,b:7/crawl/3", "redis+sentinel://:***@a:26379,b:7/crawl/3"),
+        (TWO, "redis+sentinel://me:***@a:1,[::1]:2/crawl/3"),
+        ("redis+sentinel://a/crawl?wait_replicas=1", "redis+sentinel://a:26379/crawl/0"),
+    ],
+)
+def test_shown(url, shown):
+    """All nodes are, without a password and options; what is shown can be shown again."""
+    assert without_password(url) == shown
+    assert without_password(shown) == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "command"),
+    [
+        ("redis+cluster://me:secret@a:1,b:2", "redis-cli -c -u redis://a:1/0"),
+        ("rediss+cluster://[::1]:1", "redis-cli -c -u rediss://[::1]:1/0"),
+        ("redis+sentinel://a,b/crawl/3", "redis-cli -u redis://MASTER:6379/3"),
+    ],
+)
+def test_redis_cli(url, command):
+    """Advice to type has a place for the master, as Sentinels may name another at any time."""
+    assert " ".join(redis_cli(without_password(url))) == command
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "made"),
+    [
+        ("redis://a", (0, "master"), "redis://a"),
+        ("redis://a?x=y", (2, "replicas"), "redis://a?x=y&wait_replicas=2&reads=replicas"),
+        ("redis://a?wait_replicas=1&x=y", (2, "master"), "redis://a?x=y&wait_replicas=2"),
+        ("redis://a?reads=replicas", (0, "master"), "redis://a?reads=replicas"),
+        ("unix:///tmp/s?db=1", (1, "master"), "unix:///tmp/s?db=1&wait_replicas=1"),
+    ],
+)
+def test_with_options(url, options, made):
+    """Those that the caller gave stand in place of the address's own."""
+    assert with_options(url, *options) == made
+
+
+@pytest.mark.parametrize("url", [TWO, "redis+cluster://me:secret@a:1,b:2?wait_replicas=1", "redis://a?reads=replicas"])
+def test_pickled(url, monkeypatch):
+    """An address goes through pickle without secrets and with the options; the environment has the rest."""
+    origin = Origin(Address(url), Timeouts(), None, (2, "master"), asynchronous=False)
+    packed = origin.packed().without_secrets()
+    assert "secret" not in repr(vars_of(packed)) + packed.url
+    assert "hidden" not in packed.url
+    there: Packed = pickle.loads(pickle.dumps(packed))
+    monkeypatch.setenv(URL_VARIABLE, url)
+    opened = Origin(Address(there), Timeouts(), None, asynchronous=False)
+    assert opened.wait_replicas == 2
+    assert target_of(opened.address.url).hosts == target_of(url).hosts
+    assert target_of(opened.address.url).login == target_of(url).login
+    assert target_of(opened.address.url).reads == target_of(url).reads
+
+
+def vars_of(packed: Packed) -> tuple[str, ...]:
+    return packed.shown, packed.variable, repr(packed)
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        "redis+sentinel://me:secret@a:1,[::1]:2/other/3",
+        "redis+sentinel://me:secret@a:1/crawl/3",
+        "redis+sentinel://me:secret@a:1,[::1]:2/crawl/4",
+        "redis+cluster://me:secret@a:1,[::1]:2",
+    ],
+)
+def test_the_environment_names_another_place(elsewhere, monkeypatch):
+    """Other hosts, another service or database are another place; the text has no password."""
+    packed = Packed(TWO, "the address", URL_VARIABLE).without_secrets()
+    monkeypatch.setenv(URL_VARIABLE, elsewhere)
+    with pytest.raises(Exception, match="it names another place") as caught:
+        packed.unpacked()
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_routes_of_an_origin(asynchronous):
+    """Sentinels and seeds are those of the address; what the caller says of replicas counts, or else the address."""
+    origin = Origin(Address(TWO), Timeouts(), None, (0, "replicas"), asynchronous=asynchronous)
+    routes = origin.routes()
+    assert (routes.service.name, routes.service.sentinels) == ("crawl", ("a:1", "::1:2"))
+    assert (routes.reads_replicas, routes.waits, routes.must_search) == (True, False, True)
+    pool = origin.lane("::1:7").pool
+    assert {name: pool.connection_kwargs[name] for name in ("host", "port", "db", "username", "password")} == {
+        "host": "::1", "port": 7, "db": 3, "username": "me", "password": "secret",
+    }  # fmt: skip
+    of_sentinel = origin.lane("a:1", sentinel=True).pool.connection_kwargs
+    assert (of_sentinel["username"], of_sentinel["password"], of_sentinel.get("db")) == ("watcher", "hidden", None)
+    cluster = Origin(Address("redis+cluster://a,b?wait_replicas=3"), Timeouts(), None, asynchronous=asynchronous)
+    assert cluster.routes().seeds == ("a:6379", "b:6379")
+    assert (cluster.wait_replicas, cluster.routes().waits) == (3, True)
