@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 import traceback
 
@@ -132,3 +133,26 @@ def test_one_of_two_is_away(nodes, make_server):
             assert isinstance(outcome, Unsent)
     assert connector.routes.stale
     connector.close()
+
+
+@pytest.mark.parametrize("scheme", ["redis+cluster://{}", "redis+sentinel://{}/any"])
+@pytest.mark.parametrize("kind", [Connector, AsyncConnector])
+def test_a_search_ends_with_the_time_of_its_callers(scheme, kind):
+    """Nodes that take connections and never answer are asked by the next searches, and not all by one."""
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
+        hosts = ",".join(f"127.0.0.1:{each.getsockname()[1]}" for each in silent)
+        connector = kind(Address(scheme.format(hosts)), Timeouts(connect=0.05, reply=0.05, total=0.05))
+        if kind is Connector:
+            outcomes = connector.send(commands())
+            connector.close()
+        else:
+            outcomes = asyncio.run(connector.send(commands()))
+        assert {type(each) for each in outcomes} == {Unsent}
+        asked = 0
+        for each in silent:
+            each.settimeout(0)
+            with contextlib.suppress(BlockingIOError):
+                each.accept()[0].close()
+                asked += 1
+        assert asked == 1

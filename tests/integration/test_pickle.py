@@ -126,7 +126,7 @@ def test_it_waits_for_replicas_too(kind, redis70):
         news.insert_many(range(20))  # loads the script
     opened = kind.open("news", redis=redis70.url, wait_replicas=1, timeouts=Timeouts(reply=0.2, total=0.2))
     again = pickle.loads(pickle.dumps(opened if kind is UriFilter else asyncio.run(_itself(opened))))
-    with pytest.raises(AnswerLost, match="1 replicas have the answer"):
+    with pytest.raises(AnswerLost, match="replicas have the answer"):
         insert(again, ["a"]) if kind is UriFilter else insert_awaited(again, ["a"])
 
 

@@ -129,7 +129,7 @@ class Connector(_Connections[Server]):
         return sendings
 
     def _search(self) -> Unsent | RedisError | None:
-        searching = search(self.routes)
+        searching = search(self.routes, self._patience)
         try:
             inquiry = next(searching)
             while True:
@@ -188,7 +188,7 @@ class AsyncConnector(_Connections[AsyncServer]):
         part.place(received, outcomes)
 
     async def _search(self) -> Unsent | RedisError | None:
-        searching = search(self.routes)
+        searching = search(self.routes, self._patience)
         try:
             inquiry = next(searching)
             while True:
