@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import redis
 import redis.asyncio
@@ -219,7 +219,9 @@ def check_url(url: str) -> None:
 
 def _target(url: str) -> Any:
     try:
-        return target_of(url)
+        parts = urlsplit(url)
+        if parts.scheme == "unix" or "@" not in f"{parts.path}{parts.fragment}":  # or the rest of a password is there
+            return target_of(url)
     except OptionError:
         raise
     except ValueError:  # of the standard library, whose text may have a part of the password
