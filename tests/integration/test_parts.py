@@ -9,7 +9,9 @@ import threading
 import traceback
 
 import pytest
+import redis
 from support.interrupts import Interrupt
+from support.servers import wait_until
 
 from urifilter_redis.engine.routes import NodeMap
 from urifilter_redis.engine.steps import Timeouts
@@ -113,6 +115,35 @@ def test_cancelled(nodes, passes):
             assert await task == values(KEYS[::-1])
         assert await connector.send(commands()) == values()
         await connector.close()
+
+    asyncio.run(run())
+
+
+def connections(found) -> set[tuple[str, str]]:
+    """The connections to the nodes, but for those that ask."""
+    listed = set()
+    for node in found.masters:
+        with redis.Redis(port=int(node.rpartition(":")[2])) as admin:
+            own = admin.client_id()
+            listed |= {(node, each["id"]) for each in admin.client_list() if each["id"] != str(own)}
+    return listed
+
+
+@pytest.mark.parametrize("passes", range(1, 6))
+def test_closing_is_cancelled(nodes, passes):
+    """The connections to all nodes are closed all the same."""
+    before = connections(nodes[1])
+
+    async def run() -> None:
+        connector = connector_of(nodes, AsyncConnector)
+        await connector.send(commands())
+        task = asyncio.create_task(connector.close())
+        for _ in range(passes):
+            await asyncio.sleep(0)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await asyncio.to_thread(wait_until, lambda: connections(nodes[1]) <= before, "a connection stays open")
 
     asyncio.run(run())
 

@@ -211,9 +211,10 @@ class AsyncConnector(_Connections[AsyncServer]):
 
     async def close(self) -> None:
         """Close what was opened in this loop; a client that the caller gave stays open."""
-        for each in list(self._servers.values()):
-            await each.close()
-        self._origin.close()
+        try:  # all of them, though one fails, or the caller is cancelled
+            await asyncio.shield(asyncio.gather(*(each.close() for each in list(self._servers.values()))))
+        finally:
+            self._origin.close()
 
 
 class _Sendings:
