@@ -50,7 +50,7 @@ BROKEN_PIPE = 141
 NOTHING_DUE = 3
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
-_SERVERS = "The server: redis://, rediss:// or unix://."
+_SERVERS = "The server: redis://, rediss://, unix://, redis+cluster:// or redis+sentinel://."
 # No envvar=: an archive from the environment must not count as named by the caller, see Session.insists.
 _ARCHIVE = "The archive: file:///folder or mongodb://host/database.  [env var: URIFILTER_ARCHIVE]"
 _WAIT = "How long to wait for a filter that is being restored: 45s, 10m."

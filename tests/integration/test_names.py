@@ -34,6 +34,7 @@ add --filter BAD | check --filter BAD | check --filter BAD --archive-file out | 
 forget --filter BAD | remove --filter BAD | digest --filter BAD item | lua show insert BAD item
 claim --filter BAD | commit --filter BAD | release --filter BAD | reclaim --filter BAD
 beat --filter BAD 0123456789abcdef | lua show claim BAD item
+doctor --acl reader --filter BAD | plan --capacity 1k --nodes 3 --name BAD
 import BAD /dev/null | token new BAD | token new one --filter BAD
 """
 LINES = [line.split() for line in re.split(r"[|\n]", COMMANDS.strip())]

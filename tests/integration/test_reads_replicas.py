@@ -55,7 +55,7 @@ def _asked(server) -> int:
     """The scripts that a server was asked to run, and had."""
     with server.client() as client:
         found = client.info("commandstats").get("cmdstat_evalsha", {"calls": 0, "failed_calls": 0})
-    return found["calls"] - found["failed_calls"]
+    return found["calls"] - found.get("failed_calls", 0)
 
 
 def test_replicas_do_the_work(pair, clients):
@@ -71,6 +71,23 @@ def test_replicas_do_the_work(pair, clients):
         assert (_asked(master) - masters, _asked(replica) - replicas) == (1, 3)
         _same(master, replica)
         assert news.contains("c") is True
+        with news.claims() as mine:
+            assert mine.claim("d") is True
+            _same(master, replica)
+            assert news.contains_many(["a", "d"]) == [True, True]  # by the script that knows claims
+            replicas = _asked(replica)
+            assert news.contains("d") is True
+            assert _asked(replica) == replicas + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["valkey", "redis62"])
+def test_other_servers(replicated, clients, kind):
+    """Their replicas run the script, too."""
+    master, replica = _filled(*replicated(kind))
+    with clients.open("news", redis=master.url, **READS) as news:
+        assert news.contains_many(["a", "c"]) == [True, False]
+        assert _asked(replica) > 0
 
 
 def test_by_url(pair):

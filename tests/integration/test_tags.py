@@ -166,6 +166,8 @@ def test_half_made(redis70, monkeypatch, first, then):
     """Whoever completes a filter of either kind, or drops it, goes by the tags that its first creator chose."""
     create = functools.partial(lifecycle.create, settings=Settings(**SETTINGS))
     wanted, begun = plain() if first == "plain" else SPREAD, 0
+    UriFilter.create("news", redis=redis70.url, **SETTINGS).close()  # so that the server has the scripts
+    drop_filter("news", redis=redis70.url)
     for steps in range(1, 20):
         with monkeypatch.context() as patch:
             patch.setattr(configs, "SPREAD", first)

@@ -67,12 +67,19 @@ class _Shard:
 
 
 class ModelServer:
-    """Answers pipelines; one filter."""
+    """Answers pipelines; one filter.
+
+    ``replicas`` follow it unless ``replicating`` is false. They have, says WAIT, all of a pipeline that wrote nothing.
+    """
 
     def __init__(self) -> None:
         self.shards: dict[str, _Shard] = {}
+        self.replicas = 0
+        self.replicating = True
+        self._wrote = False
 
     def send(self, commands) -> list:
+        self._wrote = False
         return [self._answer(*command) for command in commands]
 
     def _answer(self, command, *arguments):
@@ -97,6 +104,9 @@ class ModelServer:
         return 1
 
     _sismember = _sadd
+
+    def _wait(self, count, patience):
+        return self.replicas if self.replicating or not self._wrote else 0
 
     def _hgetall(self, key):
         shard = self._of(key)
@@ -134,14 +144,16 @@ class ModelServer:
 
     def _recorded(self, keys, first_slice, call_id, packed, act):
         shard = self._of(keys[0])
-        client, slot, sequence, _ = call_id.split("/")
+        client, slot, sequence, deadline = call_id.split("/")
         recorded = shard.replies.get((client, slot), (0,))
         if recorded[0] > int(sequence):
             raise Refused("OLDCALL")
         if recorded[0] < int(sequence):
             self._check_live(keys[first_slice:])
             shard.replies[client, slot] = recorded = (int(sequence), packed, act(shard.model, _digests(packed)))
+            self._wrote = True
         assert recorded[1] == packed
+        self._wrote = self._wrote or deadline.endswith("+")
         return recorded[2]
 
     def _check_live(self, keys):

@@ -106,6 +106,15 @@ def test_a_service_that_all_do_not_know():
     assert drive(watched(), named_by(dict.fromkeys(THREE) | {"s:2": AWAY}, {}))[1].hopeless is False
 
 
+def test_a_server_that_is_no_sentinel():
+    """Whatever it answers is told."""
+    names = {"s:1": said("ERR unknown command 'SENTINEL'"), "s:2": [], "s:3": b"?"}
+    text = str(drive(watched(), named_by(names, {}))[1].error)
+    assert "s:1 unknown command" in text
+    assert "s:2 []" in text
+    assert "s:3 b'?'" in text
+
+
 def test_replicas_that_sentinels_find_well():
     routes = watched(reads_replicas=True)
     drive(routes, named_by(dict.fromkeys(THREE, "m:6"), {"m:6": MASTER}))

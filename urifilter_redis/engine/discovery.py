@@ -168,7 +168,7 @@ def _master(routes: Routes, service: Service, end: float) -> Search:
     in_order = sorted(random.sample(service.sentinels, len(service.sentinels)), key=routes.teller.__ne__)
     for sentinel in _until(end, in_order):
         outcome = yield Inquiry(sentinel, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service.name), sentinel=True)
-        if not isinstance(outcome, list):
+        if not isinstance(outcome, list) or len(outcome) != 2:  # noqa: PLR2004 - host and port
             strangers += outcome is None
             failed.append(f"{sentinel} {_why(outcome)}")
             continue

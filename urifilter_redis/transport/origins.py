@@ -85,6 +85,7 @@ class Origin:
             check_url(self.address.url)
         self._options = _checked(*options)
         if self.embedded and self._options != (0, READS[0]):
+            self.close()
             raise ValueError("the embedded server has no replicas: give the address of a server that has some")
         self.shown = self.address.shown if self.address else _shown_client(given)
 
