@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import gc
 import os
 import socket
 import struct
@@ -56,6 +57,21 @@ def in_threads(count, work):
     for thread in threads:
         thread.join()
     return [outcomes[n] for n in range(count)]
+
+
+def test_a_client_that_nobody_closes(redis70):
+    """As the last reference to it ends, so do its connections: refusals that it got do not keep it alive."""
+    before = connections(redis70)
+    with redis70.client() as admin:
+        admin.script_flush()
+    gc.disable()
+    try:
+        news = made(redis70)
+        assert connected(redis70, before) == 1
+        del news
+        wait_until(lambda: connected(redis70, before) == 0, "a connection stays open")
+    finally:
+        gc.enable()
 
 
 def test_500_tasks(server):

@@ -119,6 +119,17 @@ async def _itself(opening):
     return await opening
 
 
+@pytest.mark.parametrize("kind", [UriFilter, AsyncUriFilter])
+def test_it_waits_for_replicas_too(kind, redis70):
+    """No answer is believed that no replica has: the session of what was unpickled has the routes of its connector."""
+    with UriFilter.create("news", redis=redis70.url, **SETTINGS) as news:
+        news.insert_many(range(20))  # loads the script
+    opened = kind.open("news", redis=redis70.url, wait_replicas=1, timeouts=Timeouts(reply=0.2, total=0.2))
+    again = pickle.loads(pickle.dumps(opened if kind is UriFilter else asyncio.run(_itself(opened))))
+    with pytest.raises(AnswerLost, match="replicas have the answer"):
+        insert(again, ["a"]) if kind is UriFilter else insert_awaited(again, ["a"])
+
+
 @pytest.mark.parametrize("start", ["spawn", "fork"])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_pool_of_processes(start, redis70):

@@ -41,7 +41,18 @@ def test_platform_without_file_locks(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "url", ["http://:secret@host", "redis://user:sec/ret@host", "redis://[secret", "secret", "redis://h:se"]
+    "url",
+    [
+        "http://:secret@host",
+        "redis://user:sec/ret@host",
+        "redis://user:12/secret@host",
+        "redis://user:12#secret@host",
+        "redis+sentinel://user:12/secret@host/0",
+        "redis+cluster://user:12#secret@host",
+        "redis://[secret",
+        "secret",
+        "redis://h:se",
+    ],
 )
 def test_no_address(url):
     """What is no address is not shown either: a mistyped password might be in it."""

@@ -35,6 +35,7 @@ LOADING = said("LOADING Redis is loading the dataset in memory")
 FULL = said("FULL today has no room")
 RESTORING = said("RESTORING the filter is being restored")
 NOFILTER = said("NOFILTER there is no such filter")
+TRYAGAIN = said("TRYAGAIN Multiple keys request during rehashing of slot")
 DIED = said("ERR Error running script (call to f_6f): @user_script:3: nil value")
 
 
@@ -202,6 +203,15 @@ def test_restoring_without_patience(hand):
     hand.drive(exchange(session, [one, other]), [RESTORING, [0]])
     assert type(one.error) is Restoring
     assert (one.in_doubt, other.reply, hand.pauses) == (False, [0], [])
+
+
+def test_restoring_beside_a_slot_that_moves(hand):
+    """It is told of at once, too, and the other call has its patience."""
+    session = session_of(config_of(shards=2))
+    one, other = writing(session), writing(session, 1)
+    hand.drive(exchange(session, [one, other]), [RESTORING, TRYAGAIN], [TRYAGAIN], [[0]], took=10)
+    assert type(one.error) is Restoring
+    assert (one.in_doubt, other.reply) == (False, [0])
 
 
 def test_restoring_after_a_lost_reply(hand):

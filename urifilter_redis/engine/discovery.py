@@ -6,7 +6,9 @@ awaited connectors share them.
 
 from __future__ import annotations
 
+import math
 import random
+import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -27,6 +29,8 @@ from urifilter_redis.protocol.outcomes import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from urifilter_redis.engine.routes import Service
     from urifilter_redis.protocol.calls import Arguments
 
@@ -58,14 +62,19 @@ class Inquiry:
 Search: TypeAlias = Generator[Inquiry, Any, Unsent | RedisError | None]
 
 
-def search(routes: Routes) -> Search:
+def search(routes: Routes, patience: float = math.inf) -> Search:
     """Search the nodes, and note them in the routes.
 
     A search that finds nobody leaves the routes as they are, and they are used if nothing speaks against them.
+
+    Args:
+        routes: the routes.
+        patience: the seconds after which no other node is asked; the next search asks them in another order.
     """
     routes.ask()
+    end, service = time.monotonic() + patience, routes.service
     try:
-        return (yield from (_nodes(routes) if routes.service is None else _master(routes, routes.service)))
+        return (yield from (_nodes(routes, end) if service is None else _master(routes, service, end)))
     except BaseException:
         routes.stale = True
         raise
@@ -76,10 +85,18 @@ def _failed(routes: Routes, why: Unsent | RedisError) -> Unsent | RedisError | N
     return why if routes.map is None else None
 
 
-def _nodes(routes: Routes) -> Search:
+def _until(end: float, nodes: Sequence[str]) -> Iterator[str]:
+    """Yield nodes until a time by ``monotonic``, and the first in any case."""
+    for number, each in enumerate(nodes):
+        if number and time.monotonic() >= end:
+            return
+        yield each
+
+
+def _nodes(routes: Routes, end: float) -> Search:
     """Search the nodes of a Redis Cluster, if the server is one of these."""
     outcome: Any = None
-    for node in _candidates(routes):
+    for node in _until(end, _candidates(routes)):
         outcome = yield Inquiry(node, ("CLUSTER", "SLOTS"))
         if isinstance(outcome, list):  # from a node of a cluster, which another node may know better
             found = _map_of(outcome, node)
@@ -143,12 +160,13 @@ def _map_of(reply: list[Any], teller: str) -> NodeMap | None:
     return NodeMap(owners, replicas, cluster=True) if replicas else None
 
 
-def _master(routes: Routes, service: Service) -> Search:
+def _master(routes: Routes, service: Service, end: float) -> Search:
     """Ask the Sentinels who is the master, until one names a server that says so itself: a Sentinel may be behind."""
     failed: list[str] = []
     refuted: set[str] = set()
     strangers = 0
-    for sentinel in sorted(random.sample(service.sentinels, len(service.sentinels)), key=routes.teller.__ne__):
+    in_order = sorted(random.sample(service.sentinels, len(service.sentinels)), key=routes.teller.__ne__)
+    for sentinel in _until(end, in_order):
         outcome = yield Inquiry(sentinel, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service.name), sentinel=True)
         if not isinstance(outcome, list) or len(outcome) != 2:  # noqa: PLR2004 - host and port
             strangers += outcome is None

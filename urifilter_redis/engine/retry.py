@@ -236,7 +236,7 @@ class _Again:
             if request.settled:
                 continue
             error = _given_up(self._session, request, outcome)
-            if over >= self._began or (verdict is Verdict.RESTORING and not waits):
+            if over >= self._began or (verdict is Verdict.RESTORING and now >= self._began + timeouts.restoring):
                 request.error = error
             elif self._callers is not None:
                 self._callers.leave(request, over, error)

@@ -56,6 +56,7 @@ class _Connections(Generic[S]):
         self._origin = Origin(given, timeouts, connections, options, asynchronous=self._asynchronous)
         self.connections, self._patience, self.shown = connections, timeouts.total, self._origin.shown
         self._routes: Routes | None = None
+        self._found: list[Routes] = []  # of several threads at once the first
         self._servers: dict[tuple[str, bool], S] = {}
         self._given: S = self._server(GIVEN)
 
@@ -63,13 +64,13 @@ class _Connections(Generic[S]):
     def routes(self) -> Routes:
         """The nodes, as far as they are known."""
         if self._routes is None:  # an address that was packed is unpacked now
-            self._routes = self._origin.routes()
+            self._found.append(self._origin.routes())
+            self._routes = self._found[0]
         return self._routes
 
     def equip(self, session: Session) -> None:
-        """Give a session the routes of this connector, as soon as its address is known."""
-        if self._origin.is_found:
-            session.routes, session.wait_replicas = self.routes, self._origin.wait_replicas
+        """Give a session the routes of this connector; an address that was packed is unpacked."""
+        session.routes, session.wait_replicas = self.routes, self._origin.wait_replicas
 
     def packed(self) -> Packed:
         """Return the server's address, for a filter that is opened anew; see ``Address.packed``.
@@ -103,7 +104,16 @@ class Connector(_Connections[Server]):
         """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
         if (self._routes or self.routes).alone:
             return self._given.send(commands)
-        return self.begin(commands).finish()
+        failed = self._search() if self.routes.must_search else None
+        if self.routes.alone:
+            return self._given.send(commands)
+        sendings = _Sendings(self.routes, [failed] * len(commands))
+        try:
+            if failed is None:
+                sendings.begin(commands, self._server)
+            return sendings.finish()
+        finally:
+            sendings.leave()
 
     def begin(self, commands: Sequence[Arguments]) -> Reply:
         """Send a pipeline once, and do not wait for its replies; ``Reply.finish`` returns the outcomes.
@@ -119,7 +129,7 @@ class Connector(_Connections[Server]):
         return sendings
 
     def _search(self) -> Unsent | RedisError | None:
-        searching = search(self.routes)
+        searching = search(self.routes, self._patience)
         try:
             inquiry = next(searching)
             while True:
@@ -178,7 +188,7 @@ class AsyncConnector(_Connections[AsyncServer]):
         part.place(received, outcomes)
 
     async def _search(self) -> Unsent | RedisError | None:
-        searching = search(self.routes)
+        searching = search(self.routes, self._patience)
         try:
             inquiry = next(searching)
             while True:
@@ -201,9 +211,10 @@ class AsyncConnector(_Connections[AsyncServer]):
 
     async def close(self) -> None:
         """Close what was opened in this loop; a client that the caller gave stays open."""
-        for each in list(self._servers.values()):
-            await each.close()
-        self._origin.close()
+        try:  # all of them, though one fails, or the caller is cancelled
+            await asyncio.shield(asyncio.gather(*(each.close() for each in list(self._servers.values()))))
+        finally:
+            self._origin.close()
 
 
 class _Sendings:
@@ -223,7 +234,10 @@ class _Sendings:
         try:
             # in one order, so that two callers never wait for each other's connections
             for part in sorted(self._routes.split(commands, self._outcomes), key=lambda each: each.node):
-                self._under_way.append((part, server_of(part.node).begin(part.commands)))
+                server = server_of(part.node)
+                sending = server.sending(part.commands)
+                self._under_way.append((part, sending))  # before it has a connection, which Ctrl-C could lose
+                server.post(sending)
         except BaseException:
             self.leave()
             raise
@@ -240,7 +254,7 @@ class _Sendings:
             self.leave()
 
     def leave(self) -> None:
-        """Give the connections back; those that still owe replies are broken off."""
-        under_way, self._under_way = self._under_way, []
-        for _, sending in under_way:
-            sending.leave()
+        """Give the connections back; those that still owe replies are broken off. Left again it gives back the rest."""
+        while self._under_way:
+            self._under_way[-1][1].leave()
+            self._under_way.pop()

@@ -74,7 +74,7 @@ class Lane:
             return await self.pool.get_connection()
         connection, whole = self.idle.pop(), False
         try:
-            if not self._mends and await connection.can_read():
+            if not self._mends and await _can_read(connection):
                 raise _closed()
             await self.pool.ensure_connection(connection)
             whole = True
@@ -84,6 +84,12 @@ class Lane:
             while not whole and not self._mends and self.idle:
                 await self.pool.release(self.idle.pop())
         return connection
+
+
+async def _can_read(connection: Any) -> bool:
+    """Whether there is something to read, as of a connection that the server has closed; some versions raise then."""
+    can_read = getattr(connection, "can_read", None) or connection.can_read_destructive  # its older name
+    return bool(await can_read())
 
 
 def _closed() -> ConnectionBroken:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import redis
 import redis.asyncio
@@ -105,11 +105,6 @@ class Origin:
         return self.address is not None and self.address.embedded is not None
 
     @property
-    def is_found(self) -> bool:
-        """Whether the address is known at once."""
-        return self.address is None or self.address.is_found
-
-    @property
     def wait_replicas(self) -> int:
         """The replicas that must have an answer before it is believed."""
         return self._options[0] or (0 if self.address is None else target_of(self.address.url).wait_replicas)
@@ -121,8 +116,7 @@ class Origin:
     def routes(self) -> Routes:
         """Return routes in which nothing but the address is known."""
         if self.address is None:
-            nodes = self._client.get_nodes() or self._client.startup_nodes if self.is_of_cluster else ()  # type: ignore[union-attr]
-            seeds = [f"{each.host}:{each.port}" for each in nodes]
+            seeds = _nodes_of(self._client) if self.is_of_cluster else ()
             return Routes(seeds, reads_replicas=self._reads_replicas(), waits=self.wait_replicas > 0)
         target = target_of(self.address.url)
         service = Service(target.service, target.hosts) if target.service else None
@@ -225,7 +219,9 @@ def check_url(url: str) -> None:
 
 def _target(url: str) -> Any:
     try:
-        return target_of(url)
+        parts = urlsplit(url)
+        if parts.scheme == "unix" or "@" not in f"{parts.path}{parts.fragment}":  # or the rest of a password is there
+            return target_of(url)
     except OptionError:
         raise
     except ValueError:  # of the standard library, whose text may have a part of the password
@@ -268,11 +264,16 @@ def _limit(given: object, connections: int | None) -> int:
     return connections
 
 
+def _nodes_of(client: Any) -> list[str]:
+    """Return the nodes that a client of a Redis Cluster knows, or those that it was given, as ``host:port``."""
+    nodes = client.get_nodes() or client.nodes_manager.startup_nodes.values()
+    return [f"{each.host}:{each.port}" for each in nodes]
+
+
 def _shown_client(client: Any) -> str:
     """Describe a client that the caller made."""
     if hasattr(client, "get_nodes"):
-        nodes = client.get_nodes() or client.startup_nodes
-        return f"redis+cluster://{','.join(sorted(f'{each.host}:{each.port}' for each in nodes))}/0"
+        return f"redis+cluster://{','.join(sorted(_nodes_of(client)))}/0"
     known = {"host": "localhost", "port": 6379, "db": 0} | client.connection_pool.connection_kwargs
     secure = any("SSL" in each.__name__ for each in client.connection_pool.connection_class.__mro__)
     scheme = "rediss" if secure else "redis"

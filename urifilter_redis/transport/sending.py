@@ -60,9 +60,9 @@ class Sending:
                 try:
                     outcomes.append(self.connection.read_response(disable_decoding=True))
                 except ResponseError as refusal:
-                    outcomes.append(refusal)
+                    outcomes.append(_reply(refusal))
                 except _CLOSING as refusal:
-                    outcomes.append(refusal)
+                    outcomes.append(_reply(refusal))
                     whole = False
             self._whole = whole
         except (RedisError, OSError) as error:
@@ -88,6 +88,14 @@ class Sending:
                 self.lane.pool.release(connection)
         finally:
             self.lane.places.leave(self.turn)
+
+
+def _reply(refusal: RedisError) -> RedisError:
+    """Return an error reply without the frames that read it: they would keep the client alive, as they know the reply.
+
+    Then the connections of a client that nobody has closed would be open until the garbage collector comes.
+    """
+    return refusal.with_traceback(None)
 
 
 def packed(commands: Sequence[Arguments]) -> list[bytes]:
@@ -132,9 +140,9 @@ async def send_async(connection: Any, commands: Sequence[Arguments]) -> tuple[li
             try:
                 outcomes.append(await connection.read_response(disable_decoding=True))
             except ResponseError as refusal:
-                outcomes.append(refusal)
+                outcomes.append(_reply(refusal))
             except _CLOSING as refusal:
-                outcomes.append(refusal)
+                outcomes.append(_reply(refusal))
                 whole = False
     except (RedisError, OSError) as error:
         await connection.disconnect(nowait=True)

@@ -66,7 +66,7 @@ class Server:
         """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
         sending = Sending(self._lanes.get(os.getpid()) or self.lane, commands)
         try:
-            self._begin(sending)
+            self.post(sending)
             return sending.receive()
         finally:
             sending.leave()
@@ -76,15 +76,20 @@ class Server:
 
         Each pipeline that is not finished has a connection of its own.
         """
-        sending = Sending(self.lane, commands)
+        sending = self.sending(commands)
         try:
-            self._begin(sending)
+            self.post(sending)
         except BaseException:
             sending.leave()
             raise
         return sending
 
-    def _begin(self, sending: Sending) -> None:
+    def sending(self, commands: Sequence[Arguments]) -> Sending:
+        """Return a pipeline that is not sent yet, and has no connection."""
+        return Sending(self.lane, commands)
+
+    def post(self, sending: Sending) -> None:
+        """Wait for a connection, and send a pipeline; ``Sending.leave`` gives the connection back in any case."""
         lane, turn = sending.lane, sending.turn
         if not lane.places.enter(turn) and not lane.places.wait(turn, self._patience):
             sending.fail(lane.places.full(self._patience))
