@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
+from urifilter_redis.engine.routes import NodeMap, Routes
 from urifilter_redis.protocol.outcomes import Unsent
+from urifilter_redis.protocol.routing import for_key
 from urifilter_redis.transport.sharing import COMMANDS_A_PIPELINE, PIPELINES, SharedConnector
 
 
@@ -15,7 +17,8 @@ class Server:
 
     shown = "here"
 
-    def __init__(self) -> None:
+    def __init__(self, routes: Routes | None = None) -> None:
+        self.routes = routes or Routes(alone=True)
         self.pipelines: list[list[tuple]] = []
         self.gate = asyncio.Event()
 
@@ -137,3 +140,39 @@ def test_closing():
     assert isinstance(late, Unsent)
     with pytest.raises(ConnectionError, match="was closed"):
         raise late.error
+
+
+class Nodes(Server):
+    """Answers as ``Server``, except that one of its nodes says nothing until its gate is open."""
+
+    def __init__(self, away: str) -> None:
+        slots = ["a:1"] * 8192 + ["b:2"] * 8192
+        super().__init__(Routes(["a:1"]))
+        self.routes.map, self._away = NodeMap(slots, {"a:1": (), "b:2": ()}, cluster=True), away
+
+    async def send(self, commands):
+        self.pipelines.append(list(commands))
+        if self._away in {self.routes.node_of(each) for each in commands}:
+            await self.gate.wait()
+        return list(commands)
+
+
+def test_a_node_that_is_away_holds_up_nobody_else():
+    """Whoever asks another node is answered; whoever asks both gets each outcome in its place, once all are there."""
+    here, there = for_key(("TIME", "here"), "{foo}"), for_key(("TIME", "there"), "{bar}")
+
+    async def work():
+        server = Nodes("a:1")
+        assert [server.routes.node_of(each) for each in (here, there)] == ["b:2", "a:1"]
+        shared = SharedConnector(server, 5)
+        waiting = [asyncio.create_task(shared.send([there])) for _ in range(PIPELINES + 1)]
+        both = asyncio.create_task(shared.send([there, here, there]))
+        await asyncio.sleep(0.01)
+        assert await shared.send([here]) == [here]
+        assert not any(each.done() for each in [*waiting, both])
+        server.gate.set()
+        assert await both == [there, here, there]
+        await asyncio.gather(*waiting)
+        await shared.close()
+
+    run(work())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
+from urifilter_redis.engine.routes import GIVEN
 from urifilter_redis.protocol.outcomes import Unsent
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ class _Wanted:
 class SharedConnector:
     """Sends the commands of many tasks in shared pipelines; each task gets the outcomes of its own commands.
 
-    The commands of a cancelled task may run, if their pipeline has been sent.
+    Each node of a Redis Cluster has pipelines of its own, so that one that is away holds up nobody who asks others. The
+    commands of a cancelled task may run, if their pipeline has been sent.
     """
 
     def __init__(
@@ -69,9 +71,7 @@ class SharedConnector:
         self.shown = connector.shown
         self._note, self._patience = note, patience
         self._connector = connector
-        self._waiting: deque[_Wanted] = deque()
-        self._pumps: set[asyncio.Task[None]] = set()
-        self._pumping = 0
+        self._pumps: dict[str, _Pumps] = {}
 
     def equip(self, session: Session) -> None:
         """See ``AsyncConnector.equip``."""
@@ -79,14 +79,50 @@ class SharedConnector:
 
     async def send(self, commands: Sequence[Arguments]) -> list[Any]:
         """Send commands once; return one outcome for each command (see ``steps.Send``)."""
+        routes = self._connector.routes
+        if routes.alone:
+            return await self._pumps_of(GIVEN).send(commands)
+        places: dict[str, list[int]] = {}
+        for place, command in enumerate(commands):
+            places.setdefault(routes.node_of(command) or GIVEN, []).append(place)
+        sending = (self._pumps_of(node).send([commands[place] for place in some]) for node, some in places.items())
+        outcomes: list[Any] = [None] * len(commands)
+        for some, answered in zip(places.values(), await asyncio.gather(*sending), strict=True):
+            for place, outcome in zip(some, answered, strict=True):
+                outcomes[place] = outcome
+        return outcomes
+
+    def _pumps_of(self, node: str) -> _Pumps:
+        found = self._pumps.get(node)
+        if found is None:
+            found = self._pumps[node] = _Pumps(self._connector, self._patience, self._note)
+        return found
+
+    async def close(self) -> None:
+        """Fail the waiting commands, wait for the pipelines in flight, and close the connections."""
+        await asyncio.gather(*(each.close() for each in self._pumps.values()))
+        await self._connector.close()
+
+
+class _Pumps:
+    """The pipelines to one node, and the commands that wait for one; see ``SharedConnector``."""
+
+    def __init__(self, connector: AsyncConnector, patience: float, note: Callable[[RedisError], object]) -> None:
+        self._connector, self._patience, self._note = connector, patience, note
+        self._waiting: deque[_Wanted] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pumping = 0
+
+    async def send(self, commands: Sequence[Arguments]) -> list[Any]:
+        """Send commands once; return one outcome for each command."""
         loop = asyncio.get_running_loop()
         wanted = _Wanted(commands, loop.create_future(), loop.time())
         self._waiting.append(wanted)
         if self._pumping < PIPELINES:
             self._pumping += 1
             pump = asyncio.create_task(self._pump())
-            self._pumps.add(pump)
-            pump.add_done_callback(self._pumps.discard)
+            self._tasks.add(pump)
+            pump.add_done_callback(self._tasks.discard)
         return await wanted.outcomes
 
     async def _pump(self) -> None:
@@ -126,8 +162,7 @@ class SharedConnector:
         return taken
 
     async def close(self) -> None:
-        """Fail the waiting commands, wait for the pipelines in flight, and close the connections."""
+        """Fail the waiting commands, and wait for the pipelines in flight."""
         while self._waiting:
             self._waiting.popleft().fail("the connector was closed")
-        await asyncio.gather(*self._pumps)
-        await self._connector.close()
+        await asyncio.gather(*self._tasks)
