@@ -179,6 +179,14 @@ def test_the_environment_names_another_place(elsewhere, monkeypatch):
     assert "secret" not in str(caught.value)
 
 
+def test_the_environment_names_the_same_in_another_order(monkeypatch):
+    """The order of Sentinels, or nodes, says nothing about the place."""
+    packed = Packed(TWO, "the address", URL_VARIABLE).without_secrets()
+    turned = "redis+sentinel://me:secret@[::1]:2,a:1/crawl/3"
+    monkeypatch.setenv(URL_VARIABLE, turned)
+    assert packed.unpacked().startswith(turned)
+
+
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_routes_of_an_origin(asynchronous):
     """Sentinels and seeds are those of the address; what the caller says of replicas counts, or else the address."""

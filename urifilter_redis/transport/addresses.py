@@ -91,10 +91,15 @@ def _is_secret(option: str) -> bool:
     return any(each in name for each in _SECRET)
 
 
-def _place(url: str) -> str:
+def _place(url: str) -> object:
     """Return what two addresses of the same place have in common, whoever asks there."""
     bare = _without_secrets(url)
-    return bare.partition("?")[0] if bare.startswith("mongodb") else without_password(bare)
+    if bare.startswith("mongodb"):
+        return bare.partition("?")[0]
+    if "+" not in urlsplit(bare).scheme:
+        return without_password(bare)
+    target = target_of(bare)  # of nodes, or Sentinels, in any order
+    return target.scheme, target.kind, sorted(target.hosts), target.service, target.path.strip("/") or "0"
 
 
 @dataclass(frozen=True, slots=True)
