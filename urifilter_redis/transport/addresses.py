@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, unquote_plus, urlsplit
+from urllib.parse import parse_qs, unquote_plus
 
 from urifilter_redis.errors import ArchiveError, ServerUnavailable
-from urifilter_redis.transport.targets import bracketed, target_of, with_options
+from urifilter_redis.transport.targets import bracketed, split, target_of, with_options
 
 if TYPE_CHECKING:
     from urifilter_redis.transport.embedded import EmbeddedServer
@@ -28,7 +28,7 @@ _SECRET = ("user", "password", "credential", "authmechanismproperties")
 
 def without_password(url: str) -> str:
     """Return an address that may be shown: no password, no query, nothing that could be part of either."""
-    parts = urlsplit(url)
+    parts = split(url)
     of_sentinel = parts.scheme.endswith("+sentinel")
     path = parts.path[1:].partition("/")[2] if of_sentinel else parts.path[1:]
     named = [each for each in (*parse_qs(parts.query).get("db", []), path) if each.isdigit()]
@@ -51,7 +51,7 @@ def database_of(url: str) -> int:
         >>> database_of("unix:///run/redis?db=3")
         3
     """
-    shown = urlsplit(without_password(url))
+    shown = split(without_password(url))
     return int((shown.query.removeprefix("db=") if shown.scheme == "unix" else shown.path[1:]) or 0)
 
 
@@ -66,7 +66,7 @@ def redis_cli(shown: str, *, follows: bool = False) -> list[str]:
         >>> redis_cli("redis://reader:***@localhost:6379/1")
         ['redis-cli', '-u', 'redis://localhost:6379/1']
     """
-    parts = urlsplit(shown)
+    parts = split(shown)
     if parts.scheme == "unix":
         return ["redis-cli", "-s", parts.path, *(["-n", parts.query.removeprefix("db=")] if parts.query else [])]
     if "+" in parts.scheme:  # of a cluster any node will do; who the master is Sentinels say at any time
@@ -80,7 +80,7 @@ def redis_cli(shown: str, *, follows: bool = False) -> list[str]:
 
 def _without_secrets(url: str) -> str:
     """Return an address without user, password and secret options; all else is as it was."""
-    parts = urlsplit(url)
+    parts = split(url)
     options = [each for each in parts.query.split("&") if each and not _is_secret(each)]
     query = f"?{'&'.join(options)}" if options else ""
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}{query}"
@@ -96,7 +96,7 @@ def _place(url: str) -> object:
     bare = _without_secrets(url)
     if bare.startswith("mongodb"):
         return bare.partition("?")[0]
-    if "+" not in urlsplit(bare).scheme:
+    if "+" not in split(bare).scheme:
         return without_password(bare)
     target = target_of(bare)  # of nodes, or Sentinels, in any order
     return target.scheme, target.kind, sorted(target.hosts), target.service, target.path.strip("/") or "0"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import redis
 import redis.asyncio
@@ -24,7 +24,7 @@ from urifilter_redis.transport import tls
 from urifilter_redis.transport.addresses import Address, without_password
 from urifilter_redis.transport.lanes import Lane
 from urifilter_redis.transport.places import CONNECTIONS
-from urifilter_redis.transport.targets import READS, OptionError, target_of, with_options
+from urifilter_redis.transport.targets import READS, OptionError, split, target_of, with_options
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -219,7 +219,7 @@ def check_url(url: str) -> None:
 
 def _target(url: str) -> Any:
     try:
-        parts = urlsplit(url)
+        parts = split(url)
         if parts.scheme == "unix" or "@" not in f"{parts.path}{parts.fragment}":  # or the rest of a password is there
             return target_of(url)
     except OptionError:

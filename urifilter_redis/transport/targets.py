@@ -6,11 +6,12 @@ Beside the URLs of redis-py there are ``redis+cluster://a:1,b:2`` and ``redis+se
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
-__all__ = ["OPTIONS", "READS", "OptionError", "Target", "bracketed", "target_of", "with_options"]
+__all__ = ["OPTIONS", "READS", "OptionError", "Target", "bracketed", "split", "target_of", "with_options"]
 
 #: The options of a URL that redis-py does not know.
 OPTIONS = ("wait_replicas", "reads")
@@ -20,6 +21,8 @@ READS = ("master", "replicas")
 
 #: The options of a URL for the Sentinels themselves, by the name that redis-py has for them.
 _OF_SENTINELS = {"sentinel_username": "username", "sentinel_password": "password"}
+
+_NETLOC = re.compile(r"[^/?#]*")
 
 _PORTS = {"sentinel": 26379}
 
@@ -85,7 +88,7 @@ def target_of(url: str) -> Target:
         OptionError: an option of the library has an impossible value, or a part is missing. The text has no password.
         ValueError: it is no URL. The text may have a part of the password.
     """
-    parts = urlsplit(url)
+    parts = split(url)
     scheme, _, kind = parts.scheme.partition("+")
     login, at, netloc = parts.netloc.rpartition("@")
     hosts: tuple[str, ...] = (netloc,)
@@ -105,6 +108,19 @@ def target_of(url: str) -> Target:
         raise OptionError("a Redis Cluster has database 0 only")
     wait, reads, query, of_sentinels = _options(parts.query)
     return Target(scheme, kind or "server", login + at, hosts, path, service, query, of_sentinels, wait, reads)
+
+
+def split(url: str) -> SplitResult:
+    """Take a URL apart as ``urlsplit`` does, of which newer releases refuse brackets if there are several hosts.
+
+    Raises:
+        ValueError: it is no URL. The text may have a part of the password.
+    """
+    scheme, mark, rest = url.partition("://")
+    if "+" not in scheme or not mark:
+        return urlsplit(url)
+    netloc = _NETLOC.match(rest)[0]  # type: ignore[index]  # an empty text matches, too
+    return urlsplit(f"{scheme}://host{rest[len(netloc) :]}")._replace(netloc=netloc)
 
 
 def with_options(url: str, wait_replicas: int, reads: str) -> str:
