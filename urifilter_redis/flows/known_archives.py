@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from urifilter_redis.errors import ArchiveMissing
 from urifilter_redis.transport.data_dir import default_data_dir
+from urifilter_redis.transport.targets import split
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,7 +73,7 @@ def _same(server: str) -> str:
 
     Several hosts, of a Redis Cluster or of Sentinels, are in order.
     """
-    parts = urlsplit(server)
+    parts = split(server)
     hosts = parts.netloc.rpartition("@")[2].split(",")
     found = sorted(_host(each) for each in hosts if each)
     return f"{','.join(found)}{parts.path}" if found else server
