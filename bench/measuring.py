@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 
 from bench.kbest import Best, Rule, best_of, race
 from bench.peers import ALL, Peer
 from bench.servers import Missing
-from bench.streams import Try, tries, warm
+from bench.streams import WARM, Try, tries, warm
 from bench.usage import ServerCounters, Used, Watch
+
+#: A function that makes one try of one peer.
+Runner = Callable[[], "Attempt"]
 
 #: Items that one call of the warming has.
 WARM_BATCH = 5000
@@ -31,6 +36,9 @@ class Plan:
         capacity: items that each filter is made for.
         error_rate: of each filter.
         seed: draws the orders and the URIs.
+
+    Raises:
+        ValueError: the filters cannot hold all items.
     """
 
     mixes: tuple[str, ...]
@@ -39,6 +47,11 @@ class Plan:
     capacity: int
     error_rate: float
     seed: int
+
+    def __post_init__(self) -> None:
+        most = WARM + len(self.mixes) * self.rule.tries * sum(self.batches.values())
+        if most > self.capacity:
+            raise ValueError(f"filters for {self.capacity:,} items do not hold the {most:,} of this plan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +92,8 @@ class Cell:
         return asdict(self) | {"items_a_second": self.items_a_second}
 
 
-def opened(names: Sequence[str], plan: Plan, server: str) -> tuple[dict[str, Peer], dict[str, str]]:
-    """Open peers and warm them.
+def opened(names: Sequence[str], plan: Plan, server: str, stack: ExitStack) -> tuple[dict[str, Peer], dict[str, str]]:
+    """Open peers and warm them; the stack closes them.
 
     Returns:
         The open peers by name, and the reason of each that is left out.
@@ -94,6 +107,7 @@ def opened(names: Sequence[str], plan: Plan, server: str) -> tuple[dict[str, Pee
         except Missing as error:
             left_out[name] = str(error)
             continue
+        stack.callback(peer.close)
         peers[name] = peer
         uris = warm()
         insert(peer, uris, WARM_BATCH)
@@ -112,8 +126,25 @@ def insert(peer: Peer, uris: Sequence[str], size: int) -> int:
     return sum(map(peer.insert, cut(uris, min(size, peer.batches.most))))
 
 
-def attempt(peer: Peer, given: Try, size: int, counters: ServerCounters) -> tuple[Used, int]:
-    """Insert the URIs of a try; return what that took, and how many new ones were answered "seen".
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try.
+
+    Attributes:
+        used: what it took.
+        items: how many items it had.
+        new: how many of them were new.
+        missed: how many new ones were answered "seen".
+    """
+
+    used: Used
+    items: int
+    new: int
+    missed: int
+
+
+def attempt(peer: Peer, given: Try, size: int, counters: ServerCounters) -> Attempt:
+    """Insert the URIs of a try in batches.
 
     Raises:
         WrongAnswer: more were answered "new" than are.
@@ -124,40 +155,34 @@ def attempt(peer: Peer, given: Try, size: int, counters: ServerCounters) -> tupl
     used = watch.stop()
     if new > given.new:
         raise WrongAnswer(f"{peer.name} answered {new} times new, of {given.new} new items")
-    return used, given.new - new
+    return Attempt(used, len(given.uris), given.new, given.new - new)
 
 
-def measure(peers: Mapping[str, Peer], plan: Plan, counters: ServerCounters) -> Iterator[list[Cell]]:
+def measure(peers: Mapping[str, Peer], plan: Plan, counters: ServerCounters) -> Iterator[Cell]:
     """Yield the cells of each mix and batch: of every peer that takes such batches."""
-    dice, place = random.Random(plan.seed), 0
-    for mix in plan.mixes:
-        for size, items in plan.batches.items():
-            racing = {name: peer for name, peer in peers.items() if size in peer.batches}
-            runners: dict[str, Callable[[], tuple[Used, int]]] = {}
-            given: dict[str, list[Try]] = {name: [] for name in racing}
-            for name, peer in racing.items():
-                runners[name] = _runner(peer, tries(mix, items, place, plan.seed), size, counters, given[name])
-            found = race(runners, lambda each: each[0].wall, plan.rule, dice)
-            place += 1
-            yield [
-                _cell(name, mix, size, plan.rule, used, sum(each.new for each in given[name]))
-                for name, used in found.items()
-            ]
+    dice = random.Random(plan.seed)
+    for place, (mix, (size, items)) in enumerate(itertools.product(plan.mixes, plan.batches.items())):
+        racing = {
+            name: contestant(peer, tries(mix, items, place, plan.seed), size, counters)
+            for name, peer in peers.items()
+            if size in peer.batches
+        }
+        for name, found in race(racing, lambda each: each.used.wall, plan.rule, dice).items():
+            yield cell(name, mix, size, plan.rule, found)
 
 
-def _runner(
-    peer: Peer, stream: Iterator[Try], size: int, counters: ServerCounters, given: list[Try]
-) -> Callable[[], tuple[Used, int]]:
-    """Return a function that takes the next try of a stream."""
-
-    def run() -> tuple[Used, int]:
-        given.append(next(stream))
-        return attempt(peer, given[-1], size, counters)
-
-    return run
+def contestant(peer: Peer, given: Iterator[Try], size: int, counters: ServerCounters) -> Runner:
+    """Return a function that makes the next try of a peer."""
+    return lambda: attempt(peer, next(given), size, counters)
 
 
-def _cell(  # noqa: PLR0913, PLR0917 - its key, and its tries
-    name: str, mix: str, size: int, rule: Rule, found: Sequence[tuple[Used, int]], new_items: int
-) -> Cell:
-    raise NotImplementedError
+def cell(name: str, mix: str, batch: int, rule: Rule, found: Sequence[Attempt]) -> Cell:
+    """Return the figures of tries, an item."""
+    items = found[0].items
+    wall, client, server = (
+        best_of([1e6 * getattr(each.used, figure) / items for each in found], rule)
+        for figure in ("wall", "client", "server")
+    )
+    received, sent = (min(getattr(each.used, figure) for each in found) / items for figure in ("received", "sent"))
+    missed, new = sum(each.missed for each in found), sum(each.new for each in found)
+    return Cell(name, mix, batch, items, wall, client, server, received, sent, missed, new)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import resource
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import redis
+if TYPE_CHECKING:
+    import redis
 
 #: It takes all sections, those of commands and of bytes, in every version of the server.
 QUESTION = b"*2\r\n$4\r\nINFO\r\n$3\r\nall\r\n"

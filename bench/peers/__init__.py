@@ -1,7 +1,7 @@
-"""The peers: filters side by side, each as its users drive it. One file each; ``ALL`` names them in the table's order.
+"""The peers: filters side by side, each as its users drive it.
 
-A peer says in ``compared_as`` how it is driven, and ``batches`` bounds the items of one of its calls: a peer whose users
-ask for one item at a time is not measured with more.
+Each has a file; ``ALL`` names them in the order of the tables. A peer says in ``compared_as`` how it is driven, and
+``batches`` bounds the items of one of its calls: a peer whose users ask for one item a time is not measured with more.
 """
 
 from __future__ import annotations

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
+from support.servers import executable
 
 from bench import servers
 from bench.peers import ALL
@@ -21,20 +24,19 @@ OTHERS = [url(number).decode() for number in range(1000, 1300)]
 @pytest.fixture(scope="module")
 def server():
     """A server with RedisBloom, or without where that is missing."""
-    for name in ("bloom", "redis"):
-        try:
-            running = servers.server(name)
-            with running as client:
-                yield servers.address(client)
-            return
-        except servers.Missing as error:
-            missing = str(error)
-    pytest.skip(missing)
+    executable("redis70")
+    try:
+        servers.redisbloom()
+        name = "bloom"
+    except servers.Missing:
+        name = "redis"
+    with servers.server(name) as client:
+        yield servers.address(client)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_peer(server, name):
-    """Each new URI is new once, also within a batch, and is seen from then on; others are not, but for the error rate."""
+    """Each URI is new once, also within a batch, and is seen from then on; others are not, but for the error rate."""
     peer = ALL[name]()
     try:
         peer.open(CAPACITY, ERROR_RATE, server)
@@ -82,6 +84,6 @@ def test_package_that_is_missing(redis70, monkeypatch):
     """Each package's peer says what to install."""
     packages = {"pybloom-live": "pybloom_live", "rbloom": "rbloom", "scrapy-redis": "scrapy_redis.dupefilter"}
     for name, module in packages.items():
-        monkeypatch.setitem(__import__("sys").modules, module, None)
+        monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(servers.Missing, match=f"pip install {name}"):
             ALL[name]().open(CAPACITY, ERROR_RATE, redis70.url)
