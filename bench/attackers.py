@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from servers import server
 from service import serving
 
-from bench import server
 from urifilter_redis import UriFilter
 from urifilter_redis.sdk import FilterAPIClient
 from urifilter_redis.service import tokens

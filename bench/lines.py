@@ -14,7 +14,6 @@ import os
 import random
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,7 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import server
+from processes import run as run_program
+from servers import address, server
+from urls import url
 
 if TYPE_CHECKING:
     import redis
@@ -50,11 +51,6 @@ class Run:
     printed: int
 
 
-def url(number: int) -> bytes:
-    """Return a line with a URL of 66 bytes."""
-    return b"https://www.example.com/news/2026/11/%012d/" % number + b"an-article-of-it\n"
-
-
 def write(path: Path, count: int, repeated: float, how: str) -> None:
     """Write the file of lines."""
     chance, numbers, distinct = random.Random(1), [], 0
@@ -66,7 +62,7 @@ def write(path: Path, count: int, repeated: float, how: str) -> None:
                 number, distinct = distinct, distinct + 1
             if how == "popular" or number == distinct - 1:
                 numbers.append(number)
-            file.write(url(number))
+            file.write(url(number) + b"\n")
 
 
 def server_time(client: redis.Redis) -> float:
@@ -79,13 +75,8 @@ def run(command: Sequence[str], file: Path, client: redis.Redis, environment: di
     """Run a program that reads a file on stdin."""
     out = file.with_suffix(".out")
     before, start = server_time(client), time.perf_counter()
-    with file.open("rb") as given, out.open("wb") as taken:
-        process = subprocess.Popen(command, stdin=given, stdout=taken, env=environment)
-        _, status, used = os.wait4(process.pid, 0)
+    used = run_program(command, file, out, environment)
     wall = time.perf_counter() - start
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(f"{command} ended with {process.returncode}")
     with out.open("rb") as printed:
         lines = sum(block.count(b"\n") for block in iter(lambda: printed.read(1 << 20), b""))
     return Run(wall, used.ru_utime + used.ru_stime, server_time(client) - before, used.ru_maxrss / 1024, lines)
@@ -129,8 +120,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="uf-") as folder, server(options.server) as client:
             file = Path(folder) / "lines"
             write(file, options.lines, options.repeated, how)
-            address = f"unix://{client.connection_pool.connection_kwargs['path']}"
-            environment = os.environ | {"URIFILTER_REDIS_URL": address, "LC_ALL": "C"}
+            environment = os.environ | {"URIFILTER_REDIS_URL": address(client), "LC_ALL": "C"}
             found: dict[str, list[Run]] = {name: [] for name in commands}
             for _ in range(options.rounds):
                 for name, command in commands.items():

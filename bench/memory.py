@@ -11,18 +11,16 @@ import hashlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bench import ERROR_RATE, server
+from servers import NAMES, address, server
+from urls import url
+
+from bench import ERROR_RATE
 from urifilter_redis import UriFilter
 
 if TYPE_CHECKING:
     import redis
 
 STEP = 10_000
-
-
-def url(number: int) -> bytes:
-    """Return a URL of 66 bytes."""
-    return b"https://www.example.com/news/2026/11/%012d/" % number + b"an-article-of-it"
 
 
 def sha1(number: int) -> bytes:
@@ -43,9 +41,8 @@ def set_of(client: redis.Redis, count: int, member: Callable[[int], bytes]) -> N
 
 def filter_of(client: redis.Redis, count: int, layout: str) -> None:
     """Make a filter and insert into it; its bitmaps are there from the beginning."""
-    address = f"unix://{client.connection_pool.connection_kwargs['path']}"
     name = f"{layout}-{count}"
-    with UriFilter.create(name, capacity=count, error_rate=ERROR_RATE, layout=layout, redis=address) as news:
+    with UriFilter.create(name, capacity=count, error_rate=ERROR_RATE, layout=layout, redis=address(client)) as news:
         news.insert_many(map(url, range(STEP)))
 
 
@@ -77,7 +74,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--items", type=int, default=1_000_000)
-    parser.add_argument("--server", nargs="+", choices=["redis", "valkey", "bloom"], default=["redis", "valkey"])
+    parser.add_argument("--server", nargs="+", choices=NAMES, default=["redis", "valkey"])
     options = parser.parse_args()
     for name in options.server:
         ways = WAYS | ({"RedisBloom": bloom} if name == "bloom" else {})

@@ -20,7 +20,9 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from bench import CAPACITY, ERROR_RATE, server
+from servers import server
+
+from bench import CAPACITY, ERROR_RATE
 from urifilter_redis import UriFilter
 from urifilter_redis.bloom.digest import hasher
 from urifilter_redis.engine.batch import Digester

@@ -16,7 +16,8 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
-from bench import server
+from servers import server
+
 from urifilter_redis import UriFilter
 
 if TYPE_CHECKING:

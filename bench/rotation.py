@@ -15,7 +15,8 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from bench import server
+from servers import server
+
 from urifilter_redis import UriFilter
 
 if TYPE_CHECKING:

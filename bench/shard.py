@@ -23,7 +23,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench import server
+from servers import server
+
 from urifilter_redis import UriFilter
 from urifilter_redis.bloom.retention import live_slices, size_first
 from urifilter_redis.bloom.sizing import SLICE_LIMIT

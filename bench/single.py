@@ -23,8 +23,8 @@ from typing import Any
 
 import redis
 import redis.asyncio
+from servers import server
 
-from bench import server
 from urifilter_redis import AsyncUriFilter, UriFilter
 from urifilter_redis.bloom.digest import hasher, shard_of
 from urifilter_redis.protocol import calls

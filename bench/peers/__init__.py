@@ -1,0 +1,111 @@
+"""The peers: filters side by side, each as its users drive it.
+
+Each has a file; ``ALL`` names them in the order of the tables. A peer says in ``compared_as`` how it is driven, and
+``batches`` bounds the items of one of its calls: a peer whose users ask for one item a time is not measured with more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """The items that a peer takes in one call: from ``least`` to ``most``."""
+
+    least: int = 1
+    most: int = 1_000_000
+
+    def __contains__(self, items: object) -> bool:
+        return isinstance(items, int) and self.least <= items <= self.most
+
+
+#: One item a call.
+SINGLE = Batches(most=1)
+
+#: Programs read whole files: a run for a few lines is nobody's way.
+FILES = Batches(least=5000)
+
+
+class Peer(Protocol):
+    """A filter that is measured.
+
+    Attributes:
+        name: its name in options and tables.
+        compared_as: how it is driven, in a sentence.
+        batches: how many items one call takes.
+    """
+
+    name: str
+    compared_as: str
+    batches: Batches
+
+    def open(self, capacity: int, error_rate: float, server: str) -> None:
+        """Make the filter, empty.
+
+        Args:
+            capacity: the number of items that it has to hold.
+            error_rate: the probability, at capacity, that an unseen item is answered "seen".
+            server: the URL of a Redis; a peer in the process needs none.
+
+        Raises:
+            bench.servers.Missing: a package or a module is not installed.
+        """
+
+    def version(self) -> str:
+        """Return the name and the version of the package, the module or the program that answers."""
+
+    def insert(self, batch: Sequence[str]) -> int:
+        """Insert items, and return how many were new. A batch has at most ``batches.most`` items."""
+
+    def seen(self, batch: Sequence[str]) -> int:
+        """Return how many items were seen, and insert none."""
+
+    def memory(self) -> int | None:
+        """Return the bytes that the filter takes where it is kept; None if that cannot be told."""
+
+    def close(self) -> None:
+        """Give up connections and files; without effect on a peer that is not open."""
+
+
+def _makers() -> dict[str, Callable[[], Peer]]:
+    from bench.peers import (
+        awk,
+        bf_add,
+        bf_madd,
+        bf_scaling,
+        digests,
+        ours,
+        pybloom,
+        rbloom,
+        sadd,
+        scrapy_redis,
+        setbit_lua,
+        setbit_pipeline,
+        sort,
+    )
+
+    made: tuple[Callable[[], Peer], ...] = (
+        ours.Blocked,
+        ours.Classic,
+        ours.NearCache,
+        bf_add.BfAdd,
+        bf_madd.BfMadd,
+        bf_scaling.BfScaling,
+        setbit_lua.SetbitLua,
+        setbit_pipeline.SetbitPipeline,
+        sadd.Sadd,
+        digests.Digests,
+        scrapy_redis.ScrapyRedis,
+        pybloom.Pybloom,
+        rbloom.Rbloom,
+        awk.Awk,
+        sort.Sort,
+    )
+    return {each().name: each for each in made}
+
+
+#: The peers by name; the first one is the reference of ratios.
+ALL = _makers()

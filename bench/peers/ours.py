@@ -1,0 +1,96 @@
+"""This library, by its blocking client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import urifilter_redis
+from bench.peers import Batches
+from bench.peers.on_server import OnServer
+from urifilter_redis import UriFilter
+
+
+class Ours(OnServer):
+    """A filter of this library."""
+
+    layout = "blocked"
+    near_cache = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._news: UriFilter | None = None
+
+    @property
+    def keys(self) -> str:  # type: ignore[override]
+        """The keys of the filter."""
+        return f"bench:{{{self._filter}:*"
+
+    @property
+    def _filter(self) -> str:
+        return self.name.replace(" ", "-")
+
+    @property
+    def news(self) -> UriFilter:
+        """The filter; it exists while the peer is open."""
+        if self._news is None:
+            raise RuntimeError(f"{self.name} is not open")
+        return self._news
+
+    def open(self, capacity: int, error_rate: float, server: str) -> None:
+        """Make the filter, empty."""
+        super().open(capacity, error_rate, server)
+        self._news = UriFilter.create(
+            self._filter,
+            capacity=capacity,
+            error_rate=error_rate,
+            layout=self.layout,
+            near_cache=self.near_cache,
+            redis=server,
+            prefix="bench",
+            large=True,
+        )
+
+    def version(self) -> str:
+        """Return the library's version."""
+        return f"urifilter-redis {urifilter_redis.__version__}"
+
+    def insert(self, batch: Sequence[str]) -> int:
+        """Insert by ``insert``, or by ``insert_many`` if there are several items."""
+        if len(batch) == 1:
+            return int(self.news.insert(batch[0]))
+        return sum(self.news.insert_many(batch))
+
+    def seen(self, batch: Sequence[str]) -> int:
+        """Ask by ``contains_many``."""
+        return sum(self.news.contains_many(batch))
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._news is not None:
+            self._news.close()
+            self._news = None
+        super().close()
+
+
+class Blocked(Ours):
+    """Layout blocked, the default."""
+
+    name = "blocked"
+    compared_as = "this library, layout blocked: insert, or insert_many of a batch"
+    batches = Batches()
+
+
+class Classic(Ours):
+    """Layout classic, the smallest."""
+
+    name = "classic"
+    compared_as = "this library, layout classic: insert, or insert_many of a batch"
+    layout = "classic"
+
+
+class NearCache(Ours):
+    """Layout blocked behind a near cache."""
+
+    name = "near cache"
+    compared_as = "this library, layout blocked, with a near cache of 100,000 entries in the client"
+    near_cache = 100_000

@@ -1,0 +1,89 @@
+"""What the peers have in common that are programs of the command line: files of lines instead of a filter."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.peers import FILES
+from bench.processes import run
+from bench.servers import Missing
+
+#: Lines are bytes: with a locale, sort would compare them by its rules, and take several times as long.
+ENVIRONMENT = os.environ | {"LC_ALL": "C"}
+
+
+class Program:
+    """A file of the lines that were seen, and a program that tells which lines of another file are new."""
+
+    name = ""
+    compared_as = ""
+    batches = FILES
+
+    #: The programs that it needs.
+    programs: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def open(self, capacity: int, error_rate: float, server: str) -> None:  # noqa: ARG002 - exact, and without a server
+        """Make the folder of the files, with no line seen."""
+        for program in self.programs:
+            if shutil.which(program) is None:
+                raise Missing(f"{program} is missing")
+        self._folder = tempfile.TemporaryDirectory(prefix="uf-")
+        self.path("seen").touch()
+
+    def path(self, name: str) -> Path:
+        """Return the path of a file."""
+        if self._folder is None:
+            raise RuntimeError(f"{self.name} is not open")
+        return Path(self._folder.name) / name
+
+    def version(self) -> str:
+        """Return what its first program says of itself."""
+        for option in ("--version", "-Wversion"):
+            said = subprocess.run([self.programs[0], option], capture_output=True, text=True, check=False)
+            if said.returncode == 0 and said.stdout:
+                return said.stdout.splitlines()[0]
+        return self.programs[0]
+
+    def run(self, command: Sequence[str], given: str, taken: str) -> None:
+        """Run a program on a file."""
+        run(command, self.path(given), self.path(taken), ENVIRONMENT)
+
+    def find(self) -> None:
+        """Write the lines of ``batch`` that are not in ``seen``, each once, to ``new``."""
+        raise NotImplementedError
+
+    def keep(self) -> None:
+        """Bring the lines of ``new`` into ``seen``."""
+        raise NotImplementedError
+
+    def insert(self, batch: Sequence[str]) -> int:
+        """Return the number of new lines, and keep them."""
+        self.path("batch").write_text("".join(f"{item}\n" for item in batch))
+        self.find()
+        self.keep()
+        return self.path("new").read_bytes().count(b"\n")
+
+    def seen(self, batch: Sequence[str]) -> int:
+        """Return the number of lines that are not new; of equal ones each counts."""
+        self.path("batch").write_text("".join(f"{item}\n" for item in batch))
+        self.find()
+        new = {*self.path("new").read_text().splitlines()}
+        return sum(item not in new for item in batch)
+
+    def memory(self) -> int | None:
+        """Return the bytes of the lines that were seen, which are in a file; the program reads them in each run."""
+        return self.path("seen").stat().st_size
+
+    def close(self) -> None:
+        """Remove the files."""
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None

@@ -1,0 +1,52 @@
+"""The filter of scrapy-redis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+from bench.peers import SINGLE
+from bench.peers.on_server import OnServer
+from bench.servers import Missing
+
+
+class Request(NamedTuple):
+    """As much of a request as the filter reads; Scrapy has made it before, whatever the filter."""
+
+    url: str
+    method: str = "GET"
+    body: bytes = b""
+
+
+class ScrapyRedis(OnServer):
+    """``request_seen`` of one request after the other, as Scrapy's scheduler calls it."""
+
+    name = "scrapy-redis"
+    compared_as = "scrapy-redis's RFPDupeFilter: one request a call; the making of the request is not counted"
+    batches = SINGLE
+    keys = "bench-scrapy-redis"
+
+    _filter: Any = None
+
+    def open(self, capacity: int, error_rate: float, server: str) -> None:
+        """Make the filter, empty."""
+        try:
+            from scrapy_redis.dupefilter import RFPDupeFilter
+        except ImportError:
+            raise Missing("scrapy-redis is missing: pip install scrapy-redis") from None
+        super().open(capacity, error_rate, server)
+        self._filter = RFPDupeFilter(self.client, self.keys)
+
+    def version(self) -> str:
+        """Return the package's version."""
+        return f"scrapy-redis {version('scrapy-redis')}"
+
+    def insert(self, batch: Sequence[str]) -> int:
+        """Insert by ``request_seen``."""
+        return sum(not self._filter.request_seen(Request(item)) for item in batch)
+
+    def seen(self, batch: Sequence[str]) -> int:
+        """Ask for the fingerprints by SMISMEMBER; the package has no call that only asks."""
+        fingerprints = [self._filter.request_fingerprint(Request(item)) for item in batch]
+        return sum(map(int, self.client.smismember(self.keys, fingerprints)))

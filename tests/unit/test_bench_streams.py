@@ -1,0 +1,42 @@
+"""The URIs that the bench gives to each peer: how many are new is known."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from bench.streams import MIXES, WARM, tries, warm
+
+
+def first(mix: str, place: int = 0, seed: int = 1, count: int = 5):
+    return list(itertools.islice(tries(mix, 200, place, seed), count))
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_how_many_are_new(mix):
+    """Each try has as many new URIs as it says, after the warming and the tries before it."""
+    known = set(warm())
+    assert len(known) == WARM
+    for place in (0, 1):
+        for each in first(mix, place):
+            assert len(each.uris) == 200
+            assert {len(uri) for uri in each.uris} == {66}
+            assert len({*each.uris} - known) == each.new
+            known |= {*each.uris}
+
+
+def test_the_share_of_new_ones():
+    """All are new, none is, or about a third is, and always as many."""
+    counts = {mix: {each.new for each in first(mix)} for mix in MIXES}
+    assert counts["new"] == {200}
+    assert counts["seen"] == {0}
+    assert len(counts["links"]) == 1
+    assert 40 < min(counts["links"]) < 100
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_all_peers_get_the_same(mix):
+    """A seed repeats all tries."""
+    assert first(mix) == first(mix)
+    assert (first(mix) == first(mix, seed=2)) == (mix == "new")
