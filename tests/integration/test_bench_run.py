@@ -22,6 +22,7 @@ def bench(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     return done
 
 
+@pytest.mark.slow
 def test_a_small_run(tmp_path):
     """Both files have each peer with each mix and batch that it takes; what is left out is named."""
     executable("redis70")
