@@ -32,6 +32,7 @@ PROMISES = {
 }
 
 AGAIN, DEAD, CLOCK, ANEW = "offered again after a restore", "told to the dead", "given up: clock", "given up: made anew"
+LATE = "offered late: clock"
 
 #: What documents say may happen, and which is counted.
 DOCUMENTED = {
@@ -39,6 +40,7 @@ DOCUMENTED = {
     DEAD: "the process that inserted it was killed before it could say what it was told",
     CLOCK: "the answer is lost for good, because the server's clock was set by more than a minute",
     ANEW: "the filter has no archive, and FLUSHALL took it with its records",
+    LATE: "it was given back, or its dead holder called last, while the server's clock was ahead of the time since",
 }
 
 
@@ -173,8 +175,26 @@ class Oracle:
         for each in claims:
             if each.call.more.get("audit") and each.answer == 0:
                 self._judge_pairs(item, self._left(item, taken, each), each, "never handed on")
+            elif each.call.more.get("audit") and each.answer < 0 and self._is_late(item, each):
+                self._findings.documented[LATE] += 1
             elif each.call.more.get("audit") and each.answer < 0:
                 self._wrong("never handed on", item, f"{each.call.call}: in hand after all was reclaimed")
+
+    def _is_late(self, item: Item, claimed: Fact) -> bool:
+        """Whether an item is still kept from others because the server's clock was ahead when that was last written.
+
+        The last call that gave it back wrote that; or, for one that was taken, the last call of the holder's process.
+        """
+        moves = [call for call, answer in item.calls if _moves(call, answer) and not call.more.get("audit")]
+        if not moves:
+            return False
+        last = moves[-1]
+        if last.how != "release":
+            living = [each for each in self._calls if each.filter == item.filter and not each.more.get("audit")]
+            mine = (each for each in living if _process(each) == _process(last))
+            last = max(mine, key=lambda each: each.began)
+        written = Span(last.began, min(last.ended, claimed.span.began))
+        return self._world.withheld(written, claimed.span)
 
     def _left(self, item: Item, taken: list[Fact], claimed: Fact) -> list[Fact]:
         """Return the facts that say that the item was still in hand when it was claimed at the end.
@@ -234,6 +254,18 @@ class Oracle:
 def _first(one: Fact, other: Fact) -> bool:
     """Of two facts of overlapping calls choose one order, so that a pair is judged once."""
     return (one.span.began, one.call.call) < (other.span.began, other.call.call)
+
+
+def _process(call: Asked) -> str:
+    """Return the name of the process that made a call."""
+    return call.call.rpartition("-")[0]
+
+
+def _moves(call: Asked, answer: object) -> bool:
+    """Whether a call has, or may have, taken an item or given it back."""
+    if call.how == "claim":
+        return answer in {0, None}
+    return call.how == "reclaim" or (call.how == "release" and answer != 0)
 
 
 def _kind(item: Item, known: Fact, missed: Fact) -> str:

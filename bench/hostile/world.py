@@ -19,6 +19,9 @@ SLACK = 0.1
 #: Seconds that the server's clock may be set by while a call keeps its promise: half of what the scripts accept.
 BEARABLE = 60.0
 
+#: Seconds that an item is kept from others, by the server's clock: the longest lease, and longer than each delay.
+KEPT = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -85,6 +88,22 @@ class World:
         before = next((ahead for at, ahead in reversed(self.clock) if at < since - 2 * BEARABLE), 0.0)
         ahead = [before, *(ahead for at, ahead in self.clock if since - 2 * BEARABLE <= at <= until)]
         return max(ahead) - min(ahead) > BEARABLE
+
+    def withheld(self, written: Span, asked: Span) -> bool:
+        """Whether the time until which an item is kept from others has not come by the server's clock when asked.
+
+        The time was ``written`` by the clock as it was set then. A restore after that wrote another.
+        """
+        if any(written.ended <= each.ended and each.began <= asked.ended for each in self.flushes):
+            return False
+        until = written.ended + max(self._ahead(written)) + KEPT
+        return until + SLACK > asked.began + min(self._ahead(asked))
+
+    def _ahead(self, span: Span) -> list[float]:
+        """Return the seconds by which the server's clock was ahead during a span; its line is before its setting."""
+        began = span.began - SLACK
+        before = next((ahead for at, ahead in reversed(self.clock) if at <= began), 0.0)
+        return [before, *(ahead for at, ahead in self.clock if began < at <= span.ended)]
 
     def _due(self, opened: float) -> float:
         """Return the first time at which a slice is a period old by the server's clock.

@@ -16,7 +16,9 @@ from urifilter_redis import (
     ArchiveError,
     ArchiveMissing,
     FilterNotFound,
+    Restoring,
     RotationConflict,
+    Timeouts,
     UriFilter,
     drop_filter,
 )
@@ -28,6 +30,7 @@ from urifilter_redis.engine.driver import drive
 
 SETTINGS = {"capacity": 2000, "error_rate": 1e-9, "seed": 1}
 ROLLING = SETTINGS | {"retention": "rolling", "slices": 3, "period": "1d", "shards": 2}
+META = "urifilter:{news:0}:meta"
 
 
 class Disk:
@@ -187,6 +190,38 @@ def test_restore_at_each_step(redis70, folder, disk, steps):
             if reached:
                 break
     assert number > 20
+
+
+def test_create_at_each_step(redis70, folder, disk, steps):
+    """Whenever the disk goes away: nothing is made in its place, by this create or the next, and nothing seen is new.
+
+    If it goes away when all is restored, Redis keeps the filter: it may have been inserted into by then.
+    """
+    made, phases, number = {"redis": redis70.url, "archive": folder} | SETTINGS, [], 0
+    with UriFilter.create("news", **made) as news:
+        news.insert_many(items(0))
+        news.checkpoint()
+    with redis70.client() as admin:
+        while True:
+            number += 1
+            admin.flushall()
+            steps.at(number)
+            with contextlib.suppress(ArchiveError):
+                UriFilter.create("news", **made).close()
+            reached = steps.count < number
+            steps.at(0)
+            if reached:
+                break
+            with pytest.raises((ArchiveError, Restoring)):
+                UriFilter.create("news", **made, timeouts=Timeouts(restoring=0))
+            phases.append(admin.hget(META, "phase"))
+            disk.mount()
+            if admin.hexists(META, "restored"):  # one that has begun to write is taken over when it is silent
+                admin.hset(META, "restored", 0)
+            with UriFilter.create("news", **made) as news:
+                assert 0 not in news.ages(items(0))
+    assert number > 10
+    assert phases[-1] == b"idle"
 
 
 def test_import_at_each_step(redis70, folder, disk, steps, tmp_path):

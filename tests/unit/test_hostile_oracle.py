@@ -9,7 +9,7 @@ import pytest
 
 from bench.hostile.filters import NOBODYS, PERIOD
 from bench.hostile.journal import Asked, Journal, calls_of, lines_of
-from bench.hostile.oracle import AGAIN, ANEW, CLOCK, DEAD, Oracle
+from bench.hostile.oracle import AGAIN, ANEW, CLOCK, DEAD, LATE, Oracle
 from bench.hostile.schedule import CLIENTS, KINDS, schedule
 from bench.hostile.world import Span, World
 
@@ -135,6 +135,40 @@ def test_claims():
     assert judged(claim(5, 0), commit(25, 1), claim(60, 0, audit=True), world=FLUSHED)[0] != []
     assert judged(claim(5, 0), commit(35, None), claim(60, 0, audit=True), world=FLUSHED)[0] == []
     assert judged(claim(5, 0), commit(35, 1), reclaim(60, [1, 1]), commit(61, 1), world=FLUSHED)[0] == []
+
+
+@pytest.mark.parametrize(
+    ("clock", "flushes", "late"),
+    [
+        ([(10, 3600), (20, 0)], [], True),
+        ([(10, 3600), (20, 0)], [Span(30, 31)], False),  # a restore writes the time anew
+        ([(10, 3600)], [], False),  # it is still as far ahead, so the time has come
+        ([(20, 3600), (25, 0)], [], False),  # it was right until then
+        ([(5, 3600), (8, 0)], [], False),
+        ([(10, 50), (20, 0)], [], False),  # that time is over
+        ([(100, -3600)], [], True),  # right then, and set back since
+        ([], [], False),
+    ],
+)
+def test_offered_late(clock, flushes, late):
+    """What was given back, or a dead holder's last call, by a clock that was ahead is kept from others until then."""
+    world = World(clock=clock, flushes=flushes)
+    expected = ([], {LATE: 1}) if late else (["never handed on"], {})
+    claim, last = asked(12, "claim", 0, "claims"), asked(300, "claim", -1, "claims", audit=True)
+    assert judged(claim, last, world=world) == expected
+    given_back = [asked(1, "claim", 0, "claims"), asked(12, "release", 1, "claims"), last]
+    assert judged(*given_back, world=world) == expected
+
+
+def test_a_holder_that_called_last_by_a_right_clock():
+    """The holder's process called again when the clock was right, so all that it had was kept until then alone."""
+    world, last = World(clock=[(10, 3600), (20, 0)]), asked(300, "claim", -1, "claims", audit=True)
+    calls = [
+        Asked(f"claiming-0-{item}", "claim", "claims", "", [item], began, began + 1, [0])
+        for item, began in ((1, 12), (2, 22))
+    ]
+    assert judged(*calls[:1], last, world=world) == ([], {LATE: 1})
+    assert judged(*calls, last, world=world) == (["never handed on"], {})
 
 
 def test_never_answered():

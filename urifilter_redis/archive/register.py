@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "check_registered",
     "is_complete",
+    "is_dropped",
     "note_complete",
     "publish",
     "raise_format",
@@ -102,6 +103,22 @@ def check_registered(session: Session) -> Flow[None]:
         text = f"it needs its archive {session.config.archive}, and {home.shown} {found}"
         text += "; if a drop of it was stopped half-way, drop it again"
         raise ArchiveMissing(f"{session.where}: {text}")
+
+
+def is_dropped(session: Session) -> Flow[bool]:
+    """Whether the archive has lost the filter by a drop; an archive that is away does not pass for that.
+
+    Raises:
+        ArchiveMissing: the archive is away.
+    """
+    home = require_archive(session)
+    if not (yield from _not_its(home, session.keys.name, session.config.uid)):
+        return False
+    if not (yield from home.has_place(session.keys.name)):
+        yield from check_registered(session)  # it may be back by now
+        return False
+    # it may have been away for the first look alone
+    return bool((yield from _not_its(home, session.keys.name, session.config.uid)))
 
 
 def _not_its(home: Home, name: str, uid: str) -> Flow[str]:

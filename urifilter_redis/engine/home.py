@@ -104,6 +104,13 @@ class Home(Protocol):
         """Return the names of all filters that have a blob or document, sorted; some may have no registration."""
         ...
 
+    def has_place(self, name: str) -> Flow[bool]:
+        """Whether the home has, or had, a filter of this name; False if it is away and looks empty.
+
+        A drop leaves the place. A database that answers is there, and has a place for every filter.
+        """
+        ...
+
     def keys(self, name: str | None = None) -> Flow[list[Key]]:
         """Return the keys of all documents, or of those of one filter, sorted."""
         ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive.register import check_registered, register, registered
+from urifilter_redis.archive.register import check_registered, is_dropped, register, registered
 from urifilter_redis.engine.queries import ask, chunked, server_time, time_of
 from urifilter_redis.engine.steps import Send, Work
 from urifilter_redis.errors import (
@@ -286,6 +286,7 @@ def _bring_back(session: Session, config: Config) -> Flow[None]:
 
     Raises:
         ArchiveCorrupt: the archive has checkpoints of another filter under this name.
+        ArchiveMissing: the archive went away meanwhile; a filter that was restored before that stays in Redis.
         FilterNotFound: another process dropped the filter meanwhile.
     """
     assert session.home is not None  # noqa: S101 - config is from there
@@ -299,8 +300,7 @@ def _bring_back(session: Session, config: Config) -> Flow[None]:
     session.learn(dict(zip(fields[::2], fields[1::2], strict=True)) | {"uid": config.uid})
     yield Work("note", functools.partial(known_archives.remember, session))
     yield from ensure(session)
-    now = yield from registered(home, session.keys.name)
-    if now is None or now.uid != config.uid:  # the restored shards are of a filter that was dropped meanwhile
+    if (yield from is_dropped(session)):  # the restored shards are of a filter that was dropped meanwhile
         meta = yield from read_first(session)
         if meta.get("uid") == config.uid:
             yield from end_drop(session, meta)

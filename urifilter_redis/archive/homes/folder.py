@@ -56,6 +56,10 @@ class FolderHome:
         """List the folders of filters."""
         return (yield from self._work("filters", self._filters))
 
+    def has_place(self, name: str) -> Flow[bool]:
+        """Look for the filter's folder, which stays when the filter is dropped."""
+        return (yield from self._work("has_place", self._folder(name).is_dir))
+
     def keys(self, name: str | None = None) -> Flow[list[Key]]:
         """List the files of documents."""
         return (yield from self._work("keys", lambda: sorted(self._keys(name))))
