@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import os
 import socket
+import threading
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -35,7 +36,7 @@ def remember(session: Session) -> None:
         return
     try:
         path = _path(session)
-        part = path.with_suffix(f".{os.getpid()}")
+        part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         part.write_text(archive)
         part.replace(path)
