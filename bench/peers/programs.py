@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from bench.servers import Missing
 ENVIRONMENT = os.environ | {"LC_ALL": "C"}
 
 
-class Program:
+class Program(ABC):
     """A file of the lines that were seen, and a program that tells which lines of another file are new."""
 
     name = ""
@@ -56,13 +57,13 @@ class Program:
         """Run a program on a file."""
         run(command, self.path(given), self.path(taken), ENVIRONMENT)
 
+    @abstractmethod
     def find(self) -> None:
         """Write the lines of ``batch`` that are not in ``seen``, each once, to ``new``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def keep(self) -> None:
         """Bring the lines of ``new`` into ``seen``."""
-        raise NotImplementedError
 
     def insert(self, batch: Sequence[str]) -> int:
         """Return the number of new lines, and keep them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from urifilter_redis.engine.discovery import search
@@ -30,7 +31,7 @@ __all__ = ["AsyncConnector", "Connector"]
 S = TypeVar("S", Server, AsyncServer)
 
 
-class _Connections(Generic[S]):
+class _Connections(ABC, Generic[S]):
     """The common part of both connectors: an origin, its routes, and a server for each node."""
 
     _asynchronous = False
@@ -84,8 +85,9 @@ class _Connections(Generic[S]):
         found = self._servers.get((node, sentinel))
         return found or self._servers.setdefault((node, sentinel), self._make(node, sentinel=sentinel))
 
+    @abstractmethod
     def _make(self, node: str, *, sentinel: bool) -> S:
-        raise NotImplementedError
+        """Return the server of a node, which is not connected."""
 
 
 class Connector(_Connections[Server]):
