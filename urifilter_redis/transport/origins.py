@@ -24,7 +24,7 @@ from urifilter_redis.transport import tls
 from urifilter_redis.transport.addresses import Address, without_password
 from urifilter_redis.transport.lanes import Lane
 from urifilter_redis.transport.places import CONNECTIONS
-from urifilter_redis.transport.targets import READS, OptionError, split, target_of, with_options
+from urifilter_redis.transport.targets import READS, OptionError, Target, split, target_of, with_options
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -217,7 +217,7 @@ def check_url(url: str) -> None:
         _pool(redis.ConnectionPool, None, target.url(node, sentinel=sentinel), Timeouts(), CONNECTIONS)
 
 
-def _target(url: str) -> Any:
+def _target(url: str) -> Target:
     try:
         parts = split(url)
         if parts.scheme == "unix" or "@" not in f"{parts.path}{parts.fragment}":  # or the rest of a password is there

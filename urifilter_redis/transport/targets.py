@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from urllib.parse import SplitResult, unquote, urlsplit
 
 __all__ = ["OPTIONS", "READS", "OptionError", "Target", "bracketed", "split", "target_of", "with_options"]
@@ -80,7 +80,7 @@ class Target:
         return f"{scheme}://{self.login}{bracketed(f'{host}:{port}')}{path}{query}"
 
 
-@cache
+@lru_cache(maxsize=64)
 def target_of(url: str) -> Target:
     """Take an address apart.
 
@@ -125,9 +125,8 @@ def split(url: str) -> SplitResult:
 
 def with_options(url: str, wait_replicas: int, reads: str) -> str:
     """Return an address with options of the library in place of its own; those that are 0, or the first, stay."""
-    wanted = ({"wait_replicas": str(wait_replicas)} if wait_replicas else {}) | (
-        {"reads": reads} if reads != READS[0] else {}
-    )
+    given = {"wait_replicas": str(wait_replicas or ""), "reads": reads if reads != READS[0] else ""}
+    wanted = {name: value for name, value in given.items() if value}
     if not wanted:
         return url
     base, _, query = url.partition("?")
