@@ -29,6 +29,10 @@ SINGLE = Batches(most=1)
 FILES = Batches(least=5000)
 
 
+#: Items of a call while a filter is filled.
+FILL = 5000
+
+
 class Peer(Protocol):
     """A filter that is measured.
 
@@ -36,11 +40,13 @@ class Peer(Protocol):
         name: its name in options and tables.
         compared_as: how it is driven, in a sentence.
         batches: how many items one call takes.
+        fill: items of a call while the filter is filled; a peer of single items makes so many calls.
     """
 
     name: str
     compared_as: str
     batches: Batches
+    fill: int
 
     def open(self, capacity: int, error_rate: float, server: str) -> None:
         """Make the filter, empty.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from bench.peers import SINGLE
+from bench.peers import FILL, SINGLE
 from bench.servers import Missing
 
 
@@ -17,6 +17,7 @@ class InProcess(ABC):
     name = ""
     compared_as = ""
     batches = SINGLE
+    fill = FILL
 
     def __init__(self) -> None:
         self._bloom: Any = None

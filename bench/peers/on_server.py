@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import redis
 
-from bench.peers import Batches
+from bench.peers import FILL, Batches
 from bench.servers import Missing
 
 
@@ -16,6 +16,7 @@ class OnServer:
     name = ""
     compared_as = ""
     batches = Batches()
+    fill = FILL
 
     #: The key, or the beginning of all keys, and then a ``*``.
     keys = ""
@@ -32,9 +33,20 @@ class OnServer:
 
     def open(self, capacity: int, error_rate: float, server: str) -> None:
         """Make the filter, empty."""
-        self._client = redis.Redis.from_url(server)
+        self._connect(capacity, error_rate, server)
         self.client.delete(*(self.client.keys(self.keys) or [self.keys]))
         self.make(capacity, error_rate)
+
+    def join(self, capacity: int, error_rate: float, server: str) -> None:
+        """Connect to the filter that another process has opened with the same values."""
+        self._connect(capacity, error_rate, server)
+
+    def _connect(self, capacity: int, error_rate: float, server: str) -> None:
+        self._client = redis.Redis.from_url(server)
+        self.prepare(capacity, error_rate)
+
+    def prepare(self, capacity: int, error_rate: float) -> None:
+        """Compute and load, before the first call, whatever a client of the filter needs."""
 
     def make(self, capacity: int, error_rate: float) -> None:
         """Make the keys, if they do not come by themselves."""

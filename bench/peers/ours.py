@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import urifilter_redis
 from bench.peers import Batches
@@ -15,6 +17,9 @@ class Ours(OnServer):
 
     layout = "blocked"
     near_cache = 0
+
+    #: Settings of the filter beside capacity, error rate and layout.
+    settings: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +53,13 @@ class Ours(OnServer):
             redis=server,
             prefix="bench",
             large=True,
+            **self.settings,
         )
+
+    def join(self, capacity: int, error_rate: float, server: str) -> None:
+        """Open the filter that another process has made."""
+        super().join(capacity, error_rate, server)
+        self._news = UriFilter.open(self._filter, near_cache=self.near_cache, redis=server, prefix="bench")
 
     def version(self) -> str:
         """Return the library's version."""

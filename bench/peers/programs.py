@@ -24,6 +24,7 @@ class Program(ABC):
     name = ""
     compared_as = ""
     batches = FILES
+    fill = 250_000  # each run reads all lines that were seen
 
     #: The programs that it needs.
     programs: tuple[str, ...] = ()

@@ -29,13 +29,12 @@ class ScrapyRedis(OnServer):
 
     _filter: Any = None
 
-    def open(self, capacity: int, error_rate: float, server: str) -> None:
-        """Make the filter, empty."""
+    def prepare(self, capacity: int, error_rate: float) -> None:  # noqa: ARG002 - it is exact
+        """Make the package's filter."""
         try:
             from scrapy_redis.dupefilter import RFPDupeFilter
         except ImportError:
             raise Missing("scrapy-redis is missing: pip install scrapy-redis") from None
-        super().open(capacity, error_rate, server)
         self._filter = RFPDupeFilter(self.client, self.keys)
 
     def version(self) -> str:

@@ -20,12 +20,15 @@ class Setbits(OnServer):
     bits = 0
     k = 0
 
-    def make(self, capacity: int, error_rate: float) -> None:
-        """Allocate the bitmap."""
+    def prepare(self, capacity: int, error_rate: float) -> None:
+        """Compute the sizes."""
         self.bits = classic_bits(capacity, error_rate)
         if self.bits > MOST_BITS:
             raise ValueError(f"a bitmap for {capacity:,} items at {error_rate:g} has over 2**32 bits")
         self.k = classic_k(self.bits, capacity, error_rate)
+
+    def make(self, capacity: int, error_rate: float) -> None:  # noqa: ARG002 - prepare has them
+        """Allocate the bitmap."""
         self.client.setrange(self.keys, (self.bits - 1) // 8, b"\0")
 
 
