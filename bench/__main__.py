@@ -1,31 +1,38 @@
-"""Measure this library beside what people use today: ``python -m bench [--quick] [--peers NAME …] [--out FOLDER]``.
+"""Measure this library beside what people use today: ``python -m bench [--quick] [--sections NAME …] [--out FOLDER]``.
 
-One server, one client. Every peer gets the same URIs; K-best decides how often. Printed is RESULTS.md; it is written to
-the folder, beside RESULTS.json. A quick run writes no files unless ``--out`` names a folder.
+Every peer gets the same URIs; K-best decides how often. A run has sections, and each is written to the folder as soon
+as it is done: RESULTS.json, RESULTS.md, and charts. Sections that are in the folder already are kept, so a run that
+broke off goes on with ``--sections``. A quick run writes no files unless ``--out`` names a
+folder.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 from bench import servers
 from bench.kbest import Rule
-from bench.machine import machine, versions
-from bench.measuring import Plan, measure, opened
+from bench.machine import machine
 from bench.peers import ALL
-from bench.report import Results
+from bench.results import Results
+from bench.sections import NAMES, Settings, section
+from bench.sections.calls import plan_of
+from bench.sections.sizes import size_of
 from bench.streams import MIXES
-from bench.usage import ServerCounters
 
 #: The items of one call, with the items of one try, by default and in a quick run.
 TRIES = {1: 1000, 50: 5000, 500: 5000, 5000: 5000}
-QUICK_TRIES = {1: 200, 50: 1000, 500: 2000, 5000: 5000}
+QUICK_TRIES = {1: 200, 50: 500, 500: 1000, 5000: 5000}
 
-RULE, QUICK_RULE = Rule(k=3, tolerance=0.02, tries=30), Rule(k=3, tolerance=0.05, tries=6)
+RULE, QUICK_RULE = Rule(k=3, tolerance=0.02, tries=30), Rule(k=3, tolerance=0.05, tries=3)
+
+#: Numbers of items in a filter, and of processes.
+SIZES, QUICK_SIZES = (100_000, 1_000_000, 10_000_000, 100_000_000), (25_000,)
+CLIENTS = (1, 8)
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -35,10 +42,15 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="in about a minute, with fewer and shorter tries")
     parser.add_argument(
+        "--sections", nargs="+", choices=NAMES, default=list(NAMES), metavar="NAME", help=f"of {', '.join(NAMES)}"
+    )
+    parser.add_argument(
         "--peers", nargs="+", choices=ALL, default=list(ALL), metavar="NAME", help=f"of {', '.join(ALL)}"
     )
     parser.add_argument("--mixes", nargs="+", choices=MIXES, default=list(MIXES))
     parser.add_argument("--batches", nargs="+", type=int, choices=TRIES, default=list(TRIES))
+    parser.add_argument("--clients", nargs="+", type=int, default=list(CLIENTS), help="numbers of processes")
+    parser.add_argument("--sizes", nargs="+", type=int, help="numbers of items of full filters; 10^5 to 10^8")
     parser.add_argument("--tries", type=int, help=f"the most tries; {RULE.tries}, quick: {QUICK_RULE.tries}")
     parser.add_argument("--capacity", type=int, default=1_000_000)
     parser.add_argument("--error-rate", type=float, default=1e-4)
@@ -50,17 +62,30 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def plan_of(options: argparse.Namespace) -> Plan:
-    """Return what is measured."""
+def settings_of(options: argparse.Namespace) -> Settings:
+    """Return what is measured.
+
+    Raises:
+        ValueError: it cannot be.
+    """
     rule, items = (QUICK_RULE, QUICK_TRIES) if options.quick else (RULE, TRIES)
-    return Plan(
+    made = Settings(
+        quick=options.quick,
+        rule=Rule(rule.k, rule.tolerance, options.tries or rule.tries),
+        peers=tuple(options.peers),
         mixes=tuple(options.mixes),
         batches={batch: items[batch] for batch in options.batches},
-        rule=Rule(rule.k, rule.tolerance, options.tries or rule.tries),
+        clients=tuple(options.clients),
+        sizes=tuple(options.sizes or (QUICK_SIZES if options.quick else SIZES)),
         capacity=options.capacity,
         error_rate=options.error_rate,
         seed=options.seed,
+        server=server_of(options),
     )
+    plan_of(made)
+    for size in made.sizes:
+        size_of(size, quick=made.quick)
+    return made
 
 
 def server_of(options: argparse.Namespace) -> str:
@@ -74,38 +99,32 @@ def server_of(options: argparse.Namespace) -> str:
     return "bloom"
 
 
-def run(names: Sequence[str], plan: Plan, server: str) -> Results:
-    """Measure."""
-    with ExitStack() as stack:
-        where = machine()
-        client = stack.enter_context(servers.server(server))
-        peers, left_out = opened(names, plan, servers.address(client), stack)
-        for name, reason in left_out.items():
-            print(f"{name} is left out: {reason}", file=sys.stderr)
-        counters = ServerCounters(client)
-        stack.callback(counters.close)
-        cells = []
-        for cell in measure(peers, plan, counters):
-            cells.append(cell)
-            print(f"{cell.mix}, {cell.batch:,} a call: {cell.peer}, {cell.wall.tries} tries", file=sys.stderr)
-        memory = {name: peer.memory() for name, peer in peers.items()}
-        return Results(where, versions(client, peers), plan, cells, memory, left_out)
+def run(names: Sequence[str], settings: Settings, results: Results) -> None:
+    """Measure sections.
+
+    Raises:
+        bench.servers.Missing: a server is not installed.
+    """
+    for name in names:
+        where, start = machine(), time.monotonic()
+        found = section(name).measure(settings, lambda text, name=name: print(f"{name}: {text}", file=sys.stderr))
+        seconds = time.monotonic() - start
+        for peer, reason in found.left_out.items():
+            print(f"{name}: {peer} is left out: {reason}", file=sys.stderr)
+        results.add(name, {"machine": where, "quick": settings.quick, "seconds": seconds} | found.to_json())
+        print(f"{name}: done in {seconds:.0f} s", file=sys.stderr)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print and write."""
     options = options_of(arguments)
+    folder = options.out or (None if options.quick else Path(__file__).parent)
     try:
-        plan = plan_of(options)
-    except ValueError as error:
+        results = Results(folder)
+        run(options.sections, settings_of(options), results)
+    except (ValueError, servers.Missing) as error:
         sys.exit(str(error))
-    try:
-        results = run(options.peers, plan, server_of(options))
-    except servers.Missing as error:
-        sys.exit(str(error))
-    print(results.to_markdown())
-    if folder := options.out or (None if options.quick else Path(__file__).parent):
-        results.write(folder)
+    print(results.page())
 
 
 if __name__ == "__main__":

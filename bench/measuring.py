@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 
@@ -17,8 +19,8 @@ from bench.usage import ServerCounters, Used, Watch
 #: A function that makes one try of one peer.
 Runner = Callable[[], "Attempt"]
 
-#: Items that one call of the warming has.
-WARM_BATCH = 5000
+#: A percentile is told if at least so many calls lie beyond it.
+BEYOND = 1
 
 
 class WrongAnswer(Exception):
@@ -49,7 +51,8 @@ class Plan:
     seed: int
 
     def __post_init__(self) -> None:
-        most = WARM + len(self.mixes) * self.rule.tries * sum(self.batches.values())
+        inserting = [mix for mix in self.mixes if mix != "seen"]
+        most = WARM + len(inserting) * self.rule.tries * sum(self.batches.values())
         if most > self.capacity:
             raise ValueError(f"filters for {self.capacity:,} items do not hold the {most:,} of this plan")
 
@@ -62,12 +65,15 @@ class Cell:
         peer, mix, batch: of whom, and of what.
         items: the items of one try.
         wall: microseconds an item.
-        client: microseconds of the client's processor time an item.
+        client: microseconds of the clients' processor time an item.
         server: microseconds of the server's commands an item.
         received: bytes an item that the server reads, the least of the tries.
         sent: bytes an item that the server writes, the least of the tries.
+        longest: microseconds of the server's longest command in any of the tries.
+        p50, p99, p999: microseconds that 50, 99, and 99.9 of 100 calls of all tries took at most; None: too few calls.
         false_positives: the new items of all tries that were answered "seen".
         new_items: the new items of all tries.
+        clients: how many processes shared the items of a try.
     """
 
     peer: str
@@ -79,8 +85,13 @@ class Cell:
     server: Best
     received: float
     sent: float
+    longest: float
+    p50: float | None
+    p99: float | None
+    p999: float | None
     false_positives: int
     new_items: int
+    clients: int = 1
 
     @property
     def items_a_second(self) -> float:
@@ -88,12 +99,18 @@ class Cell:
         return 1e6 / self.wall.value
 
     def to_json(self) -> dict[str, object]:
-        """Return all fields, and items a second."""
-        return asdict(self) | {"items_a_second": self.items_a_second}
+        """Return all fields, and items a second; a spread over nothing is None."""
+        made = asdict(self) | {"items_a_second": self.items_a_second}
+        for figure in ("wall", "client", "server"):
+            if math.isinf(made[figure]["spread"]):
+                made[figure]["spread"] = None
+        return made
 
 
-def opened(names: Sequence[str], plan: Plan, server: str, stack: ExitStack) -> tuple[dict[str, Peer], dict[str, str]]:
-    """Open peers and warm them; the stack closes them.
+def opened(
+    names: Sequence[str], capacity: int, error_rate: float, server: str, stack: ExitStack
+) -> tuple[dict[str, Peer], dict[str, str]]:
+    """Open peers; the stack closes them.
 
     Returns:
         The open peers by name, and the reason of each that is left out.
@@ -103,27 +120,41 @@ def opened(names: Sequence[str], plan: Plan, server: str, stack: ExitStack) -> t
     for name in names:
         peer = ALL[name]()
         try:
-            peer.open(plan.capacity, plan.error_rate, server)
+            peer.open(capacity, error_rate, server)
         except Missing as error:
             left_out[name] = str(error)
             continue
         stack.callback(peer.close)
         peers[name] = peer
-        uris = warm()
-        insert(peer, uris, WARM_BATCH)
-        if (known := sum(peer.seen(batch) for batch in cut(uris, WARM_BATCH))) != len(uris):
-            raise WrongAnswer(f"{name} has forgotten {len(uris) - known} of {len(uris)} items")
     return peers, left_out
 
 
-def cut(uris: Sequence[str], size: int) -> list[Sequence[str]]:
-    """Return the batches of a try."""
-    return [uris[start : start + size] for start in range(0, len(uris), size)]
+def warm_up(peer: Peer) -> None:
+    """Insert the URIs that ``seen`` draws of.
+
+    Raises:
+        WrongAnswer: the peer does not know them then.
+    """
+    uris = warm()
+    ask(peer.insert, cut(uris, min(peer.fill, peer.batches.most)))
+    known, _ = ask(peer.seen, cut(uris, peer.fill))
+    if known != len(uris):
+        raise WrongAnswer(f"{peer.name} has forgotten {len(uris) - known} of {len(uris)} items")
 
 
-def insert(peer: Peer, uris: Sequence[str], size: int) -> int:
-    """Insert in batches of at most ``size`` that the peer takes; return how many were new."""
-    return sum(map(peer.insert, cut(uris, min(size, peer.batches.most))))
+def cut(uris: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    """Yield batches."""
+    return (uris[start : start + size] for start in range(0, len(uris), size))
+
+
+def ask(method: Callable[[Sequence[str]], int], batches: Iterable[Sequence[str]]) -> tuple[int, list[float]]:
+    """Call a method of a peer with each batch; return the sum of its answers, and the seconds of each call."""
+    total, times, clock = 0, [], time.perf_counter
+    for batch in batches:
+        begin = clock()
+        total += method(batch)
+        times.append(clock() - begin)
+    return total, times
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +166,14 @@ class Attempt:
         items: how many items it had.
         new: how many of them were new.
         missed: how many new ones were answered "seen".
+        calls: the seconds of each call.
     """
 
     used: Used
     items: int
     new: int
     missed: int
+    calls: Sequence[float] = ()
 
 
 def attempt(peer: Peer, given: Try, size: int, counters: ServerCounters) -> Attempt:
@@ -149,26 +182,48 @@ def attempt(peer: Peer, given: Try, size: int, counters: ServerCounters) -> Atte
     Raises:
         WrongAnswer: more were answered "new" than are.
     """
-    batches = cut(given.uris, size)
+    batches = list(cut(given.uris, size))
     watch = Watch(counters)
-    new = sum(map(peer.insert, batches))
-    used = watch.stop()
+    new, calls = ask(peer.insert, batches)
+    return judged(peer.name, given, new, watch.stop(), calls)
+
+
+def judged(name: str, given: Try, new: int, used: Used, calls: Sequence[float]) -> Attempt:
+    """Return a try whose answers are possible.
+
+    Raises:
+        WrongAnswer: more were answered "new" than are.
+    """
     if new > given.new:
-        raise WrongAnswer(f"{peer.name} answered {new} times new, of {given.new} new items")
-    return Attempt(used, len(given.uris), given.new, given.new - new)
+        raise WrongAnswer(f"{name} answered {new} times new, of {given.new} new items")
+    return Attempt(used, len(given.uris), given.new, given.new - new, calls)
 
 
-def measure(peers: Mapping[str, Peer], plan: Plan, counters: ServerCounters) -> Iterator[Cell]:
-    """Yield the cells of each mix and batch: of every peer that takes such batches."""
+def measure(peers: Mapping[str, Peer], plan: Plan, counters: ServerCounters, known: int = WARM) -> Iterator[Cell]:
+    """Yield the cells of each mix and batch: of every peer that takes such batches.
+
+    Args:
+        peers: open and warm.
+        plan: what is measured.
+        counters: of the server.
+        known: so many of the first URIs are in each filter.
+    """
     dice = random.Random(plan.seed)
     for place, (mix, (size, items)) in enumerate(itertools.product(plan.mixes, plan.batches.items())):
         racing = {
-            name: contestant(peer, tries(mix, items, place, plan.seed), size, counters)
+            name: contestant(peer, tries(mix, items, place, plan.seed, known), size, counters)
             for name, peer in peers.items()
             if size in peer.batches
         }
-        for name, found in race(racing, lambda each: each.used.wall, plan.rule, dice).items():
-            yield cell(name, mix, size, plan.rule, found)
+        yield from raced(racing, (mix, size), plan.rule, dice)
+
+
+def raced(
+    racing: Mapping[str, Runner], kind: tuple[str, int], rule: Rule, dice: random.Random, figure: str = "wall"
+) -> Iterator[Cell]:
+    """Yield the cells of a race of a mix and a batch, which ends when the tries agree about a figure of ``Used``."""
+    for name, found in race(racing, lambda each: getattr(each.used, figure), rule, dice).items():
+        yield cell(name, *kind, rule, found)
 
 
 def contestant(peer: Peer, given: Iterator[Try], size: int, counters: ServerCounters) -> Runner:
@@ -185,4 +240,16 @@ def cell(name: str, mix: str, batch: int, rule: Rule, found: Sequence[Attempt]) 
     )
     received, sent = (min(getattr(each.used, figure) for each in found) / items for figure in ("received", "sent"))
     missed, new = sum(each.missed for each in found), sum(each.new for each in found)
-    return Cell(name, mix, batch, items, wall, client, server, received, sent, missed, new)
+    longest = 1e6 * max(each.used.longest for each in found)
+    calls = percentiles([1e6 * call for each in found for call in each.calls])
+    return Cell(name, mix, batch, items, wall, client, server, received, sent, longest, *calls, missed, new)
+
+
+def percentiles(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
+    """Return the least of the values that 50, 99, and 99.9 of 100 values do not exceed; None: there are too few."""
+    ordered = sorted(values)
+    p50, p99, p999 = (
+        ordered[math.ceil(share * len(ordered)) - 1] if len(ordered) * (1 - share) >= BEYOND - 1e-9 else None
+        for share in (0.5, 0.99, 0.999)
+    )
+    return p50, p99, p999

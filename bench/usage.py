@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import resource
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     import redis
 
 #: It takes all sections, those of commands and of bytes, in every version of the server.
 QUESTION = b"*2\r\n$4\r\nINFO\r\n$3\r\nall\r\n"
+RESET = b"*2\r\n$6\r\nCONFIG\r\n$9\r\nRESETSTAT\r\n"
+
+#: What stands before the name of a command in INFO commandstats, and in INFO latencystats.
+SPENT, LATENCY = "cmdstat_", "latency_percentiles_usec_"
+
+#: Commands of the measuring itself.
+OWN = ("info", "config")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +27,15 @@ class Counters:
     """What a server has counted.
 
     Attributes:
-        usec: microseconds of all commands but INFO.
+        usec: microseconds of all commands but those of the measuring.
+        longest: microseconds of the longest of them since the last reset, to two digits (INFO latencystats).
         received: bytes that it has read.
         sent: bytes that it has written.
         reply: bytes of the very reply that has these counters, which it has not counted as sent yet.
     """
 
     usec: int
+    longest: float
     received: int
     sent: int
     reply: int
@@ -40,27 +50,44 @@ class ServerCounters:
     """Asks a server for its counters, over a connection of its own."""
 
     def __init__(self, client: redis.Redis) -> None:
+        client.config_set("latency-tracking-info-percentiles", "100")
         options = client.connection_pool.connection_kwargs | {"protocol": 2}
         self._connection = client.connection_pool.connection_class(**options)
         self._connection.connect()
         self.read()  # what is sent once a connection is behind
+
+    def reset(self) -> None:
+        """Begin to count anew."""
+        self._connection.send_packed_command([RESET])
+        self._connection.read_response()
 
     def read(self) -> Counters:
         """Return the counters of now."""
         self._connection.send_packed_command([QUESTION])
         text = bytes(self._connection.read_response(disable_decoding=True))
         fields = dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
-        usec = sum(
-            int(value.split("usec=", 1)[1].split(",", 1)[0])
-            for name, value in fields.items()
-            if name.startswith("cmdstat_") and name != "cmdstat_info"
-        )
+        usec = sum(int(value.split("usec=", 1)[1].split(",", 1)[0]) for value in _commands(fields, SPENT))
+        longest = max((float(value.split("p100=", 1)[1]) for value in _commands(fields, LATENCY)), default=0.0)
         received, sent = int(fields["total_net_input_bytes"]), int(fields["total_net_output_bytes"])
-        return Counters(usec, received, sent, len(text) + len(f"${len(text)}\r\n\r\n"))
+        return Counters(usec, longest, received, sent, len(text) + len(f"${len(text)}\r\n\r\n"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the connection."""
+        self.close()
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.disconnect()
+
+
+def _commands(fields: Mapping[str, str], before: str) -> list[str]:
+    """Return what a section of INFO says of each command, but for those of the measuring."""
+    return [
+        value for name, value in fields.items() if name.startswith(before) and not name[len(before) :].startswith(OWN)
+    ]
 
 
 def cpu() -> float:
@@ -79,6 +106,7 @@ class Used:
         server: seconds of the server's commands.
         received: bytes that the server read.
         sent: bytes that the server wrote.
+        longest: seconds of the server's longest command.
     """
 
     wall: float
@@ -86,17 +114,20 @@ class Used:
     server: float
     received: int
     sent: int
+    longest: float = 0.0
 
 
 class Watch:
-    """Begins when it is made; ``stop`` returns what has been used since."""
+    """Begins when it is made, with the server's counters at their beginning; ``stop`` returns what has been used."""
 
     def __init__(self, counters: ServerCounters) -> None:
+        counters.reset()
         self._counters, self._before = counters, counters.read()
         self._cpu, self._start = cpu(), time.perf_counter()
 
     def stop(self) -> Used:
         """Return what has been used."""
         wall, client = time.perf_counter() - self._start, cpu() - self._cpu
-        usec, received, sent = self._counters.read().since(self._before)
-        return Used(wall, client, usec / 1e6, received, sent)
+        now = self._counters.read()
+        usec, received, sent = now.since(self._before)
+        return Used(wall, client, usec / 1e6, received, sent, now.longest / 1e6)

@@ -76,6 +76,13 @@ class Peer(Protocol):
         """Give up connections and files; without effect on a peer that is not open."""
 
 
+class Shared(Peer, Protocol):
+    """A peer whose filter several processes can use at once."""
+
+    def join(self, capacity: int, error_rate: float, server: str) -> None:
+        """Connect to the filter that another process has opened with the same values."""
+
+
 def _makers() -> dict[str, Callable[[], Peer]]:
     from bench.peers import (
         awk,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -32,7 +33,7 @@ class Ours(OnServer):
 
     @property
     def _filter(self) -> str:
-        return self.name.replace(" ", "-")
+        return re.sub(r"\W+", "-", self.name)
 
     @property
     def news(self) -> UriFilter:

@@ -24,11 +24,12 @@ def bench(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_a_small_run(tmp_path):
-    """Both files have each peer with each mix and batch that it takes; what is left out is named."""
+    """The files have each peer with each mix and batch that it takes; what is left out is named; a run goes on."""
     executable("redis70")
     options = ["--quick", "--server", "redis", "--tries", "3", "--mixes", "seen", "links", "--batches", "1", "50"]
-    done = bench(*options, "--peers", "blocked", "SADD", "scrapy-redis", "BF.ADD", "--out", str(tmp_path))
-    results = json.loads((tmp_path / "RESULTS.json").read_text())
+    options += ["--peers", "blocked", "SADD", "scrapy-redis", "BF.ADD", "--out", str(tmp_path)]
+    done = bench(*options, "--sections", "calls")
+    results = json.loads((tmp_path / "RESULTS.json").read_text())["sections"]["calls"]
     cells = {(cell["mix"], cell["batch"], cell["peer"]): cell for cell in results["cells"]}
     assert {*cells} == {
         (mix, batch, peer)
@@ -37,23 +38,31 @@ def test_a_small_run(tmp_path):
     }
     assert {*results["left_out"]} == {"BF.ADD"}
     assert "BF.ADD is left out: the server has no RedisBloom" in done.stderr
-    for (mix, _, peer), cell in cells.items():
+    for (mix, batch, peer), cell in cells.items():
         assert cell["wall"]["tries"] == 3
-        assert cell["wall"]["converged"] == (cell["wall"]["spread"] <= results["plan"]["rule"]["tolerance"])
+        assert cell["wall"]["converged"] == (cell["wall"]["spread"] <= results["settings"]["rule"]["tolerance"])
         assert cell["items_a_second"] == pytest.approx(1e6 / cell["wall"]["value"])
         assert 0 < cell["server"]["value"] < cell["wall"]["value"]
         assert (cell["new_items"] > 0) == (mix == "links")
         assert peer == "blocked" or cell["false_positives"] == 0
+        assert cell["longest"] > 0
+        assert cell["p99"] is None if batch == 50 else 0 < cell["p50"] <= cell["p99"]
     # SADD of one URI of 66 bytes: *3, $4 SADD, $10 bench-sadd, $66 and the URI; its reply: :0 or :1
     assert cells["seen", 1, "SADD"]["received"] == 4 + 10 + 17 + 73
     assert cells["seen", 1, "SADD"]["sent"] == 4
-    assert {*results["memory"]} == {*results["versions"]} - {"server"} == {"blocked", "SADD", "scrapy-redis"}
-    assert results["memory"]["SADD"] > 66 * 10_000
+    memory = {row["peer"]: row["memory"] for row in results["filters"]}
+    assert {*memory} == {*results["versions"]} - {"server"} == {"blocked", "SADD", "scrapy-redis"}
+    assert memory["SADD"] > 66 * 10_000
     assert results["machine"]["processors"] > 0
     page = (tmp_path / "RESULTS.md").read_text()
     assert page == done.stdout
     assert page.count("| blocked |") == 5
-    assert "\n## links, 50 a call\n" in page
+    assert "\n### links, 50 a call\n" in page
+    assert "<svg" in (tmp_path / "charts" / "calls-links-50.svg").read_text()
+    bench(*options, "--sections", "persistence")
+    both = json.loads((tmp_path / "RESULTS.json").read_text())["sections"]
+    assert both["calls"] == results
+    assert {*both} == {"calls", "persistence"}
 
 
 @pytest.mark.parametrize(
@@ -62,8 +71,9 @@ def test_a_small_run(tmp_path):
         (["--peers", "nobody"], 2, "invalid choice: 'nobody'"),
         (["--tries", "2"], 1, "wanted are 2 <= k <= tries"),
         (["--capacity", "20000"], 1, "do not hold the"),
+        (["--sizes", "1000"], 1, "a filter for 1,000 items is too small"),
     ],
-    ids=["peer", "tries", "capacity"],
+    ids=["peer", "tries", "capacity", "size"],
 )
 def test_what_cannot_be_measured(arguments, code, text):
     """It is refused before anything is started."""

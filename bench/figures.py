@@ -1,0 +1,144 @@
+"""Turns results into charts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.plots import Axis, Bar, Series, bars, lines
+
+Row = Mapping[str, Any]
+
+#: The peers that are this library's.
+OURS = ("blocked", "classic", "near cache", "forever", "growing", "rolling", "ring of 7", "ring of 7, writes all")
+
+ITEMS = Axis("items in the filter", "", log=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The subject of a chart over sizes.
+
+    Attributes:
+        name: of its file.
+        title: of the axis.
+        unit: of the figures.
+        value: finds the figure in a row; None: there is none.
+        log: whether the axis is logarithmic.
+    """
+
+    name: str
+    title: str
+    unit: str
+    value: Callable[[Row], float | None]
+    log: bool = True
+
+
+#: Those of cells.
+OF_CELLS = (
+    Subject("rate", "Items a second", "items/s", lambda cell: cell["items_a_second"]),
+    Subject("server", "Server time an item", "µs", lambda cell: cell["server"]["value"] or None),
+    Subject("client", "Client time an item", "µs", lambda cell: cell["client"]["value"] or None),
+    Subject("wire", "Bytes on the wire an item", "bytes", lambda cell: (cell["received"] + cell["sent"]) or None),
+    Subject("longest", "Longest command", "µs", lambda cell: cell["longest"] or None),
+)
+
+#: Those of whole filters.
+OF_FILTERS = (
+    Subject("memory", "Memory an item", "bytes", lambda row: row["memory"] and row["memory"] / row["size"]),
+    Subject("file", "Append-only file an item", "bytes", lambda row: row["appended"] or None),
+    Subject(
+        "false-positives",
+        "False positives",
+        "of 10,000",
+        lambda row: 1e4 * row["false_positives"] / row["asked"],
+        log=False,
+    ),
+)
+
+#: Percentiles of calls with one item.
+OF_CALLS = (
+    Subject("p50", "p50 of a call", "µs", lambda cell: cell["p50"]),
+    Subject("p99", "p99 of a call", "µs", lambda cell: cell["p99"]),
+    Subject("p999", "p99.9 of a call", "µs", lambda cell: cell["p999"]),
+)
+
+
+def figures(sections: Mapping[str, Row]) -> dict[str, str]:
+    """Return the text of each chart that can be drawn, by the name of its file."""
+    drawn: dict[str, str] = {}
+    for name, made in (("calls", _calls), ("clients", _clients), ("retentions", _retentions), ("sizes", _sizes)):
+        if name in sections:
+            drawn |= made(sections[name])
+    return drawn
+
+
+def _bars(title: str, unit: str, cells: Sequence[Row], key: str) -> str:
+    return bars(title, unit, [Bar(each["peer"], *_value(each, key), ours=each["peer"] in OURS) for each in cells])
+
+
+def _value(cell: Row, key: str) -> tuple[float, bool]:
+    if key == "rate":
+        return cell["items_a_second"], cell["wall"]["converged"]
+    return cell[key]["value"], cell[key]["converged"]
+
+
+def _groups(found: Row, *keys: str) -> Iterator[tuple[tuple[Any, ...], list[Row]]]:
+    for values in dict.fromkeys(tuple(each[key] for key in keys) for each in found["cells"]):
+        yield values, [each for each in found["cells"] if tuple(each[key] for key in keys) == values]
+
+
+def _calls(found: Row) -> dict[str, str]:
+    return {
+        f"calls-{mix}-{batch}": _bars(f"{mix}, {batch:,} a call", "items/s", cells, "rate")
+        for (mix, batch), cells in _groups(found, "mix", "batch")
+    }
+
+
+def _clients(found: Row) -> dict[str, str]:
+    return {
+        f"clients-{mix}-{batch}-{number}": _bars(f"{mix}, {batch:,} a call, {number} clients", "items/s", cells, "rate")
+        for (mix, batch, number), cells in _groups(found, "mix", "batch", "clients")
+    }
+
+
+def _retentions(found: Row) -> dict[str, str]:
+    return {
+        f"retentions-{mix}": _bars(f"Retentions, {mix}: the server's time an item", "µs", cells, "server")
+        for (mix,), cells in _groups(found, "mix")
+    }
+
+
+def _sizes(found: Row) -> dict[str, str]:
+    drawn: dict[str, str] = {}
+    for (mix, batch), cells in _groups(found, "mix", "batch"):
+        for subject in (*OF_CELLS, *(OF_CALLS if batch == 1 else ())):
+            drawn |= _lines(subject, f"-{mix}-{batch}", f": {mix}, {batch:,} a call", cells)
+    for subject in OF_FILTERS:
+        drawn |= _lines(subject, "", "", found["filters"])
+    return drawn | _filling(found)
+
+
+def _lines(subject: Subject, name: str, title: str, rows: Sequence[Row]) -> dict[str, str]:
+    """Return a chart over sizes of the peers that have such a figure; none if no peer has."""
+    series = []
+    for peer in dict.fromkeys(row["peer"] for row in rows):
+        points = [(row["size"], subject.value(row)) for row in rows if row["peer"] == peer]
+        if known := [(float(size), float(each)) for size, each in points if each is not None]:
+            series.append(Series(peer, known, ours=peer in OURS))
+    axis = Axis(subject.title, subject.unit, log=subject.log)
+    return {f"sizes-{subject.name}{name}": lines(f"{subject.title}{title}", ITEMS, axis, series)} if series else {}
+
+
+def _filling(found: Row) -> dict[str, str]:
+    """Return the rate of filling the largest filters, over the items that are in."""
+    largest = max((row["size"] for row in found["filters"]), default=0)
+    series = [
+        Series(row["peer"], [(items, rate) for items, rate in row["filling"]["rates"]], ours=row["peer"] in OURS)
+        for row in found["filters"]
+        if row["size"] == largest
+    ]
+    title = f"Filling a filter for {largest:,} items, two processes"
+    axes = Axis("items put in", ""), Axis("items a second", "items/s", log=True)
+    return {"sizes-filling": lines(title, *axes, series)} if series else {}

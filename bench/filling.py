@@ -1,0 +1,91 @@
+"""Fills a filter for real, and asks it about very many URIs: by processes if they can share it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bench.crowd import Crowd, Done, shared
+from bench.measuring import ask, cut, percentiles
+from bench.streams import Uris
+from bench.usage import ServerCounters, cpu
+
+if TYPE_CHECKING:
+    from bench.peers import Peer
+
+#: Numbers of URIs that nobody inserts begin here.
+UNSEEN = 10**11
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """How a filter was filled.
+
+    Attributes:
+        items: how many items were put in.
+        processes: by how many processes.
+        rates: for each piece, the items that were in at its end, and the items a second.
+        p50, p99, p999: microseconds that 50, 99, and 99.9 of 100 calls took at most; None: too few calls.
+        longest: microseconds of the server's longest command.
+        passed: new items that were answered "seen".
+    """
+
+    items: int
+    processes: int
+    rates: list[tuple[int, float]]
+    p50: float | None
+    p99: float | None
+    p999: float | None
+    longest: float
+    passed: int
+
+
+class Filler:
+    """Works on the filters of a size: by a crowd on those of a server, by itself on others.
+
+    Args:
+        crowd: the processes.
+        counters: of the server.
+    """
+
+    def __init__(self, crowd: Crowd, counters: ServerCounters) -> None:
+        self._crowd, self._counters = crowd, counters
+
+    def fill(self, peer: Peer, items: int, pieces: int) -> Filled:
+        """Put the first URIs in, piece by piece."""
+        self._counters.reset()
+        rates, calls, new = [], [], 0
+        for number in range(pieces):
+            piece = range(items * number // pieces, items * (number + 1) // pieces)
+            done = self.do(peer, "insert", piece)
+            seconds = max(each.end for each in done) - min(each.begin for each in done)
+            rates.append((piece.stop, len(piece) / seconds))
+            calls += [1e6 * call for each in done for call in each.calls]
+            new += sum(each.total for each in done)
+        longest = self._counters.read().longest if shared(peer.name) else 0.0
+        return Filled(items, len(done), rates, *percentiles(calls), longest, items - new)
+
+    def do(self, peer: Peer, method: str, numbers: range) -> Sequence[Done]:
+        """Call ``insert`` or ``seen`` with the URIs of numbers, each process with a part of them."""
+        if shared(peer.name):
+            parts = self._crowd.count
+            shares = [Uris(_part(numbers, part, parts)) for part in range(parts)]
+            return self._crowd.do(peer.name, method, shares, peer.fill)
+        begin, used = time.monotonic(), cpu()
+        total, calls = ask(getattr(peer, method), cut(Uris(numbers), peer.fill))
+        return [Done(begin, time.monotonic(), cpu() - used, total, calls)]
+
+    def false_positives(self, peer: Peer, asked: int) -> int:
+        """Ask for URIs that nobody has inserted; return how many were answered "seen"."""
+        return sum(each.total for each in self.do(peer, "seen", range(UNSEEN, UNSEEN + asked)))
+
+    def false_negatives(self, peer: Peer, numbers: range) -> int:
+        """Ask for URIs that were inserted; return how many were answered "new"."""
+        return len(numbers) - sum(each.total for each in self.do(peer, "seen", numbers))
+
+
+def _part(numbers: range, part: int, parts: int) -> range:
+    """Return one of so many parts of numbers, which follow each other."""
+    return numbers[len(numbers) * part // parts : len(numbers) * (part + 1) // parts]

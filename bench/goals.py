@@ -1,0 +1,148 @@
+"""The claims that a run has to show, each with its figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Row = Mapping[str, Any]
+
+#: A function that finds a figure in sections; it raises LookupError where there is none.
+Finder = Callable[[Mapping[str, Row]], float]
+
+HUNDRED_MILLION = 100_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A claim.
+
+    Attributes:
+        text: of what.
+        limit: the figure is at most so much, or at least if ``least``.
+        least: which of both.
+        measured: the figure; None: that was not measured.
+        reason: why it is not kept, if it is not.
+    """
+
+    text: str
+    limit: float
+    least: bool
+    measured: float | None
+    reason: str = ""
+
+    @property
+    def asked(self) -> str:
+        """The limit as text."""
+        return f"at {'least' if self.least else 'most'} {self.limit:,.4g}"
+
+    @property
+    def kept(self) -> bool | None:
+        """Whether it is kept; None: that was not measured."""
+        if self.measured is None:
+            return None
+        return self.measured >= self.limit if self.least else self.measured <= self.limit
+
+    @property
+    def verdict(self) -> str:
+        """Whether it is kept, as text."""
+        if self.kept is None:
+            return "not measured"
+        return "yes" if self.kept else f"no{f': {self.reason}' if self.reason else ''}"
+
+
+def cell(found: Row, **wanted: object) -> Row:
+    """Return the cell with such values.
+
+    Raises:
+        LookupError: there is none.
+    """
+    for each in found["cells"]:
+        if all(each[key] == value for key, value in wanted.items()):
+            return dict(each)
+    raise LookupError(f"no cell of {wanted}")
+
+
+def _server(section: str, ours: str, theirs: str, **wanted: object) -> Finder:
+    """Find a ratio of the server's time."""
+
+    def ratio(sections: Mapping[str, Row]) -> float:
+        times = [cell(sections[section], peer=peer, **wanted)["server"]["value"] for peer in (ours, theirs)]
+        return float(times[0] / times[1])
+
+    return ratio
+
+
+def _rate(section: str, theirs: str, **wanted: object) -> Finder:
+    """Find a ratio of items a second, of layout blocked to a peer."""
+
+    def ratio(sections: Mapping[str, Row]) -> float:
+        rates = [cell(sections[section], peer=peer, **wanted)["items_a_second"] for peer in ("blocked", theirs)]
+        return float(rates[0] / rates[1])
+
+    return ratio
+
+
+def _filter(figure: Callable[[Row], float]) -> Finder:
+    """Find a figure of the filter of 100 million items."""
+
+    def find(sections: Mapping[str, Row]) -> float:
+        for row in sections["sizes"]["filters"]:
+            if (row["peer"], row["size"]) == ("blocked", HUNDRED_MILLION):
+                return figure(row)
+        raise LookupError("no filter of 100 million items")
+
+    return find
+
+
+def _false_positives(sections: Mapping[str, Row]) -> float:
+    rate = _filter(lambda row: row["false_positives"] / row["asked"])(sections)
+    return rate / float(sections["sizes"]["settings"]["error_rate"])
+
+
+#: A rate of 1e-4 of 20 million has a standard deviation of 2.2 %: two of them are chance.
+CHANCE = 1 + 2 / math.sqrt(20_000_000 * 1e-4)
+
+SLICES = "a new item is looked for in the block of each live slice"
+
+
+def _goals() -> Iterator[tuple[str, float, bool, Finder, str]]:
+    """Yield text, limit, whether it is a least one, the finder, and the reason why it may not be kept."""
+    for server, name, limits in (("redis", "Redis", (0.30, 0.20)), ("valkey", "Valkey", (0.36, 0.24))):
+        for mix, limit in zip(("new", "seen"), limits, strict=True):
+            find = _server("script", "blocked", "SETBIT in Lua", server_name=server, mix=mix)
+            yield f"blocked to the script of SETBITs, server time, {mix}, {name}", limit, False, find, ""
+    for mix in ("new", "seen"):
+        find = _rate("calls", "SETBIT pipeline", mix=mix, batch=500)
+        yield f"blocked to the client's pipeline, items/s, {mix}, 500 a call", 20, True, find, ""
+    for mix, limit in (("new", 0.32), ("seen", 0.55)):
+        find = _rate("sizes", "BF.MADD", size=HUNDRED_MILLION, mix=mix, batch=5000)
+        text = f"blocked to BF.MADD, items/s, {mix}, 5,000 a call, 100 million items"
+        yield text, limit, True, find, "BF.MADD is compiled, and this library's script is Lua"
+    for mix, limit in (("new", 0.32), ("seen", 0.55)):
+        find = _rate("sizes", "BF.MADD", size=HUNDRED_MILLION, mix=mix, batch=500)
+        text = f"blocked to BF.MADD, items/s, {mix}, 500 a call, 100 million items"
+        yield text, limit, True, find, "BF.MADD is compiled, and this library's script is Lua"
+    yield "false negatives of 100 million", 0, False, _filter(lambda row: float(row["false_negatives"])), ""
+    yield "false positives of 20 million, to the asked rate", CHANCE, False, _false_positives, ""
+    yield "memory of 100 million, MB", 290, False, _filter(lambda row: row["memory"] / 1e6), ""
+    for name, text, limit, reason in (
+        ("rolling", "rolling", 2, "it looks in two bitmaps"),
+        ("ring of 7", "a ring of 7", 5, SLICES),
+    ):
+        find = _server("retentions", name, "forever", mix="new")
+        yield f"{text} to forever, server time, new", limit, False, find, reason
+
+
+def judged(sections: Mapping[str, Row]) -> list[Claim]:
+    """Return all claims, with the figures that there are."""
+    claims = []
+    for text, limit, least, find, reason in _goals():
+        try:
+            measured = find(sections)
+        except LookupError:
+            measured = None
+        claims.append(Claim(text, limit, least, measured, reason))
+    return claims

@@ -1,0 +1,105 @@
+"""The sections of a run: each can be measured alone, and stands in the results as soon as it is done.
+
+A section is a module with a ``TITLE``, a text ``ABOUT`` it, ``measure``, and ``tables``, which turns its results into
+the lines of a page. ``ALL`` names them in the order of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+if TYPE_CHECKING:
+    from bench.kbest import Rule
+
+#: A row of results, as it stands in RESULTS.json.
+Row = Mapping[str, Any]
+
+NAMES = ("calls", "clients", "script", "retentions", "persistence", "links", "sizes")
+
+#: Says how far a section is.
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the command line asks for.
+
+    Attributes:
+        quick: whether the run is to take a minute.
+        rule: when tries agree.
+        peers: the names of the peers.
+        mixes: names of ``bench.streams.MIXES``.
+        batches: the items of one call, with the items of one try.
+        clients: numbers of processes.
+        sizes: numbers of items in a filter.
+        capacity: of filters in sections that do not say another one.
+        error_rate: of all filters.
+        seed: draws the orders and the URIs.
+        server: a name of ``bench.servers.NAMES``.
+    """
+
+    quick: bool
+    rule: Rule
+    peers: tuple[str, ...]
+    mixes: tuple[str, ...]
+    batches: Mapping[int, int]
+    clients: tuple[int, ...]
+    sizes: tuple[int, ...]
+    capacity: int = 1_000_000
+    error_rate: float = 1e-4
+    seed: int = 1
+    server: str = "redis"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The results of a section.
+
+    Attributes:
+        settings: what was measured.
+        versions: of the server and the peers.
+        cells: figures of calls (``bench.measuring.Cell``).
+        filters: figures of whole filters.
+        left_out: the reason of each peer that is missing.
+    """
+
+    settings: Row
+    versions: Mapping[str, str]
+    cells: list[Row]
+    filters: list[Row] = field(default_factory=list)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields."""
+        return asdict(self)
+
+
+class Section(Protocol):
+    """A module of this package.
+
+    Attributes:
+        TITLE: its heading.
+        ABOUT: how it was measured, in a few sentences.
+    """
+
+    TITLE: str
+    ABOUT: str
+
+    def measure(self, settings: Settings, say: Say) -> Found:
+        """Measure.
+
+        Raises:
+            ValueError: the settings cannot be measured.
+            bench.servers.Missing: a server is not installed.
+        """
+
+    def tables(self, found: Row) -> Iterator[str]:
+        """Yield the lines of its tables."""
+
+
+def section(name: str) -> Section:
+    """Return a section of ``NAMES``."""
+    return cast("Section", import_module(f"bench.sections.{name}"))

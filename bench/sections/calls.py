@@ -1,0 +1,72 @@
+"""One client: each mix and batch is a race of all peers that take such batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict
+
+from bench import servers
+from bench.machine import versions
+from bench.measuring import Plan, opened, warm_up
+from bench.measuring import measure as measured
+from bench.peers import ALL
+from bench.sections import Found, Row, Say, Settings
+from bench.tables import cells_table, figure, grouped, table
+from bench.usage import ServerCounters
+
+TITLE = "One client"
+ABOUT = "All peers that take such batches, on one server, in turns. Each filter has 10,000 items at the beginning."
+
+
+def plan_of(settings: Settings) -> Plan:
+    """Return what is measured.
+
+    Raises:
+        ValueError: the filters cannot hold all items.
+    """
+    return Plan(settings.mixes, settings.batches, settings.rule, settings.capacity, settings.error_rate, settings.seed)
+
+
+def measure(settings: Settings, say: Say) -> Found:
+    """Measure all peers."""
+    plan = plan_of(settings)
+    with ExitStack() as stack:
+        client = stack.enter_context(servers.server(settings.server))
+        at = servers.address(client)
+        peers, left_out = opened(settings.peers, plan.capacity, plan.error_rate, at, stack)
+        for peer in peers.values():
+            warm_up(peer)
+        counters = stack.enter_context(ServerCounters(client))
+        cells: list[Row] = []
+        for cell in measured(peers, plan, counters):
+            cells.append(cell.to_json())
+            say(f"{cell.mix}, {cell.batch:,} a call: {cell.peer}, {cell.wall.tries} tries")
+        filters = [{"peer": name, "memory": peer.memory()} for name, peer in peers.items()]
+        return Found(asdict(plan), versions(client, peers), cells, filters, left_out)
+
+
+def tables(found: Row) -> Iterator[str]:
+    """Yield a table for each mix and batch, and one of the filters."""
+    for (mix, batch), cells in grouped(found["cells"], "mix", "batch").items():
+        yield f"\n### {mix}, {batch:,} a call\n"
+        yield from cells_table(cells)
+    yield "\n### Peers\n"
+    yield from table(
+        [
+            ("peer", lambda row: row["peer"]),
+            ("version", lambda row: found["versions"][row["peer"]]),
+            ("compared as", lambda row: ALL[row["peer"]]().compared_as),
+            ("memory, MB", lambda row: figure(row["memory"] and row["memory"] / 1e6)),
+            ("false positives", lambda row: _wrong(found["cells"], row["peer"])),
+        ],
+        found["filters"],
+        words=3,
+    )
+
+
+def _wrong(cells: list[Row], peer: str) -> str:
+    wrong, new = (
+        sum(cell[name] for cell in cells if cell["peer"] == peer) for name in ("false_positives", "new_items")
+    )
+    return f"{wrong:,} of {new:,}"

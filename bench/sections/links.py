@@ -1,0 +1,127 @@
+"""Streams of links, as crawls find them, with a near cache and without."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from itertools import count
+from typing import TYPE_CHECKING
+
+from bench import servers
+from bench.machine import versions
+from bench.measuring import contestant, cut, raced
+from bench.peers.bf_madd import BfMadd
+from bench.peers.ours import Blocked, NearCache
+from bench.sections import Found, Row, Say, Settings
+from bench.streams import Uris, tries
+from bench.tables import cells_table, grouped
+from bench.usage import ServerCounters
+from urifilter_redis.bloom.digest import hasher
+from urifilter_redis.engine.batch import Digester
+from urifilter_redis.engine.near_cache import SECONDS
+from urifilter_redis.engine.near_cache import NearCache as Cache
+
+if TYPE_CHECKING:
+    from bench.peers import Peer
+
+TITLE = "Streams of links, with a near cache"
+ABOUT = (
+    "One client. Each try is a crawl of its own. crawl: a page of links a call, to one page for each 100 links."
+    " skewed: links to ten million pages, the n-th of which has a share of 1/n. far: each link comes a second time when"
+    " the cache, of 100,000 entries, has forgotten it. BF.MADD, near cache: this library's near cache before BF.MADD."
+)
+
+#: The items of one call, with those of one try, for each stream.
+LISTS = (100, 500, 4000)
+STREAMS = {"crawl": {100: 60_000}, "skewed": dict.fromkeys(LISTS, 200_000), "far": dict.fromkeys(LISTS, 300_000)}
+QUICK_STREAMS = {"crawl": {100: 10_000}, "skewed": {500: 20_000}}
+CAPACITY, QUICK_CAPACITY = 100_000_000, 1_000_000
+
+#: The most tries of a race.
+MOST = 8
+
+
+class Behind(BfMadd):
+    """BF.MADD of those links that this library's near cache does not know."""
+
+    name = "BF.MADD, near cache"
+    keys = "bench-bf-madd-near-cache"
+
+    def make(self, capacity: int, error_rate: float) -> None:
+        """Reserve the filter, and make an empty cache."""
+        super().make(capacity, error_rate)
+        self._near, self._digests = Cache(NearCache.near_cache, SECONDS), Digester("none", hasher("mmh3", "1"))
+
+    def insert(self, batch: Sequence[str]) -> int:
+        """Insert by BF.MADD what the cache does not know."""
+        digests = self._digests(batch)
+        missed = [place for place, known in enumerate(self._near.find(digests)) if not known]
+        if not missed:
+            return 0
+        question = self._near.begin([digests[place] for place in missed])
+        new = super().insert([batch[place] for place in missed])
+        self._near.end(question, [1] * len(missed), 0)
+        return new
+
+
+def measure(settings: Settings, say: Say) -> Found:
+    """Measure this library and BF.MADD."""
+    streams, capacity = (QUICK_STREAMS, QUICK_CAPACITY) if settings.quick else (STREAMS, CAPACITY)
+    rule = replace(settings.rule, tries=min(settings.rule.tries, MOST))
+    with ExitStack() as stack:
+        client = stack.enter_context(servers.server(settings.server))
+        peers, left_out = _opened(capacity, settings.error_rate, servers.address(client), stack)
+        counters = stack.enter_context(ServerCounters(client))
+        dice, place, cells = random.Random(settings.seed), count(), []
+        for stream, batches in streams.items():
+            for size, items in batches.items():
+                number = next(place)
+                racing = {
+                    name: contestant(peer, tries(stream, items, number, settings.seed), size, counters)
+                    for name, peer in peers.items()
+                }
+                cells += [cell.to_json() for cell in raced(racing, (stream, size), rule, dice)]
+                say(f"{stream}, {size:,} a call")
+        made = {"capacity": capacity, "rule": asdict(rule), "streams": streams}
+        cache: Row = {"peer": NearCache.name, "memory": memory_of()}
+        return Found(made, versions(client, peers), cells, [cache], left_out)
+
+
+def memory_of() -> float:
+    """Return the bytes that a full cache takes for each of its entries."""
+    digests, uris = Digester("none", hasher("mmh3", "1")), Uris(range(2 * NearCache.near_cache))
+    tracemalloc.start()
+    try:
+        cache = Cache(NearCache.near_cache, SECONDS)
+        for batch in cut(uris, 500):
+            hashed = digests(batch)
+            cache.end(cache.begin(hashed), [1] * len(hashed), 0)
+        return tracemalloc.get_traced_memory()[0] / cache.info.entries
+    finally:
+        tracemalloc.stop()
+
+
+def _opened(capacity: int, error_rate: float, at: str, stack: ExitStack) -> tuple[dict[str, Peer], dict[str, str]]:
+    peers: dict[str, Peer] = {}
+    left_out: dict[str, str] = {}
+    for peer in (BfMadd(), Behind(), Blocked(), NearCache()):
+        stack.callback(peer.close)
+        try:
+            peer.open(capacity, error_rate, at)
+        except servers.Missing as error:
+            left_out[peer.name] = str(error)
+        else:
+            peers[peer.name] = peer
+    return peers, left_out
+
+
+def tables(found: Row) -> Iterator[str]:
+    """Yield a table for each stream and batch."""
+    for (mix, batch), cells in grouped(found["cells"], "mix", "batch").items():
+        yield f"\n### {mix}, {batch:,} a call\n"
+        yield from cells_table(cells)
+    for row in found["filters"]:
+        yield f"\nAn entry of a full cache takes {row['memory']:.0f} bytes of its process."

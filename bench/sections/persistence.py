@@ -1,0 +1,108 @@
+"""Bytes of the append-only file an item."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from itertools import product
+from typing import TYPE_CHECKING
+
+from bench import servers
+from bench.crowd import shared
+from bench.machine import versions
+from bench.measuring import ask, cut, opened, warm_up
+from bench.sections import Found, Row, Say, Settings
+from bench.streams import WARM, Try, tries
+from bench.tables import figure, table
+
+if TYPE_CHECKING:
+    import redis
+
+    from bench.peers import Peer
+
+TITLE = "Bytes in the append-only file"
+ABOUT = (
+    "What INFO persistence says of the file's size before and after, an item, while the server writes it. Peers in the"
+    " process and programs have no such file."
+)
+
+BATCHES = (1, 500)
+ITEMS, QUICK_ITEMS = 5000, 1000
+MIXES = ("new", "seen")
+
+#: Seconds between two looks at a file that is being begun, and the most of them.
+PAUSE, PATIENCE = 0.01, 300
+
+
+@contextlib.contextmanager
+def appending(client: redis.Redis) -> Iterator[None]:
+    """Have a server write an append-only file, which is not rewritten meanwhile.
+
+    Raises:
+        TimeoutError: the server does not begin.
+    """
+    client.config_set("auto-aof-rewrite-percentage", 0)
+    client.config_set("appendonly", "yes")
+    try:
+        end = time.monotonic() + PATIENCE
+        while not _begun(client.info("persistence")):
+            if time.monotonic() > end:
+                raise TimeoutError(f"no append-only file after {PATIENCE} s")
+            time.sleep(PAUSE)
+        yield
+    finally:
+        client.config_set("appendonly", "no")
+
+
+def _begun(said: Mapping[str, object]) -> bool:
+    return bool(said["aof_enabled"]) and not (said["aof_rewrite_in_progress"] or said["aof_rewrite_scheduled"])
+
+
+def appended(client: redis.Redis, peer: Peer, given: Try, size: int) -> float:
+    """Insert the URIs of a try; return the bytes an item that the file has grown by."""
+    before = client.info("persistence")["aof_current_size"]
+    ask(peer.insert, cut(given.uris, size))
+    return float(client.info("persistence")["aof_current_size"] - before) / len(given.uris)
+
+
+def measure(settings: Settings, say: Say) -> Found:
+    """Measure all peers that keep their filter in the server."""
+    items = QUICK_ITEMS if settings.quick else ITEMS
+    names = [name for name in settings.peers if shared(name)]
+    with ExitStack() as stack:
+        client = stack.enter_context(servers.server(settings.server))
+        at = servers.address(client)
+        peers, left_out = opened(names, settings.capacity, settings.error_rate, at, stack)
+        for peer in peers.values():
+            warm_up(peer)
+        rows: list[Row] = []
+        with appending(client):
+            for name, peer in peers.items():
+                rows.append({"peer": name} | _grown(client, peer, items, settings.seed))
+                say(name)
+        made = {"capacity": settings.capacity, "items": items, "before": WARM}
+        return Found(made, versions(client, peers), [], rows, left_out)
+
+
+def _grown(client: redis.Redis, peer: Peer, items: int, seed: int) -> dict[str, float | None]:
+    """Return the bytes an item of each mix and batch; None: the peer does not take such batches."""
+    found: dict[str, float | None] = {}
+    for place, (mix, size) in enumerate(product(MIXES, BATCHES)):
+        takes = size in peer.batches
+        found[f"{mix}, {size}"] = appended(client, peer, next(tries(mix, items, place, seed)), size) if takes else None
+    return found
+
+
+def tables(found: Row) -> Iterator[str]:
+    """Yield the table."""
+    kinds = [key for key in found["filters"][0] if key != "peer"] if found["filters"] else []
+    yield ""
+    yield from table(
+        [
+            ("peer", lambda row: row["peer"]),
+            *((f"{kind} a call", lambda row, kind=kind: figure(row[kind], 1)) for kind in kinds),
+        ],
+        found["filters"],
+    )

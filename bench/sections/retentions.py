@@ -1,0 +1,95 @@
+"""Every retention, with all its slices full: the server's time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import Any
+
+from bench import servers
+from bench.machine import versions
+from bench.measuring import ask, contestant, cut, raced
+from bench.peers.ours import Ours
+from bench.sections import Found, Row, Say, Settings
+from bench.sections.script import server_columns
+from bench.streams import Uris, tries
+from bench.tables import grouped, table
+from bench.usage import ServerCounters
+
+TITLE = "Retentions"
+ABOUT = (
+    "One client, 500 items a call, on filters that hold their capacity: each live slice of a window has its share."
+    " The items of seen lie in all slices alike. The ratio is of the server's time, to forever."
+)
+
+BATCH, ITEMS = 500, 5000
+CAPACITY, QUICK_CAPACITY = 1_000_000, 40_000
+MIXES = ("new", "seen")
+
+#: A filter that grows begins with so many times fewer items.
+GROWTH = 8
+
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "forever": {},
+    "growing": {"retention": "growing"},
+    "rolling": {"retention": "rolling", "slices": 30, "period": "1d"},
+    "ring of 7": {"retention": "ring", "slices": 7, "period": "1d"},
+    "ring of 7, writes all": {"retention": "ring", "slices": 7, "period": "1d", "write": "all"},
+}
+
+
+class Retention(Ours):
+    """A filter with a retention."""
+
+    compared_as = "this library, layout blocked"
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name, self.settings = name, SETTINGS[name]
+
+    def fill_up(self, items: int) -> None:
+        """Put items in, of each live slice as many."""
+        slices = self.news.config.slices or 1
+        for number in range(slices):
+            if number:
+                self.news.rotate()
+            uris = Uris(range(items * number // slices, items * (number + 1) // slices))
+            ask(self.insert, cut(uris, self.fill))
+
+
+def measure(settings: Settings, say: Say) -> Found:
+    """Measure all retentions."""
+    capacity = QUICK_CAPACITY if settings.quick else CAPACITY
+    with ExitStack() as stack:
+        client = stack.enter_context(servers.server(settings.server))
+        filters = {name: Retention(name) for name in SETTINGS}
+        for name, each in filters.items():
+            stack.callback(each.close)
+            size = capacity // GROWTH if name == "growing" else capacity
+            each.open(size, settings.error_rate, servers.address(client))
+            each.fill_up(capacity)
+            say(f"{name} is full")
+        counters = stack.enter_context(ServerCounters(client))
+        cells: list[Row] = []
+        for place, mix in enumerate(MIXES):
+            racing = {
+                name: contestant(each, tries(mix, ITEMS, place, settings.seed, capacity), BATCH, counters)
+                for name, each in filters.items()
+            }
+            dice = random.Random(settings.seed)
+            cells += [cell.to_json() for cell in raced(racing, (mix, BATCH), settings.rule, dice, "server")]
+            say(mix)
+        memory = [{"peer": name, "memory": each.memory()} for name, each in filters.items()]
+        made = {"capacity": capacity, "rule": asdict(settings.rule), "batch": BATCH, "items": ITEMS}
+        return Found(made, versions(client, filters), cells, memory)
+
+
+def tables(found: Row) -> Iterator[str]:
+    """Yield a table for each mix."""
+    memory = {row["peer"]: row["memory"] for row in found["filters"]}
+    for (mix,), cells in grouped(found["cells"], "mix").items():
+        yield f"\n### {mix}\n"
+        columns = server_columns(cells[0]["server"]["value"], "retention")
+        yield from table([*columns, ("memory, MB", lambda cell: f"{memory[cell['peer']] / 1e6:.2f}")], cells)

@@ -1,0 +1,82 @@
+"""The script of layout blocked beside a script of SETBITs, on Redis and on Valkey: the server's time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict
+
+from bench import servers
+from bench.machine import versions
+from bench.measuring import contestant, opened, raced, warm_up
+from bench.sections import Found, Row, Say, Settings
+from bench.streams import tries
+from bench.tables import Column, best, grouped, table
+from bench.usage import ServerCounters
+
+TITLE = "The server's time, beside a script of SETBITs"
+ABOUT = (
+    "One client, 500 items a call, filters of the given capacity that are nearly empty. Here the fastest tries agree"
+    " about the server's time, which is microseconds of commands an item (INFO commandstats)."
+)
+
+PEERS = ("SETBIT in Lua", "blocked", "classic")
+SERVERS = ("redis", "valkey")
+CAPACITY, QUICK_CAPACITY = 100_000_000, 1_000_000
+BATCH, ITEMS = 500, 5000
+MIXES = ("new", "seen")
+
+
+def measure(settings: Settings, say: Say) -> Found:
+    """Measure on each server that is installed."""
+    capacity = QUICK_CAPACITY if settings.quick else CAPACITY
+    cells: list[Row] = []
+    found: dict[str, str] = {}
+    left_out: dict[str, str] = {}
+    for name in SERVERS:
+        try:
+            cells += _on(name, capacity, settings, found, say)
+        except servers.Missing as error:
+            left_out[name] = str(error)
+    made = {"capacity": capacity, "rule": asdict(settings.rule), "batch": BATCH, "items": ITEMS}
+    return Found(made, found, cells, left_out=left_out)
+
+
+def _on(name: str, capacity: int, settings: Settings, found: dict[str, str], say: Say) -> Iterator[Row]:
+    with ExitStack() as stack:
+        client = stack.enter_context(servers.server(name))
+        at = servers.address(client)
+        peers, _ = opened(PEERS, capacity, settings.error_rate, at, stack)
+        for peer in peers.values():
+            warm_up(peer)
+        counters = stack.enter_context(ServerCounters(client))
+        said = versions(client, peers)
+        found |= said | {name: said["server"]}
+        for place, mix in enumerate(MIXES):
+            racing = {
+                each: contestant(peer, tries(mix, ITEMS, place, settings.seed), BATCH, counters)
+                for each, peer in peers.items()
+            }
+            for cell in raced(racing, (mix, BATCH), settings.rule, random.Random(settings.seed), "server"):
+                yield cell.to_json() | {"server_name": name}
+            say(f"{name}, {mix}")
+
+
+def tables(found: Row) -> Iterator[str]:
+    """Yield a table for each server and mix."""
+    for (name, mix), cells in grouped(found["cells"], "server_name", "mix").items():
+        reference = cells[0]["server"]["value"]
+        yield f"\n### {mix}, {found['versions'][name]}\n"
+        yield from table(server_columns(reference), cells)
+
+
+def server_columns(reference: float, first: str = "peer") -> list[Column]:
+    """Return columns of the server's time, and of its ratio to a reference."""
+    return [
+        (first, lambda cell: cell["peer"]),
+        ("server µs", lambda cell: best(cell["server"])),
+        ("ratio", lambda cell: f"{cell['server']['value'] / reference:.2f}"),
+        ("spread", lambda cell: f"{cell['server']['spread']:.1%}"),
+        ("longest, µs", lambda cell: f"{cell['longest']:,.0f}"),
+    ]

@@ -1,0 +1,70 @@
+"""Tables of Markdown, of the rows of a section."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+Row = Mapping[str, Any]
+
+#: Stands behind a figure whose fastest tries do not agree, and in the place of a figure that there is not.
+UNSURE, NOTHING = "?", "–"
+
+#: A heading, and what stands below it.
+Column = tuple[str, Callable[[Any], str]]
+
+
+def table(columns: Sequence[Column], rows: Iterable[Any], words: int = 1) -> Iterator[str]:
+    """Yield the lines of a table; all columns but the first ``words`` are of figures."""
+    yield f"| {' | '.join(heading for heading, _ in columns)} |"
+    yield f"|{' --- |' * words}{' ---: |' * (len(columns) - words)}"
+    for row in rows:
+        yield f"| {' | '.join(written(row) for _, written in columns)} |"
+
+
+def figure(value: float | None, digits: int = 2) -> str:
+    """Write a number with so many digits behind the point."""
+    return NOTHING if value is None else f"{value:,.{digits}f}"
+
+
+def best(value: Row, digits: int = 2) -> str:
+    """Write a figure of ``bench.kbest.Best``."""
+    return f"{figure(value['value'], digits)}{'' if value['converged'] else UNSURE}"
+
+
+def rate(cell: Row) -> str:
+    """Write the items a second of a cell."""
+    return f"{cell['items_a_second']:,.0f}{'' if cell['wall']['converged'] else UNSURE}"
+
+
+def of_server(cell: Row, name: str, digits: int) -> str:
+    """Write a figure of the server; a peer that asks none has none."""
+    return figure(cell[name] if cell["server"]["value"] else None, digits)
+
+
+def cells_table(cells: Sequence[Row]) -> Iterator[str]:
+    """Yield a table of cells, which have one mix and one batch; the ratio is to the first one."""
+    reference = cells[0]["items_a_second"]
+    columns: list[Column] = [
+        ("peer", lambda cell: cell["peer"]),
+        ("items/s", rate),
+        ("ratio", lambda cell: f"{cell['items_a_second'] / reference:.2f}"),
+        ("spread", lambda cell: f"{cell['wall']['spread']:.1%}"),
+        ("server µs", lambda cell: best(cell["server"])),
+        ("client µs", lambda cell: best(cell["client"])),
+        ("bytes in", lambda cell: f"{cell['received']:.1f}"),
+        ("bytes out", lambda cell: f"{cell['sent']:.1f}"),
+        ("p50", lambda cell: figure(cell["p50"], 0)),
+        ("p99", lambda cell: figure(cell["p99"], 0)),
+        ("p99.9", lambda cell: figure(cell["p999"], 0)),
+        ("longest", lambda cell: of_server(cell, "longest", 0)),
+    ]
+    yield from table(columns, cells)
+
+
+def grouped(cells: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]:
+    """Return rows by the values of some keys, in the order of their first rows."""
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for each in cells:
+        found.setdefault(tuple(each[key] for key in keys), []).append(each)
+    return found

@@ -1,0 +1,159 @@
+"""The results of the bench: what is kept, what a page says, and which charts are drawn."""
+
+from __future__ import annotations
+
+import json
+import math
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from bench.figures import figures
+from bench.goals import CHANCE, Claim, judged
+from bench.kbest import Best, Rule
+from bench.machine import machine
+from bench.measuring import Attempt, cell, percentiles
+from bench.report import page
+from bench.results import Results
+from bench.usage import Used
+
+RULE = Rule(k=2, tolerance=0.02, tries=4)
+
+
+def figures_of(peer: str, mix: str = "new", batch: int = 500, *, wall: float = 1.0, server: float = 0.5, **more):
+    """Return a cell as it stands in the file; times are microseconds an item."""
+    best = [{"value": value, "spread": 0.01, "converged": True, "tries": 3} for value in (wall, 0.2, server)]
+    made = {"peer": peer, "mix": mix, "batch": batch, "items": 1000, "received": 16.0, "sent": 4.0, "longest": 2000.0}
+    made |= dict(zip(("wall", "client", "server"), best, strict=True))
+    made |= {"p50": 100.0, "p99": 200.0, "p999": None, "false_positives": 1, "new_items": 3000, "clients": 1}
+    return made | {"items_a_second": 1e6 / wall} | more
+
+
+def filter_of(peer: str, size: int, **more):
+    """Return the figures of a whole filter."""
+    filling = {"items": size, "processes": 2, "rates": [[size // 2, 2e5], [size, 1e5]], "longest": 3000.0}
+    made = {"peer": peer, "size": size, "memory": 3 * size, "appended": 100.0, "filling": filling}
+    return made | {"asked": 10**6, "false_positives": 90, "known": size, "false_negatives": 0} | more
+
+
+def section_of(cells=(), filters=(), **settings):
+    """Return a section as it stands in the file."""
+    made = {"machine": machine(), "quick": False, "seconds": 12.0, "left_out": {"BF.ADD": "there is no module"}}
+    settings = {"rule": {"k": 3, "tolerance": 0.02, "tries": 30}, "error_rate": 1e-4} | settings
+    versions = {"server": "redis 7.0.15", "redis": "redis 7.0.15", "blocked": "1", "BF.MADD": "2", "rolling": "3"}
+    return made | {"settings": settings, "versions": versions, "cells": [*cells], "filters": [*filters]}
+
+
+SCRIPT = section_of(
+    figures_of(peer, mix, server=server, server_name="redis")
+    for mix in ("new", "seen")
+    for peer, server in (("SETBIT in Lua", 10.0), ("blocked", 2.5))
+)
+SIZES = section_of(
+    [
+        figures_of(peer, batch=batch, wall=wall, size=size, p999=300.0 if batch == 1 else None)
+        for size in (10**7, 10**8)
+        for batch in (1, 5000)
+        for peer, wall in (("blocked", 4.0), ("BF.MADD", 1.0))
+    ],
+    [filter_of(peer, size, memory=289_000_000) for size in (10**7, 10**8) for peer in ("blocked", "BF.MADD")],
+)
+
+
+def test_claims():
+    """Each claim has its figure, or is not measured; those that are not kept say why."""
+    claims = {claim.text: claim for claim in judged({"script": SCRIPT, "sizes": SIZES})}
+    new, seen = (claims[f"blocked to the script of SETBITs, server time, {mix}, Redis"] for mix in ("new", "seen"))
+    assert (new.measured, new.verdict, new.asked) == (0.25, "yes", "at most 0.3")
+    assert (seen.measured, seen.verdict) == (0.25, "no")
+    slower = claims["blocked to BF.MADD, items/s, new, 5,000 a call, 100 million items"]
+    assert (slower.measured, slower.asked) == (0.25, "at least 0.32")
+    assert slower.verdict == "no: BF.MADD is compiled, and this library's script is Lua"
+    assert claims["false positives of 20 million, to the asked rate"].measured == pytest.approx(0.9)
+    assert claims["memory of 100 million, MB"].kept
+    assert claims["false negatives of 100 million"].kept
+    assert claims["rolling to forever, server time, new"].verdict == "not measured"
+    assert {claim.kept for claim in judged({})} == {None}
+    assert 1 < CHANCE < 1.05
+
+
+@pytest.mark.parametrize(("measured", "kept"), [(1.9, False), (2.0, True), (2.1, True), (None, None)])
+def test_a_limit_belongs_to_it(measured, kept):
+    """A figure at its limit keeps a claim, whichever side is the good one."""
+    assert Claim("", 2.0, least=True, measured=measured).kept is kept
+    assert Claim("", -2.0, least=False, measured=None if measured is None else -measured).kept is kept
+
+
+def test_a_page():
+    """The page has the claims, and of each section its machine, its tables, and what is left out."""
+    retentions = section_of([figures_of("rolling")], [filter_of("rolling", 1)])
+    text = page({"script": SCRIPT, "sizes": SIZES, "retentions": retentions})
+    assert text.index("## Claims") < text.index("## The server's time") < text.index("## Full filters")
+    assert "| blocked | 2.50 | 0.25 | 1.0% | 2,000 |" in text
+    assert (
+        "| blocked | 200,000 | 100,000 | 3,000 | 289.0 | 2.89 | 100.0 | 90 of 1,000,000 | 0.900 | 0 of 100,000,000 |"
+        in text
+    )
+    assert "### 100,000,000 items: new, 5,000 a call" in text
+    assert text.count("BF.ADD is left out: there is no module.") == 3
+    assert "12 s; of at most 30 tries the 3 fastest within 2%." in text
+
+
+def test_charts():
+    """There is a chart for each figure that sizes have, with all peers that have it."""
+    drawn = figures({"sizes": SIZES, "calls": section_of([figures_of("blocked"), figures_of("SADD", wall=0.5)])})
+    assert {"calls-new-500", "sizes-rate-new-5000", "sizes-p999-new-1", "sizes-memory", "sizes-filling"} <= {*drawn}
+    assert "sizes-p50-new-5000" not in drawn
+    for name, text in drawn.items():
+        words = {each.text for each in ET.fromstring(text).iterfind(".//{*}text")}
+        assert {"blocked", "SADD" if name.startswith("calls") else "BF.MADD"} <= words
+    assert figures({}) == {}
+
+
+def test_a_run_that_goes_on(tmp_path):
+    """A section that is measured anew takes the place of its older one; others stay."""
+    Results(tmp_path / "out").add("script", SCRIPT)
+    before = Results(tmp_path / "out")
+    before.add("sizes", SIZES)
+    again = Results(tmp_path / "out")
+    again.add("script", SCRIPT | {"seconds": 99.0})
+    kept = json.loads((tmp_path / "out" / "RESULTS.json").read_text())["sections"]
+    assert kept["script"]["seconds"] == 99
+    assert kept["sizes"] == json.loads(json.dumps(SIZES))
+    text = (tmp_path / "out" / "RESULTS.md").read_text()
+    assert text == f"{again.page()}\n"
+    assert "## Full filters" in text
+    assert (tmp_path / "out" / "charts" / "sizes-memory.svg").exists()
+    assert not [*tmp_path.rglob("*.draft")]
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "{"])
+def test_a_file_of_others(tmp_path, text):
+    """A file that is no result is not written over."""
+    (tmp_path / "RESULTS.json").write_text(text)
+    with pytest.raises(ValueError, match="has no sections of a bench"):
+        Results(tmp_path)
+
+
+def test_percentiles():
+    """They are values that were measured; those that too few calls stand behind are left out."""
+    assert percentiles([*range(1, 1001)]) == (500, 990, 999)
+    assert percentiles([*range(1, 1000)]) == (500, 990, None)
+    assert percentiles([3.0, 1.0]) == (1.0, None, None)
+    assert percentiles([]) == (None, None, None)
+
+
+def test_a_cell():
+    """Times are of the fastest try, bytes of the least, the longest command and the calls of all tries."""
+    found = [
+        Attempt(Used(wall, 0.001, 0.0 if wall == 2 else 0.01, 1000, 500, wall / 10), 100, 50, 1, [wall / 2] * 2)
+        for wall in (2.0, 3.0, 2.01)
+    ]
+    made = cell("a", "new", 50, RULE, found)
+    assert made.wall == Best(20_000, pytest.approx(0.005), converged=True, tries=3)
+    assert (made.received, made.sent, made.longest) == (10, 5, 300_000)
+    assert made.p50 == pytest.approx(1_005_000)
+    assert (made.p99, made.false_positives, made.new_items) == (None, 3, 150)
+    assert made.items_a_second == 50
+    assert math.isinf(made.server.spread)
+    assert made.to_json()["server"]["spread"] is None
