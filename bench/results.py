@@ -43,8 +43,12 @@ class Results:
         (folder / CHARTS).mkdir(parents=True, exist_ok=True)
         _replace(folder / DATA, f"{json.dumps({'sections': self.sections}, indent=1)}\n")
         _replace(folder / PAGE, f"{self.page()}\n")
-        for name, drawn in figures(self.sections).items():
-            _replace(folder / CHARTS / f"{name}.svg", drawn)
+        drawn = {f"{name}.svg": chart for name, chart in figures(self.sections).items()}
+        for old in (folder / CHARTS).glob("*.svg"):
+            if old.name not in drawn:
+                old.unlink()
+        for name, chart in drawn.items():
+            _replace(folder / CHARTS / name, chart)
 
 
 def _read(path: Path) -> dict[str, Mapping[str, Any]]:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import asdict
 
-from bench import servers
-from bench.machine import versions
-from bench.measuring import Plan, opened, warm_up
+from bench.measuring import Plan
 from bench.measuring import measure as measured
 from bench.peers import ALL
 from bench.sections import Found, Row, Say, Settings
+from bench.stand import stand
 from bench.tables import cells_table, figure, grouped, table
-from bench.usage import ServerCounters
 
 TITLE = "One client"
 ABOUT = "All peers that take such batches, on one server, in turns. Each filter has 10,000 items at the beginning."
@@ -31,19 +28,13 @@ def plan_of(settings: Settings) -> Plan:
 def measure(settings: Settings, say: Say) -> Found:
     """Measure all peers."""
     plan = plan_of(settings)
-    with ExitStack() as stack:
-        client = stack.enter_context(servers.server(settings.server))
-        at = servers.address(client)
-        peers, left_out = opened(settings.peers, plan.capacity, plan.error_rate, at, stack)
-        for peer in peers.values():
-            warm_up(peer)
-        counters = stack.enter_context(ServerCounters(client))
-        cells: list[Row] = []
-        for cell in measured(peers, plan, counters):
+    cells: list[Row] = []
+    with stand(settings.server, settings.peers, plan.capacity, plan.error_rate) as here:
+        for cell in measured(here.peers, plan, here.counters):
             cells.append(cell.to_json())
             say(f"{cell.mix}, {cell.batch:,} a call: {cell.peer}, {cell.wall.tries} tries")
-        filters = [{"peer": name, "memory": peer.memory()} for name, peer in peers.items()]
-        return Found(asdict(plan), versions(client, peers), cells, filters, left_out)
+        filters: list[Row] = [{"peer": name, "memory": peer.memory()} for name, peer in here.peers.items()]
+        return Found(asdict(plan), here.versions(), cells, filters, here.left_out)
 
 
 def tables(found: Row) -> Iterator[str]:

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from bench import servers
 from bench.crowd import Crowd, Filters, shared
-from bench.machine import versions
-from bench.measuring import Cell, Plan, Runner, opened, raced, warm_up
+from bench.measuring import Cell, Plan, Runner, raced
 from bench.sections import Found, Row, Say, Settings
 from bench.sections.calls import plan_of
+from bench.stand import Stand, stand
 from bench.streams import WARM, Try, tries
 from bench.tables import cells_table, grouped
-from bench.usage import ServerCounters
 
 if TYPE_CHECKING:
-    from bench.peers import Peer
+    from bench.usage import ServerCounters
 
 TITLE = "Several clients"
 ABOUT = (
@@ -58,28 +55,23 @@ def measure(settings: Settings, say: Say) -> Found:
     """Measure the peers that processes can share."""
     what, cells = plan(settings), []
     names = [name for name in settings.peers if shared(name)]
-    with ExitStack() as stack:
-        client = stack.enter_context(servers.server(settings.server))
-        at = servers.address(client)
-        peers, left_out = opened(names, what.capacity, what.error_rate, at, stack)
-        for peer in peers.values():
-            warm_up(peer)
-        counters = stack.enter_context(ServerCounters(client))
+    with stand(settings.server, names, what.capacity, what.error_rate) as here:
         for place, clients in enumerate(settings.clients):
-            with Crowd(clients, Filters(what.capacity, what.error_rate, at)) as crowd:
-                for cell in _with(crowd, peers, what, counters, place):
+            with Crowd(clients, Filters(what.capacity, what.error_rate, here.url)) as crowd:
+                for cell in _with(crowd, here, what, place):
                     cells.append(cell.to_json())
                     say(f"{clients} clients, {cell.mix}, {cell.batch:,} a call: {cell.peer}, {cell.wall.tries} tries")
-        return Found(asdict(what) | {"clients": settings.clients}, versions(client, peers), cells, left_out=left_out)
+        made = asdict(what) | {"clients": settings.clients}
+        return Found(made, here.versions(), cells, left_out=here.left_out)
 
 
-def _with(crowd: Crowd, peers: Mapping[str, Peer], what: Plan, counters: ServerCounters, place: int) -> Iterator[Cell]:
+def _with(crowd: Crowd, here: Stand, what: Plan, place: int) -> Iterator[Cell]:
     """Yield the cells of a number of processes, which is the ``place``-th one."""
     dice, races = random.Random(what.seed), [*itertools.product(what.mixes, what.batches.items())]
     for number, (mix, (size, items)) in enumerate(races, place * len(races)):
         racing = {
-            name: _contestant(crowd, name, tries(mix, items, number, what.seed), size, counters)
-            for name, peer in peers.items()
+            name: _contestant(crowd, name, tries(mix, items, number, what.seed), size, here.counters)
+            for name, peer in here.peers.items()
             if size in peer.batches
         }
         for cell in raced(racing, (mix, size), what.rule, dice):

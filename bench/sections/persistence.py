@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from itertools import product
 from typing import TYPE_CHECKING
 
-from bench import servers
 from bench.crowd import shared
-from bench.machine import versions
-from bench.measuring import ask, cut, opened, warm_up
+from bench.measuring import ask, cut
 from bench.sections import Found, Row, Say, Settings
+from bench.stand import stand
 from bench.streams import WARM, Try, tries
 from bench.tables import figure, table
 
@@ -62,28 +60,29 @@ def _begun(said: Mapping[str, object]) -> bool:
 
 def appended(client: redis.Redis, peer: Peer, given: Try, size: int) -> float:
     """Insert the URIs of a try; return the bytes an item that the file has grown by."""
-    before = client.info("persistence")["aof_current_size"]
+    before = _size(client)
     ask(peer.insert, cut(given.uris, size))
-    return float(client.info("persistence")["aof_current_size"] - before) / len(given.uris)
+    return (_size(client) - before) / len(given.uris)
+
+
+def _size(client: redis.Redis) -> int:
+    """Return the bytes of the file, with those that wait for the disk."""
+    said = client.info("persistence")
+    return int(said["aof_current_size"]) + int(said["aof_buffer_length"])
 
 
 def measure(settings: Settings, say: Say) -> Found:
     """Measure all peers that keep their filter in the server."""
     items = QUICK_ITEMS if settings.quick else ITEMS
     names = [name for name in settings.peers if shared(name)]
-    with ExitStack() as stack:
-        client = stack.enter_context(servers.server(settings.server))
-        at = servers.address(client)
-        peers, left_out = opened(names, settings.capacity, settings.error_rate, at, stack)
-        for peer in peers.values():
-            warm_up(peer)
-        rows: list[Row] = []
-        with appending(client):
-            for name, peer in peers.items():
-                rows.append({"peer": name} | _grown(client, peer, items, settings.seed))
+    rows: list[Row] = []
+    with stand(settings.server, names, settings.capacity, settings.error_rate) as here:
+        with appending(here.client):
+            for name, peer in here.peers.items():
+                rows.append({"peer": name} | _grown(here.client, peer, items, settings.seed))
                 say(name)
         made = {"capacity": settings.capacity, "items": items, "before": WARM}
-        return Found(made, versions(client, peers), [], rows, left_out)
+        return Found(made, here.versions(), [], rows, here.left_out)
 
 
 def _grown(client: redis.Redis, peer: Peer, items: int, seed: int) -> dict[str, float | None]:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import asdict
 
 from bench import servers
-from bench.machine import versions
-from bench.measuring import contestant, opened, raced, warm_up
+from bench.measuring import contestant, raced
 from bench.sections import Found, Row, Say, Settings
+from bench.stand import stand
 from bench.streams import tries
 from bench.tables import Column, best, grouped, table
-from bench.usage import ServerCounters
 
 TITLE = "The server's time, beside a script of SETBITs"
 ABOUT = (
@@ -44,21 +42,15 @@ def measure(settings: Settings, say: Say) -> Found:
 
 
 def _on(name: str, capacity: int, settings: Settings, found: dict[str, str], say: Say) -> Iterator[Row]:
-    with ExitStack() as stack:
-        client = stack.enter_context(servers.server(name))
-        at = servers.address(client)
-        peers, _ = opened(PEERS, capacity, settings.error_rate, at, stack)
-        for peer in peers.values():
-            warm_up(peer)
-        counters = stack.enter_context(ServerCounters(client))
-        said = versions(client, peers)
-        found |= said | {name: said["server"]}
+    with stand(name, PEERS, capacity, settings.error_rate) as here:
+        found |= here.versions() | {name: here.versions()["server"]}
         for place, mix in enumerate(MIXES):
             racing = {
-                each: contestant(peer, tries(mix, ITEMS, place, settings.seed), BATCH, counters)
-                for each, peer in peers.items()
+                each: contestant(peer, tries(mix, ITEMS, place, settings.seed), BATCH, here.counters)
+                for each, peer in here.peers.items()
             }
-            for cell in raced(racing, (mix, BATCH), settings.rule, random.Random(settings.seed), "server"):
+            dice = random.Random(settings.seed)
+            for cell in raced(racing, (mix, BATCH), settings.rule, dice, "server"):
                 yield cell.to_json() | {"server_name": name}
             say(f"{name}, {mix}")
 

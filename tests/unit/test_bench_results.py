@@ -115,6 +115,7 @@ def test_a_run_that_goes_on(tmp_path):
     Results(tmp_path / "out").add("script", SCRIPT)
     before = Results(tmp_path / "out")
     before.add("sizes", SIZES)
+    (tmp_path / "out" / "charts" / "of-old.svg").touch()
     again = Results(tmp_path / "out")
     again.add("script", SCRIPT | {"seconds": 99.0})
     kept = json.loads((tmp_path / "out" / "RESULTS.json").read_text())["sections"]
@@ -124,7 +125,7 @@ def test_a_run_that_goes_on(tmp_path):
     assert text == f"{again.page()}\n"
     assert "## Full filters" in text
     assert (tmp_path / "out" / "charts" / "sizes-memory.svg").exists()
-    assert not [*tmp_path.rglob("*.draft")]
+    assert not [*tmp_path.rglob("*.draft"), *tmp_path.rglob("of-old.svg")]
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", "{"])
