@@ -3,10 +3,17 @@
     kbest      repeats until the fastest tries agree; contestants in turns
     streams    the URIs of a try: new ones, seen ones, the links of a crawl
     usage      time, bytes and memory of the server, processor time of the client
-    measuring  one peer, one batch after the other
     peers      what is measured, one file each
+    stand      a server with the filters of peers
+    measuring  one peer, one batch after the other
+    crowd      processes that share the filters of peers
+    filling    fills filters for real
+    sections   the parts of a run, each of which can be measured alone
     machine    where it was measured, with which versions
-    report     RESULTS.json and RESULTS.md
+    goals      the claims that a run has to show
+    tables, report, figures, plots
+               RESULTS.md and its charts
+    results    RESULTS.json, section by section
     hostile    everything at once, and broken: ``python -m bench.hostile``
 
 The other files are scripts that measure one part each: ``python bench/single.py``. They share ``servers``,

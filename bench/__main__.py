@@ -106,13 +106,24 @@ def run(names: Sequence[str], settings: Settings, results: Results) -> None:
         bench.servers.Missing: a server is not installed.
     """
     for name in names:
-        where, start = machine(), time.monotonic()
-        found = section(name).measure(settings, lambda text, name=name: print(f"{name}: {text}", file=sys.stderr))
-        seconds = time.monotonic() - start
-        for peer, reason in found.left_out.items():
-            print(f"{name}: {peer} is left out: {reason}", file=sys.stderr)
-        results.add(name, {"machine": where, "quick": settings.quick, "seconds": seconds} | found.to_json())
-        print(f"{name}: done in {seconds:.0f} s", file=sys.stderr)
+        parts = getattr(section(name), "parts", lambda whole: [whole])(settings)
+        for part in parts:
+            measure(name, part, results)
+
+
+def measure(name: str, settings: Settings, results: Results) -> None:
+    """Measure a section, or a part of it.
+
+    Raises:
+        bench.servers.Missing: a server is not installed.
+    """
+    where, start = machine(), time.monotonic()
+    found = section(name).measure(settings, lambda text: print(f"{name}: {text}", file=sys.stderr))
+    seconds = time.monotonic() - start
+    for peer, reason in found.left_out.items():
+        print(f"{name}: {peer} is left out: {reason}", file=sys.stderr)
+    results.add(name, {"machine": where, "quick": settings.quick, "seconds": seconds} | found.to_json())
+    print(f"{name}: done in {seconds:.0f} s", file=sys.stderr)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

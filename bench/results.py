@@ -9,6 +9,7 @@ from typing import Any
 
 from bench.figures import figures
 from bench.report import page
+from bench.sections import section
 
 #: The files of a folder, and the folder of its charts.
 DATA, PAGE, CHARTS = "RESULTS.json", "RESULTS.md", "charts"
@@ -29,9 +30,13 @@ class Results:
         self.sections: dict[str, Mapping[str, Any]] = _read(folder / DATA) if folder else {}
 
     def add(self, name: str, found: Mapping[str, Any]) -> None:
-        """Take the results of a section, in the place of older ones, and write the files."""
+        """Take the results of a section, in the place of older ones, and write the files.
+
+        A section that is measured in parts (``merged``) keeps those that are not measured anew.
+        """
         made = json.loads(json.dumps(found, allow_nan=False))
-        self.sections[name] = made
+        old, merged = self.sections.get(name), getattr(section(name), "merged", None)
+        self.sections[name] = merged(old, made) if old and merged else made
         if self._folder:
             self._write(self._folder)
 

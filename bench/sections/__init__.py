@@ -1,7 +1,8 @@
 """The sections of a run: each can be measured alone, and stands in the results as soon as it is done.
 
 A section is a module with a ``TITLE``, a text ``ABOUT`` it, ``measure``, and ``tables``, which turns its results into
-the lines of a page. ``ALL`` names them in the order of a run.
+the lines of a page. One that takes long has ``parts``, which divides its settings, and ``merged``, which puts the
+results of parts together. ``NAMES`` has them in the order of a run.
 """
 
 from __future__ import annotations

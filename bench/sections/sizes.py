@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -22,7 +23,6 @@ from bench.usage import ServerCounters
 if TYPE_CHECKING:
     import redis
 
-    from bench.kbest import Rule
     from bench.peers import Peer
 
 TITLE = "Full filters"
@@ -99,29 +99,47 @@ def size_of(items: int, *, quick: bool) -> Size:
     return made
 
 
+def parts(settings: Settings) -> list[Settings]:
+    """Return settings of each size alone: every one stands in the results as soon as it is done."""
+    return [replace(settings, sizes=(items,)) for items in settings.sizes]
+
+
+def merged(old: Row, new: Row) -> Row:
+    """Return new results, with those of other sizes that an older run of the same kind has."""
+    if old["quick"] != new["quick"]:
+        return new
+    again = {size["items"] for size in new["settings"]["sizes"]}
+    kept = [size for size in old["settings"]["sizes"] if size["items"] not in again]
+    sizes = sorted([*kept, *new["settings"]["sizes"]], key=lambda size: size["items"])
+    rows = {
+        key: sorted([*(row for row in old[key] if row["size"] not in again), *new[key]], key=lambda row: row["size"])
+        for key in ("cells", "filters")
+    }
+    several = {key: {**old[key], **new[key]} for key in ("versions", "left_out")} if kept else {}
+    seconds = sum(size["seconds"] for size in sizes)
+    return {**new, **rows, **several, "settings": {**new["settings"], "sizes": sizes}, "seconds": seconds}
+
+
 def measure(settings: Settings, say: Say) -> Found:
-    """Measure the filters of each size."""
-    cells: list[Row] = []
-    filters: list[Row] = []
-    found: dict[str, str] = {}
-    left_out: dict[str, str] = {}
-    sizes = [size_of(items, quick=settings.quick) for items in settings.sizes]
-    for size in sizes:
-        names = [name for name in settings.peers if name in LARGE or size.items <= MOST_OF_OTHERS]
-        with ExitStack() as stack:
-            client = stack.enter_context(servers.server(settings.server))
-            at = servers.address(client)
-            peers, missing = opened(names, size.items, settings.error_rate, at, stack)
-            crowd = stack.enter_context(Crowd(PROCESSES, Filters(size.items, settings.error_rate, at)))
-            with ServerCounters(client) as counters:
-                bench = _Bench(size, settings, peers, client, counters, crowd, say)
-                rows = bench.run()
-            cells += bench.cells
-            filters += rows
-            found |= versions(client, peers)
-            left_out |= missing
-    made = {"sizes": [asdict(size) for size in sizes], "processes": PROCESSES, "rule": asdict(settings.rule)}
-    return Found(made | {"error_rate": settings.error_rate}, found, cells, filters, left_out)
+    """Measure the filters of one size.
+
+    Raises:
+        ValueError: there are several: ``parts`` divides them.
+    """
+    (items,) = settings.sizes
+    size, start = size_of(items, quick=settings.quick), time.monotonic()
+    names = [name for name in settings.peers if name in LARGE or items <= MOST_OF_OTHERS]
+    with ExitStack() as stack:
+        client = stack.enter_context(servers.server(settings.server))
+        at = servers.address(client)
+        peers, left_out = opened(names, items, settings.error_rate, at, stack)
+        crowd = stack.enter_context(Crowd(PROCESSES, Filters(items, settings.error_rate, at)))
+        counters = stack.enter_context(ServerCounters(client))
+        bench = _Bench(size, settings, peers, client, counters, crowd, say)
+        filters, said = bench.run(), versions(client, peers)
+    made = {"sizes": [asdict(size) | {"seconds": time.monotonic() - start}], "processes": PROCESSES}
+    made |= {"rule": asdict(bench.rule), "error_rate": settings.error_rate}
+    return Found(made, said, bench.cells, filters, left_out)
 
 
 @dataclass
@@ -139,6 +157,7 @@ class _Bench:
     def __post_init__(self) -> None:
         self.cells: list[Row] = []
         self.filler = Filler(self.crowd, self.counters)
+        self.rule = replace(self.settings.rule, tries=min(self.size.tries, self.settings.rule.tries))
 
     def run(self) -> list[Row]:
         """Return the figures of the filters; ``cells`` has those of calls."""
@@ -147,8 +166,7 @@ class _Bench:
         for name, peer in self.peers.items():
             filled[name] = self.filler.fill(peer, size.before, size.pieces)
             self.say(f"{size.items:,}: {name} is full, {filled[name].rates[-1][1]:,.0f} items/s at the end")
-        rule = replace(self.settings.rule, tries=min(size.tries, self.settings.rule.tries))
-        self._race(rule)
+        self._race()
         memory = {name: peer.memory() for name, peer in self.peers.items()}
         bytes_ = self._append()
         return [
@@ -158,9 +176,9 @@ class _Bench:
             for name in self.peers
         ]
 
-    def _race(self, rule: Rule) -> None:
+    def _race(self) -> None:
         size, settings = self.size, self.settings
-        plan = Plan(MIXES, size.batches, rule, 10**12, settings.error_rate, settings.seed)
+        plan = Plan(MIXES, size.batches, self.rule, 10**12, settings.error_rate, settings.seed)
         for cell in measured(self.peers, plan, self.counters, size.before):
             self.cells.append(cell.to_json() | {"size": size.items})
         self.say(f"{size.items:,}: calls are measured")

@@ -57,6 +57,7 @@ SIZES = section_of(
         for peer, wall in (("blocked", 4.0), ("BF.MADD", 1.0))
     ],
     [filter_of(peer, size, memory=289_000_000) for size in (10**7, 10**8) for peer in ("blocked", "BF.MADD")],
+    sizes=[],
 )
 
 
@@ -126,6 +127,31 @@ def test_a_run_that_goes_on(tmp_path):
     assert "## Full filters" in text
     assert (tmp_path / "out" / "charts" / "sizes-memory.svg").exists()
     assert not [*tmp_path.rglob("*.draft"), *tmp_path.rglob("of-old.svg")]
+
+
+def sizes_of(*sizes: int, rate: float, quick: bool = False):
+    """Return results of filters of these sizes, whose calls take so many microseconds an item."""
+    cells = [figures_of("blocked", wall=rate, size=size) for size in sizes]
+    made = section_of(cells, [filter_of("blocked", size) for size in sizes])
+    made["settings"] |= {"sizes": [{"items": size, "seconds": 10.0} for size in sizes]}
+    return made | {"quick": quick}
+
+
+def test_sizes_that_go_on(tmp_path):
+    """A size that is measured anew takes the place of its older figures; others stay, but for those of a quick run."""
+    results = Results(tmp_path)
+    for made in (
+        sizes_of(25_000, rate=9.0, quick=True),
+        sizes_of(10**5, 10**6, rate=1.0),
+        sizes_of(10**7, rate=2.0),
+        sizes_of(10**6, rate=3.0),
+    ):
+        results.add("sizes", made)
+    kept = results.sections["sizes"]
+    assert [(cell["size"], cell["wall"]["value"]) for cell in kept["cells"]] == [(10**5, 1), (10**6, 3), (10**7, 2)]
+    assert [row["size"] for row in kept["filters"]] == [10**5, 10**6, 10**7]
+    assert [size["items"] for size in kept["settings"]["sizes"]] == [10**5, 10**6, 10**7]
+    assert kept["seconds"] == 30
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", "{"])
