@@ -7,7 +7,7 @@ results of parts together. ``NAMES`` has them in the order of a run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -69,8 +69,8 @@ class Found:
 
     settings: Row
     versions: Mapping[str, str]
-    cells: list[Row]
-    filters: list[Row] = field(default_factory=list)
+    cells: Sequence[Row]
+    filters: Sequence[Row] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:

@@ -199,7 +199,7 @@ class _Bench:
                 if shared(name)
             }
 
-    def _answers(self, name: str, first: int) -> Row:
+    def _answers(self, name: str, first: int) -> dict[str, object]:
         """Fill up the filter of a peer, and count its false answers."""
         size, peer = self.size, self.peers[name]
         put = self._put(name) + (size.append if shared(name) else 0)
