@@ -39,7 +39,7 @@ DASHES: tuple[tuple[int, ...], ...] = ((), (5, 2), (1, 2), (6, 2, 1, 2), (3, 1, 
 #: The widths of lines, in pixels: of peers, and of ours.
 THIN, THICK = 1.5, 3.0
 
-#: The kind of each peer, and its place there.
+#: The kind of each peer of ``bench.peers``, and its place there.
 PEERS = {
     "blocked": ("ours", 0),
     "classic": ("ours", 1),
@@ -85,8 +85,8 @@ def looks_of(names: Mapping[str, bool]) -> dict[str, Look]:
     found = {name: Look(*PEERS[name]) for name in names if name in PEERS}
     for name, ours in names.items():
         if name not in found:
-            begins = max((peer for peer in PEERS if name.startswith(peer)), key=len, default="")
-            kind = PEERS[begins][0] if begins else "ours" if ours else "other"
+            begins = (kind for peer, (kind, _) in PEERS.items() if name.startswith(peer))
+            kind = next(begins, "ours" if ours else "other")
             free = (place for place in range(len(SHAPES)) if Look(kind, place) not in found.values())
             found[name] = Look(kind, next(free, len(found) % len(SHAPES)))
     return found

@@ -10,6 +10,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from bench.peers import ALL
 from bench.plots import Axis, Bar, Series, bars, lines
 from bench.plots.line_chart import POINTS
 from bench.plots.looks import COLOURS, GROUND, PEERS, SHAPES, looks_of, style
@@ -53,12 +54,12 @@ def at(text: ET.Element) -> tuple[float, float]:
     return float(text.get("x", "")), float(text.get("y", ""))
 
 
-def all_peers(dice: random.Random, ends: tuple[int, ...] = (8,)) -> list[Series]:
-    """A line of each peer, that ends at one of some powers of ten."""
+def all_peers(dice: random.Random, ends: tuple[float, ...] = (8,)) -> list[Series]:
+    """A line of each peer, that ends at one of some powers of ten; they have halves."""
     return [
         Series(
             name,
-            [(10 ** (5 + step / 2), dice.uniform(0.1, 60)) for step in range(2 * (dice.choice(ends) - 5) + 1)],
+            [(10 ** (5 + step / 2), dice.uniform(0.1, 60)) for step in range(int(2 * (dice.choice(ends) - 5)) + 1)],
             name in OURS,
         )
         for name in PEERS
@@ -133,7 +134,7 @@ def test_ticks_have_room():
     assert counts[0] > 10
     assert counts[-1] == 2
     for low, high in itertools.combinations((1, 3e2, 2e5, 7e6, 4e7, 1e8, 1e12), 2):
-        root = parsed(lines("", ITEMS, LOG_TIME, [Series("a", [(low, low), (high, high)])]))
+        root = parsed(lines("", ITEMS, TIME, [Series("a", [(low, 9), (high, 9)])]))
         *labels, _ = of_class(root, "middle")  # the last one is the title of the axis
         ends = [(at(each)[0] - width(each.text) / 2, at(each)[0] + width(each.text) / 2) for each in labels]
         assert len(labels) >= 2
@@ -145,7 +146,7 @@ def test_ticks_have_room():
 @pytest.mark.parametrize("seed", range(8))
 def test_names_do_not_overlap(seed):
     """With all peers every name stands once, inside the picture, and on no other, wherever the lines end."""
-    ends = [(8,), (6, 8), (5, 6, 7, 8), (7, 8)][seed % 4]
+    ends = [(8,), (6, 8), (5, 6, 7, 8), (6, 7.5, 8)][seed % 4]
     root = parsed(lines("Time", ITEMS, (TIME, LOG_TIME)[seed // 4], all_peers(random.Random(seed), ends)))
     names = of_class(root, "halo")
     assert sorted(each.text for each in names) == sorted(PEERS)
@@ -155,6 +156,42 @@ def test_names_do_not_overlap(seed):
         assert abs(row - other_row) >= APART or right <= other_left or other_right <= left
     _, _, top, bottom = area(root)
     assert all(top <= row <= bottom + 6 for _, row, _ in boxes)
+
+
+@pytest.mark.parametrize("ends", [(8,), (6, 8), (6, 7.5, 8)])
+def test_names_are_tied_to_their_lines(ends):
+    """From the end of each line a thin one leads to its name; those to names of one column do not cross."""
+    root = parsed(lines("Time", ITEMS, TIME, all_peers(random.Random(1), ends)))
+    drawn = {group[0].text: places(group[1])[-1] for group in root.iter("g")}
+    leads = [places(each) for each in of_class(root, "lead")]
+    for (start, _, (right, row)), name in zip(leads, of_class(root, "halo"), strict=True):
+        end = drawn[name.text]
+        assert start == pytest.approx((end[0] + 5, end[1]), abs=0.11)
+        assert at(name) == pytest.approx((right + 10, row + 4.5), abs=0.11)
+    for column in {right for *_, (right, _) in leads}:
+        rows = sorted((start[1], row) for start, _, (right, row) in leads if right == column)
+        assert all(before[1] < after[1] for before, after in itertools.pairwise(rows))
+
+
+def test_names_keep_off_lines():
+    """A name moves off a line that goes on, with some pixels between them."""
+    root = parsed(
+        lines("", ITEMS, TIME, [Series("on", [(1e5, 5), (1e8, 5)]), Series("short", [(1e5, 5.1), (1e6, 5.1)])])
+    )
+    (passing, _), rows = of_class(root, "line"), {each.text: at(each)[1] - 4.5 for each in of_class(root, "halo")}
+    assert abs(rows["short"] - places(passing)[0][1]) >= APART / 2 + 3
+    assert abs(rows["on"] - places(passing)[0][1]) <= 1
+
+
+def test_marks():
+    """Each point has its mark, unless there are so many of them that the line would be hidden."""
+    for count, marks in ((10, {"start", "mid", "end"}), (25, {"end"})):
+        root = parsed(lines("", ITEMS, TIME, [Series("SADD", [(1e5 + step, step) for step in range(count)])]))
+        (path,) = of_class(root, "line")
+        (marker,) = root.iter("marker")
+        found = {name for name, value in path.items() if value == f"url(#{marker.get('id')})"}
+        assert found == {f"marker-{each}" for each in marks}
+        assert marker[0].get("d") == SHAPES[PEERS["SADD"][1]]
 
 
 def test_places_are_the_best():
@@ -312,6 +349,8 @@ def test_a_peer_looks_the_same_everywhere():
             assert of_class(parsed(chart), looks[name].kind)
     assert (looks["blocked, rolling"].kind, looks["BF.MADD, 8 clients"].kind) == ("ours", "bloom")
     assert (looks["new"].kind, looks_of({"new": True})["new"].kind) == ("other", "ours")
+    for name in ALL:
+        assert looks_of({name: False})[name].kind != "other", f"{name} needs a line in bench/plots/looks.py"
     many = looks_of({f"new {place}": True for place in range(2 * len(SHAPES))})
     assert {look.place for look in many.values()} == set(range(len(SHAPES)))
 
