@@ -11,9 +11,11 @@
     sections   the parts of a run, each of which can be measured alone
     machine    where it was measured, with which versions
     goals      the claims that a run has to show
-    tables, report, figures, plots
-               RESULTS.md and its charts
-    results    RESULTS.json, section by section
+    tables     tables of Markdown
+    report     RESULTS.md
+    figures    from results to charts
+    plots      charts, as the text of SVG files
+    results    RESULTS.json, section by section, with the page and the charts
     hostile    everything at once, and broken: ``python -m bench.hostile``
 
 The other files are scripts that measure one part each: ``python bench/single.py``. They share ``servers``,

@@ -1,6 +1,7 @@
 -- refill: restore the contents of a shard: bits of slices, records of calls, forgotten digests, leases. Bits are merged
 -- into the existing ones, and an item that is in somebody's hands stays there, so another restorer that takes over may
--- repeat every step.
+-- repeat every step. A step that comes once more after a later one, as a network may deliver it, is refused: it would
+-- remove what has been restored since.
 --
 -- KEYS[1] meta
 -- KEYS[2] replies
@@ -18,7 +19,8 @@
 -- ARGV[3] token: the token of this restorer
 -- ARGV[4] offset: piece: its offset in bytes; allocate: the bytes of the slice; leases: the ms for which the holders
 --   live; else 0
--- ARGV[5…] data: piece: its bytes; replies: field and record in turn; forget: score and digest in turn;
+-- ARGV[5] number: the number of this step of this restorer; later ones have higher numbers
+-- ARGV[6…] data: piece: its bytes; replies: field and record in turn; forget: score and digest in turn;
 --   unforget: digests; leases: digest, entry (empty: only one that is there) and the text of its own field in turn
 --
 -- Reply: 1; allocate: 1 if the slice was there in full length, else 0.
@@ -31,13 +33,17 @@
 
 local replies_key, forgotten_key, merging_1, merging_2, slice_key = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[9]
 local leases_key, hands_key, holders_key = KEYS[6], KEYS[7], KEYS[8]
-local step, uid, token, offset, data = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+local step, uid, token, offset, number, data = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local names = { 'replies', 'forgotten', 'merging_1', 'merging_2', 'leases', 'hands', 'holders' }
 local refusal = check_keys(names, '^[thfl]%a*_?%w*$') or fence_restorer(uid, token)
 if refusal then return refusal end
+if number < tonumber(redis.call('HGET', KEYS[1], 'refilled') or 0) then
+  return redis.error_reply('BADPHASE the step comes once more, after a later one')
+end
 if step == 'piece' and offset + #data > redis.call('STRLEN', slice_key) then
   return redis.error_reply('BADARG the piece ends past the slice')
 end
+redis.call('HSET', KEYS[1], 'refilled', ARGV[5])
 
 if step == 'allocate' then
   beat()
@@ -54,7 +60,7 @@ elseif step == 'piece' then
 elseif step == 'remove' then
   redis.call('UNLINK', unpack(KEYS, 9))
 elseif step == 'replies' then
-  for i = 5, #ARGV, 2 do
+  for i = 6, #ARGV, 2 do
     local there = redis.call('HGET', replies_key, ARGV[i])
     local archived_sequence = cmsgpack.unpack(ARGV[i + 1])
     local sequence = there and cmsgpack.unpack(there)
@@ -63,12 +69,12 @@ elseif step == 'replies' then
     end
   end
 elseif step == 'forget' then
-  redis.call('ZADD', forgotten_key, unpack(ARGV, 5))
+  redis.call('ZADD', forgotten_key, unpack(ARGV, 6))
 elseif step == 'unforget' then
-  redis.call('ZREM', forgotten_key, unpack(ARGV, 5))
+  redis.call('ZREM', forgotten_key, unpack(ARGV, 6))
 elseif step == 'leases' then
   local till = string.format('%.0f', now_ms() + offset)
-  for i = 5, #ARGV, 3 do
+  for i = 6, #ARGV, 3 do
     local digest, entry, text = unpack(ARGV, i, i + 2)
     local there = redis.call('HGET', leases_key, digest)
     if not there and entry ~= '' then

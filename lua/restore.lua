@@ -53,6 +53,7 @@ if step == 'begin' then
   elseif phase ~= 'restoring' then
     redis.call('HSET', meta_key, 'before', phase)
   end
+  if restorer ~= token then redis.call('HDEL', meta_key, 'refilled') end
   redis.call('HSET', meta_key, 'phase', 'restoring', 'restorer', token, 'restored', now_ms())
   return meta
 end
@@ -73,7 +74,7 @@ elseif step == 'finish' then
   refusal = check_slices(redis.call('HGET', meta_key, 'slices'))
   if refusal then return refusal end
   redis.call('HSET', meta_key, 'timeline', token, unpack(ARGV, 6))
-  redis.call('HDEL', meta_key, 'restorer', 'restored', 'before', 'arranged', 'worked')
+  redis.call('HDEL', meta_key, 'restorer', 'restored', 'before', 'arranged', 'worked', 'refilled')
 elseif step == 'cancel' or step == 'release' then
   local before, arranged = unpack(redis.call('HMGET', meta_key, 'before', 'arranged'))
   if arranged or step == 'release' then
@@ -83,7 +84,7 @@ elseif step == 'cancel' or step == 'release' then
     redis.call('UNLINK', meta_key)
   else
     redis.call('HSET', meta_key, 'phase', before)
-    redis.call('HDEL', meta_key, 'restorer', 'restored', 'before')
+    redis.call('HDEL', meta_key, 'restorer', 'restored', 'before', 'refilled')
   end
 elseif step == 'beat' then
   beat()

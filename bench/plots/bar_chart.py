@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.plots.looks import look_of
-from bench.plots.picture import EDGE, WIDTH, Picture, cut, short, width
+from bench.plots.looks import looks_of
+from bench.plots.picture import EDGE, WIDTH, Picture, cut, width
 from bench.plots.scales import number
 
-#: Pixels of a bar, and to the next one.
-THICK, APART = 16, 24
+#: Pixels of a bar, to the next one, and to the feet of its words.
+THICK, APART, FOOT = 16, 24, 12.5
 
 #: Stands behind a figure whose fastest tries do not agree, and at the foot.
 UNSURE, UNSURE_MEANS = "?", "? the fastest tries do not agree"
@@ -63,19 +63,14 @@ def bars(title: str, unit: str, values: Sequence[Bar]) -> str:
     left = EDGE + max(width(cut(bar.name)) for bar in ordered) + 8
     room = WIDTH - EDGE - left - max(width(bar.figure) for bar in ordered) - 8
     most = ordered[0].value or 1.0
+    looks = looks_of({bar.name: bar.ours for bar in ordered})
     for place, bar in enumerate(ordered):
-        _draw(picture, bar, left, top + APART * place, room * bar.value / most)
+        at, end, weight = top + APART * place, left + max(room * bar.value / most, 1), "strong" if bar.ours else ""
+        picture.text(left - 8, at + FOOT, cut(bar.name), f"end {weight}")
+        picture.box((left, at), (end, at + THICK), looks[bar.name].kind)
+        picture.text(end + 8, at + FOOT, bar.figure, weight)
     foot = top + APART * len(ordered)
     if not all(bar.sure for bar in ordered):
         picture.text(EDGE, foot + 12, UNSURE_MEANS, "soft")
         foot += 20
     return picture.done(foot + EDGE / 2)
-
-
-def _draw(picture: Picture, bar: Bar, left: float, top: float, length: float) -> None:
-    kind = look_of(bar.name, ours=bar.ours).kind
-    weight = " strong" if bar.ours else ""
-    size = f'width="{short(max(length, 1))}" height="{THICK}"'
-    picture.text(left - 8, top + THICK - 3.5, cut(bar.name), f"end{weight}")
-    picture.put(f'<rect class="mark {kind}" x="{short(left)}" y="{short(top)}" {size}/>')
-    picture.text(left + length + 8, top + THICK - 3.5, bar.figure, weight.strip())

@@ -6,16 +6,25 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bench.plots.looks import DASHES, SHAPES, Look, look_of
+from bench.plots.looks import DASHES, SHAPES, THICK, THIN, Look, looks_of
 from bench.plots.picture import EDGE, WIDTH, Picture, cut, escaped, width
 from bench.plots.places import APART, Band, spread
-from bench.plots.scales import Axis, Scale, number, ticks_of
+from bench.plots.scales import Axis, Scale, number, scale_of
 
 #: Pixels of the area of the lines, at least.
 HEIGHT = 300
 
-#: Pixels from the end of a line to its label.
-LEAD = 22
+#: Pixels from a label of the axis upwards to the next one, at least.
+ROW = 28
+
+#: Pixels before the area of the lines, at least: half of the first label of the axis across stands there.
+LEFT = 48
+
+#: Pixels from the end of a line to its label, and to the mark before that.
+LEAD, MARK = 36, 26
+
+#: Pixels above and below a label that lines should not cross.
+CLEAR = 3
 
 #: The most points of a line that get marks; of a longer one only the last does.
 MARKED = 24
@@ -73,25 +82,26 @@ def lines(title: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
             over 0 on a logarithmic axis.
     """
     _check(title, series)
-    across = ticks_of(x, (point[0] for each in series for point in each.points))
-    upwards = ticks_of(y, (point[1] for each in series for point in each.points))
+    columns, values = ([point[place] for each in series for point in each.points] for place in (0, 1))
     picture = Picture(title, _description(x, y, series))
     top = picture.top + 32
     bottom = top + max(HEIGHT, APART * len(series))
-    left = EDGE + max(width(number(tick)) for tick in upwards) + 6
+    high = scale_of(y, values, bottom, top, lambda _: ROW)
+    left = max(LEFT, EDGE + max(width(number(tick)) for tick in high.ticks) + 6)
     right = WIDTH - EDGE - LEAD - max(width(cut(each.name)) for each in series)
-    wide, high = Scale(across, left, right, x.log), Scale(upwards, bottom, top, y.log)
+    wide = scale_of(x, columns, left, right, lambda label: width(label) + 16)
     _draw_axes(picture, x, y, wide, high)
+    looks = looks_of({each.name: each.ours for each in series})
     drawn = [
         _Line(
             each,
-            look_of(each.name, ours=each.ours),
+            looks[each.name],
             tuple((wide.place(at), high.place(value)) for at, value in sorted(each.points)),
         )
         for each in sorted(series, key=lambda each: each.ours)
     ]
     _draw_lines(picture, drawn)
-    _draw_names(picture, drawn, top, bottom)
+    _draw_names(picture, drawn, (top, bottom))
     return picture.done(bottom + 52)
 
 
@@ -139,36 +149,38 @@ def _draw_lines(picture: Picture, drawn: Sequence[_Line]) -> None:
         look = line.look
         marks = ("start", "mid", "end") if len(line.places) <= MARKED else ("end",)
         more = "".join(f' marker-{each}="url(#{look.kind}-{look.place})"' for each in marks)
-        if DASHES[look.place]:
-            more += f' stroke-dasharray="{DASHES[look.place]}"'
+        thick = line.series.ours
+        if dashes := " ".join(f"{(THICK if thick else THIN) * dash:g}" for dash in DASHES[look.place]):
+            more += f' stroke-dasharray="{dashes}"'
         picture.put(f"<g><title>{escaped(line.series.name)}</title>")
-        picture.path(line.places, f"line {look.kind}{' thick' if line.series.ours else ''}", more)
+        picture.path(line.places, f"line {look.kind}{' thick' if thick else ''}", more)
         picture.put("</g>")
 
 
-def _draw_names(picture: Picture, drawn: Sequence[_Line], top: float, bottom: float) -> None:
-    taken: list[tuple[Band, Band]] = []  # of names: from left to right, from top to bottom
-    for at, group in itertools.groupby(sorted(drawn, key=lambda line: (*line.end, line.series.name)), _column):
+def _draw_names(picture: Picture, drawn: Sequence[_Line], room: Band) -> None:
+    written: list[tuple[float, Band]] = []  # where each name ends, and its rows
+    ordered = sorted(drawn, key=lambda line: (_column(line), line.end[1], line.name))
+    for at, group in itertools.groupby(ordered, _column):
         ending = list(group)
-        left, right = at + LEAD, at + LEAD + max(width(line.name) for line in ending)
-        others = [_rows(line.places, left, right) for line in drawn]
-        bands = [band for band in others if band] + [rows for columns, rows in taken if columns[1] > left]
-        rows = spread([line.end[1] for line in ending], top, bottom, bands)
-        for line, row in zip(ending, rows, strict=True):
+        right = at + LEAD + max(width(line.name) for line in ending)
+        crossing = [(high - CLEAR, low + CLEAR) for line in drawn for high, low in _rows(line.places, at + MARK, right)]
+        near = [rows for end, rows in written if end > at]
+        for line, row in zip(ending, spread([line.end[1] for line in ending], room, crossing, near), strict=True):
             kind = line.look.kind
-            picture.path(((at + 5, line.end[1]), (left - 12, row), (left - 3, row)), f"lead {kind}")
-            picture.text(left, row + 4.5, line.name, f"halo{' strong' if line.series.ours else ''}")
-            taken.append(((left, left + width(line.name)), (row - APART / 2, row + APART / 2)))
+            picture.path(((line.end[0] + 5, line.end[1]), (at + 15, row), (at + MARK, row)), f"lead {kind}")
+            picture.mark((at + MARK, row), SHAPES[line.look.place], kind)
+            picture.text(at + LEAD, row + 4.5, line.name, f"halo{' strong' if line.series.ours else ''}")
+            written.append((at + LEAD + width(line.name), (row - APART / 2, row + APART / 2)))
 
 
-def _column(line: _Line) -> float:
+def _column(line: _Line) -> int:
     return round(line.end[0])
 
 
-def _rows(places: Iterable[Place], left: float, right: float) -> Band | None:
-    """Return the rows that a line takes between two columns."""
+def _rows(places: Iterable[Place], left: float, right: float) -> list[Band]:
+    """Return the rows that a line takes between two columns; none if it is not there."""
     rows: list[float] = []
     for (x, y), (next_x, next_y) in itertools.pairwise(places):
         if x < right and next_x > left:
             rows += (y + (next_y - y) * (min(max(at, x), next_x) - x) / (next_x - x) for at in (left, right))
-    return (min(rows), max(rows)) if rows else None
+    return [(min(rows), max(rows))] if rows else []

@@ -5,18 +5,19 @@ Kinds of peers have colours, which differ for colour-blind readers too; the peer
 
 from __future__ import annotations
 
-import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-#: The kinds of peers: the colour on a light ground, and on a dark one.
+#: The kinds of peers: the colour on a light ground, and on a dark one. They were searched for: any two of one ground
+#: are at least 0.12 apart in OKLab, for readers of full sight and (by Machado's matrices) for colour-blind ones.
 COLOURS = {
-    "ours": ("#c2410c", "#ff8a4c"),
-    "setbit": ("#0b62a8", "#6cb6ff"),
-    "bloom": ("#8a3fa0", "#d39ae6"),
-    "sets": ("#0f766e", "#4fd1c5"),
-    "process": ("#8a6d00", "#e3c341"),
-    "programs": ("#374151", "#cbd5e1"),
-    "other": ("#6b7280", "#9ca3af"),
+    "ours": ("#b20600", "#fd6306"),
+    "setbit": ("#1f94ec", "#81cbfd"),
+    "bloom": ("#8920b6", "#b869f9"),
+    "sets": ("#085e61", "#53a497"),
+    "process": ("#c08408", "#fac745"),
+    "programs": ("#1e2327", "#f0f6fb"),
+    "other": ("#7a7f84", "#63686d"),
 }
 
 #: Of the chart itself: its ground, its words, its fine words, its grid.
@@ -32,10 +33,13 @@ SHAPES = (
     "M-1.2-4h2.4v2.8h2.8v2.4h-2.8v2.8h-2.4v-2.8h-2.8v-2.4h2.8z",
 )
 
-#: The dashes of lines; "" is a whole line.
-DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2 2 2 2 2", "12 4")
+#: The dashes of lines, in widths of the line; a line without any is whole.
+DASHES: tuple[tuple[int, ...], ...] = ((), (5, 2), (1, 2), (6, 2, 1, 2), (3, 1, 1, 1, 1, 1), (9, 3))
 
-#: The kind of each peer, and its place there.
+#: The widths of lines, in pixels: of peers, and of ours.
+THIN, THICK = 1.5, 3.0
+
+#: The kind of each peer of ``bench.peers``, and its place there.
 PEERS = {
     "blocked": ("ours", 0),
     "classic": ("ours", 1),
@@ -68,36 +72,41 @@ class Look:
     place: int
 
 
-def look_of(name: str, *, ours: bool) -> Look:
-    """Return the look of a peer, which depends on nothing but what is given here.
+def looks_of(names: Mapping[str, bool]) -> dict[str, Look]:
+    """Return the look of each peer of a chart.
 
-    A name that begins with that of a peer has its colour: ``blocked, rolling``. Any other one has the colour of ours or
-    of others.
+    A peer of ``PEERS`` looks the same in every chart. A name that only begins with that of a peer has its kind:
+    ``blocked, rolling``; any other one is of kind ``ours`` or ``other``. Those get the places that are free, so that
+    looks differ within a chart unless a kind has more than all places.
+
+    Args:
+        names: of the peers, and whether each is ours.
     """
-    if name in PEERS:
-        return Look(*PEERS[name])
-    place = zlib.crc32(name.encode()) % len(SHAPES)
-    begins = max((peer for peer in PEERS if name.startswith(peer)), key=len, default="")
-    if begins:
-        return Look(PEERS[begins][0], place)
-    return Look("ours" if ours else "other", place)
+    found = {name: Look(*PEERS[name]) for name in names if name in PEERS}
+    for name, ours in names.items():
+        if name not in found:
+            begins = (kind for peer, (kind, _) in PEERS.items() if name.startswith(peer))
+            kind = next(begins, "ours" if ours else "other")
+            free = (place for place in range(len(SHAPES)) if Look(kind, place) not in found.values())
+            found[name] = Look(kind, next(free, len(found) % len(SHAPES)))
+    return found
 
 
 def style() -> str:
     """Return the style sheet of all charts: light, and dark where the reader wants it."""
     light, dark = (_colours(scheme) for scheme in (0, 1))
-    return f"{_SHAPES_OF_TEXT}{light}@media (prefers-color-scheme: dark) {{\n{dark}}}\n"
+    return f"{_PLAIN}{light}@media (prefers-color-scheme: dark) {{\n{dark}}}\n"
 
 
-_SHAPES_OF_TEXT = """text { font: 12.5px system-ui, sans-serif; font-variant-numeric: tabular-nums; }
-.title { font-size: 16px; font-weight: 600; }
-.strong { font-weight: 600; }
-.line { fill: none; stroke: currentColor; stroke-width: 1.5; stroke-linejoin: round; }
-.thick { stroke-width: 3; }
-.lead { fill: none; stroke: currentColor; stroke-width: 1; opacity: .55; }
-.mark { fill: currentColor; }
-.end { text-anchor: end; }
-.middle { text-anchor: middle; }
+_PLAIN = f"""text {{ font: 12.5px system-ui, sans-serif; font-variant-numeric: tabular-nums; }}
+.title {{ font-size: 16px; font-weight: 600; }}
+.strong {{ font-weight: 600; }}
+.line {{ fill: none; stroke: currentColor; stroke-width: {THIN}; stroke-linejoin: round; }}
+.thick {{ stroke-width: {THICK}; }}
+.lead {{ fill: none; stroke: currentColor; stroke-width: 1; opacity: .55; }}
+.mark {{ fill: currentColor; }}
+.end {{ text-anchor: end; }}
+.middle {{ text-anchor: middle; }}
 """
 
 

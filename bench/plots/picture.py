@@ -42,6 +42,16 @@ class Picture:
         way = "L".join(f"{short(x)} {short(y)}" for x, y in points)
         self.put(f'<path d="M{way}"{_class(kind)}{more}/>')
 
+    def box(self, corner: tuple[float, float], other: tuple[float, float], kind: str) -> None:
+        """Fill a box from its upper left corner to the lower right one."""
+        size = f'width="{short(other[0] - corner[0])}" height="{short(other[1] - corner[1])}"'
+        self.put(f'<rect class="mark {kind}" x="{short(corner[0])}" y="{short(corner[1])}" {size}/>')
+
+    def mark(self, at: tuple[float, float], shape: str, kind: str) -> None:
+        """Draw a mark around a place."""
+        shift = f"translate({short(at[0])} {short(at[1])})"
+        self.put(f'<path class="mark {kind}" transform="{shift}" d="{shape}"/>')
+
     def put(self, part: str) -> None:
         """Append an element, in a line of its own."""
         self._parts.append(f"{part}\n")
@@ -56,7 +66,7 @@ class Picture:
 
 
 def _class(kind: str) -> str:
-    return f' class="{kind}"' if kind else ""
+    return f' class="{kind.strip()}"' if kind else ""
 
 
 def escaped(words: str) -> str:

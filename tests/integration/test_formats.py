@@ -198,7 +198,7 @@ def every_call(config, keys, state):
     for step in ("begin", "beat", "arrange", "finish", "cancel", "release"):
         yield calls.restore(step, config.uid, keys, "ab", timeline=state.timeline)
     for step in ("allocate", "piece", "remove", "replies", "forget", "unforget", "leases"):
-        yield calls.refill(step, config.uid, keys, "ab", slices=[keys.slice("today")], data=[1, b"data"])
+        yield calls.refill(step, config.uid, keys, "ab", number=1, slices=[keys.slice("today")], data=[1, b"data"])
     yield from (calls.tend(step, config.uid, keys, "ab", 1000) for step in ("take", "release"))
     yield calls.upgrade(replace(config, format=FORMAT), keys, 0)
 

@@ -19,9 +19,13 @@ ROUND = itertools.count()
 
 @pytest.fixture
 def news(redis70, monkeypatch):
-    """A filter whose calls are cut small: each item goes out in a call, and each call in a window, of its own."""
+    """A filter whose calls are cut small: each item goes out in a call, and each call in a window, of its own.
+
+    It may have many connections: Ctrl-C at the step that hands one over costs that one, and here each step is hit.
+    """
     monkeypatch.setattr(item_flows, "CALLS_IN_FLIGHT", 1)
-    with UriFilter.create("news", redis=redis70.url, capacity=100_000, error_rate=1e-9, shards=3) as made:
+    options = {"capacity": 100_000, "error_rate": 1e-9, "shards": 3, "connections": 1000}
+    with UriFilter.create("news", redis=redis70.url, **options) as made:
         yield made
 
 

@@ -72,7 +72,9 @@ CALLS = [
     ("restore", calls.restore("arrange", CONFIG.uid, KEYS, STATE.token, fields=["phase", "idle"], names=NAMES)),
     (
         "refill",
-        calls.refill("piece", CONFIG.uid, KEYS, STATE.token, offset=8, slices=[KEYS.slice("today")], data=[b"data"]),
+        calls.refill(
+            "piece", CONFIG.uid, KEYS, STATE.token, number=8, offset=8, slices=[KEYS.slice("today")], data=[b"data"]
+        ),
     ),
     ("tend", calls.tend("take", CONFIG.uid, KEYS, STATE.token, 1000)),
     ("probe", calls.probe(KEYS)),

@@ -58,7 +58,7 @@ def made(shard: Shard) -> dict[str, calls.Call]:
             "checkpoint": calls.checkpoint("begin", uid, KEYS, 3),
             "tend": calls.tend("take", uid, KEYS, "token", 1000),
             "reopen": calls.reopen(uid, KEYS),
-            "refill": calls.refill("allocate", uid, KEYS, "token", offset=8, slices=[KEYS.slice("today")]),
+            "refill": calls.refill("allocate", uid, KEYS, "token", number=1, offset=8, slices=[KEYS.slice("today")]),
         }
     )
 

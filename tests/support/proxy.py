@@ -172,8 +172,12 @@ class Proxy:
         if fault is Fault.HANG:
             client.recv(1)  # until the client gives up
             return False
+        self._before_reply(command)
         client.sendall(replies.raw)
         return True
+
+    def _before_reply(self, command: list[bytes]) -> None:
+        """Do nothing: the command has run, and its client does not know it yet."""
 
     def _fault(self, command: list[bytes]) -> Fault:
         if not self._concerned(command):
@@ -201,6 +205,34 @@ class Proxy:
                 late.sendall(raw)
                 with contextlib.closing(self.reader(late)) as replies:
                     self.late_replies.append((command, replies.frame()))
+
+
+class Repeating(Proxy):
+    """After each EVALSHA, before its reply, some of the earlier ones arrive again, each time others, in their order.
+
+    Args:
+        port: the server's.
+        seed: draws how likely each time is, and which ones come.
+    """
+
+    def __init__(self, port: int, seed: int) -> None:
+        super().__init__(port)
+        self._dice = random.Random(seed)
+        self._earlier: list[tuple[int, list[bytes], bytes]] = []
+
+    def forget(self) -> None:
+        """Let none of the commands so far come again."""
+        self._earlier.clear()
+
+    def _before_reply(self, command: list[bytes]) -> None:
+        if self._concerned(command):
+            share = self._dice.choice((0, 0.05, 0.3, 1))
+            self._deliver([each for each in self._earlier if self._dice.random() < share])
+            self._earlier.append((0, command, _frame_of(command)))
+
+
+def _frame_of(command: list[bytes]) -> bytes:
+    return b"*%d\r\n" % len(command) + b"".join(b"$%d\r\n%s\r\n" % (len(each), each) for each in command)
 
 
 class HttpProxy(Proxy):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import time
 from dataclasses import dataclass, field, replace
@@ -81,6 +82,7 @@ class Restorer:
         self._shards: dict[int, _Shard] = {}  # the shards that are taken, and neither finished nor given back
         self._writing: int | None = None  # the shard that is being written; None: nothing was written yet
         self._beaten = time.monotonic()
+        self._steps = itertools.count(1)  # a step that comes once more, late, is known by its number
 
     def begin(self) -> Flow[None]:
         """Take the shards in order. The process that takes the first one is the restorer of all.
@@ -307,7 +309,8 @@ class Restorer:
         data: Sequence[str | bytes | int] = (),
     ) -> Flow[int]:
         keys = self._session.keys.shard(shard)
-        call = calls.refill(step, self._config.uid, keys, self.token, offset=offset, slices=slices, data=data)
+        more = {"number": next(self._steps), "offset": offset}
+        call = calls.refill(step, self._config.uid, keys, self.token, slices=slices, data=data, **more)
         (reply,) = yield from ask(self._session, call)
         return int(reply)
 

@@ -275,6 +275,7 @@ def refill(  # noqa: PLR0913 - the header of the script has as many
     keys: ShardKeys,
     token: str,
     *,
+    number: int,
     offset: int = 0,
     slices: Sequence[str] = (),
     data: Sequence[str | bytes | int] = (),
@@ -284,7 +285,7 @@ def refill(  # noqa: PLR0913 - the header of the script has as many
     The header of the script describes the steps and their arguments.
     """
     all_keys = (keys.meta, keys.replies, keys.forgotten, *keys.merging, *keys.of_claims, *slices)
-    return Call(scripts.load("refill"), all_keys, (step, uid, token, offset, *data))
+    return Call(scripts.load("refill"), all_keys, (step, uid, token, offset, number, *data))
 
 
 def tend(step: str, uid: str, keys: ShardKeys, token: str, time: int = 0) -> Call:
