@@ -37,6 +37,7 @@ def measure(settings: Settings, say: Say) -> Found:
             cells += _on(name, capacity, settings, found, say)
         except servers.Missing as error:
             left_out[name] = str(error)
+    found["server"] = " and ".join(found[name] for name in SERVERS if name in found)
     made = {"capacity": capacity, "rule": asdict(settings.rule), "batch": BATCH, "items": ITEMS}
     return Found(made, found, cells, left_out=left_out)
 
