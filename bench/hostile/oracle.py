@@ -218,7 +218,8 @@ class Oracle:
     def _judge_causes(self, item: Item, known: list[Fact], causes: list[Asked]) -> None:
         """Check that somebody may have made the filter know the item, before it did."""
         first = min((each.began for each in causes), default=math.inf)
-        early = next((each for each in known if each.span.ended < first), None)
+        before = (each for each in known if each.span.ended < first)
+        early = min(before, key=lambda each: each.span.ended, default=None)
         if early is None or item.filter == "rate":
             return
         # FLUSHALL took the insertion of a call that had no answer yet, with its record; somebody was new afterwards
@@ -226,7 +227,14 @@ class Oracle:
         if causes and any(call.began <= early.span.ended for call in repeated):
             self._findings.documented[AGAIN] += 1
             return
+        if any(self._is_forgotten(call) and call.began <= early.span.ended for call, _ in item.calls):
+            self._findings.documented[CLOCK] += 1
+            return
         self._wrong("lost", item, f"{early.call.call}: seen, and nobody had been told that it is new")
+
+    def _is_forgotten(self, call: Asked) -> bool:
+        """Whether an insertion was repeated over HTTP after the server's clock had made its record an old one."""
+        return call.how == "insert" and "served" in call.more and self._world.jumped(call.began, call.ended)
 
     def _judge_pairs(self, item: Item, known: list[Fact], missed: Fact, kind: str | None = None) -> None:
         """Judge one fact that the item is not there, against all that say that it is."""

@@ -70,6 +70,16 @@ def test_lost():
     assert judged(insert(1, SEEN, "rate"))[0] == []  # whose error rate is counted apart
 
 
+def test_forgotten_over_http():
+    """A request that is repeated after the server's clock was set by an hour may find no record of its first run."""
+    jumped = {"world": World(clock=[(2, 3600)])}
+    assert judged(insert(1, SEEN, lasts=3, served=True), **jumped) == ([], {CLOCK: 1})
+    assert judged(insert(1, SEEN, lasts=3, served=True), look(6, SEEN), **jumped) == ([], {CLOCK: 1})
+    assert judged(insert(1, SEEN, lasts=3), **jumped)[0] == ["lost"]
+    assert judged(insert(1, SEEN, lasts=3, served=True), world=World(clock=[(2, 30)]))[0] == ["lost"]
+    assert judged(look(1, SEEN), insert(6, SEEN, lasts=3, served=True), world=World(clock=[(8, 3600)]))[0] == ["lost"]
+
+
 def test_false_negative():
     """What was seen, or told new, is not seen any more."""
     assert judged(insert(1, NEW), look(5, NEW)) == (["false negative"], {})

@@ -43,7 +43,7 @@ def by_key(part: Part, client: httpx.Client, call: str, name: str, numbers: list
 
 def by_sdk(part: Part, client: FilterAPIClient, name: str, numbers: list[int]) -> None:
     """Insert by the SDK."""
-    call = part.log.ask("insert", name, "", numbers)
+    call = part.log.ask("insert", name, "", numbers, served=True)
     items, began, error = [uri(each) for each in numbers], time.monotonic(), None
     while True:
         try:
@@ -78,7 +78,7 @@ def run(part: Part) -> None:
         FilterAPIClient(part.service, timeouts=TIMEOUTS) as sdk,
     ):
         for left in left_of(part):
-            part.log.ask("insert", left.filter, "", left.items, call=left.call, keyed=True)
+            part.log.ask("insert", left.filter, "", left.items, call=left.call, keyed=True, served=True)
             by_key(part, plain, left.call, left.filter, left.items)
         for _ in part.steps():
             name, numbers = part.dice.choice(ASKED), part.some()
@@ -86,5 +86,5 @@ def run(part: Part) -> None:
                 by_sdk(part, sdk, name, numbers)
                 continue
             sequence += 1
-            call = part.log.ask("insert", name, "", numbers, call=f"{token}/0/{sequence}", keyed=True)
+            call = part.log.ask("insert", name, "", numbers, call=f"{token}/0/{sequence}", keyed=True, served=True)
             by_key(part, plain, call, name, numbers)
