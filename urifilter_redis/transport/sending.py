@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hiredis import pack_command
 from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as Late
 
 from urifilter_redis.protocol.outcomes import Unanswered, Unsent
 from urifilter_redis.transport.places import Turn
@@ -115,18 +116,6 @@ def broken_off(error: RuntimeError) -> ConnectionError:
     return ConnectionError(str(error))
 
 
-async def _post(connection: Any, commands: Sequence[Arguments]) -> None:
-    """Send commands within the connection's time. redis-py's own wait swallows a cancellation on Python 3.11."""
-    limit, connection.socket_timeout = connection.socket_timeout, None
-    try:
-        async with asyncio.timeout(limit):
-            await connection.send_packed_command(packed(commands))
-    except RuntimeError as error:
-        raise broken_off(error) from error
-    finally:
-        connection.socket_timeout = limit
-
-
 async def send_async(connection: Any, commands: Sequence[Arguments]) -> tuple[list[Any], bool]:
     """Send commands over a connection of asyncio, which is broken off unless all are answered.
 
@@ -134,21 +123,59 @@ async def send_async(connection: Any, commands: Sequence[Arguments]) -> tuple[li
     """
     outcomes: list[Any] = []
     whole = True
+    # one wait for all of them: redis-py's own costs more than a reply, and swallows a cancellation on Python 3.11
+    limit, connection.socket_timeout = connection.socket_timeout, None
     try:
-        await _post(connection, commands)
-        for _ in commands:
-            try:
-                outcomes.append(await connection.read_response(disable_decoding=True))
-            except ResponseError as refusal:
-                outcomes.append(_reply(refusal))
-            except _CLOSING as refusal:
-                outcomes.append(_reply(refusal))
-                whole = False
+        async with asyncio.timeout(limit) as wait:
+            await _post(connection, commands)
+            patience = _Patience(wait, limit)
+            for _ in commands:
+                patience.renew()
+                try:
+                    outcomes.append(await connection.read_response(disable_decoding=True))
+                except ResponseError as refusal:
+                    outcomes.append(_reply(refusal))
+                except _CLOSING as refusal:
+                    outcomes.append(_reply(refusal))
+                    whole = False
     except (RedisError, OSError) as error:
         await connection.disconnect(nowait=True)
-        outcomes += [Unanswered(error)] * (len(commands) - len(outcomes))
+        late = isinstance(error, TimeoutError)
+        missed = Unanswered(Late(f"no answer within {limit:g} s") if late else error)
+        outcomes += [missed] * (len(commands) - len(outcomes))
         whole = False
     except BaseException:
         await connection.disconnect(nowait=True)
         raise
+    finally:
+        connection.socket_timeout = limit
     return outcomes, whole
+
+
+async def _post(connection: Any, commands: Sequence[Arguments]) -> None:
+    try:
+        await connection.send_packed_command(packed(commands))
+    except RuntimeError as error:
+        raise broken_off(error) from error
+
+
+class _Patience:
+    """The time for the next reply: it is moved on seldom, because most replies of a pipeline come together.
+
+    Args:
+        wait: ends the wait.
+        limit: seconds for each reply; None: there is no limit. A reply gets at least nine tenths of them.
+    """
+
+    __slots__ = ("_limit", "_moved", "_now", "_wait")
+
+    def __init__(self, wait: asyncio.Timeout, limit: float | None) -> None:
+        self._wait, self._limit = wait, limit
+        self._now = asyncio.get_running_loop().time
+        self._moved = self._now()
+
+    def renew(self) -> None:
+        """Wait for the next reply."""
+        if self._limit is not None and (now := self._now()) > self._moved + self._limit / 10:
+            self._wait.reschedule(now + self._limit)
+            self._moved = now

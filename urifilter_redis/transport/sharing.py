@@ -28,7 +28,7 @@ PIPELINES = 2
 COMMANDS_A_PIPELINE = 32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Wanted:
     """The commands of one task that wait for a pipeline.
 
