@@ -14,6 +14,7 @@ from starlette.responses import Response
 from urifilter_redis._version import __version__
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.service.bodies import Answer
+from urifilter_redis.service.direct import Direct
 from urifilter_redis.service.documented import add_routes
 from urifilter_redis.service.endpoints import Service
 from urifilter_redis.service.failures import Refusal, refusal_of
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from starlette.requests import Request
+    from starlette.types import ASGIApp
 
     from urifilter_redis.service.settings import ServiceSettings
 
-__all__ = ["make_app"]
+__all__ = ["make_api", "make_app"]
 
 outages = logging.getLogger("urifilter_redis.service.outages")
 
@@ -45,9 +47,15 @@ _PAGE_HEADERS = {
 }
 
 
-def make_app(settings: ServiceSettings) -> FastAPI:
+def make_app(settings: ServiceSettings) -> ASGIApp:
     """Make the application of one worker; its filters are made or opened when it starts."""
     service = Service(settings)
+    app: ASGIApp = Direct(service, make_api(service), _told)
+    return Gate(app, alone=not settings.tokens, proxies=settings.trusted_proxies, log_requests=settings.log_requests)
+
+
+def make_api(service: Service) -> FastAPI:
+    """Make the part of the application that has all routes, and describes them."""
     app = FastAPI(
         title="urifilter",
         summary="Has anybody seen this URI?",
@@ -62,8 +70,6 @@ def make_app(settings: ServiceSettings) -> FastAPI:
         app.add_route(path, _page(name, kind), methods=["GET"], include_in_schema=False)
     for error, tell in _TOLD.items():
         app.add_exception_handler(error, tell)
-    alone, proxies = not settings.tokens, settings.trusted_proxies
-    app.add_middleware(Gate, alone=alone, proxies=proxies, log_requests=settings.log_requests)
     return app
 
 
@@ -107,6 +113,12 @@ async def _tell_http(request: Request, error: Exception) -> Response:
 
 async def _tell_bug(request: Request, _: Exception) -> Response:
     return await _tell(request, Refusal("internal_error", "the service has a bug: its log has the details"))
+
+
+async def _told(request: Request, error: Exception) -> Response:
+    """Answer an error of an endpoint, as FastAPI has it answered."""
+    tell = next(_TOLD[kind] for kind in type(error).__mro__ if kind in _TOLD)
+    return await tell(request, error)
 
 
 _seldom = Seldom()

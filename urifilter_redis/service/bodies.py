@@ -19,6 +19,7 @@ from urifilter_redis.errors import BadItem
 from urifilter_redis.http_api import read_json, write_json
 from urifilter_redis.protocol.claims import LEAST_LEASE, MOST_DELAY, MOST_LEASE, RECLAIMED_A_CALL
 from urifilter_redis.service.failures import Refusal, refusal_of
+from urifilter_redis.service.heads import header
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from urifilter_redis.service.settings import Limits
 
 __all__ = [
+    "NAME",
     "NAME_PATTERN",
     "Answer",
     "Items",
@@ -46,8 +48,13 @@ __all__ = [
 
 M = TypeVar("M", bound=BaseModel)
 
+#: From so many bytes on a body is parsed with the garbage collector held back: JSON makes no cycles, and the search
+#: takes most of the time of many lists.
+COLLECTED = 1 << 14
+
 #: The form of a filter's name; see ``keys.check_name``.
-NAME_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
+NAME = "[A-Za-z0-9._-]{1,64}"
+NAME_PATTERN = f"^{NAME}$"
 
 #: The search for a token is bounded, so that it costs next to nothing: it tries so many places from the start of a body
 #: and from its end, takes tokens of so many bytes, and skips so many blanks before one.
@@ -178,7 +185,7 @@ async def receive(request: Request, limits: Limits) -> bytes:
     Raises:
         Refusal: the body is too large, too slow, cut off, or compressed.
     """
-    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+    if header(request.scope, "Content-Encoding", "identity").lower() != "identity":
         raise Refusal("unsupported_encoding", "send the body as it is, not compressed", headers=_CLOSE)
     try:
         async with asyncio.timeout(limits.seconds):
@@ -220,43 +227,51 @@ def parse(data: bytes, kind: type[M]) -> M:
     Raises:
         Refusal: the body is not JSON, or not of this kind.
     """
-    with _no_collecting():
-        try:
-            content = read_json(data)
-        except ValueError as error:
-            raise Refusal("bad_json", f"the body is not JSON: {error}") from None
-        if isinstance(content, dict) and not content.keys() <= kind.model_fields.keys():
-            wrong = next(name for name in content if name not in kind.model_fields)
-            raise Refusal("bad_request", f"there is no field {wrong[:40]!r}; there are {', '.join(kind.model_fields)}")
-        try:
-            return kind.model_validate(content)
-        except ValidationError as error:
-            lines = [f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in error.errors()]
-            raise Refusal("bad_request", "; ".join(lines)) from None
-
-
-@contextlib.contextmanager
-def _no_collecting() -> Iterator[None]:
-    """Hold back the garbage collector: JSON makes no cycles, and the search takes most of the time of many lists."""
-    was = gc.isenabled()
+    if len(data) < COLLECTED:
+        return _parsed(data, kind)
+    collects = gc.isenabled()
     gc.disable()
     try:
-        yield
+        return _parsed(data, kind)
     finally:
-        if was:
+        if collects:
             gc.enable()
 
 
+def _parsed(data: bytes, kind: type[M]) -> M:
+    try:
+        content = read_json(data)
+    except ValueError as error:
+        raise Refusal("bad_json", f"the body is not JSON: {error}") from None
+    if isinstance(content, dict) and not content.keys() <= kind.model_fields.keys():
+        wrong = next(name for name in content if name not in kind.model_fields)
+        raise Refusal("bad_request", f"there is no field {wrong[:40]!r}; there are {', '.join(kind.model_fields)}")
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in error.errors()]
+        raise Refusal("bad_request", "; ".join(lines)) from None
+
+
 async def _receive(request: Request, most: int) -> bytes:
-    data = bytearray()
-    too_large = Refusal("body_too_large", f"a body has at most {most:,} bytes: send less at a time", headers=_CLOSE)
-    if int(request.headers.get("Content-Length", "0")) > most:
-        raise too_large
-    async for part in request.stream():
-        data += part
-        if len(data) > most:
-            raise too_large
-    return bytes(data)
+    if int(header(request.scope, "Content-Length", "0")) > most:
+        raise _too_large(most)
+    message = await request.receive()
+    data: bytes | bytearray = message.get("body", b"")
+    while len(data) <= most and message["type"] != "http.disconnect":
+        if not message.get("more_body", False):
+            return bytes(data)
+        message = await request.receive()
+        if not isinstance(data, bytearray):
+            data = bytearray(data)
+        data += message.get("body", b"")
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    raise _too_large(most)
+
+
+def _too_large(most: int) -> Refusal:
+    return Refusal("body_too_large", f"a body has at most {most:,} bytes: send less at a time", headers=_CLOSE)
 
 
 def check_items(items: Sequence[Any], limits: Limits) -> None:

@@ -33,6 +33,7 @@ from urifilter_redis.service.connecting import connect
 from urifilter_redis.service.failures import Refusal, refusal_of
 from urifilter_redis.service.gate import COMMAND, COUNTS, TOKEN
 from urifilter_redis.service.gauges import look
+from urifilter_redis.service.heads import header, headers_of
 from urifilter_redis.service.logs import Seldom
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ PAUSE = 2.0
 
 #: Seconds for which the sum of all workers' counts is used again.
 COUNTS_AGE = 0.5
+
+_KEY = KEY_HEADER.lower().encode()
 
 #: Characters that an Idempotency-Key has at most.
 KEY_LENGTH = 200
@@ -115,7 +118,7 @@ class Service:
         """
         if not self._tokens:
             return tokens.EVERYTHING
-        kind, _, sent = request.headers.get("Authorization", "").partition(" ")
+        kind, _, sent = header(request.scope, "Authorization").partition(" ")
         offered = (sent.strip(),) if kind.lower() == "bearer" else given
         token = next(filter(None, (tokens.find(self._tokens, each) for each in offered)), None)
         if token is None:
@@ -136,7 +139,20 @@ class Service:
         if writes and not token.may_write:
             raise Refusal("forbidden", "this token may only read")
         limits = self.settings.limits
-        slots = self._slots.setdefault(token.name, asyncio.Semaphore(limits.requests))
+        slots = self._slots.get(token.name)
+        if slots is None:
+            slots = self._slots[token.name] = asyncio.Semaphore(limits.requests)
+        if slots.locked():
+            await self._wait_for(slots)
+        else:
+            await slots.acquire()  # at once
+        try:
+            yield
+        finally:
+            slots.release()
+
+    async def _wait_for(self, slots: asyncio.Semaphore) -> None:
+        limits = self.settings.limits
         try:
             async with asyncio.timeout(limits.wait):
                 await slots.acquire()
@@ -145,17 +161,13 @@ class Service:
                 f"{limits.requests} requests of this token are running, and this one has waited for {limits.wait:g} s"
             )
             raise Refusal("too_many_requests", f"{text}: send less at once, or more items in one") from None
-        try:
-            yield
-        finally:
-            slots.release()
 
     # The requests
 
     async def unique(self, request: Request) -> Response:
         """Insert items; answer the new ones."""
         request.scope[COMMAND] = "insert"
-        token = self.whose(request) if "Authorization" in request.headers else None
+        token = self.whose(request) if b"authorization" in headers_of(request.scope) else None
         data = await receive(request, self.settings.limits)
         if token is None:
             self.whose(request, *tokens_in(data))  # parsing is costly, and so only for known senders
@@ -306,9 +318,9 @@ def _key(request: Request, token: Token) -> CallKey | None:
     Raises:
         Refusal: the key is not printable ASCII, or is too long.
     """
-    text = request.headers.get(KEY_HEADER)
-    if text is None:
+    if _KEY not in headers_of(request.scope):
         return None
+    text = header(request.scope, KEY_HEADER)
     if not (text.isascii() and text.isprintable() and 0 < len(text) <= KEY_LENGTH):
         raise Refusal("bad_request", f"{KEY_HEADER}: 1 to {KEY_LENGTH} printable ASCII characters")
     return CallKey(text, token.name)

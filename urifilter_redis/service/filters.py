@@ -209,6 +209,8 @@ class Filters:
         if opening is None:
             opening = self._sessions[name] = asyncio.create_task(self._open(name))
             opening.add_done_callback(functools.partial(_leave_out, self._sessions, name))
+        if opening.done():
+            return opening.result()
         try:
             async with asyncio.timeout(LONGEST_OPENING):
                 return await asyncio.shield(opening)

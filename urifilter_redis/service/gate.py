@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import json
 import logging
 import time
-from collections.abc import Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import SplitResult, urlsplit
-
-from starlette.datastructures import Headers, MutableHeaders
 
 from urifilter_redis.http_api import ATTEMPT_HEADER
 from urifilter_redis.service import metrics
 from urifilter_redis.service.bodies import Answer
 from urifilter_redis.service.failures import ANSWER_HEADERS, Refusal
+from urifilter_redis.service.heads import header, headers_of
 from urifilter_redis.service.settings import is_loopback
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 __all__ = ["CODE", "COMMAND", "COUNTS", "TOKEN", "Gate"]
@@ -28,7 +29,15 @@ __all__ = ["CODE", "COMMAND", "COUNTS", "TOKEN", "Gate"]
 ATTEMPT_LENGTH = 200
 
 #: Headers by which a proxy says that it passes on another machine's request.
-_PASSED_ON = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP")
+_PASSED_ON = {name.lower().encode(): name for name in ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP")}
+
+#: The judgements of so many Host headers are kept; in practice there is one.
+HOSTS = 16
+
+INTERNAL_ERROR = int(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+_ATTEMPT = ATTEMPT_HEADER.lower().encode()
+_ANSWER_HEADERS = [(name.lower().encode(), value.encode()) for name, value in ANSWER_HEADERS.items()]
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -60,7 +69,7 @@ class Gate:
             return
         began, passage = time.perf_counter(), _Passage(scope, receive, send)
         try:
-            refusal = self._refusal(scope, passage.headers)
+            refusal = self._refusal(scope) if self._alone else None
             if refusal is None:
                 await self._app(scope, passage.receive, passage.send)
             else:
@@ -68,25 +77,25 @@ class Gate:
                 await Answer(refusal.content, refusal.status, refusal.headers)(scope, receive, passage.send)
         finally:
             seconds = time.perf_counter() - began
-            if passage.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+            if passage.status == INTERNAL_ERROR:
                 scope[CODE] = "internal_error"
             metrics.observe(scope.get(COMMAND, "other"), passage.status, scope.get(CODE, ""), seconds)
             if self._log_requests:
                 _log(scope, passage.status, seconds)
 
-    def _refusal(self, scope: Scope, headers: Headers) -> Refusal | None:
-        return (_foreign(headers) or self._passed_on(scope, headers)) if self._alone else None
+    def _refusal(self, scope: Scope) -> Refusal | None:
+        return _foreign(headers_of(scope)) or self._passed_on(scope)
 
-    def _passed_on(self, scope: Scope, headers: Headers) -> Refusal | None:
+    def _passed_on(self, scope: Scope) -> Refusal | None:
         """Refuse a request to a service without tokens that came through an unknown proxy."""
-        passed = [name for name in _PASSED_ON if name in headers]
+        passed = _PASSED_ON.keys() & headers_of(scope).keys()
         client = (scope.get("client") or ("",))[0]
         if not passed or any(_is_in(client, proxy) for proxy in self._proxies):
             return None
         text = "this service has no tokens, and the request came through a proxy: add tokens, or trusted_proxies"
         if not self._has_warned:
             self._has_warned = True
-            log_gate.error("%s (%s from %s): refused", text, passed[0], client)
+            log_gate.error("%s (%s from %s): refused", text, _PASSED_ON[min(passed)], client)
         return Refusal("behind_proxy", text)
 
 
@@ -94,31 +103,36 @@ class _Passage:
     """One request, and its answer, which gets its headers here.
 
     Attributes:
-        headers: the headers of the request.
+        receive: reads a part of the body.
         status: the HTTP status of the answer; 500 until there is one.
     """
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.headers, self.status = Headers(scope=scope), 500
-        self._receive, self._send, self._is_read = receive, send, False
-        self._attempt = self.headers.get(ATTEMPT_HEADER, "")[:ATTEMPT_LENGTH]
+    __slots__ = ("_attempt", "_is_unread", "_receive", "_send", "receive", "status")
 
-    async def receive(self) -> Message:
-        """Read a part of the body."""
-        self._is_read = True
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._receive, self._send, self.status = receive, send, INTERNAL_ERROR
+        self._attempt = headers_of(scope).get(_ATTEMPT, b"")[:ATTEMPT_LENGTH]
+        self._is_unread = b"expect" in headers_of(scope)
+        self.receive = self._note if self._is_unread else receive
+
+    async def _note(self) -> Message:
+        """Read a part of a body that the client sends only when it is asked for."""
+        self._is_unread = False
         return await self._receive()
 
     async def send(self, message: Message) -> None:
         """Send a part of the answer."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            more = MutableHeaders(scope=message)
+            given = message["headers"]
+            names = {name for name, _ in given}
+            more = [each for each in _ANSWER_HEADERS if each[0] not in names]
             if self._attempt:
-                more[ATTEMPT_HEADER] = self._attempt
-            for name, value in ANSWER_HEADERS.items():
-                more.setdefault(name, value)
-            if "Expect" in self.headers and not self._is_read:
-                more["Connection"] = "close"  # the body may come or not, so the next head cannot be found
+                more.append((_ATTEMPT, self._attempt))
+            if self._is_unread:  # the body may come or not, so the next head cannot be found
+                given = [each for each in given if each[0] != b"connection"]
+                more.append((b"connection", b"close"))
+            message["headers"] = [*given, *more]
         await self._send(message)
 
 
@@ -129,14 +143,21 @@ def _is_in(address: str, network: Network) -> bool:
         return False
 
 
-def _foreign(headers: Headers) -> Refusal | None:
+def _foreign(headers: Mapping[bytes, bytes]) -> Refusal | None:
     """Refuse a request to a service without tokens that names another host, or comes from another site's page."""
-    host = headers.get("Host", "localhost")
-    if not is_loopback(_parts(f"//{host}").hostname or ""):
+    host = headers.get(b"host", b"localhost")
+    if not _is_this_machine(host):
         return Refusal("bad_host", "this service has no tokens, so it is asked as localhost only: add tokens")
-    if "Origin" in headers and _parts(headers["Origin"]).netloc != host:
+    origin = headers.get(b"origin")
+    if origin is not None and _parts(origin.decode("latin-1")).netloc != host.decode("latin-1"):
         return Refusal("foreign_origin", "this service has no tokens, so pages of other sites may not ask: add tokens")
     return None
+
+
+@functools.lru_cache(maxsize=HOSTS)
+def _is_this_machine(host: bytes) -> bool:
+    """Whether a Host header names this machine."""
+    return is_loopback(_parts(f"//{host.decode('latin-1')}").hostname or "")
 
 
 def _parts(url: str) -> SplitResult:
@@ -150,7 +171,7 @@ def _parts(url: str) -> SplitResult:
 def _log(scope: Scope, status: int, seconds: float) -> None:
     fields = {
         "client": (scope.get("client") or ("",))[0],
-        "request_id": Headers(scope=scope).get(ATTEMPT_HEADER, "")[:ATTEMPT_LENGTH],
+        "request_id": header(scope, ATTEMPT_HEADER)[:ATTEMPT_LENGTH],
         "token": scope.get(TOKEN, ""),
         "method": scope["method"],
         "path": scope["path"],

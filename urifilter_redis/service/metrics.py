@@ -7,6 +7,7 @@ of prometheus_client. The worker that is asked adds up the counts of all workers
 from __future__ import annotations
 
 import collections
+import functools
 import os
 from typing import TYPE_CHECKING
 
@@ -36,14 +37,28 @@ _script_errors = Counter("urifilter_script_errors", "Errors that Redis answered,
 
 def observe(command: str, status: int, error_code: str, seconds: float) -> None:
     """Count a request that was answered; ``error_code`` is empty if there was no error."""
-    _requests.labels(command, status, error_code).inc()
-    _seconds.labels(command).observe(seconds)
+    count, times = _request_metrics(command, status, error_code)
+    count.inc()
+    times.observe(seconds)
 
 
 def count_items(filter_name: str, command: str, *, new: int, seen: int) -> None:
     """Count items that were answered."""
-    _items.labels(filter_name, command, "new").inc(new)
-    _items.labels(filter_name, command, "seen").inc(seen)
+    new_items, seen_items = _item_metrics(filter_name, command)
+    if new:
+        new_items.inc(new)
+    if seen:
+        seen_items.inc(seen)
+
+
+@functools.cache  # prometheus_client keeps all of them anyway, and finds them more slowly
+def _request_metrics(command: str, status: int, error_code: str) -> tuple[Counter, Histogram]:
+    return _requests.labels(command, status, error_code), _seconds.labels(command)
+
+
+@functools.cache
+def _item_metrics(filter_name: str, command: str) -> tuple[Counter, Counter]:
+    return _items.labels(filter_name, command, "new"), _items.labels(filter_name, command, "seen")
 
 
 def note_script_error(error: RedisError) -> None:
