@@ -33,7 +33,11 @@ def token() -> None:
     help="Allow this filter, or all of news-*; by default all filters.",
 )
 @click.option(
-    "--access", type=click.Choice(tokens.ACCESS), default="write", show_default=True, help="write includes read."
+    "--access",
+    type=click.Choice(tokens.ACCESS),
+    default="write",
+    show_default=True,
+    help="write includes read, and admin both.",
 )
 @shared
 @pass_shared

@@ -14,6 +14,8 @@ from support.cluster import Cluster
 from support.sentinels import Watched, replica_of
 from support.service import Service
 
+from urifilter_redis.service import tokens
+
 ROOT = Path(__file__).resolve().parents[1]
 
 # Processes that tests start import the tree that the tests stand in, as the tests do (pythonpath in pyproject.toml).
@@ -199,6 +201,15 @@ def service(_shared):
     """The HTTP service over Debian's Redis; it outlives that its filters are removed between tests."""
     with Service(_clean(_shared, "redis70").url) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def service_for_admins(_shared):
+    """The same with one token, that may act on all filters; yields the service and the token."""
+    secret = tokens.new()
+    known = tokens.Token("admin", tokens.digest(secret), access="admin").toml()
+    with Service(_clean(_shared, "redis70").url, settings=known) as running:
+        yield running, secret
 
 
 @pytest.fixture

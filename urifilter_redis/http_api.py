@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
+    "ACTIONS",
     "ATTEMPT_HEADER",
     "COMMANDS",
     "DEFAULT_PATH",
@@ -71,6 +72,10 @@ COMMANDS: Mapping[str, Command] = {
 }
 
 
+#: The actions on whole filters, each an endpoint below its filter; for tokens with ``access = "admin"``.
+ACTIONS = ("create", "rotate", "checkpoint", "restore", "union", "drop")
+
+
 @dataclass(frozen=True, slots=True)
 class Meaning:
     """The meaning of an error code.
@@ -93,7 +98,7 @@ ERROR_CODES: Mapping[str, Meaning] = {
         HTTPStatus.BAD_REQUEST, "the service has no tokens, and the request names another host than this machine"
     ),
     "unauthorized": Meaning(HTTPStatus.UNAUTHORIZED, "the request has no token, or a wrong one"),
-    "forbidden": Meaning(HTTPStatus.FORBIDDEN, "the token is not for this filter, or only for reading"),
+    "forbidden": Meaning(HTTPStatus.FORBIDDEN, "the token is not for this filter, or not for this request"),
     "foreign_origin": Meaning(
         HTTPStatus.FORBIDDEN, "the service has no tokens, and the request comes from a page of another site"
     ),
@@ -105,7 +110,10 @@ ERROR_CODES: Mapping[str, Meaning] = {
     "method_not_allowed": Meaning(HTTPStatus.METHOD_NOT_ALLOWED, "the path does not take this method"),
     "too_slow": Meaning(HTTPStatus.REQUEST_TIMEOUT, "the head or the body did not arrive in time"),
     "config_mismatch": Meaning(HTTPStatus.CONFLICT, "the filter has other settings than the service"),
-    "refused": Meaning(HTTPStatus.CONFLICT, "the key has served other items, or a later request of its slot has run"),
+    "refused": Meaning(
+        HTTPStatus.CONFLICT,
+        "the key has served other items, a later request of its slot has run, or the filter cannot do this",
+    ),
     "body_too_large": Meaning(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the body has more bytes than the limit"),
     "unsupported_encoding": Meaning(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body is compressed"),
     "head_too_large": Meaning(

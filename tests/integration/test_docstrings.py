@@ -34,6 +34,8 @@ from urifilter_redis.engine.driver import drive
 from urifilter_redis.opened import OpenedFilter
 from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPI, FilterAPIClient
 from urifilter_redis.sdk import Timeouts as SdkTimeouts
+from urifilter_redis.sdk.acting import Acting
+from urifilter_redis.sdk.acting_async import AsyncActing
 from urifilter_redis.service import settings
 from urifilter_redis.worker import Worker
 
@@ -52,6 +54,7 @@ WITHOUT_A_CLIENT = [
     upkeep.entries, upkeep.names, upkeep.prune, upkeep.show, upkeep.verify_all, Worker,
 ]  # fmt: skip
 SDK_CLASSES = {"FilterAPIClient": (FilterAPIClient,), "AsyncFilterAPIClient": (AsyncFilterAPIClient,)}
+ACTING = {"FilterAPIClient": (Acting,), "AsyncFilterAPIClient": (AsyncActing,)}
 SDK_NAMES = {
     "FilterAPI": FilterAPI,
     "FilterAPIClient": FilterAPIClient,
@@ -59,7 +62,12 @@ SDK_NAMES = {
     "Timeouts": SdkTimeouts,
 }
 SERVICE = "http://localhost:8000"  # in the examples of the SDK
-PAIRS = [(UriFilter, AsyncUriFilter), (Claims, AsyncClaims), (FilterAPIClient, AsyncFilterAPIClient)]
+PAIRS = [
+    (UriFilter, AsyncUriFilter),
+    (Claims, AsyncClaims),
+    (FilterAPIClient, AsyncFilterAPIClient),
+    (Acting, AsyncActing),
+]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 
 
@@ -212,6 +220,14 @@ def test_example_of_a_client_of_the_service(redis70, service, name, text):
         UriFilter.create("queue", redis=redis70.url, capacity=1000, layout="counting"),
     ):
         check_with_the_service(service, text, {"api": SDK_NAMES[name](service.url)})
+
+
+@pytest.mark.parametrize(("name", "text"), list(documented(ACTING)))
+def test_example_of_an_action(redis70, service_for_admins, name, text):
+    """Each example of an action does what it says, for a token that may do it."""
+    running, secret = service_for_admins
+    with UriFilter.create("news", redis=redis70.url, capacity=1000):
+        check_with_the_service(running, text, {"api": SDK_NAMES[name](running.url, secret)})
 
 
 def check_with_the_service(service, text, names) -> None:

@@ -848,7 +848,7 @@ def test_upgrades(service):
 
 def test_wrong_paths_and_methods(refuses):
     """404, and 405 with the methods that there are."""
-    for path in ("/nowhere", "/v1", "/v1/filters/", "/v1/filters/news/", "/v1/filters/news/drop", "/%00",
+    for path in ("/nowhere", "/v1", "/v1/filters/", "/v1/filters/news/", "/v1/filters/news/none", "/%00",
                  "/v1/filters/a%2Fb", UNIQUE + "/", "//", "/docs", "/redoc", "/..%2f..%2fetc/passwd", "/page.css/..",
                  "/%ff"):  # fmt: skip
         refuses(request("GET", path), 404, "not_found")
@@ -857,6 +857,7 @@ def test_wrong_paths_and_methods(refuses):
         ("PUT", UNIQUE, "POST"),
         ("OPTIONS", UNIQUE, "POST"),
         ("GET", INSERT, "POST"),
+        ("GET", "/v1/filters/news/drop", "POST"),
         ("POST", "/v1/filters", "GET"),
         ("DELETE", "/v1/filters/news", "GET"),
         ("POST", "/healthz", "GET"),

@@ -12,7 +12,7 @@ from schemathesis.engine import events, from_schema
 from support.servers import Server
 from support.service import Service, request
 
-from urifilter_redis.http_api import COMMANDS, DEFAULT_PATH, ERROR_CODES, FILTERS_PATH
+from urifilter_redis.http_api import ACTIONS, COMMANDS, DEFAULT_PATH, ERROR_CODES, FILTERS_PATH
 from urifilter_redis.service import tokens
 
 FILTERS = """
@@ -28,6 +28,7 @@ slices = 3
 period = "1d"
 """
 OF_HOLDERS = ("reclaim", "beat")
+ALL = (*COMMANDS, *OF_HOLDERS, *ACTIONS)
 NAMES = ("forever", "counting", "ring", "missing")
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 TOKEN = tokens.new()
@@ -134,7 +135,7 @@ def operations(found):
 @pytest.mark.slow
 def test_all_operations_are_named(alone, guarded):
     """Each path and method is documented, under a name of its own; with tokens, that and where they are wanted."""
-    commands = {f"{FILTERS_PATH}/{{filter_typeid}}/{command}": command for command in (*COMMANDS, *OF_HOLDERS)}
+    commands = {f"{FILTERS_PATH}/{{filter_typeid}}/{command}": command for command in ALL}
     info = {FILTERS_PATH: "list", f"{FILTERS_PATH}/{{filter_typeid}}": "info"}
     process = {f"/{name}": name for name in ("healthz", "readyz", "metrics")}
     for service in (alone, guarded):
@@ -144,7 +145,7 @@ def test_all_operations_are_named(alone, guarded):
         posts = {path for path, methods in found["paths"].items() if "post" in methods}
         assert {DEFAULT_PATH, *commands} == posts
     token = [{"token": []}]
-    wants = dict.fromkeys((*COMMANDS, *OF_HOLDERS, "list", "info", "metrics"), token) | {"unique": [*token, {}]}
+    wants = dict.fromkeys((*ALL, "list", "info", "metrics"), token) | {"unique": [*token, {}]}
     open_to_all = {"healthz": [], "readyz": []}
     assert wants | open_to_all == {name: each["security"] for name, each in operations(document(guarded)).items()}
     assert document(guarded)["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}

@@ -279,7 +279,7 @@ _NAME = "a filter's name is 1 to 64 of A-Z a-z 0-9 . _ -"
         (TOKEN.replace('"one"', f'"{"x" * 65}"'), "tokens.0.name", "pattern"),
         (TOKEN.replace(DIGEST, DIGEST.upper()), "tokens.0", "digest is sha256: and 64 hex digits"),
         (TOKEN.replace("sha256:", "md5:"), "tokens.0", "digest is sha256: and 64 hex digits"),
-        (TOKEN + "access = 'all'", "tokens.0.access", "'read' or 'write'"),
+        (TOKEN + "access = 'all'", "tokens.0.access", "'read', 'write' or 'admin'"),
         (TOKEN + "filters = 'news'", "tokens.0.filters", "valid tuple"),
         (TOKEN + "filters = []", "tokens.0", "filters are names, or patterns with * and ?"),
         (TOKEN + "filters = ['a/b']", "tokens.0", "filters are names, or patterns with * and ?"),

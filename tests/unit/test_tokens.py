@@ -59,7 +59,7 @@ def test_no_digest(wrong):
 
 def test_no_access():
     """There are two."""
-    with pytest.raises(ValueError, match="access is read or write and not 'all'"):
+    with pytest.raises(ValueError, match="access is read, write or admin and not 'all'"):
         Token("one", digest("x"), access="all")
 
 

@@ -51,12 +51,13 @@ SHARDS_AT_ONCE = 16
 KEYS_A_CALL = 8
 
 
-def drop(session: Session, *, keep_archive: bool = False) -> Flow[bool]:
+def drop(session: Session, *, keep_archive: bool = False, uid: str = "") -> Flow[bool]:
     """Remove the filter with all its keys, even if some are lost; return whether there was anything to remove.
 
     Args:
         session: the filter's session. If it has opened the filter, it drops that filter and no other of the name.
         keep_archive: whether to keep the filter's archive, from which it can be restored.
+        uid: the uid of the filter to drop; empty: the session's, or that of any filter of the name.
 
     Raises:
         ConfigMismatch: the filter was dropped and created anew since it was opened.
@@ -65,7 +66,7 @@ def drop(session: Session, *, keep_archive: bool = False) -> Flow[bool]:
     session.clear_near()
     try:
         first = yield from read_first(session)
-        uid = session.uid or first.get("uid", "")
+        uid = uid or session.uid or first.get("uid", "")
         if first.get("uid", uid) != uid:
             raise _anew(session)
         return (yield from _drop(session, uid, first, keep_archive=keep_archive))

@@ -15,6 +15,7 @@ from urifilter_redis.engine.async_driver import drive
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.http_api import FILTERS_PATH
 from urifilter_redis.protocol.outcomes import Unanswered
+from urifilter_redis.sdk.acting_async import AsyncActing
 from urifilter_redis.sdk.api import API, Client
 from urifilter_redis.sdk.claims import ByService
 from urifilter_redis.sdk.responses import failed, told
@@ -74,7 +75,7 @@ class _AsyncConnector:
         await self._clients.close()
 
 
-class AsyncFilterAPIClient(Client):
+class AsyncFilterAPIClient(AsyncActing, Client):
     """An asyncio client of the HTTP service.
 
     Tasks may share it. Each event loop and each forked child gets connections of its own. As a context manager it

@@ -32,7 +32,7 @@ from urifilter_redis.sdk.reaching import TIMEOUTS, checked, first_of, trusted
 from urifilter_redis.sdk.responses import BAD_RESPONSE, judged, told
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Self
 
     from urifilter_redis.engine.given import Key
@@ -237,8 +237,20 @@ class API:
         Raises:
             FilterAPIError: the service refused, or could not be reached.
         """
+        return (yield from self._repeatable(("GET", path, "", b"")))
+
+    def act(self, filter_typeid: str, action: str, content: Mapping[str, Any]) -> Flow[dict[str, Any]]:
+        """Do an action on a filter; each is made so that it may be repeated.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached.
+        """
+        path = f"{self.path_of(filter_typeid)}/{action}"
+        return (yield from self._repeatable(("POST", path, "", write_json(content))))
+
+    def _repeatable(self, command: Arguments) -> Flow[dict[str, Any]]:
         self.check_token()
-        request = Request.of(("GET", path, "", b""))
+        request = Request.of(command)
         yield from exchange(self.session, [request])
         if request.error is not None:
             raise told(request.error)

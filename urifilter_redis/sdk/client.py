@@ -14,6 +14,7 @@ from urifilter_redis.engine import methods
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.http_api import FILTERS_PATH
 from urifilter_redis.protocol.outcomes import Unanswered
+from urifilter_redis.sdk.acting import Acting
 from urifilter_redis.sdk.api import API, Client
 from urifilter_redis.sdk.claims import ByService
 from urifilter_redis.sdk.reaching import TIMEOUTS
@@ -72,7 +73,7 @@ class _Connector:
             client.close()
 
 
-class FilterAPIClient(Client):
+class FilterAPIClient(Acting, Client):
     """A blocking client of the HTTP service.
 
     Threads may share it, and a forked child may go on using it. As a context manager it closes its connections.

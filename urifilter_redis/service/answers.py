@@ -11,20 +11,25 @@ from urifilter_redis.http_api import ERROR_CODES
 
 __all__ = [
     "Answered",
+    "Checkpointed",
     "Claimed",
     "Committed",
+    "Dropped",
     "Error",
     "Filters",
     "Found",
     "InHand",
     "Info",
     "Inserted",
+    "OfOne",
     "Others",
     "Reclaimed",
     "Released",
+    "Rotated",
     "Status",
     "Taken",
     "Unique",
+    "United",
     "WasThere",
 ]
 
@@ -145,6 +150,49 @@ class InHand(BaseModel):
 
     filter_typeid: _Filter
     in_hand: int = Field(description="items in the holder's hands")
+
+
+class OfOne(BaseModel):
+    """A filter that is there."""
+
+    filter_typeid: _Filter
+    uid: str = Field(description="the filter's uid: 16 hex digits")
+
+
+class Rotated(BaseModel):
+    """A rotation."""
+
+    filter_typeid: _Filter
+    epoch: int = Field(description="the number of the filter's rotations so far; of a dry run, after the rotation")
+    rotated: bool = Field(
+        description="false: a dry run, or the filter was past the expected epoch: an earlier attempt, or others, did it"
+    )
+    shards: int = Field(description="shards that this request turned")
+    problems: list[str] = Field(description="slices of the archive that are missing: their items expire late")
+
+
+class Checkpointed(BaseModel):
+    """A checkpoint."""
+
+    filter_typeid: _Filter
+    number: int = Field(description="the number of the checkpoint")
+    begun: float = Field(description="time of Redis when it began, in seconds since 1970")
+    shards: int = Field(description="shards that were written; the others had not changed")
+    size: int = Field(description="bytes of these shards in the archive")
+
+
+class United(BaseModel):
+    """A union."""
+
+    filter_typeid: _Filter
+    added: int = Field(description="about so many items were added")
+
+
+class Dropped(BaseModel):
+    """A drop."""
+
+    filter_typeid: _Filter
+    dropped: bool = Field(description="false: there was no such filter, perhaps because of an earlier attempt")
 
 
 class Filters(BaseModel):

@@ -44,6 +44,7 @@ __all__ = [
     "read",
     "receive",
     "tokens_in",
+    "whole",
 ]
 
 M = TypeVar("M", bound=BaseModel)
@@ -72,16 +73,16 @@ _CLOSE = {"Connection": "close"}
 Uris = Annotated[list[Any], Field(description="items: URIs, or any other JSON values")]
 
 
-def _whole(value: object) -> object:
+def whole(value: object) -> object:
     """Return a number in JSON's sense, in which 1.0 is 1."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 _AGE = "ring: look only at so many of the newest slices"
-Age = Annotated[int, Field(ge=1, description=_AGE), BeforeValidator(_whole)] | None
+Age = Annotated[int, Field(ge=1, description=_AGE), BeforeValidator(whole)] | None
 
 
-Place = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
+Place = Annotated[int, Field(ge=0), BeforeValidator(whole)]
 
 
 class Items(BaseModel):
@@ -149,7 +150,7 @@ class ToReclaim(BaseModel):
     holder: Holder
     lease: Lease = None
     limit: Annotated[
-        int, Field(ge=0, le=RECLAIMED_A_CALL, description="the most items; 0: only look"), BeforeValidator(_whole)
+        int, Field(ge=0, le=RECLAIMED_A_CALL, description="the most items; 0: only look"), BeforeValidator(whole)
     ] = RECLAIMED_A_CALL
 
 
@@ -249,7 +250,8 @@ def _parsed(data: bytes, kind: type[M]) -> M:
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in error.errors()]
+        wrong = ((".".join(map(str, each["loc"])) or "body", each["msg"]) for each in error.errors())
+        lines = (f"{where}: {message.removeprefix('Value error, ')}" for where, message in wrong)
         raise Refusal("bad_request", "; ".join(lines)) from None
 
 

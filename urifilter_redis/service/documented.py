@@ -12,19 +12,26 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotation
 from starlette.responses import Response
 
 from urifilter_redis.http_api import COMMANDS, ERROR_CODES, FILTERS_PATH, KEY_HEADER, Meaning
+from urifilter_redis.service.acting import Acting
+from urifilter_redis.service.actions import BODIES as ACTION_BODIES
 from urifilter_redis.service.answers import (
+    Checkpointed,
     Claimed,
     Committed,
+    Dropped,
     Error,
     Filters,
     Found,
     Info,
     InHand,
     Inserted,
+    OfOne,
     Reclaimed,
     Released,
+    Rotated,
     Status,
     Unique,
+    United,
     WasThere,
 )
 from urifilter_redis.service.bodies import NAME_PATTERN, Answer, ItemsOf, ToBeat, ToReclaim
@@ -51,6 +58,15 @@ _COMMANDS: Mapping[str, tuple[type[BaseModel], str]] = {
     "claim": (Claimed, "Take items in hand that are new and in nobody's hands"),
     "commit": (Committed, "Make items final, whoever has them in hand"),
     "release": (Released, "Give items back, to be offered again by reclaim"),
+}
+
+_ACTIONS: Mapping[str, tuple[type[BaseModel], str]] = {
+    "create": (OfOne, "Make a filter; if it exists with these settings, do nothing (for tokens with access admin)"),
+    "rotate": (Rotated, "Close the newest slice and begin the next (admin)"),
+    "checkpoint": (Checkpointed, "Write the changes since the last checkpoint to the archive (admin)"),
+    "restore": (OfOne, "Bring back from the archive the parts that Redis lacks (admin)"),
+    "union": (United, "Insert all items of other filters of equal geometry, hash and seed (admin)"),
+    "drop": (Dropped, "Remove a filter with all its items, and its archive (admin)"),
 }
 
 #: The error codes of requests about items.
@@ -91,6 +107,10 @@ def add_routes(app: FastAPI, service: Service) -> None:
         {**_body(ToReclaim, limits), "parameters": [_KEY]})  # fmt: skip
     add(HTTPMethod.POST, FILTERS_PATH + "/{filter_typeid}/beat", _of_filter(service.beat), InHand, of_holders, "beat",
         "Keep in a holder's hands what it has", _body(ToBeat, limits))  # fmt: skip
+    acting = Acting(service)
+    for action, (model, summary) in _ACTIONS.items():
+        add(HTTPMethod.POST, f"{FILTERS_PATH}/{{filter_typeid}}/{action}", _action(acting, action), model,
+            of_holders | {"answer_lost", "refused"}, action, summary, _body(ACTION_BODIES[action], limits))  # fmt: skip
     add(HTTPMethod.GET, FILTERS_PATH, service.list, Filters, _OF_SERVER | _OF_TOKENS, "list",
         "List the filters that the token may use")  # fmt: skip
     of_info = _OF_SERVER | _OF_TOKENS | _OF_FILTER
@@ -161,6 +181,13 @@ def _body(model: type[BaseModel], limits: Limits) -> dict[str, Any]:
 def _command(service: Service, command: str) -> Callable[..., Any]:
     async def endpoint(request: Request, filter_typeid: _Name) -> Response:
         return await service.command(request, filter_typeid, command)
+
+    return endpoint
+
+
+def _action(acting: Acting, action: str) -> Callable[..., Any]:
+    async def endpoint(request: Request, filter_typeid: _Name) -> Response:
+        return await acting.act(request, filter_typeid, action)
 
     return endpoint
 

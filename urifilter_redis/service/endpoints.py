@@ -128,7 +128,7 @@ class Service:
         return token
 
     @contextlib.asynccontextmanager
-    async def allowed(self, token: Token, filter_name: str, *, writes: bool) -> AsyncIterator[None]:
+    async def allowed(self, token: Token, filter_name: str, *, writes: bool, acts: bool = False) -> AsyncIterator[None]:
         """Let a request run once fewer than ``limits.requests`` of its token are running.
 
         Raises:
@@ -138,6 +138,8 @@ class Service:
             raise Refusal("forbidden", f"this token is not for filter {filter_name!r}")
         if writes and not token.may_write:
             raise Refusal("forbidden", "this token may only read")
+        if acts and not token.may_act:
+            raise Refusal("forbidden", 'this is for tokens with access = "admin"')
         limits = self.settings.limits
         slots = self._slots.get(token.name)
         if slots is None:

@@ -128,6 +128,19 @@ class Filters:
                 raise
         return await drive(flow(await self._session(name)), self._connector)
 
+    async def run_anew(self, name: str, flow: Callable[[Session], Flow[T]]) -> T:
+        """Run a flow on a session that has not opened its filter; afterwards the filter is opened anew.
+
+        Raises:
+            UriFilterError: the errors of the flow.
+        """
+        session = self._session_of(name, None if self._archive is None else self._archive.home)
+        try:
+            return await drive(flow(session), self._connector)
+        finally:
+            for known in (self._sessions, self._measured, self._unrestored):
+                known.pop(name, None)
+
     async def measured(self, name: str) -> Measured:
         """Return the state of a filter; it is read seldom enough to cost the server little."""
         known = self._measured.get(name)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["CODE", "COMMAND", "COUNTS", "TOKEN", "Gate"]
+__all__ = ["CODE", "COMMAND", "COUNTS", "TOKEN", "Gate", "client_of", "line_of"]
 
 #: Characters of an attempt's name that the answer repeats.
 ATTEMPT_LENGTH = 200
@@ -89,7 +89,7 @@ class Gate:
     def _passed_on(self, scope: Scope) -> Refusal | None:
         """Refuse a request to a service without tokens that came through an unknown proxy."""
         passed = _PASSED_ON.keys() & headers_of(scope).keys()
-        client = (scope.get("client") or ("",))[0]
+        client = client_of(scope)
         if not passed or any(_is_in(client, proxy) for proxy in self._proxies):
             return None
         text = "this service has no tokens, and the request came through a proxy: add tokens, or trusted_proxies"
@@ -170,7 +170,7 @@ def _parts(url: str) -> SplitResult:
 
 def _log(scope: Scope, status: int, seconds: float) -> None:
     fields = {
-        "client": (scope.get("client") or ("",))[0],
+        "client": client_of(scope),
         "request_id": header(scope, ATTEMPT_HEADER)[:ATTEMPT_LENGTH],
         "token": scope.get(TOKEN, ""),
         "method": scope["method"],
@@ -180,8 +180,17 @@ def _log(scope: Scope, status: int, seconds: float) -> None:
         "ms": round(1000 * seconds, 2),
         **scope.get(COUNTS, {}),
     }
-    shown = (f"{name}={_shown(value)}" for name, value in fields.items() if value != "")
-    log.info(" ".join(shown), extra={"fields": fields})
+    log.info(line_of(fields), extra={"fields": fields})
+
+
+def client_of(scope: Scope) -> str:
+    """Return the address that a request came from; empty if the connection is not over IP."""
+    return str((scope.get("client") or ("",))[0])
+
+
+def line_of(fields: Mapping[str, object]) -> str:
+    """Return the line of a log for some fields; empty ones are left out."""
+    return " ".join(f"{name}={_shown(value)}" for name, value in fields.items() if value != "")
 
 
 def _shown(value: object) -> str:

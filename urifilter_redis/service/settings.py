@@ -97,7 +97,7 @@ class TokenSettings(BaseModel):
         name: the token's name in logs and metrics.
         digest: ``sha256:`` and 64 hex digits.
         filters: names of filters, or patterns with ``*`` and ``?``.
-        access: ``read`` or ``write``.
+        access: ``read``, ``write`` (insert, too) or ``admin`` (make, rotate and drop filters, too).
 
     Example:
         >>> TokenSettings(name="crawlers", digest="sha256:" + "0" * 64, filters=("news*",)).access
@@ -109,7 +109,7 @@ class TokenSettings(BaseModel):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="name for logs")]
     digest: str
     filters: tuple[str, ...] = ("*",)
-    access: Literal["read", "write"] = "read"
+    access: Literal["read", "write", "admin"] = "read"
 
     @model_validator(mode="after")
     def _check(self) -> TokenSettings:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ACCESS", "EVERYTHING", "Token", "bound", "digest", "find", "new"]
 
-#: The access that a token may have to its filters; write includes read.
-ACCESS = ("read", "write")
+#: The access that a token may have to its filters; each includes those before it.
+ACCESS = ("read", "write", "admin")
 
 _MARK = "sha256:"
 _PATTERN = re.compile(r"[A-Za-z0-9._*?-]{1,64}")
@@ -32,7 +32,7 @@ class Token:
         name: the token's name in logs and metrics.
         digest: ``sha256:`` and 64 hex digits.
         filters: names of filters, or patterns with ``*`` and ``?``.
-        access: ``read`` or ``write``.
+        access: ``read``, ``write`` or ``admin``.
 
     Raises:
         ValueError: the digest, the access or a filter's name has the wrong form.
@@ -50,7 +50,7 @@ class Token:
         if wrong or not self.filters:
             raise ValueError(f"filters are names, or patterns with * and ?, and not {wrong or 'none'}")
         if self.access not in ACCESS:
-            raise ValueError(f"access is {' or '.join(ACCESS)} and not {self.access!r}")
+            raise ValueError(f"access is {', '.join(ACCESS[:-1])} or {ACCESS[-1]} and not {self.access!r}")
 
     def toml(self) -> str:
         """Return the token's lines for the settings' file."""
@@ -69,7 +69,12 @@ class Token:
     @property
     def may_write(self) -> bool:
         """Whether the token may change filters."""
-        return self.access == "write"
+        return self.access != "read"
+
+    @property
+    def may_act(self) -> bool:
+        """Whether the token may make, rotate and drop filters, and so on."""
+        return self.access == "admin"
 
 
 #: The token of every request to a service without tokens.
