@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 from support.proxy import Fault, HttpProxy, first
 from support.servers import Server
-from support.service import Service, ask
+from support.service import Service, ask, request
 
 from urifilter_redis.errors import FilterAPIError
 from urifilter_redis.http_api import ACTIONS, FILTERS_PATH
@@ -162,6 +162,24 @@ def test_a_reply_is_lost(guarded, api, name, fault):
     assert anew != uid
     assert api("rotate", name, dry_run=True).epoch == 1
     assert api("drop", name, anew)
+
+
+def test_a_repeat_while_the_action_is_under_way(service_for_admins, redis70, name):
+    """It waits for that action, and gets its answer."""
+    running, secret = service_for_admins
+    path, bearer = f"{FILTERS_PATH}/{name}", f"Bearer {secret}"
+    assert ask(running, "POST", f"{path}/create", RING, secret).status == 200
+    wish = request("POST", f"{path}/rotate", b'{"expected_epoch": 0}', Authorization=bearer)
+    with redis70.client() as admin, running.raw() as one, running.raw() as two:
+        admin.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+        try:
+            for each in (one, two):
+                each.send(wish)
+            for _ in range(2):  # once that is answered, both have been read
+                ask(running, "GET", "/healthz")
+        finally:
+            admin.execute_command("CLIENT", "UNPAUSE")
+        assert [each.answer().json()["shards"] for each in (one, two)] == [1, 1]
 
 
 def test_a_drop_of_another(api, name):
