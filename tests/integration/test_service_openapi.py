@@ -105,6 +105,11 @@ def map_case(context, case):
         body["payloads"] = [*payloads, *[None] * len(given)][: len(given)]
     if isinstance(places, list) and all(type(place) in {int, float} and place >= 0 == place % 1 for place in places):
         body["base64"] = []  # nor that they are positions of base64
+    if case.meta is not None and case.meta.generation.mode.is_positive:  # nor which settings go together
+        if case.path.endswith("/create"):
+            case.body = {"capacity": 1000}
+        elif case.path.endswith("/rotate") and isinstance(case.body, dict) and body.get("expected_epoch") is None:
+            body["dry_run"] = True
     return case
 
 
