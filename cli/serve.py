@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from .common import Shared, pass_shared, say, shared
 from .daemon import add_stop_and_status, background, check_background, daemon_options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
     from urifilter_redis.service.settings import ServiceSettings
@@ -50,7 +52,8 @@ def serve(
 ) -> None:
     """Answer crawlers over HTTP: POST a list of URIs, get back those that nobody has seen.
 
-    SIGTERM ends it once the requests under way are answered. The page at / shows the state of the filters.
+    SIGTERM ends it once the requests under way are answered. SIGHUP has it read its settings again; those about tokens,
+    proxies and the log of requests change without a restart. The page at / shows the state of the filters.
 
     \b
     Example:
@@ -59,7 +62,7 @@ def serve(
     if context.invoked_subcommand is not None:
         return
     check_background(daemon=daemon, pidfile=pidfile, log_file=log_file)
-    settings, server = _load(_said(options, flags), file)
+    settings, read, server = _load(_said(options, flags), file)
     _try_filters(settings)
     bound = server.listen(settings.host, settings.port)
     host, port = bound.getsockname()[:2]
@@ -67,7 +70,7 @@ def serve(
     held = server.held_signals()
     with held as release, background(daemon=daemon, pidfile=pidfile, log_file=log_file, keeps=keeps):
         say(f"listens at http://{f'[{host}]' if ':' in host else host}:{port}{settings.path}")
-        server.serve(settings, bound, release, log_file, daemon=daemon)
+        server.serve(settings, bound, release, read, log_file, daemon=daemon)
 
 
 def _said(options: Shared, flags: dict[str, Any]) -> dict[str, Any]:
@@ -77,14 +80,18 @@ def _said(options: Shared, flags: dict[str, Any]) -> dict[str, Any]:
     return said | {name: value for name, value in flags.items() if value is not None}
 
 
-def _load(flags: dict[str, Any], file: Path | None) -> tuple[ServiceSettings, ModuleType]:
+def _load(
+    flags: dict[str, Any], file: Path | None
+) -> tuple[ServiceSettings, Callable[[], ServiceSettings], ModuleType]:
+    """Return the settings, a function that reads them again from any folder, and the module that serves."""
     missing = [name for name in _NEEDED if not _is_there(name)]
     if missing:
         text = f"serve needs more packages: {how_to_get('server')}"
         raise UriFilterError(f"{text} (missing: {', '.join(missing)})")
     from urifilter_redis.service import server, settings  # noqa: PLC0415 - an extra
 
-    return settings.load(flags, file), server
+    read = functools.partial(settings.load, flags, file and file.absolute())
+    return read(), read, server
 
 
 def _is_there(package: str) -> bool:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
+    "ACCESS_PATH",
     "ACTIONS",
     "ATTEMPT_HEADER",
     "COMMANDS",
@@ -39,6 +40,9 @@ FILTERS_PATH = "/v1/filters"
 
 #: The header that names a request, so that it may be repeated; see ``call_ids.CallKey``.
 KEY_HEADER = "Idempotency-Key"
+
+#: The path that tells when tokens were used, and which addresses were refused.
+ACCESS_PATH = "/v1/access"
 
 #: The header that names one attempt at a request. The response repeats it, so that no attempt gets another's answer.
 ATTEMPT_HEADER = "X-Request-Id"
@@ -126,6 +130,9 @@ ERROR_CODES: Mapping[str, Meaning] = {
     "not_for_this_filter": Meaning(HTTPStatus.CONFLICT, "the filter cannot `remove`, or has no slices for `max_age`"),
     "too_many_requests": Meaning(
         HTTPStatus.TOO_MANY_REQUESTS, "the request has waited too long for others of the same token"
+    ),
+    "too_many_wrong_tokens": Meaning(
+        HTTPStatus.TOO_MANY_REQUESTS, "the token is wrong, and the address has sent too many wrong ones"
     ),
     "internal_error": Meaning(HTTPStatus.INTERNAL_SERVER_ERROR, "the service has a bug: its log has the details"),
     "server_unavailable": Meaning(HTTPStatus.SERVICE_UNAVAILABLE, "Redis is away, or refuses; nothing was inserted"),

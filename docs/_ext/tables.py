@@ -18,6 +18,7 @@ from urifilter_redis.service.app import make_api
 from urifilter_redis.service.endpoints import Service
 from urifilter_redis.service.gauges import Gauges
 from urifilter_redis.service.settings import FilterSettings, Limits, ServiceSettings, TokenSettings
+from urifilter_redis.service.usage import UsageGauges, Used
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -137,7 +138,8 @@ def metrics() -> str:
     counts = (value for value in vars(service_metrics).values() if isinstance(value, Counter | Histogram))
     gauges = Gauges({"news": (True, {})}, redis=1, archive=1).collect()
     rows = []
-    for each in (*counts, *gauges):
+    of_tokens = UsageGauges(Used(), ()).collect()
+    for each in (*counts, *gauges, *of_tokens):
         labels = ", ".join(f"`{label}`" for label in each._labelnames)  # noqa: SLF001 - no public name has them
         family = each.describe()[0] if isinstance(each, Counter | Histogram) else each
         ending = "_total" if family.type == "counter" else ""  # as it is scraped

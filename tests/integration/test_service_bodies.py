@@ -349,19 +349,30 @@ def test_keys(service):
             assert (first.status, first.body) == (second.status, second.body)
 
 
-@pytest.mark.parametrize("attempt", ["a", "a b=c; \xff", "x" * 200, '\t"{}%s%0a<script>'])
-def test_attempts(service, attempt):
-    """The answer repeats what names the attempt, whatever is asked and answered."""
+@pytest.mark.parametrize("name", ["a", "x" * 128, "Root=1-67891233-abcdef012345678912345678", "A.b_c:d+e@f-9="])
+def test_names_of_requests(service, name):
+    """The answer repeats the request's own name, whatever is asked and answered."""
     with service.raw() as connection:
         for data, status in (
-            (unique(asking(), X_Request_Id=attempt), 200),
-            (unique(b"no", X_Request_Id=attempt), 400),
-            (request("GET", "/nowhere", X_Request_Id=attempt), 404),
-            (request("GET", "/healthz", X_Request_Id=attempt, Host="example.org"), 400),
+            (unique(asking(), X_Request_Id=name), 200),
+            (unique(b"no", X_Request_Id=name), 400),
+            (request("GET", "/nowhere", X_Request_Id=name), 404),
+            (request("GET", "/healthz", X_Request_Id=name, Host="example.org"), 400),
         ):
             answer = connection.ask(data)
-            assert (status, attempt.strip()) == (answer.status, answer.headers["x-request-id"])
-        assert "x-request-id" not in connection.ask(request("GET", "/healthz")).headers
+            assert (status, name) == (answer.status, answer.headers["x-request-id"])
+
+
+def test_names_that_are_made(service):
+    """A request without a name, or with one that is too long or may be a URI, gets a name that no other has."""
+    wrong = (None, "", "x" * 129, "a b", "https://example.com/", "\xff", '\t"{}%s%0a<script>', "a\tb")
+    with service.raw() as connection:
+        made = [
+            connection.ask(request("GET", "/healthz", X_Request_Id=name)).headers["x-request-id"]
+            for name in (*wrong, *[None] * 20)
+        ]
+    assert len(set(made)) == len(made)
+    assert all(re.fullmatch("[0-9a-f]{12}-[0-9a-f]+", name) for name in made)
 
 
 # What is valid

@@ -12,7 +12,7 @@ from schemathesis.engine import events, from_schema
 from support.servers import Server
 from support.service import Service, request
 
-from urifilter_redis.http_api import ACTIONS, COMMANDS, DEFAULT_PATH, ERROR_CODES, FILTERS_PATH
+from urifilter_redis.http_api import ACCESS_PATH, ACTIONS, COMMANDS, DEFAULT_PATH, ERROR_CODES, FILTERS_PATH
 from urifilter_redis.service import tokens
 
 FILTERS = """
@@ -56,7 +56,8 @@ def alone(redis):
 def guarded(redis):
     """A service with a token."""
     token = tokens.Token("all", tokens.digest(TOKEN), access="write").toml()
-    with Service(redis.url, "--prefix", "guarded", settings=FILTERS + token) as service:
+    limits = "[limits]\nwrong_tokens = 1_000_000\n"  # schemathesis sends many
+    with Service(redis.url, "--prefix", "guarded", settings=limits + FILTERS + token) as service:
         yield service
         assert "Traceback" not in service.log()
         assert TOKEN not in service.log()
@@ -142,7 +143,7 @@ def test_all_operations_are_named(alone, guarded):
     """Each path and method is documented, under a name of its own; with tokens, that and where they are wanted."""
     commands = {f"{FILTERS_PATH}/{{filter_typeid}}/{command}": command for command in ALL}
     info = {FILTERS_PATH: "list", f"{FILTERS_PATH}/{{filter_typeid}}": "info"}
-    process = {f"/{name}": name for name in ("healthz", "readyz", "metrics")}
+    process = {f"/{name}": name for name in ("healthz", "readyz", "metrics")} | {ACCESS_PATH: "access"}
     for service in (alone, guarded):
         found = document(service)
         named = {path: [each["operationId"] for each in methods.values()] for path, methods in found["paths"].items()}
@@ -150,7 +151,7 @@ def test_all_operations_are_named(alone, guarded):
         posts = {path for path, methods in found["paths"].items() if "post" in methods}
         assert {DEFAULT_PATH, *commands} == posts
     token = [{"token": []}]
-    wants = dict.fromkeys((*ALL, "list", "info", "metrics"), token) | {"unique": [*token, {}]}
+    wants = dict.fromkeys((*ALL, "list", "info", "metrics", "access"), token) | {"unique": [*token, {}]}
     open_to_all = {"healthz": [], "readyz": []}
     assert wants | open_to_all == {name: each["security"] for name, each in operations(document(guarded)).items()}
     assert document(guarded)["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}

@@ -39,6 +39,7 @@ NESTED = {
     "seconds": ("URIFILTER_LIMITS__SECONDS", [0.5, 3600.0]),
     "requests": ("URIFILTER_LIMITS__REQUESTS", [1, 100_000]),
     "wait": ("URIFILTER_LIMITS__WAIT", [0.5, 3600.0]),
+    "wrong_tokens": ("URIFILTER_LIMITS__WRONG_TOKENS", [1, 1_000_000]),
 }
 
 
@@ -93,7 +94,15 @@ def test_defaults():
         "log_format": "text",
         "log_requests": False,
         "trusted_proxies": (),
-        "limits": {"body": 4 << 20, "items": 10_000, "item": 1 << 16, "seconds": 10.0, "requests": 100, "wait": 5.0},
+        "limits": {
+            "body": 4 << 20,
+            "items": 10_000,
+            "item": 1 << 16,
+            "seconds": 10.0,
+            "requests": 100,
+            "wait": 5.0,
+            "wrong_tokens": 20,
+        },
         "tokens": (),
         "filters": {},
     }

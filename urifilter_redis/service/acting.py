@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.errors import ArchiveMissing, ServerUnavailable, TooLarge, UriFilterError
 from urifilter_redis.service.actions import BODIES, DOES, ToUnite
+from urifilter_redis.service.addresses import client_of
 from urifilter_redis.service.bodies import Answer, read
 from urifilter_redis.service.failures import Refusal, refusal_of
-from urifilter_redis.service.gate import COMMAND, COUNTS, TOKEN, client_of, line_of
+from urifilter_redis.service.gate import COMMAND, COUNTS, TOKEN, line_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -51,7 +52,7 @@ class Acting:
         finally:
             fields = {
                 "token": request.scope.get(TOKEN, ""),
-                "client": client_of(request.scope),
+                "client": client_of(request.scope, self._service.settings.trusted_proxies),
                 "filter": filter_typeid,
                 "action": action,
                 "result": result,

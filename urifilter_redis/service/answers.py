@@ -222,6 +222,31 @@ class Info(BaseModel):
     problem: str | None = Field(default=None, description="the problem of a filter that is answered all the same")
 
 
+class TokenUse(BaseModel):
+    """An access token, and its last use."""
+
+    name: str = Field(description="the token's name")
+    filters: list[str] = Field(description="the filters that it is for: names or patterns")
+    access: str = Field(description="what it may do with them")
+    last_used: float | None = Field(description="when it was last used, in seconds since 1970; null: not yet")
+
+
+class AddressRefusals(BaseModel):
+    """The refusals of an address."""
+
+    address: str = Field(description="an IPv4 address, or an IPv6 network of 64 bits")
+    count: int = Field(description="requests that were refused")
+    last: float = Field(description="when the last one was, in seconds since 1970")
+
+
+class Access(BaseModel):
+    """The use of tokens, and the refusals, since the service started."""
+
+    now: float = Field(description="time of the service, in seconds since 1970")
+    tokens: list[TokenUse] = Field(description="the tokens of the settings")
+    refusals: list[AddressRefusals] = Field(description="the 256 addresses that were refused last, the latest first")
+
+
 class Status(BaseModel):
     """The state of the process."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.service.settings import ServiceSettings
 
-__all__ = ["make_api", "make_app"]
+__all__ = ["make_api", "make_app", "make_app_of"]
 
 outages = logging.getLogger("urifilter_redis.service.outages")
 
@@ -49,9 +50,13 @@ _PAGE_HEADERS = {
 
 def make_app(settings: ServiceSettings) -> ASGIApp:
     """Make the application of one worker; its filters are made or opened when it starts."""
-    service = Service(settings)
+    return make_app_of(Service(settings))
+
+
+def make_app_of(service: Service) -> ASGIApp:
+    """Make the application of a service, whose settings may change meanwhile."""
     app: ASGIApp = Direct(service, make_api(service), _told)
-    return Gate(app, alone=not settings.tokens, proxies=settings.trusted_proxies, log_requests=settings.log_requests)
+    return Gate(app, settings=lambda: service.settings, refuse=service.usage.refuse)
 
 
 def make_api(service: Service) -> FastAPI:
@@ -87,6 +92,9 @@ async def _tell(request: Request, refusal: Exception) -> Response:
     request.scope[CODE] = refusal.code
     if refusal.detail:
         outages.warning("%s", refusal.detail)
+    if refusal.hold:
+        refusal.with_traceback(None)  # it keeps the request's body
+        await asyncio.sleep(refusal.hold)
     return Answer(refusal.content, refusal.status, refusal.headers)
 
 

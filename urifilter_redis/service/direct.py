@@ -14,6 +14,7 @@ from urifilter_redis.errors import UriFilterError
 from urifilter_redis.http_api import COMMANDS, FILTERS_PATH
 from urifilter_redis.service.bodies import NAME
 from urifilter_redis.service.failures import Refusal
+from urifilter_redis.service.gate import ROUTE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -51,8 +52,10 @@ class Direct:
             return
         request = Request(scope, receive)
         if scope["path"] == self._path:
+            scope[ROUTE] = self._path
             answering = self._service.unique(request)
         elif found := _COMMAND.fullmatch(scope["path"]):
+            scope[ROUTE] = f"{FILTERS_PATH}/{{filter_typeid}}/{found[2]}"
             answering = self._service.command(request, found[1], found[2])
         else:
             await self._others(scope, receive, send)

@@ -11,10 +11,11 @@ from fastapi.openapi.utils import get_openapi
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations
 from starlette.responses import Response
 
-from urifilter_redis.http_api import COMMANDS, ERROR_CODES, FILTERS_PATH, KEY_HEADER, Meaning
+from urifilter_redis.http_api import ACCESS_PATH, COMMANDS, ERROR_CODES, FILTERS_PATH, KEY_HEADER, Meaning
 from urifilter_redis.service.acting import Acting
 from urifilter_redis.service.actions import BODIES as ACTION_BODIES
 from urifilter_redis.service.answers import (
+    Access,
     Checkpointed,
     Claimed,
     Committed,
@@ -74,7 +75,7 @@ _OF_ITEMS = set(ERROR_CODES) - {"bad_http", "head_too_large", "not_found", "meth
 _OF_ALL = {"bad_host", "behind_proxy", "foreign_origin", "internal_error"}
 _OF_SERVER = _OF_ALL | {"server_unavailable", "archive_unavailable"}
 _OF_BODIES = {"bad_json", "body_too_large", "too_slow", "unsupported_encoding"}
-_OF_TOKENS = {"unauthorized", "forbidden"}
+_OF_TOKENS = {"unauthorized", "forbidden", "too_many_wrong_tokens"}
 _OF_FILTER = {"filter_not_found", "bad_request", "config_mismatch", "restoring", "slice_lost", "too_many_requests"}
 
 _KEY = {
@@ -122,6 +123,8 @@ def add_routes(app: FastAPI, service: Service) -> None:
     add(HTTPMethod.GET, "/readyz", service.readyz, Status, _OF_ALL | {"server_unavailable", "not_ready"}, "readyz",
         "Say whether Redis and the filters of the settings answer", open_to_all)  # fmt: skip
     add(HTTPMethod.GET, "/metrics", service.metrics, None, _OF_SERVER | _OF_TOKENS, "metrics", "Metrics for Prometheus")
+    add(HTTPMethod.GET, ACCESS_PATH, service.access, Access, _OF_ALL | _OF_TOKENS, "access",
+        "Tell when each token was last used, and which addresses were refused")  # fmt: skip
     app.openapi = functools.partial(_openapi, app, secured)  # type: ignore[method-assign]
 
 

@@ -33,8 +33,10 @@ from urifilter_redis.service.connecting import connect
 from urifilter_redis.service.failures import Refusal, refusal_of
 from urifilter_redis.service.gate import COMMAND, COUNTS, TOKEN
 from urifilter_redis.service.gauges import look
+from urifilter_redis.service.guesses import Guesses
 from urifilter_redis.service.heads import header, headers_of
 from urifilter_redis.service.logs import Seldom
+from urifilter_redis.service.usage import Usage, UsageGauges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,11 +66,17 @@ KEY_LENGTH = 200
 
 
 class Service:
-    """The state of one worker, and its endpoints."""
+    """The state of one worker, and its endpoints.
+
+    Attributes:
+        settings: the settings, which ``renew`` replaces.
+        usage: the use of tokens, and the refusals.
+    """
 
     def __init__(self, settings: ServiceSettings) -> None:
-        self.settings = settings
+        self.settings, self.usage = settings, Usage.of_service()
         self._tokens = [each.token() for each in settings.tokens]
+        self._guesses = Guesses(settings.limits.wrong_tokens)
         self._slots: dict[str, asyncio.Semaphore] = {}
         self._counts: tuple[float, dict[tuple[str, str], int]] = (0.0, {})
         self._filters: Filters | None = None
@@ -77,11 +85,13 @@ class Service:
     async def lifespan(self, _: object) -> AsyncIterator[None]:
         """Hold the connections for as long as the application runs."""
         self._filters = await connect(self.settings, metrics.note_script_error)
-        opening = asyncio.create_task(self._open_all())
+        tasks = [asyncio.create_task(each) for each in (self._open_all(), self.usage.keep_sharing())]
         try:
             yield
         finally:
-            opening.cancel()
+            for task in tasks:
+                task.cancel()
+            self.usage.share()
             await self._filters.close()
 
     @property
@@ -104,6 +114,12 @@ class Service:
                     log.warning("all filters are open now")
                 return
 
+    def renew(self, settings: ServiceSettings) -> None:
+        """Take settings that were read again; a request under way keeps the token that it has shown."""
+        self.settings, self._tokens = settings, [each.token() for each in settings.tokens]
+        names = {each.name for each in settings.tokens}
+        self._slots = {name: slots for name, slots in self._slots.items() if name in names}
+
     # The token of a request
 
     def whose(self, request: Request, *given: str) -> Token:
@@ -122,9 +138,9 @@ class Service:
         offered = (sent.strip(),) if kind.lower() == "bearer" else given
         token = next(filter(None, (tokens.find(self._tokens, each) for each in offered)), None)
         if token is None:
-            text = "send a token: Authorization: Bearer TOKEN, or access_token in the body where that has one"
-            raise Refusal("unauthorized", text, headers={"WWW-Authenticate": "Bearer"})
+            raise self._guesses.refusal(request, sum(map(bool, offered)), self.settings.trusted_proxies)
         request.scope[TOKEN] = token.name
+        self.usage.use(token.name)
         return token
 
     @contextlib.asynccontextmanager
@@ -217,6 +233,7 @@ class Service:
         asked = await read(request, ToBeat, self.settings.limits)
         async with self.allowed(token, filter_typeid, writes=True):
             in_hand = await self._run(filter_typeid, beat(asked, token))
+        request.scope[COUNTS] = {"filter": filter_typeid, "items": in_hand}
         return Answer({"filter_typeid": filter_typeid, "in_hand": in_hand})
 
     async def _answer(  # noqa: PLR0913, PLR0917 - the parts of a request
@@ -258,6 +275,7 @@ class Service:
         request.scope[COMMAND] = "info"
         async with self.allowed(self.whose(request), filter_typeid, writes=False):
             measured = await self.filters.measured(filter_typeid)
+        request.scope[COUNTS] = {"filter": filter_typeid}
         return Answer(
             {
                 "filter_typeid": filter_typeid,
@@ -303,9 +321,23 @@ class Service:
         Raises:
             Refusal: the token is not for all filters.
         """
+        self._check_all(request, "metrics are")
+        usage = UsageGauges(self.usage.told(), [each.name for each in self._tokens])
+        return Response(metrics.exposed(await look(self.filters), usage), media_type=metrics.CONTENT_TYPE)
+
+    async def access(self, request: Request) -> Response:
+        """Answer when each token was last used, and which addresses were refused.
+
+        Raises:
+            Refusal: the token is not for all filters.
+        """
+        request.scope[COMMAND] = "access"
+        self._check_all(request, "the use of tokens is")
+        return Answer(self.usage.answer(self._tokens))
+
+    def _check_all(self, request: Request, what: str) -> None:
         if not self.whose(request).may_use_all:
-            raise Refusal("forbidden", "metrics are for tokens of all filters: filters = ['*']")
-        return Response(metrics.exposed(await look(self.filters)), media_type=metrics.CONTENT_TYPE)
+            raise Refusal("forbidden", f"{what} for tokens of all filters: filters = ['*']")
 
 
 def _note(request: Request, name: str, command: str, count: int, new: int) -> None:

@@ -71,9 +71,11 @@ class Refusal(Exception):
         more: the fields of the answer beside ``error_code`` and ``error``.
         headers: the headers of the answer.
         detail: the text for the log alone; empty if there is none.
+        hold: the seconds to wait before it is answered.
     """
 
     detail = ""
+    hold = 0.0
 
     def __init__(
         self,
@@ -88,7 +90,7 @@ class Refusal(Exception):
         self.more = dict(more or {})
         self.headers = dict(headers or {})
         if self.status in LATER:
-            self.headers["Retry-After"] = str(RETRY_AFTER)
+            self.headers.setdefault("Retry-After", str(RETRY_AFTER))
 
     @property
     def status(self) -> HTTPStatus:

@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import functools
-import ipaddress
+import itertools
 import json
 import logging
+import re
+import secrets
 import time
 from http import HTTPStatus
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
 from urifilter_redis.http_api import ATTEMPT_HEADER
 from urifilter_redis.service import metrics
+from urifilter_redis.service.addresses import FORWARDED_FOR, client_of, group_of, is_in, peer_of
 from urifilter_redis.service.bodies import Answer
 from urifilter_redis.service.failures import ANSWER_HEADERS, Refusal
-from urifilter_redis.service.heads import header, headers_of
+from urifilter_redis.service.heads import headers_of
 from urifilter_redis.service.settings import is_loopback
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["CODE", "COMMAND", "COUNTS", "TOKEN", "Gate", "client_of", "line_of"]
+    from urifilter_redis.service.settings import ServiceSettings
 
-#: Characters of an attempt's name that the answer repeats.
-ATTEMPT_LENGTH = 200
+__all__ = ["CODE", "COMMAND", "COUNTS", "ROUTE", "TOKEN", "Gate", "line_of"]
+
+#: A request's own name that is taken; it has no place for a URI.
+_GOOD_ID = re.compile(rb"[A-Za-z0-9._:=+@-]{1,128}")
+
+#: The names of the other requests to this worker: a random text, and a number that goes up.
+_NAMED, _NUMBERS = secrets.token_hex(6).encode(), itertools.count(1)
 
 #: Headers by which a proxy says that it passes on another machine's request.
-_PASSED_ON = {name.lower().encode(): name for name in ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP")}
+_PASSED_ON = {name.lower().encode(): name for name in ("Forwarded", FORWARDED_FOR, "X-Forwarded-Host", "X-Real-IP")}
 
 #: The judgements of so many Host headers are kept; in practice there is one.
 HOSTS = 16
@@ -39,7 +47,15 @@ INTERNAL_ERROR = int(HTTPStatus.INTERNAL_SERVER_ERROR)
 _ATTEMPT = ATTEMPT_HEADER.lower().encode()
 _ANSWER_HEADERS = [(name.lower().encode(), value.encode()) for name, value in ANSWER_HEADERS.items()]
 
-Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+#: The error codes of requests that had no right to be asked; they are counted by address.
+_REFUSED = {
+    "bad_host",
+    "behind_proxy",
+    "forbidden",
+    "foreign_origin",
+    "too_many_wrong_tokens",
+    "unauthorized",
+}
 
 log_gate = logging.getLogger("urifilter_redis.service")
 log = logging.getLogger("urifilter_redis.service.requests")
@@ -48,18 +64,28 @@ log = logging.getLogger("urifilter_redis.service.requests")
 #: the token's name, and a dictionary with the filter, its items and its new items.
 CODE, COMMAND, TOKEN, COUNTS = "urifilter.code", "urifilter.command", "urifilter.token", "urifilter.counts"
 
+#: The key for the path of a route that a request took past FastAPI.
+ROUTE = "urifilter.route"
+
 
 class Gate:
     """ASGI middleware.
 
-    A service without tokens (``alone``) is for this machine only. But a browser on this machine asks for any site that
-    is open in it, and a proxy on this machine asks for other machines. So such a service accepts a request only if it
-    names this machine as its host, comes from no other site's page, and comes through no proxy but those of
-    ``proxies``.
+    A service without tokens is for this machine only. But a browser on this machine asks for any site that is open in
+    it, and a proxy on this machine asks for other machines. So such a service accepts a request only if it names this
+    machine as its host, comes from no other site's page, and comes through no proxy but those of ``trusted_proxies``.
+
+    Args:
+        app: the application behind the gate.
+        settings: returns the service's settings, which may change.
+        refuse: called with the address of a request that is refused.
     """
 
-    def __init__(self, app: ASGIApp, *, alone: bool, proxies: Sequence[Network] = (), log_requests: bool) -> None:
-        self._app, self._alone, self._proxies, self._log_requests = app, alone, proxies, log_requests
+    def __init__(
+        self, app: ASGIApp, *, settings: Callable[[], ServiceSettings], refuse: Callable[[str], object]
+    ) -> None:
+        self._app, self._settings, self._refuse = app, settings, refuse
+        self._alone = not settings().tokens  # this does not change; see ``reloading``
         self._has_warned = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -79,9 +105,12 @@ class Gate:
             seconds = time.perf_counter() - began
             if passage.status == INTERNAL_ERROR:
                 scope[CODE] = "internal_error"
-            metrics.observe(scope.get(COMMAND, "other"), passage.status, scope.get(CODE, ""), seconds)
-            if self._log_requests:
-                _log(scope, passage.status, seconds)
+            code = scope.get(CODE, "")
+            metrics.observe(scope.get(COMMAND, "other"), passage.status, code, seconds)
+            if code in _REFUSED:
+                self._refuse(group_of(client_of(scope, self._settings().trusted_proxies)))
+            if self._settings().log_requests:
+                _log(scope, passage, client_of(scope, self._settings().trusted_proxies), seconds)
 
     def _refusal(self, scope: Scope) -> Refusal | None:
         return _foreign(headers_of(scope)) or self._passed_on(scope)
@@ -89,8 +118,8 @@ class Gate:
     def _passed_on(self, scope: Scope) -> Refusal | None:
         """Refuse a request to a service without tokens that came through an unknown proxy."""
         passed = _PASSED_ON.keys() & headers_of(scope).keys()
-        client = client_of(scope)
-        if not passed or any(_is_in(client, proxy) for proxy in self._proxies):
+        client = peer_of(scope)
+        if not passed or is_in(client, self._settings().trusted_proxies):
             return None
         text = "this service has no tokens, and the request came through a proxy: add tokens, or trusted_proxies"
         if not self._has_warned:
@@ -104,14 +133,16 @@ class _Passage:
 
     Attributes:
         receive: reads a part of the body.
+        request_id: the name of the request: its own, or one that is made for it.
         status: the HTTP status of the answer; 500 until there is one.
     """
 
-    __slots__ = ("_attempt", "_is_unread", "_receive", "_send", "receive", "status")
+    __slots__ = ("_is_unread", "_receive", "_send", "receive", "request_id", "status")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._receive, self._send, self.status = receive, send, INTERNAL_ERROR
-        self._attempt = headers_of(scope).get(_ATTEMPT, b"")[:ATTEMPT_LENGTH]
+        given = headers_of(scope).get(_ATTEMPT, b"")
+        self.request_id = given if _GOOD_ID.fullmatch(given) else b"%s-%x" % (_NAMED, next(_NUMBERS))
         self._is_unread = b"expect" in headers_of(scope)
         self.receive = self._note if self._is_unread else receive
 
@@ -127,20 +158,12 @@ class _Passage:
             given = message["headers"]
             names = {name for name, _ in given}
             more = [each for each in _ANSWER_HEADERS if each[0] not in names]
-            if self._attempt:
-                more.append((_ATTEMPT, self._attempt))
+            more.append((_ATTEMPT, self.request_id))
             if self._is_unread:  # the body may come or not, so the next head cannot be found
                 given = [each for each in given if each[0] != b"connection"]
                 more.append((b"connection", b"close"))
             message["headers"] = [*given, *more]
         await self._send(message)
-
-
-def _is_in(address: str, network: Network) -> bool:
-    try:
-        return ipaddress.ip_address(address) in network
-    except ValueError:  # the connection is not over IP
-        return False
 
 
 def _foreign(headers: Mapping[bytes, bytes]) -> Refusal | None:
@@ -168,24 +191,20 @@ def _parts(url: str) -> SplitResult:
         return urlsplit("")
 
 
-def _log(scope: Scope, status: int, seconds: float) -> None:
+def _log(scope: Scope, passage: _Passage, client: str, seconds: float) -> None:
+    """Write a line about a request; no text of its path and body is in it, for that may be a URI or a token."""
     fields = {
-        "client": client_of(scope),
-        "request_id": header(scope, ATTEMPT_HEADER)[:ATTEMPT_LENGTH],
+        "client": client,
+        "request_id": passage.request_id.decode(),
         "token": scope.get(TOKEN, ""),
         "method": scope["method"],
-        "path": scope["path"],
-        "status": status,
+        "route": scope.get(ROUTE) or getattr(scope.get("route"), "path", ""),
+        "status": passage.status,
         "error_code": scope.get(CODE, ""),
         "ms": round(1000 * seconds, 2),
         **scope.get(COUNTS, {}),
     }
     log.info(line_of(fields), extra={"fields": fields})
-
-
-def client_of(scope: Scope) -> str:
-    """Return the address that a request came from; empty if the connection is not over IP."""
-    return str((scope.get("client") or ("",))[0])
 
 
 def line_of(fields: Mapping[str, object]) -> str:

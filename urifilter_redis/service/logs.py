@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import os
-import signal
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["JsonFormatter", "Seldom", "configuration", "reopen", "reopen_on_hangup"]
+__all__ = ["JsonFormatter", "Seldom", "configuration", "reopen"]
 
 log = logging.getLogger("urifilter_redis.service")
 
@@ -90,11 +88,6 @@ def configuration(kind: str, file: Path | None = None) -> dict[str, Any]:
             for name in ("uvicorn", "urifilter_redis")
         },
     }
-
-
-def reopen_on_hangup(file: Path, whole: bool) -> None:  # noqa: FBT001 - as reopen
-    """Let SIGHUP call ``reopen``, in a thread: the code that it interrupts may hold the log's lock."""
-    signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=reopen, args=(file, whole)).start())
 
 
 def reopen(file: Path, whole: bool) -> None:  # noqa: FBT001 - passed on as a partial

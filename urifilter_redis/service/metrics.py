@@ -76,9 +76,9 @@ def answered() -> dict[tuple[str, str], int]:
     return counts
 
 
-def exposed(gauges: CollectorRegistry) -> bytes:
-    """Return all metrics in Prometheus's text format: the counts, and the gauges of filters and servers."""
-    return b"".join((generate_latest(_registry()), generate_latest(gauges)))
+def exposed(*gauges: CollectorRegistry) -> bytes:
+    """Return all metrics in Prometheus's text format: the counts, and then gauges."""
+    return b"".join(map(generate_latest, (_registry(), *gauges)))
 
 
 def _registry() -> CollectorRegistry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import multiprocessing
@@ -18,8 +19,9 @@ from uvicorn.supervisors import Multiprocess
 
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.service import FOLDER_VARIABLE
-from urifilter_redis.service.logs import configuration, reopen, reopen_on_hangup
+from urifilter_redis.service.logs import configuration, reopen
 from urifilter_redis.service.protocol import Protocol
+from urifilter_redis.service.reloading import on_hangup, publish, published, read_again
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,9 +56,11 @@ def listen(host: str, port: int) -> socket.socket:
 def held_signals() -> Iterator[Callable[[], None]]:
     """Hold SIGTERM and SIGINT back until the function is called that this yields.
 
-    Once the server has stopped, both signals do nothing until this context ends.
+    Once the server has stopped, both signals do nothing until this context ends. SIGHUP is blocked, for child processes
+    too, until each process is ready for it.
     """
     held: list[int] = []
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     before = {number: signal.signal(number, lambda number, _: held.append(number)) for number in _STOPPING}
 
     def release() -> None:
@@ -68,6 +72,7 @@ def held_signals() -> Iterator[Callable[[], None]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 class _Server(uvicorn.Server):
@@ -84,27 +89,36 @@ class _Server(uvicorn.Server):
 
 
 class _Parent(Multiprocess):
-    """The parent of workers."""
+    """The parent of workers.
 
-    def __init__(self, config: uvicorn.Config, bound: socket.socket, on_hangup: Callable[[], None] | None) -> None:
+    SIGHUP stays blocked here, so that a worker is born with it blocked, and lets it through once it has its handler.
+    """
+
+    def __init__(self, config: uvicorn.Config, bound: socket.socket, again: Callable[[uvicorn.Config], None]) -> None:
         super().__init__(config, sockets=[bound])
-        self._on_hangup = on_hangup
+        self._again = again
+
+    def handle_signals(self) -> None:
+        """Act on SIGHUP, and on the signals that uvicorn knows."""
+        if signal.SIGHUP in signal.sigpending():
+            signal.sigwait({signal.SIGHUP})
+            self.handle_hup()
+        super().handle_signals()
 
     def handle_hup(self) -> None:
-        """Make the log file anew, in workers too; if there is no log file, replace the workers, as uvicorn does."""
-        if self._on_hangup is None:
-            super().handle_hup()
-            return
-        self._on_hangup()
+        """Make the log file anew, and read the settings again; in workers too."""
+        self._again(self.config)
         for worker in self.processes:
-            if worker.pid is not None:
-                os.kill(worker.pid, signal.SIGHUP)
+            if worker.pid is not None and worker.process.is_alive():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, signal.SIGHUP)
 
 
-def serve(
+def serve(  # noqa: PLR0913 - all that it is started with
     settings: ServiceSettings,
     bound: socket.socket,
     release: Callable[[], None],
+    read: Callable[[], ServiceSettings],
     log_file: Path | None = None,
     *,
     daemon: bool = False,
@@ -115,6 +129,7 @@ def serve(
         settings: the service's settings.
         bound: the socket to serve on.
         release: called once the server's signal handlers are in place; see ``held_signals``.
+        read: reads the settings again, on SIGHUP.
         log_file: the file for the log, made anew on SIGHUP; None: stderr.
         daemon: whether stdout and stderr go to the log file, too.
 
@@ -123,24 +138,26 @@ def serve(
     """
     with tempfile.TemporaryDirectory(prefix="urifilter-metrics-") as folder:
         os.environ[FOLDER_VARIABLE] = folder
-        config = _config(settings, log_file, daemon=daemon)
+        reopen_log = functools.partial(reopen, log_file, daemon) if log_file is not None else _nothing
         if settings.workers > 1:
-            again = functools.partial(reopen, log_file, daemon) if log_file is not None else None
-            supervisor = _Parent(config, bound, again)
+            make = functools.partial(_application, reopen_log, published)
+            config = _config(settings, log_file, functools.partial(make, settings))
+            supervisor = _Parent(config, bound, _rereading(settings, reopen_log, read, make))
             release()
             supervisor.run()
             failed = any(worker.exitcode == STARTUP_FAILURE for worker in supervisor.processes)
         else:
-            server = _Server(config, release)
+            factory = functools.partial(_application, reopen_log, functools.partial(read_again, read=read), settings)
+            server = _Server(_config(settings, log_file, factory), release)
             server.run(sockets=[bound])
             failed = not server.started
     if failed:
         raise UriFilterError("the service did not start: its log says why")
 
 
-def _config(settings: ServiceSettings, log_file: Path | None, *, daemon: bool) -> uvicorn.Config:
+def _config(settings: ServiceSettings, log_file: Path | None, factory: Callable[[], object]) -> uvicorn.Config:
     return uvicorn.Config(
-        functools.partial(_application, settings, log_file, daemon),
+        factory,
         factory=True,
         http=Protocol,
         ws="none",
@@ -156,16 +173,53 @@ def _config(settings: ServiceSettings, log_file: Path | None, *, daemon: bool) -
     )
 
 
-def _application(settings: ServiceSettings, log_file: Path | None, daemon: bool) -> object:  # noqa: FBT001 - by partial
-    if log_file is not None:
-        reopen_on_hangup(log_file, daemon)
+def _nothing() -> None:
+    """Reopen no log: it is on stderr."""
+
+
+def _rereading(
+    settings: ServiceSettings,
+    reopen_log: Callable[[], None],
+    read: Callable[[], ServiceSettings],
+    make: Callable[[ServiceSettings], object],
+) -> Callable[[uvicorn.Config], None]:
+    """Return the parent's part of a SIGHUP: new settings are written down for its workers, and for those to come."""
+    had = settings
+
+    def again(config: uvicorn.Config) -> None:
+        nonlocal had
+        reopen_log()
+        new = read_again(had, read)
+        if new is not None and publish(new):
+            had, config.app = new, functools.partial(make, new)
+
+    return again
+
+
+def _application(
+    reopen_log: Callable[[], None],
+    again: Callable[[ServiceSettings], ServiceSettings | None],
+    settings: ServiceSettings,
+) -> object:
+    """Make the application of this process; SIGHUP makes its log anew, and gives it the settings of ``again``."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    from urifilter_redis.service.app import make_app  # noqa: PLC0415 - metrics look for their folder when imported
+    from urifilter_redis.service.app import make_app_of  # noqa: PLC0415 - metrics look for their folder when imported
+    from urifilter_redis.service.endpoints import Service  # noqa: PLC0415 - likewise
 
     Protocol.head_seconds = settings.limits.seconds
-    return make_app(settings)
+    service, loop = Service(settings), asyncio.get_running_loop()
+
+    def hang_up() -> None:
+        reopen_log()
+        new = again(service.settings)
+        if new is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the process is about to end
+                loop.call_soon_threadsafe(service.renew, new)
+
+    on_hangup(hang_up)
+    return make_app_of(service)
 
 
 def _end_with(parent: BaseProcess) -> None:

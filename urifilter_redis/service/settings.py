@@ -74,6 +74,7 @@ class Limits(BaseModel):
         seconds: the seconds in which a head, and then a body, must arrive.
         requests: requests of one token that one worker runs at once; more wait.
         wait: seconds for which a request may wait for others of its token.
+        wrong_tokens: wrong tokens a minute of one address whose answers one worker does not hold back.
 
     Example:
         >>> Limits(items=500).items
@@ -88,6 +89,9 @@ class Limits(BaseModel):
     seconds: Annotated[Number, Field(gt=0, le=3600, description="seconds for a head, and for a body, to arrive")] = 10.0
     requests: Annotated[Whole, Field(ge=1, le=100_000, description="requests at once, for each token and worker")] = 100
     wait: Annotated[Number, Field(ge=0, le=3600, description="seconds that a request may wait for its turn")] = 5.0
+    wrong_tokens: Annotated[
+        Whole, Field(ge=1, le=1_000_000, description="wrong tokens of an address a minute, for each worker")
+    ] = 20
 
 
 class TokenSettings(BaseModel):
@@ -173,7 +177,8 @@ class ServiceSettings(BaseSettings):
         workers: the number of processes.
         log_format: ``text`` or ``json``.
         log_requests: whether each request gets a line in the log.
-        trusted_proxies: networks of the proxies that may ask a service without tokens.
+        trusted_proxies: networks of the proxies whose X-Forwarded-For is believed; they may ask a service without
+            tokens.
         limits: the most that a request may have.
         tokens: the access tokens; none: this machine alone may ask.
         filters: by name, the filters that the service makes if they do not exist.
@@ -295,7 +300,7 @@ def load(flags: Mapping[str, Any], file: Path | None = None) -> ServiceSettings:
     except ValidationError as error:
         lines = [_line(each["loc"], each["type"], each["msg"]) for each in error.errors(include_input=False)]
         raise ValueError("\n".join([f"wrong settings{where}:", *lines])) from None
-    except (SettingsError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (SettingsError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"the settings{where} cannot be read: {error}") from error
     return ServiceSettings.model_construct(**{name: getattr(found, name) for name in ServiceSettings.model_fields})
 

@@ -1,0 +1,185 @@
+"""Who asks the service: tokens and their use, refusals by address, wrong tokens, and the log of requests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+
+import pytest
+from support.servers import wait_until
+from support.service import Service, ask, request
+
+from urifilter_redis import UriFilter
+from urifilter_redis.service import tokens
+
+NEWS = {"capacity": 1000, "error_rate": 1e-8, "seed": 1}
+ACCESS = "/v1/access"
+
+
+@pytest.fixture
+def news(redis70):
+    with UriFilter.create("news", redis=redis70.url, **NEWS) as made:
+        yield made
+
+
+@pytest.fixture
+def made():
+    """Tokens: one for all filters, one for some, and one that nobody uses."""
+    return {name: tokens.new() for name in ("all", "some", "idle")}
+
+
+def settings(made, more="") -> str:
+    known = [
+        tokens.Token(name, tokens.digest(token), ("*",) if name == "all" else ("news",)) for name, token in made.items()
+    ]
+    return more + "\n".join(each.toml() for each in known)
+
+
+def told(service, token) -> dict:
+    answer = ask(service, "GET", ACCESS, token=token)
+    assert answer.status == 200, answer
+    return answer.json()
+
+
+def refusals(service, token) -> dict[str, int]:
+    return {each["address"]: each["count"] for each in told(service, token)["refusals"]}
+
+
+def test_last_use(redis70, news, made):
+    """Of each token, in JSON and as a gauge; never a digest or a token."""
+    with Service(redis70.url, settings=settings(made)) as service:
+        assert ask(service, "GET", "/v1/filters", token=made["some"]).status == 200
+        found = told(service, made["all"])
+        by_name = {each["name"]: each for each in found["tokens"]}
+        assert list(by_name) == ["all", "some", "idle"]
+        assert by_name["idle"] == {"name": "idle", "filters": ["news"], "access": "read", "last_used": None}
+        assert 0 <= found["now"] - by_name["some"]["last_used"] < 600
+        assert by_name["some"]["last_used"] <= by_name["all"]["last_used"]
+        text = ask(service, "GET", "/metrics", token=made["all"]).body.decode()
+        gauge = "urifilter_token_last_used_timestamp_seconds"
+        assert set(re.findall(rf'^{gauge}\{{token="(.*)"\}} ', text, re.MULTILINE)) == {"all", "some"}
+        for secret in (*made.values(), *map(tokens.digest, made.values())):
+            assert secret not in json.dumps(found) + text + service.log()
+
+
+@pytest.mark.slow
+def test_who_may_ask(redis70, news, made):
+    """Only a token for all filters: addresses are nobody else's business."""
+    with Service(redis70.url, settings=settings(made)) as service:
+        for token, status, code in ((made["some"], 403, "forbidden"), (None, 401, "unauthorized")):
+            answer = ask(service, "GET", ACCESS, token=token)
+            assert (answer.status, answer.json()["error_code"]) == (status, code)
+        assert refusals(service, made["all"]) == {"127.0.0.1": 2}
+
+
+@pytest.mark.slow
+def test_without_tokens(redis70, news):
+    """There are none to tell of; who came through a proxy, or from a foreign page, is told."""
+    with Service(redis70.url) as service, service.raw() as connection:
+        assert connection.ask(request("GET", "/", Origin="https://example.com")).status == 403
+        assert connection.ask(request("GET", "/", X_Forwarded_For="192.0.2.1")).status == 403
+        assert connection.ask(request("GET", "/nowhere")).status == 404  # no refusal
+        found = told(service, None)
+        assert (found["tokens"], [each["count"] for each in found["refusals"]]) == ([], [2])
+
+
+@pytest.mark.slow
+def test_refusals_by_address(redis70, news, made):
+    """Through proxies that are trusted; the entry before theirs may be made up and does not count."""
+    proxies = 'trusted_proxies = ["127.0.0.1", "10.0.0.0/8"]\n'
+    with Service(redis70.url, settings=settings(made, proxies)) as service, service.raw() as connection:
+        for header in ("192.0.2.1", "6.6.6.6, 192.0.2.1, 10.0.0.7", "2001:db8::1", "2001:db8::2", None):
+            assert connection.ask(request("GET", "/v1/filters", X_Forwarded_For=header)).status == 401
+        counts = {"192.0.2.1": 2, "2001:db8::/64": 2, "127.0.0.1": 1}
+        assert refusals(service, made["all"]) == counts
+        text = ask(service, "GET", "/metrics", token=made["all"]).body.decode()
+        gauges = re.findall(r'^urifilter_address_refusals\{address="(.*)"\} (.*)$', text, re.MULTILINE)
+        assert {address: float(count) for address, count in gauges} == counts
+
+
+@pytest.mark.slow
+def test_two_workers(redis70, news, made):
+    """Whichever is asked tells of both, after a second at most."""
+    with Service(redis70.url, "--workers", 2, settings=settings(made)) as service:
+        for _ in range(20):
+            assert ask(service, "GET", "/v1/filters").status == 401
+        for _ in range(20):  # of both workers, most likely
+            wait_until(lambda: refusals(service, made["all"]) == {"127.0.0.1": 20}, "they do not agree")
+
+
+WRONG = request("GET", "/v1/filters", Authorization="Bearer nobody's")
+
+
+@pytest.mark.slow
+def test_guessing(redis70, news, made):
+    """Answers to wrong tokens come at a pace, or with 429; a right token of the same address is answered meanwhile."""
+    more, free = 'trusted_proxies = ["127.0.0.1"]\n[limits]\nwrong_tokens = 600\n', 600
+    many = b"{" + b",".join(b'"access_token":"%d"' % number for number in range(32)) + b"}"
+    with Service(redis70.url, settings=settings(made, more)) as service, contextlib.ExitStack() as stack:
+        guesser, *others = (stack.enter_context(service.raw()) for _ in range(21))
+        began = time.monotonic()
+        for _ in range(free + 20):
+            assert guesser.ask(WRONG).status == 401
+        assert free + 20 <= free + 10 * (time.monotonic() - began) + 1
+        for each in others:
+            each.send(request("POST", service.path, many))
+        for _ in range(5):
+            assert ask(service, "GET", "/v1/filters", token=made["some"]).status == 200
+        in_body = {"filter_typeid": "news", "URI_list": [], "access_token": made["all"]}
+        assert ask(service, "POST", service.path, in_body).json()["error_code"] == "forbidden"  # it may only read
+        answers = [each.answer() for each in others]
+        codes = {(answer.status, answer.json()["error_code"]) for answer in answers}
+        assert codes == {(401, "unauthorized"), (429, "too_many_wrong_tokens")}
+        for answer in answers:
+            if answer.status == 429:
+                assert int(answer.headers["retry-after"]) >= 1
+                assert answer.headers["connection"] == "close"
+        assert guesser.ask(request("GET", "/v1/filters")).status == 401  # without a token, that is no guess
+        assert guesser.ask(WRONG.replace(b"\r\n", b"\r\nX-Forwarded-For: 192.0.2.1\r\n", 1)).status == 401
+        assert refusals(service, made["all"]) == {"127.0.0.1": free + 20 + 20 + 1 + 1, "192.0.2.1": 1}
+        assert "127.0.0.1 sends many wrong tokens" in service.log()
+        assert "192.0.2.1 sends" not in service.log()
+
+
+def test_log_of_requests(redis70, news, made):
+    """A line a request, with the client behind the proxy, its name, route, filter and items; no URI and no token."""
+    uri, more = (
+        "https://example.com/secret?key=1",
+        'log_requests = true\nlog_format = "json"\ntrusted_proxies = ["127.0.0.1"]\n',
+    )
+    with Service(redis70.url, settings=settings(made, more)) as service, service.raw() as connection:
+        bearer = f"Bearer {made['some']}"
+        asked = json.dumps({"URI_list": [uri, "b"]}).encode()
+        headers = {"Authorization": bearer, "X_Forwarded_For": "192.0.2.1", "X_Request_Id": "mine-1"}
+        path = "/v1/filters/news/contains"
+        assert connection.ask(request("POST", path, asked, **headers)).status == 200
+        made_up = connection.ask(request("POST", f"/v1/filters/{made['some']}/contains", asked, Authorization=bearer))
+        assert made_up.status == 403
+        assert connection.ask(request("GET", f"/{uri}?access_token={made['some']}")).status == 404
+        assert connection.ask(request("GET", "/v1/filters/news", Authorization=bearer)).status == 200
+    lines = [json.loads(line) for line in service.log().splitlines()[1:]]
+    lines = [line for line in lines if "route" in line and line["route"] != "/healthz"]
+    fields = ["client", "request_id", "token", "method", "route", "status", "error_code", "filter", "items", "new"]
+    route = "/v1/filters/{filter_typeid}/contains"
+    assert [[line.get(name) for name in fields] for line in lines] == [
+        ["192.0.2.1", "mine-1", "some", "POST", route, 200, "", "news", 2, 2],
+        ["127.0.0.1", made_up.headers["x-request-id"], "some", "POST", route, 403, "forbidden", None, None, None],
+        ["127.0.0.1", lines[2]["request_id"], "", "GET", "", 404, "not_found", None, None, None],
+        [
+            "127.0.0.1",
+            lines[3]["request_id"],
+            "some",
+            "GET",
+            "/v1/filters/{filter_typeid}",
+            200,
+            "",
+            "news",
+            None,
+            None,
+        ],
+    ]
+    assert all(line["ms"] > 0 for line in lines)
+    for secret in (*made.values(), "secret"):
+        assert secret not in service.log()

@@ -1,0 +1,207 @@
+"""When tokens were last used, and how often addresses were refused, over all workers.
+
+Each worker notes both in memory. Once a second it adds its notes to a file that all workers share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+
+from urifilter_redis.service import FOLDER_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from prometheus_client import Metric
+
+    from urifilter_redis.service.tokens import Token
+
+__all__ = ["Refused", "Usage", "UsageGauges", "Used"]
+
+#: Addresses, and names of tokens, that are remembered: those that were noted last.
+MOST_ADDRESSES, MOST_NAMES = 256, 10_000
+
+#: Addresses that the metrics show: those that were refused most often.
+SHOWN = 20
+
+#: Seconds until a worker's notes are with the others'.
+PAUSE = 1.0
+
+_FILE = "usage.json"
+
+T = TypeVar("T")
+
+
+class Refused(NamedTuple):
+    """The refusals of an address.
+
+    Attributes:
+        times: how many there were.
+        last: the time of the last one, in seconds since 1970.
+    """
+
+    times: int
+    last: float
+
+
+@dataclass
+class Used:
+    """The use of a service.
+
+    Attributes:
+        tokens: by name, the time at which each token was last used, in seconds since 1970.
+        refused: by address, its refusals.
+    """
+
+    tokens: dict[str, float] = field(default_factory=dict)
+    refused: dict[str, Refused] = field(default_factory=dict)
+
+    def with_more(self, more: Used) -> Used:
+        """Return both together, without the oldest if that is too much."""
+        tokens = dict(self.tokens)
+        for name, last in more.tokens.items():
+            tokens[name] = max(last, tokens.get(name, 0.0))
+        refused = dict(self.refused)
+        for address, (times, last) in more.refused.items():
+            before = refused.get(address, Refused(0, 0.0))
+            refused[address] = Refused(before.times + times, max(before.last, last))
+        return Used(
+            _newest(tokens, MOST_NAMES, lambda last: last),
+            _newest(refused, MOST_ADDRESSES, lambda each: each.last),
+        )
+
+
+class Usage:
+    """The notes of one worker.
+
+    Args:
+        folder: the folder of all workers; None: there is one worker, and nothing is written.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder, self._kept, self._own = folder, Used(), Used()
+
+    @classmethod
+    def of_service(cls) -> Usage:
+        """Return the notes of a worker of this service."""
+        folder = os.environ.get(FOLDER_VARIABLE)
+        return cls(Path(folder) if folder else None)
+
+    def use(self, token: str) -> None:
+        """Note that the token of a name was used."""
+        self._own.tokens[token] = time.time()
+
+    def refuse(self, address: str) -> None:
+        """Note that a request from an address was refused."""
+        own = self._own.refused
+        before = own.pop(address, Refused(0, 0.0))
+        own[address] = Refused(before.times + 1, time.time())
+        if len(own) > MOST_ADDRESSES:
+            del own[next(iter(own))]
+
+    def told(self) -> Used:
+        """Return what this worker has noted, and what the others have shared."""
+        return self._shared().with_more(self._own)
+
+    def answer(self, tokens: Iterable[Token]) -> dict[str, Any]:
+        """Return what was noted, in the form of ``answers.Access``; ``tokens``: those that there are."""
+        used = self.told()
+        latest = sorted(used.refused.items(), key=lambda each: -each[1].last)
+        return {
+            "now": time.time(),
+            "tokens": [
+                {
+                    "name": each.name,
+                    "filters": each.filters,
+                    "access": each.access,
+                    "last_used": used.tokens.get(each.name),
+                }
+                for each in tokens
+            ],
+            "refusals": [{"address": address, "count": times, "last": last} for address, (times, last) in latest],
+        }
+
+    def share(self) -> None:
+        """Add the notes to those of all workers; if another worker is about to, or the disk is full, they wait."""
+        if not (self._own.tokens or self._own.refused):
+            return
+        with contextlib.suppress(OSError):
+            if self._folder is None:
+                self._kept = self.told()
+            else:
+                self._write(self._folder)
+            self._own = Used()
+
+    async def keep_sharing(self) -> None:
+        """Share once a second; until it is cancelled."""
+        while True:
+            await asyncio.sleep(PAUSE)
+            self.share()
+
+    def _write(self, folder: Path) -> None:
+        with (folder / f"{_FILE}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            part = folder / f"{_FILE}.part"
+            part.write_text(json.dumps(vars(self.told())))
+            part.replace(folder / _FILE)
+
+    def _shared(self) -> Used:
+        if self._folder is None:
+            return self._kept
+        try:
+            found = json.loads((self._folder / _FILE).read_text())
+        except FileNotFoundError:
+            return Used()
+        return Used(found["tokens"], {address: Refused(*each) for address, each in found["refused"].items()})
+
+
+class UsageGauges(CollectorRegistry):
+    """The gauges of tokens and of refused addresses.
+
+    Args:
+        used: the use of the service.
+        names: the names of the tokens that there are.
+    """
+
+    def __init__(self, used: Used, names: Iterable[str]) -> None:
+        super().__init__()
+        self._used, self._names = used, names
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the gauges."""
+        tokens = GaugeMetricFamily(
+            "urifilter_token_last_used_timestamp_seconds",
+            "When the token was last used; it has no value before its first use.",
+            labels=["token"],
+        )
+        for name in self._names:
+            if name in self._used.tokens:
+                tokens.add_metric([name], self._used.tokens[name])
+        yield tokens
+        addresses = GaugeMetricFamily(
+            "urifilter_address_refusals",
+            f"Refused requests of an address; the {SHOWN} addresses with the most.",
+            labels=["address"],
+        )
+        most = sorted(self._used.refused.items(), key=lambda each: -each[1].times)[:SHOWN]
+        for address, refused in most:
+            addresses.add_metric([address], refused.times)
+        yield addresses
+
+
+def _newest(values: Mapping[str, T], most: int, time_of: Callable[[T], float]) -> dict[str, T]:
+    if len(values) <= most:
+        return dict(values)
+    return dict(sorted(values.items(), key=lambda each: time_of(each[1]))[-most:])
