@@ -33,6 +33,7 @@ from urifilter_redis.service.connecting import connect
 from urifilter_redis.service.failures import Refusal, refusal_of
 from urifilter_redis.service.gate import COMMAND, COUNTS, TOKEN
 from urifilter_redis.service.gauges import look
+from urifilter_redis.service.load import LOAD
 from urifilter_redis.service.logs import Seldom
 
 if TYPE_CHECKING:
@@ -74,11 +75,15 @@ class Service:
     async def lifespan(self, _: object) -> AsyncIterator[None]:
         """Hold the connections for as long as the application runs."""
         self._filters = await connect(self.settings, metrics.note_script_error)
-        opening = asyncio.create_task(self._open_all())
+        tasks = [
+            asyncio.create_task(self._open_all()),
+            asyncio.create_task(metrics.keep_noting(lambda: self.filters.queued)),
+        ]
         try:
             yield
         finally:
-            opening.cancel()
+            for task in tasks:
+                task.cancel()
             await self._filters.close()
 
     @property
@@ -137,6 +142,7 @@ class Service:
             raise Refusal("forbidden", "this token may only read")
         limits = self.settings.limits
         slots = self._slots.setdefault(token.name, asyncio.Semaphore(limits.requests))
+        LOAD.waiting += 1
         try:
             async with asyncio.timeout(limits.wait):
                 await slots.acquire()
@@ -145,6 +151,8 @@ class Service:
                 f"{limits.requests} requests of this token are running, and this one has waited for {limits.wait:g} s"
             )
             raise Refusal("too_many_requests", f"{text}: send less at once, or more items in one") from None
+        finally:
+            LOAD.waiting -= 1
         try:
             yield
         finally:
@@ -203,6 +211,7 @@ class Service:
         asked = await read(request, ToBeat, self.settings.limits)
         async with self.allowed(token, filter_typeid, writes=True):
             in_hand = await self._run(filter_typeid, beat(asked, token))
+        request.scope[COUNTS] = {"filter": filter_typeid}
         return Answer({"filter_typeid": filter_typeid, "in_hand": in_hand})
 
     async def _answer(  # noqa: PLR0913, PLR0917 - the parts of a request
@@ -244,6 +253,7 @@ class Service:
         request.scope[COMMAND] = "info"
         async with self.allowed(self.whose(request), filter_typeid, writes=False):
             measured = await self.filters.measured(filter_typeid)
+        request.scope[COUNTS] = {"filter": filter_typeid}
         return Answer(
             {
                 "filter_typeid": filter_typeid,
@@ -291,7 +301,9 @@ class Service:
         """
         if not self.whose(request).may_use_all:
             raise Refusal("forbidden", "metrics are for tokens of all filters: filters = ['*']")
-        return Response(metrics.exposed(await look(self.filters)), media_type=metrics.CONTENT_TYPE)
+        gauges = await look(self.filters)
+        metrics.note_load(self.filters.queued)
+        return Response(metrics.exposed(gauges), media_type=metrics.CONTENT_TYPE)
 
 
 def _note(request: Request, name: str, command: str, count: int, new: int) -> None:

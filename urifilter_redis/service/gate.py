@@ -71,6 +71,7 @@ class Gate:
             if passage.status == HTTPStatus.INTERNAL_SERVER_ERROR:
                 scope[CODE] = "internal_error"
             metrics.observe(scope.get(COMMAND, "other"), passage.status, scope.get(CODE, ""), seconds)
+            metrics.observe_token(scope.get(TOKEN, ""), scope.get(COUNTS, {}).get("filter", ""), passage.status)
             if self._log_requests:
                 _log(scope, passage.status, seconds)
 
