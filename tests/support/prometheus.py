@@ -102,7 +102,7 @@ def prometheus(folder: Path, service: int, token: str):
     (job,) = config["scrape_configs"]
     assert job["authorization"] == {"credentials_file": "/etc/prometheus/urifilter.token"}
     job["authorization"]["credentials_file"] = str(folder / "urifilter.token")
-    assert job["static_configs"] == [{"targets": ["127.0.0.1:8000"]}]
+    assert job["static_configs"] == [{"targets": ["urifilter:8000"]}]
     job["static_configs"] = [{"targets": [f"127.0.0.1:{service}"]}]
     (folder / "prometheus.yml").write_text(json.dumps(config))
     rules = [{name: value for name, value in each.items() if name != "for"} for each in ALERTS.values()]
