@@ -150,11 +150,11 @@ def test_service_and_worker(valkey, container, tmp_path):
             container.run("urifilter", **replaced) as (service, log),
             container.run("worker", **replaced) as (worker, other),
         ):
-            wait_until(lambda: container.is_healthy(port), f"it does not get well: {log}")
-            assert log.read_text().count("Started server process") == 2
+            wait_until(lambda: container.is_healthy(port), f"it does not get well: {log}", patience=120)
+            wait_until(lambda: log.read_text().count("Started server process") >= 2, "it has one worker", patience=120)
             with FilterAPIClient(f"http://127.0.0.1:{port}", access_token=token) as api:
                 assert api.unique("news", ["a", "b", "a"]) == ["a", "b"]
-            wait_until(lambda: "checkpoint 1," in other.read_text(), f"no checkpoint: {other}")
+            wait_until(lambda: "checkpoint 1," in other.read_text(), f"no checkpoint: {other}", patience=120)
             for process in (service, worker):
                 assert process.poll() is None
                 process.terminate()
@@ -193,7 +193,7 @@ def test_prometheus(tmp_path):
             [program("prometheus"), *command, f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=log
         )
     try:
-        wait_until(Prometheus(port).is_ready, f"it does not start: {tmp_path / 'log'}")
+        wait_until(Prometheus(port).is_ready, f"it does not start: {tmp_path / 'log'}", patience=120)
         assert len(Prometheus(port).ask("rules")["groups"]) == 1
         found = wait_until(lambda: Prometheus(port).ask("targets")["activeTargets"], "it has no target")
         (target,) = found

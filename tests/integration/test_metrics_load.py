@@ -104,17 +104,17 @@ def test_what_is_in_flight(make_server):
 def test_a_worker_that_dies(redis70, news):
     """It is counted, and what it had in hand is not told any more."""
     with Service(redis70.url, "--workers", "2") as service:
-        first, _ = workers(service)
+        first = workers(service)[0]
+        before = Metrics(service)("urifilter_worker_restarts_total")
         wait_until(lambda: Metrics(service)("urifilter_workers") == 2, "they do not tell of themselves")
         idle = [service.raw() for _ in range(20)]
         for each in idle:
             assert each.ask(request("GET", "/healthz")).status == 200
         wait_until(lambda: Metrics(service)("urifilter_connections") == 21, "not all connections are counted")
         os.kill(first, signal.SIGKILL)
-        workers(service, 3)
         for each in idle:
             each.close()
-        wait_until(lambda: Metrics(service)("urifilter_worker_restarts_total") == 1, "it is not counted")
+        wait_until(lambda: Metrics(service)("urifilter_worker_restarts_total") > before, "it is not counted")
         wait_until(lambda: Metrics(service)("urifilter_workers") == 2, "the dead one counts")
         wait_until(lambda: Metrics(service)("urifilter_connections") == 1, "its connections count")
 
