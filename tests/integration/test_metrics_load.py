@@ -28,7 +28,7 @@ def insert(path: str, *items: str) -> bytes:
 
 
 def test_requests_by_token_and_filter(redis70, news):
-    """Each is counted under the names of its token and its filter; of neither, if it does not exist."""
+    """Each is counted under the names of its token and its filter, if they exist. Versions are told."""
     made = {name: tokens.new() for name in ("writer", "reader")}
     known = [
         tokens.Token("writer", tokens.digest(made["writer"]), ("news",), "write"),
@@ -55,19 +55,15 @@ def test_requests_by_token_and_filter(redis70, news):
             return {key: now(name, token=key[0], filter=key[1], status=key[2]) for key in wanted}
 
         wait_until(lambda: found() == wanted, "they are not counted")
-        told = "".join(map(str, Metrics(service, made["reader"])))
+        last = Metrics(service, made["reader"])
+    told = "".join(map(str, last))
     assert "stranger" not in told
     assert not any(each in told for each in made.values())
+    assert last("urifilter_build_info", version=__version__, python=platform.python_version()) == 1
+    assert (last("urifilter_workers"), last("urifilter_worker_restarts_total")) == (1, 0)
 
 
-def test_build(redis70):
-    """The versions that run are told."""
-    with Service(redis70.url) as service:
-        found = Metrics(service)
-    assert found("urifilter_build_info", version=__version__, python=platform.python_version()) == 1
-    assert (found("urifilter_workers"), found("urifilter_worker_restarts_total")) == (1, 0)
-
-
+@pytest.mark.slow
 def test_what_is_in_flight(make_server):
     """Open connections are counted, requests that Redis holds up, and those that wait for others or for a pipeline."""
     server = make_server("redis70")
@@ -119,6 +115,7 @@ def test_a_worker_that_dies(redis70, news):
         wait_until(lambda: Metrics(service)("urifilter_connections") == 1, "its connections count")
 
 
+@pytest.mark.slow
 def test_how_far_a_restore_has_come(redis70):
     """The shards that are not restored yet are counted, also while nobody can open the filter."""
     names = ("restoring", "restoring_shards", "shards")
