@@ -7,7 +7,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 
 import urifilter_redis
 from urifilter_redis import errors
@@ -30,6 +30,9 @@ __all__ = ["TABLES"]
 
 #: The prefix of the service's variables.
 _PREFIX = ServiceSettings.model_config["env_prefix"]
+
+#: What the service counts or tells itself.
+_METRICS = (Counter, Gauge, Histogram)
 
 #: Limits of a number in pydantic's words, and as a reader knows them.
 _BOUNDS = {"ge": "from {}", "gt": "over {}", "le": "to {}"}
@@ -135,13 +138,13 @@ def _told(name: str) -> dict[str, str]:
 
 def metrics() -> str:
     """The metrics of the service, and then those of its filters."""
-    counts = (value for value in vars(service_metrics).values() if isinstance(value, Counter | Histogram))
+    counts = (value for value in vars(service_metrics).values() if isinstance(value, _METRICS))
     gauges = Gauges({"news": (True, {})}, redis=1, archive=1).collect()
     rows = []
     of_tokens = UsageGauges(Used(), ()).collect()
     for each in (*counts, *gauges, *of_tokens):
         labels = ", ".join(f"`{label}`" for label in each._labelnames)  # noqa: SLF001 - no public name has them
-        family = each.describe()[0] if isinstance(each, Counter | Histogram) else each
+        family = each.describe()[0] if isinstance(each, _METRICS) else each
         ending = "_total" if family.type == "counter" else ""  # as it is scraped
         rows.append((f"`{family.name}{ending}`", family.type, labels, family.documentation))
     return _table(("metric", "type", "labels", "meaning"), rows)

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 from support.in_hand import Holder
+from support.metrics import Metrics, workers
 from support.servers import free_port, wait_until
 from support.service import Service, ask, request
 
@@ -36,48 +36,6 @@ def insert(service, items, name="news", connections=1) -> int:
 def answered(service, name="news") -> tuple[int, int]:
     told = ask(service, "GET", f"/v1/filters/{name}").json()["answered"]
     return told["new"], told["seen"]
-
-
-class Metrics(dict):
-    """Samples, by name and labels."""
-
-    def __init__(self, service, token=None) -> None:
-        answer = ask(service, "GET", "/metrics", token=token)
-        assert answer.status == 200, answer
-        assert answer.headers["content-type"].startswith("text/plain; version=")
-        for family in text_string_to_metric_families(answer.body.decode()):
-            for sample in family.samples:
-                key = (sample.name, *sorted(sample.labels.items()))
-                assert key not in self, "a sample is there twice"
-                self[key] = sample.value
-
-    def __call__(self, name, **labels) -> float | None:
-        return self.get((name, *sorted(labels.items())))
-
-    def items(self, command="insert", name="news") -> tuple[float, float]:
-        found = [self("urifilter_items_total", filter=name, command=command, answer=each) for each in ("new", "seen")]
-        return found[0] or 0, found[1] or 0
-
-    def requests(self) -> dict[tuple[str, str, str], float]:
-        return {
-            (labels["command"], labels["status"], labels["error_code"]): value
-            for (name, *pairs), value in dict.items(self)
-            if name == "urifilter_requests_total" and (labels := dict(pairs))
-        }
-
-    def items_of_filters(self):
-        return [(key, value) for key, value in dict.items(self) if key[0].startswith("urifilter_filter_")]
-
-    def values(self, label) -> set[str]:
-        return {value for _, *pairs in self for name, value in pairs if name == label}
-
-
-def workers(service, count=2) -> list[int]:
-    """Return the workers, in the order of their start, when there have been so many and all take requests."""
-    wait_until(lambda: service.log().count("Application startup complete") >= count, "the workers do not start")
-    found = re.findall(r"Started server process \[(\d+)\]", service.log())
-    assert len(found) == count
-    return list(map(int, found))
 
 
 def state(process) -> str:
@@ -211,7 +169,8 @@ def test_what_nobody_knows_makes_no_labels(redis70, news):
             assert (statuses[0], set(statuses)) == (404, {400, 404, 405, 422} & set(statuses))
         found = Metrics(service)
     assert "odd" not in "".join(map(str, found)).lower()
-    assert found.values("filter") == {"news"}
+    assert found.values("filter") == {"", "news"}
+    assert found.values("token") == {""}
     assert found.values("command") <= {"insert", "contains", "info", "other"}
     assert found.values("status") <= {"200", "400", "404", "405", "422"}
 
@@ -285,6 +244,11 @@ def test_gauges(redis70, folder):
             "error_rate_now": info.error_rate_now,
             "error_rate_promised": info.error_rate,
             "over_capacity": int(info.over_capacity),
+            "used_ratio": info.inserted / info.capacity,
+            "shards": 1,
+            "restoring_shards": 0,
+            "has_archive": int(name == "pages"),
+            "period_seconds": 86_400 if name == "pages" else None,
             "epoch": info.epoch,
             "restoring": 0,
         }
@@ -311,14 +275,22 @@ def test_gauges(redis70, folder):
 
 def test_what_is_in_hand(redis70, news):
     """It is counted, and what has lapsed; of a filter without claims there is neither."""
-    names = ("urifilter_filter_in_hand_items", "urifilter_filter_lapsed_items")
-    with Service(redis70.url) as service:
-        assert [Metrics(service)(name, filter="news") for name in names] == [None, None]
-    one = Holder(news)
+    names = ("in_hand_items", "lapsed_items", "delayed_items", "holders", "lease_seconds")
+
+    def told() -> list[float | None]:
+        with Service(redis70.url) as service:
+            found = Metrics(service)
+            age = found("urifilter_filter_oldest_lapse_seconds", filter="news")
+            return [*(found(f"urifilter_filter_{name}", filter="news") for name in names), age]
+
+    assert told() == [None] * 6
+    one = Holder(news, lease=60)
     one.claim(range(30))
+    assert told() == [30, 0, 0, 1, 60, 0]
     one.release(range(10))
-    with Service(redis70.url) as service:
-        assert [Metrics(service)(name, filter="news") for name in names] == [20, 10]
+    *counts, age = told()
+    assert counts == [20, 10, 0, 1, 60]
+    assert age > 0
 
 
 def test_a_filter_that_cannot_be_looked_at(redis70, news):
@@ -329,7 +301,7 @@ def test_a_filter_that_cannot_be_looked_at(redis70, news):
             admin.hset("urifilter:{broken:0}:meta", "slices", "nonsense")
         found = Metrics(service)
         gauges = {name for name, *pairs in found if ("filter", "broken") in pairs}
-        assert gauges == {"urifilter_filter_up", "urifilter_items_total"}
+        assert gauges == {"urifilter_filter_up", "urifilter_items_total", "urifilter_token_requests_total"}
         assert found("urifilter_filter_up", filter="broken") == 0
         assert found("urifilter_filter_up", filter="news") == 1
         assert found("urifilter_filter_capacity_items", filter="news") == 1000

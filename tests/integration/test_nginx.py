@@ -1,21 +1,27 @@
-"""The service behind nginx, configured as the page about deployment says."""
+"""The service behind nginx, which is configured as the example says."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import hashlib
 import os
+import re
 import shutil
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import pytest
-from support.forwarder import Authority
-from support.pages import ROOT, blocks_of
+from support.forwarder import Authority, Forwarder
+from support.pages import ROOT
 from support.servers import free_port, wait_until
 from support.service import Service
 
 from urifilter_redis import UriFilter
-from urifilter_redis.sdk import FilterAPIClient, FilterAPIError
+from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPIClient, FilterAPIError
 
 #: Where programs for the administrator alone are.
 _PLACES = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/usr/local/sbin"])
@@ -36,57 +42,143 @@ http {{
 }}
 """
 
+TOKEN = "urifilter_0123456789012345678901234567890123456789012"
+
+pytestmark = pytest.mark.slow
+
+
+class Nginx:
+    """nginx with the example's configuration, before a service of another port; a context manager."""
+
+    def __init__(self, folder: Path, service: int) -> None:
+        program = shutil.which("nginx", path=_PLACES)
+        if program is None:
+            pytest.skip("nginx is missing: apt-get install nginx-light")
+        self.authority, self.port, self._folder = Authority(folder), free_port(), folder
+        self.url = f"https://localhost:{self.port}/seen"
+        shown = (ROOT / "examples" / "nginx.conf").read_text()
+        for said, own in (
+            ("server 127.0.0.1:8000;", f"server 127.0.0.1:{service};"),
+            ("listen 443 ssl;", f"listen 127.0.0.1:{self.port} ssl;"),
+            ("/etc/ssl/seen.example.com.pem", f"{folder}/cert.pem"),
+            ("/etc/ssl/private/seen.example.com.key", f"{folder}/cert.key"),
+        ):
+            assert said in shown
+            shown = shown.replace(said, own)
+        (folder / "nginx.conf").write_text(_AROUND.format(folder=folder, shown=shown))
+        self._command = [program, "-e", f"{folder}/error.log", "-c", f"{folder}/nginx.conf"]
+
+    def reload(self) -> None:
+        """Read the configuration again: new processes take over, and the old ones finish."""
+        subprocess.run([*self._command, "-s", "reload"], check=True)
+
+    @property
+    def trust(self) -> str:
+        """The file with which the SDK trusts it."""
+        return str(self.authority.file)
+
+    def __enter__(self):
+        self._process = subprocess.Popen(self._command)
+        try:
+            wait_until((self._folder / "pid").exists, "nginx does not start")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+
+@pytest.fixture
+def news(redis70):
+    with UriFilter.create("news", redis=redis70.url, capacity=100_000) as made:
+        yield made
+
 
 @contextlib.contextmanager
-def nginx(folder: Path, service: int, authority: Authority):
-    """Run nginx with the page's configuration; yield the service's address behind it."""
-    program = shutil.which("nginx", path=_PLACES)
-    if program is None:
-        pytest.skip("nginx is missing: apt-get install nginx-light")
-    (block,) = (each for each in blocks_of(ROOT / "docs" / "deployment.md") if each.language == "nginx")
-    port, shown = free_port(), block.code
-    for said, own in (
-        ("server 127.0.0.1:8000;", f"server 127.0.0.1:{service};"),
-        ("listen 443 ssl;", f"listen 127.0.0.1:{port} ssl;"),
-        ("/etc/ssl/seen.example.com.pem", f"{folder}/cert.pem"),
-        ("/etc/ssl/private/seen.example.com.key", f"{folder}/cert.key"),
+def served(server, *arguments: object):
+    """Run a service with a token."""
+    digest = hashlib.sha256(TOKEN.encode()).hexdigest()
+    settings = f'[[tokens]]\nname = "all"\ndigest = "sha256:{digest}"\nfilters = ["*"]\naccess = "write"\n'
+    with Service(server.url, *arguments, settings=settings) as service:
+        yield service
+
+
+def test_it_keeps_connections(redis70, news, tmp_path):
+    """Requests over TLS below the prefix take one connection to nginx, and nginx one to the service."""
+    with (
+        served(redis70) as service,
+        Forwarder(service.port) as inner,
+        Nginx(tmp_path, inner.port) as nginx,
+        Forwarder(nginx.port) as outer,
+        FilterAPIClient(f"https://localhost:{outer.port}/seen", access_token=TOKEN, verify=nginx.trust) as api,
     ):
-        assert said in shown
-        shown = shown.replace(said, own)
-    (folder / "nginx.conf").write_text(_AROUND.format(folder=folder, shown=shown))
-    process = subprocess.Popen([program, "-e", f"{folder}/error.log", "-c", f"{folder}/nginx.conf"])
-    try:
-        wait_until((folder / "pid").exists, "nginx does not start")
-        yield f"https://localhost:{port}/seen"
-    finally:
-        process.terminate()
-        process.wait()
+        assert api.unique("news", ["a", "b", "a"]) == ["a", "b"]
+        for number in range(50):
+            assert api.unique("news", ["a", number]) == [number]
+        assert (outer.count, inner.count) == (1, 1)
+        with pytest.raises(FilterAPIError) as raised:
+            api.unique("news", ["x" * 5_000_000])
+        assert raised.value.error_code in {"item_too_long", "bad_response"}
 
 
-@pytest.mark.slow
-def test_behind_nginx(redis70, tmp_path):
-    """Clients reach it below the prefix over TLS, a repeat gets its answer, and a body that is too large is refused."""
-    token = "urifilter_0123456789012345678901234567890123456789012"
-    authority = Authority(tmp_path)
-    settings = _with_token(token)
-    with UriFilter.create("news", redis=redis70.url, capacity=1000):
-        service = Service(redis70.url, settings=settings)
-        try:
-            with (
-                nginx(tmp_path, service.port, authority) as address,
-                FilterAPIClient(address, access_token=token, verify=str(authority.file)) as api,
-            ):
-                assert api.unique("news", ["a", "b", "a"]) == ["a", "b"]
-                assert api.unique("news", ["a", "c"]) == ["c"]
-                with pytest.raises(FilterAPIError) as raised:
-                    api.unique("news", ["x" * 5_000_000])
-                assert raised.value.error_code in {"item_too_long", "bad_response"}
-        finally:
-            service.stop()
+def test_all_paths_are_below_the_prefix(redis70, news, tmp_path):
+    """The page with all its parts, health and metrics; other paths of the site are nginx's."""
+    with served(redis70) as service, Nginx(tmp_path, service.port) as nginx:
+        client = httpx.Client(verify=nginx.authority.trusting(), headers={"Authorization": f"Bearer {TOKEN}"})
+        with client:
+            page = client.get(f"{nginx.url}/")
+            parts = re.findall(r'(?:href|src)="([^"#:]+\.(?:css|js|svg|png))"', page.text)
+            assert len(parts) >= 2
+            for path in ("", *parts, "healthz", "readyz", "metrics", "v1/filters"):
+                assert client.get(f"{nginx.url}/{path}").status_code == 200, path
+            assert client.get(f"{nginx.url.removesuffix('seen')}healthz").status_code == 404
+            request = {"json": {"filter_typeid": "news", "URI_list": ["a"]}, "headers": {"Idempotency-Key": "once"}}
+            answers = [client.post(f"{nginx.url}{service.path}", **request).json()["unique"] for _ in range(3)]
+            assert answers == [1, 1, 1]  # a repeat gets the first answer
+            assert client.get(f"{nginx.url}/v1/filters", headers={"Authorization": "Bearer x"}).status_code == 401
 
 
-def _with_token(token: str) -> str:
-    import hashlib
+def test_claims_of_many_tasks(redis70, news, tmp_path):
+    """The awaited client claims and commits through it, many at once."""
 
-    digest = hashlib.sha256(token.encode()).hexdigest()
-    return f'[[tokens]]\nname = "all"\ndigest = "sha256:{digest}"\nfilters = ["*"]\naccess = "write"\n'
+    async def crawl(address: str, verify: str) -> int:
+        async with AsyncFilterAPIClient(address, access_token=TOKEN, verify=verify) as api, api.claims("news") as mine:
+            claimed = await asyncio.gather(*(mine.unique([f"page-{number % 40}"]) for number in range(80)))
+            final = await mine.commit([uri for some in claimed for uri in some])
+            return sum(final)
+
+    with served(redis70) as service, Nginx(tmp_path, service.port) as nginx:
+        assert asyncio.run(crawl(nginx.url, nginx.trust)) == 40
+
+
+def test_nothing_is_lost_in_reloads_and_restarts(redis70, news, tmp_path):
+    """Nginx is reloaded, and the service is killed and started again, under requests: each item is new once."""
+    port = free_port()
+    with Nginx(tmp_path, port) as nginx, FilterAPIClient(nginx.url, access_token=TOKEN, verify=nginx.trust) as api:
+        done = threading.Semaphore(0)
+
+        def ask(number: int) -> list[int]:
+            found = api.unique("news", [number // 2])
+            done.release()
+            return found
+
+        def wait_for(count: int) -> None:
+            for _ in range(count):
+                assert done.acquire(timeout=120)
+
+        with ThreadPoolExecutor(8) as pool, contextlib.ExitStack() as stack:
+            first = stack.enter_context(served(redis70, "--port", port))
+            asked = [pool.submit(ask, number) for number in range(300)]
+            wait_for(50)
+            nginx.reload()
+            wait_for(50)
+            first.kill()
+            stack.enter_context(served(redis70, "--port", port))
+            wait_for(50)
+            nginx.reload()
+            found = [item for each in asked for item in each.result()]
+        assert sorted(found) == list(range(150))
+        assert news.info().inserted == 150

@@ -30,6 +30,10 @@ class Authority:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.load_cert_chain(folder / "cert.pem", folder / "cert.key")
 
+    def trusting(self) -> ssl.SSLContext:
+        """Return the context of a client that trusts it alone."""
+        return ssl.create_default_context(cafile=str(self.file))
+
 
 def _openssl(*arguments: object) -> None:
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *map(str, arguments)]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
 
-__all__ = ["MISSING", "Restored", "ensure", "restore"]
+__all__ = ["MISSING", "Restored", "ensure", "restore", "restoring"]
 
 #: Stands for the timeline of a shard without ``meta``.
 MISSING = "missing"
@@ -88,6 +88,22 @@ def restore(session: Session, seen: Mapping[int, str]) -> Flow[Restored]:
         raise
     _given_up.pop(where, None)
     return done
+
+
+def restoring(session: Session) -> Flow[tuple[int, int] | None]:
+    """Return how many shards of a filter are being restored, and how many it has; None: Redis has no shard 0.
+
+    The filter need not be open, because nobody can open it before the end of its restore.
+    """
+    (reply,) = yield from ask(session, session.read_meta(0))
+    keys = session.keys.of_meta(to_mapping(reply))
+    if keys is None:
+        return None
+    count = 0
+    for some in chunked(range(keys.shards)):
+        phases = yield from ask(session, *(("HGET", keys.shard(shard).meta, "phase") for shard in some))
+        count += sum(phase in {"restoring", b"restoring"} for phase in phases)
+    return count, keys.shards
 
 
 def _attempt(session: Session, restorer: Restorer) -> Flow[Restored]:

@@ -35,6 +35,7 @@ from urifilter_redis.service.gate import COMMAND, COUNTS, TOKEN
 from urifilter_redis.service.gauges import look
 from urifilter_redis.service.guesses import Guesses
 from urifilter_redis.service.heads import header, headers_of
+from urifilter_redis.service.load import LOAD
 from urifilter_redis.service.logs import Seldom
 from urifilter_redis.service.usage import Usage, UsageGauges
 
@@ -85,7 +86,11 @@ class Service:
     async def lifespan(self, _: object) -> AsyncIterator[None]:
         """Hold the connections for as long as the application runs."""
         self._filters = await connect(self.settings, metrics.note_script_error)
-        tasks = [asyncio.create_task(each) for each in (self._open_all(), self.usage.keep_sharing())]
+        tasks = [
+            asyncio.create_task(self._open_all()),
+            asyncio.create_task(self.usage.keep_sharing()),
+            asyncio.create_task(metrics.keep_noting(lambda: self.filters.queued)),
+        ]
         try:
             yield
         finally:
@@ -171,6 +176,7 @@ class Service:
 
     async def _wait_for(self, slots: asyncio.Semaphore) -> None:
         limits = self.settings.limits
+        LOAD.waiting += 1
         try:
             async with asyncio.timeout(limits.wait):
                 await slots.acquire()
@@ -179,6 +185,8 @@ class Service:
                 f"{limits.requests} requests of this token are running, and this one has waited for {limits.wait:g} s"
             )
             raise Refusal("too_many_requests", f"{text}: send less at once, or more items in one") from None
+        finally:
+            LOAD.waiting -= 1
 
     # The requests
 
@@ -323,7 +331,9 @@ class Service:
         """
         self._check_all(request, "metrics are")
         usage = UsageGauges(self.usage.told(), [each.name for each in self._tokens])
-        return Response(metrics.exposed(await look(self.filters), usage), media_type=metrics.CONTENT_TYPE)
+        gauges = await look(self.filters)
+        metrics.note_load(self.filters.queued)
+        return Response(metrics.exposed(gauges, usage), media_type=metrics.CONTENT_TYPE)
 
     async def access(self, request: Request) -> Response:
         """Answer when each token was last used, and which addresses were refused.

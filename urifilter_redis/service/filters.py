@@ -26,6 +26,7 @@ from urifilter_redis.errors import (
 from urifilter_redis.flows import lifecycle
 from urifilter_redis.flows.info import FilterInfo, info
 from urifilter_redis.flows.items import answer
+from urifilter_redis.flows.restore import restoring
 from urifilter_redis.flows.timely import leave
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.service.archive_watch import ArchiveWatch, is_away
@@ -178,6 +179,19 @@ class Filters:
     def archive_up(self) -> int | None:
         """1 if the archive answered the last question, 0 if it did not, None if there is no archive."""
         return None if self._archive is None else int(self._archive.answered)
+
+    @property
+    def queued(self) -> int:
+        """The requests whose commands wait for a pipeline to Redis."""
+        return self._connector.waiting
+
+    async def restoring(self, name: str) -> tuple[int, int] | None:
+        """Return how many shards of a filter are being restored, and how many it has; None: Redis has none of it.
+
+        Raises:
+            ServerUnavailable: Redis is away.
+        """
+        return await drive(restoring(self._session_of(name, None)), self._connector)
 
     async def open_all(self) -> None:
         """Open all filters, those of the settings first; a problem of any other filter goes into the log.

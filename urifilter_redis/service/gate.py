@@ -107,6 +107,7 @@ class Gate:
                 scope[CODE] = "internal_error"
             code = scope.get(CODE, "")
             metrics.observe(scope.get(COMMAND, "other"), passage.status, code, seconds)
+            metrics.observe_token(scope.get(TOKEN, ""), scope.get(COUNTS, {}).get("filter", ""), passage.status)
             if code in _REFUSED:
                 self._refuse(group_of(client_of(scope, self._settings().trusted_proxies)))
             if self._settings().log_requests:

@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import os
+import platform
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 
+from urifilter_redis._version import __version__
+from urifilter_redis.bloom.retention import seconds_of
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.service import FOLDER_VARIABLE
 from urifilter_redis.service.logs import Seldom
@@ -24,6 +27,7 @@ from urifilter_redis.service.logs import Seldom
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
+    from urifilter_redis.flows.info import FilterInfo
     from urifilter_redis.service.filters import Filters, Measured
 
 __all__ = ["Gauges", "look"]
@@ -39,6 +43,10 @@ Values: TypeAlias = Mapping[str, float]
 
 _FILE = "gauges.json"
 
+_RESTORING = "urifilter_filter_restoring"
+_RESTORING_SHARDS = "urifilter_filter_restoring_shards"
+_SHARDS = "urifilter_filter_shards"
+
 #: Gauges of a filter: name, help, and the value, None for none.
 _GAUGES = (
     ("urifilter_filter_items", "Items that were answered new and have not expired.", lambda m: m.info.inserted),
@@ -51,13 +59,29 @@ _GAUGES = (
     ),
     ("urifilter_filter_error_rate_promised", "The error rate that was asked for.", lambda m: m.info.error_rate),
     (
+        "urifilter_filter_used_ratio",
+        "Share of the capacity that is used, of the filter or of its fullest slice; none for a growing filter.",
+        lambda m: _used(m.info),
+    ),
+    (
         "urifilter_filter_over_capacity",
         "1: the filter holds more items than it is made for.",
         lambda m: int(m.info.over_capacity),
     ),
     ("urifilter_filter_memory_bytes", "Memory of the filter's keys.", lambda m: m.info.memory),
     ("urifilter_filter_epoch", "Rotations of the filter so far.", lambda m: m.info.epoch),
-    ("urifilter_filter_restoring", "1: the filter is being restored.", lambda m: int(m.info.phase == "restoring")),
+    (_SHARDS, "Shards of the filter.", lambda m: m.info.shards),
+    (_RESTORING, "1: the filter is being restored.", lambda m: int(m.info.phase == "restoring")),
+    (
+        _RESTORING_SHARDS,
+        "Shards that are not restored yet.",
+        lambda m: 0 if m.info.phase != "restoring" else None,
+    ),
+    (
+        "urifilter_filter_has_archive",
+        "1: the filter has an archive outside Redis, to which checkpoints are written.",
+        lambda m: int(m.info.archive not in {None, "redis"}),
+    ),
     (
         "urifilter_filter_checkpoint_age_seconds",
         "Seconds since the last checkpoint began.",
@@ -70,6 +94,11 @@ _GAUGES = (
         lambda m: _until(m, m.info.next_rotation),
     ),
     (
+        "urifilter_filter_period_seconds",
+        "Seconds between two rotations.",
+        lambda m: m.info.period and seconds_of(m.info.period),
+    ),
+    (
         "urifilter_filter_in_hand_items",
         "Items that living holders have.",
         lambda m: m.info.claims and m.info.claims.in_hand,
@@ -78,6 +107,22 @@ _GAUGES = (
         "urifilter_filter_lapsed_items",
         "Items whose holders are dead, or which were released and are due.",
         lambda m: m.info.claims and m.info.claims.lapsed,
+    ),
+    (
+        "urifilter_filter_delayed_items",
+        "Items that were released, and are not due yet.",
+        lambda m: m.info.claims and m.info.claims.delayed,
+    ),
+    ("urifilter_filter_holders", "Living holders.", lambda m: m.info.claims and m.info.claims.holders),
+    (
+        "urifilter_filter_oldest_lapse_seconds",
+        "Seconds since the first of the lapsed items lapsed; 0: none has.",
+        lambda m: m.info.claims and (m.info.claims.oldest_lapse or 0.0),
+    ),
+    (
+        "urifilter_filter_lease_seconds",
+        "The longest lease that was used.",
+        lambda m: m.info.claims and m.info.claims.lease,
     ),
 )
 
@@ -116,16 +161,40 @@ async def _measured(
     if tasks:
         await asyncio.wait(tasks.values(), timeout=PATIENCE)
     found: dict[str, tuple[bool, Values]] = {}
+    unsure = []
     for name, task in tasks.items():
         up, values = True, known.get(name, {})
         if not task.done():
             task.cancel()  # the reading itself goes on, for the next question
+            unsure.append(name)
         elif isinstance(error := task.exception(), UriFilterError):
             up = False
+            unsure.append(name)
             log.warning("the metrics of filter %s are the last known: %s", name, error)
         else:
             values = _values_of(task.result())
+            if values[_RESTORING]:
+                unsure.append(name)
         found[name] = up, values
+    for name, progress in (await _progress(filters, unsure)).items():
+        up, values = found[name]
+        found[name] = up, {**values, **progress}
+    return found
+
+
+async def _progress(filters: Filters, names: Iterable[str]) -> dict[str, Values]:
+    """Read how far the restores of filters have come; without an answer in time, or from Redis, there is nothing."""
+    tasks = {name: asyncio.create_task(filters.restoring(name)) for name in names}
+    found: dict[str, Values] = {}
+    if tasks:
+        await asyncio.wait(tasks.values(), timeout=PATIENCE / 2)
+    for name, task in tasks.items():
+        if not task.done():
+            task.cancel()
+        elif task.exception() is None and (shards := task.result()) and shards[0]:
+            found[name] = {_RESTORING: 1, _RESTORING_SHARDS: shards[0], _SHARDS: shards[1]}
+        elif not isinstance(task.exception(), UriFilterError | None):
+            task.result()
     return found
 
 
@@ -144,6 +213,9 @@ class Gauges(CollectorRegistry):
 
     def collect(self) -> Iterable[Metric]:
         """Yield the gauges."""
+        build = GaugeMetricFamily("urifilter_build_info", "1: these versions run.", labels=["version", "python"])
+        build.add_metric([__version__, platform.python_version()], 1)
+        yield build
         yield GaugeMetricFamily("urifilter_redis_up", "1: Redis answers.", self._redis)
         if self._archive is not None:
             yield GaugeMetricFamily("urifilter_archive_up", "1: the archive answered the last question.", self._archive)
@@ -178,6 +250,17 @@ def _kept() -> dict[str, dict[str, float]]:
         return json.loads((Path(os.environ[FOLDER_VARIABLE]) / _FILE).read_text())  # type: ignore[no-any-return]
     except (KeyError, FileNotFoundError):
         return {}
+
+
+def _used(info: FilterInfo) -> float | None:
+    """Return the share of the capacity that is used; over 1 if ``over_capacity``.
+
+    A growing filter has no fixed capacity. With last-seen an item counts in several slices, so only these count.
+    """
+    if info.retention == "growing":
+        return None
+    shares = [each.inserted / each.capacity for each in info.live_slices]
+    return max(shares if info.expire_after == "last-seen" else [*shares, info.inserted / info.capacity])
 
 
 def _since(measured: Measured, time: float | None) -> float | None:

@@ -6,24 +6,51 @@ of prometheus_client. The worker that is asked adds up the counts of all workers
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import functools
 import os
 from typing import TYPE_CHECKING
 
-from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    REGISTRY,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from urifilter_redis.protocol.outcomes import text_of
 from urifilter_redis.service import FOLDER_VARIABLE
+from urifilter_redis.service.load import LOAD
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from redis.exceptions import RedisError
 
-__all__ = ["CONTENT_TYPE", "answered", "count_items", "exposed", "note_script_error", "observe"]
+__all__ = [
+    "CONTENT_TYPE",
+    "answered",
+    "count_items",
+    "exposed",
+    "forget_worker",
+    "keep_noting",
+    "note_load",
+    "note_restart",
+    "note_script_error",
+    "observe",
+    "observe_token",
+]
 
 #: The content type of the text that ``exposed`` returns.
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+#: Seconds for which the load of another worker is told; that of the worker that is asked is read when it is asked.
+LOAD_AGE = 1.0
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
@@ -33,6 +60,24 @@ _seconds = Histogram(
     "urifilter_request_seconds", "From the request's head to its answer.", ["command"], buckets=_SECONDS
 )
 _script_errors = Counter("urifilter_script_errors", "Errors that Redis answered, by their first word.", ["word"])
+_token_requests = Counter(
+    "urifilter_token_requests",
+    "Requests answered, by the name of their token and the filter that answered; either is empty if there was none.",
+    ["token", "filter", "status"],
+)
+_restarts = Counter("urifilter_worker_restarts", "Workers that died, and were replaced.")
+
+
+def _live(name: str, text: str) -> Gauge:
+    """Return a gauge of which the sum over the living workers is told."""
+    return Gauge(name, text, multiprocess_mode="livesum")
+
+
+_workers = _live("urifilter_workers", "Workers that run.")
+_connections = _live("urifilter_connections", "Open connections of clients.")
+_in_flight = _live("urifilter_requests_in_flight", "Requests that are not answered yet, this one included.")
+_waiting = _live("urifilter_requests_waiting", "Requests that wait for others of their token.")
+_queued = _live("urifilter_requests_queued", "Requests whose commands wait for a pipeline to Redis.")
 
 
 def observe(command: str, status: int, error_code: str, seconds: float) -> None:
@@ -40,6 +85,37 @@ def observe(command: str, status: int, error_code: str, seconds: float) -> None:
     count, times = _request_metrics(command, status, error_code)
     count.inc()
     times.observe(seconds)
+
+
+def observe_token(token: str, filter_name: str, status: int) -> None:
+    """Count a request that was answered, by its token's name and its filter; both exist, or are empty."""
+    _token_requests.labels(token, filter_name, status).inc()
+
+
+def note_load(queued: int) -> None:
+    """Note the load of this worker; ``queued`` requests wait for a pipeline to Redis."""
+    _workers.set(1)
+    _connections.set(LOAD.connections)
+    _in_flight.set(LOAD.in_flight)
+    _waiting.set(LOAD.waiting)
+    _queued.set(queued)
+
+
+async def keep_noting(queued: Callable[[], int]) -> None:
+    """Note the load of this worker for the others again and again; for arguments see ``note_load``."""
+    while True:
+        note_load(queued())
+        await asyncio.sleep(LOAD_AGE)
+
+
+def note_restart() -> None:
+    """Count a worker that died, and was replaced."""
+    _restarts.inc()
+
+
+def forget_worker(process: int) -> None:
+    """Leave out what a worker had in hand that does not run any more; its counts stay."""
+    mark_process_dead(process)  # type: ignore[no-untyped-call]
 
 
 def count_items(filter_name: str, command: str, *, new: int, seen: int) -> None:

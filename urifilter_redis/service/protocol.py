@@ -14,6 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from urifilter_redis.http_api import write_json
 from urifilter_redis.service.failures import ANSWER_HEADERS, Refusal
+from urifilter_redis.service.load import LOAD
 from urifilter_redis.service.logs import Seldom
 
 __all__ = ["HEAD_BYTES", "Protocol"]
@@ -81,6 +82,7 @@ class Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first head."""
         super().connection_made(transport)
+        LOAD.server = self.server_state
         _check_files(transport)
         self.parser = _Parser(self)
         self._asks_upgrade = self._again = False

@@ -97,6 +97,7 @@ class _Parent(Multiprocess):
     def __init__(self, config: uvicorn.Config, bound: socket.socket, again: Callable[[uvicorn.Config], None]) -> None:
         super().__init__(config, sockets=[bound])
         self._again = again
+        self._running: set[int] = set()
 
     def handle_signals(self) -> None:
         """Act on SIGHUP, and on the signals that uvicorn knows."""
@@ -104,6 +105,21 @@ class _Parent(Multiprocess):
             signal.sigwait({signal.SIGHUP})
             self.handle_hup()
         super().handle_signals()
+
+    def keep_subprocess_alive(self) -> None:
+        """Replace workers that died, and tell the metrics."""
+        before = list(self.processes)
+        super().keep_subprocess_alive()
+        died = sum(old is not new for old, new in zip(before, self.processes, strict=False))
+        running = {worker.pid for worker in self.processes if worker.pid is not None}
+        gone, self._running = self._running - running, running
+        if died or gone:
+            from urifilter_redis.service import metrics  # noqa: PLC0415 - metrics look for their folder when imported
+
+            for _ in range(died):
+                metrics.note_restart()
+            for process in gone:
+                metrics.forget_worker(process)
 
     def handle_hup(self) -> None:
         """Make the log file anew, and read the settings again; in workers too."""

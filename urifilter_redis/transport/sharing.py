@@ -73,6 +73,11 @@ class SharedConnector:
         self._connector = connector
         self._pumps: dict[str, _Pumps] = {}
 
+    @property
+    def waiting(self) -> int:
+        """The tasks whose commands wait for a pipeline."""
+        return sum(each.waiting for each in self._pumps.values())
+
     def equip(self, session: Session) -> None:
         """See ``AsyncConnector.equip``."""
         self._connector.equip(session)
@@ -112,6 +117,11 @@ class _Pumps:
         self._waiting: deque[_Wanted] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._pumping = 0
+
+    @property
+    def waiting(self) -> int:
+        """The tasks whose commands wait for a pipeline."""
+        return len(self._waiting)
 
     async def send(self, commands: Sequence[Arguments]) -> list[Any]:
         """Send commands once; return one outcome for each command."""
