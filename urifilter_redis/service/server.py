@@ -10,6 +10,7 @@ import signal
 import socket
 import tempfile
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -17,7 +18,7 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
 from urifilter_redis.errors import UriFilterError
-from urifilter_redis.service import FOLDER_VARIABLE
+from urifilter_redis.service import BEGAN_VARIABLE, FOLDER_VARIABLE
 from urifilter_redis.service.logs import configuration, reopen, reopen_on_hangup
 from urifilter_redis.service.protocol import Protocol
 
@@ -123,6 +124,7 @@ def serve(
     """
     with tempfile.TemporaryDirectory(prefix="urifilter-metrics-") as folder:
         os.environ[FOLDER_VARIABLE] = folder
+        os.environ[BEGAN_VARIABLE] = str(time.time())
         config = _config(settings, log_file, daemon=daemon)
         if settings.workers > 1:
             again = functools.partial(reopen, log_file, daemon) if log_file is not None else None
