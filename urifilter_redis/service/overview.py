@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from urifilter_redis.service.filters import Filters, Measured
     from urifilter_redis.service.sampling import Sampler, Series
 
-__all__ = ["Glance", "Overview", "plotted"]
+__all__ = ["SPANS", "Glance", "Overview", "plotted"]
 
-#: Looking at all filters may take this share of the time. A look is used again for at least so many seconds.
-SHARE = 0.01
+#: Looking at all filters may take this share of the time, unless a look would then be older than so many seconds.
+SHARE = 0.02
+LONGEST_AGE = 5.0
+
+#: Seconds for which a look is used again in any case.
 LEAST_AGE = 1.0
 
 #: Seconds that an answer waits for figures that are slow to read; without them it says that they are being read.
@@ -38,6 +41,9 @@ LATELY = 120.0
 
 #: Seconds for which a rotation may be under way before that is a problem.
 ROTATES = 600.0
+
+#: The times that are plotted, in seconds.
+SPANS = {"hour": HOUR, "day": DAY}
 
 #: The figures of a filter that the overview has as ``info()`` has them.
 _FIGURES = (
@@ -70,6 +76,8 @@ class Overview:
         """Look at nothing yet; nothing is sent."""
         self._filters, self._sampler = filters, sampler
         self._looking: asyncio.Task[Glance] | None = None
+        self._reading: dict[str, asyncio.Task[dict[str, Any]]] = {}
+        self._known: Mapping[str, Mapping[str, Any]] = {}
 
     async def look(self) -> Glance:
         """Look at all filters, or return what was seen a moment ago.
@@ -98,12 +106,14 @@ class Overview:
         asked = time.monotonic()
         now = await self._filters.of_server(server_time) / 1000
         latency = time.monotonic() - asked
-        tasks = {name: asyncio.create_task(self._row(name)) for name in names}
-        if tasks:
-            await asyncio.wait(tasks.values(), timeout=PATIENCE)
-        rows = {name: {"name": name, **_row_of(task)} for name, task in tasks.items()}
+        under_way = {name: task for name, task in self._reading.items() if not task.done()}
+        self._reading = {name: under_way.get(name) or asyncio.create_task(self._row(name)) for name in names}
+        if names:
+            await asyncio.wait(self._reading.values(), timeout=PATIENCE)
+        rows = {name: self._row_of(name, task) for name, task in self._reading.items()}
+        self._known = rows
         ended = time.monotonic()
-        return Glance(now, latency, rows, ended + max(LEAST_AGE, (ended - began) / SHARE))
+        return Glance(now, latency, rows, ended + min(max(LEAST_AGE, (ended - began) / SHARE), LONGEST_AGE))
 
     async def _row(self, name: str) -> dict[str, Any]:
         row, _ = await self._figures(name, await self._filters.lately(name))
@@ -130,6 +140,19 @@ class Overview:
             "problems": self._problems(name, info, now, written=bool(in_hour)),
         }
         return row, series
+
+    def _row_of(self, name: str, task: asyncio.Task[dict[str, Any]]) -> Mapping[str, Any]:
+        """Return the figures of a filter, the last known ones if the reading is not done, or why there are none."""
+        if not task.done():
+            reading = {"code": "reading", "level": "note", "text": "its figures are being read"}
+            return self._known.get(name) or {"name": name, "problems": [reading]}
+        error = task.exception()
+        if error is None:
+            return {"name": name, **task.result()}
+        if not isinstance(error, UriFilterError):
+            raise error
+        refusal = refusal_of(error)
+        return {"name": name, "problems": [{"code": refusal.code, "level": "danger", "text": str(refusal)}]}
 
     def _problems(self, name: str, info: FilterInfo, now: float, *, written: bool) -> list[dict[str, str]]:
         found = [
@@ -171,21 +194,3 @@ def _speed(first: Sample, last: Sample) -> float | None:
 
 def _is_over(task: asyncio.Task[Glance]) -> bool:
     return task.cancelled() or task.exception() is not None or task.result().until < time.monotonic()
-
-
-def _row_of(task: asyncio.Task[dict[str, Any]]) -> dict[str, Any]:
-    """Return the figures of a filter, or why there are none."""
-    if not task.done():
-        task.cancel()  # the reading itself goes on, for the next look
-        return {"problems": [{"code": "reading", "level": "note", "text": "its figures are being read"}]}
-    error = task.exception()
-    if error is None:
-        return task.result()
-    if not isinstance(error, UriFilterError):
-        raise error
-    refusal = refusal_of(error)
-    return {"problems": [{"code": refusal.code, "level": "danger", "text": str(refusal)}]}
-
-
-#: The times that are plotted, in seconds.
-SPANS = {"hour": HOUR, "day": DAY}

@@ -41,7 +41,7 @@ function show(name, told) {
   part("forget-token").hidden = token.get() === null;
   if (name === null) {
     const isEmpty = told.filters.length === 0;
-    reveal(isEmpty ? "none" : "overview", "status");
+    reveal(isEmpty ? "none" : "overview", "doctor", "status");
     if (!isEmpty) showOverview(told);
     showStatus(told);
   } else {
@@ -86,7 +86,7 @@ function showStatus({ redis, service, latency }) {
   const ours = `urifilter ${service.version} · ${plural(service.workers, "worker")} · up ${span(service.uptime)}`;
   write(part("servers"), [...masters, `a command takes ${(1000 * latency).toFixed(1)} ms`, ours].join(" — "));
   const findings = redis.findings.filter(({ level }) => level !== "ok");
-  writeProblems(part("findings"), findings.map((each) => ({ ...each, title: each.subject })));
+  writeProblems(part("findings"), findings.map((each) => ({ ...each, title: `Redis, ${each.subject}:` })));
 }
 
 // --- The address
