@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -9,8 +10,15 @@ from support.servers import Server, wait_until
 from support.service import Service, ask
 
 from urifilter_redis import UriFilter, drop_filter
+from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.protocol import acl
 from urifilter_redis.service import tokens
+from urifilter_redis.service.filters import Filters
+from urifilter_redis.service.overview import Glance, Overview
+from urifilter_redis.service.sampling import Sampler
+from urifilter_redis.transport.addresses import Address
+from urifilter_redis.transport.connections import AsyncConnector
+from urifilter_redis.transport.sharing import SharedConnector
 
 TWO = ("--workers", "2")
 RATES = "urifilter:{news:0}:rates"
@@ -77,12 +85,18 @@ def test_all_at_a_glance(server, redis, news):
 
 def test_a_look_is_shared(server, redis, news):
     """Many who ask at once cost Redis one look."""
-    with Service(server.url) as service:
-        overview(service)
-        redis.config_resetstat()
-        for _ in range(20):
-            overview(service)
-        assert redis.info("commandstats").get("cmdstat_hgetall", {}).get("calls", 0) <= 10
+
+    async def ask_at_once() -> list[Glance]:
+        timeouts = Timeouts()
+        filters = Filters(SharedConnector(AsyncConnector(Address(server.url), timeouts), timeouts.total))
+        seen = Overview(filters, Sampler(filters))
+        found = await asyncio.gather(*(seen.look() for _ in range(20)))
+        await filters.close()
+        return found
+
+    first, *others = asyncio.run(ask_at_once())
+    assert list(first.rows) == ["news"]
+    assert all(each is first for each in others)
 
 
 def test_tokens(server, redis, news):
