@@ -41,7 +41,8 @@ def doctor(options: Shared, part: str | None, name: str | None) -> None:
     Exits with 0 if all promises hold, with 1 if one does not, with 2 on errors.
 
     With --acl it prints an ACL SETUSER command instead, for redis-cli: a reader asks, a crawler also inserts and
-    claims, an operator may do everything. Write a password for PASSWORD.
+    claims, and writes the samples that the service plots (PREFIX:{NAME:0}:rates), an operator may do everything. Write
+    a password for PASSWORD.
 
     \b
     Example:

@@ -26,6 +26,7 @@
 --                                 only while a rotation runs)
 --   urifilter:{news:0}:today_next bitmap: the next today, before a rotation
 --   urifilter:{news:0}:slice:7    hash: rolling: the closed slice of epoch 7, compressed, and its manifest
+--   urifilter:{news:0}:rates      hash: minute -> a sample for the plots of the service (written outside the scripts)
 --   urifilter:{news:0}:merging_1  strings: merging_1 and merging_2 exist only while merge or refill runs
 --
 -- KEYS[1] meta

@@ -24,6 +24,7 @@ __all__ = [
     "ERROR_CODES",
     "FILTERS_PATH",
     "KEY_HEADER",
+    "OVERVIEW_PATH",
     "Command",
     "Meaning",
     "read_json",
@@ -37,6 +38,9 @@ DEFAULT_PATH = "/cr-clawr/uri_filter/api/uri_filter"
 
 #: The path of the list of filters. Each filter is below it, and each command is below its filter.
 FILTERS_PATH = "/v1/filters"
+
+#: The path of all filters at a glance.
+OVERVIEW_PATH = "/v1/overview"
 
 #: The header that names a request, so that it may be repeated; see ``call_ids.CallKey``.
 KEY_HEADER = "Idempotency-Key"

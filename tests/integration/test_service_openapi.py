@@ -12,7 +12,15 @@ from schemathesis.engine import events, from_schema
 from support.servers import Server
 from support.service import Service, request
 
-from urifilter_redis.http_api import ACCESS_PATH, ACTIONS, COMMANDS, DEFAULT_PATH, ERROR_CODES, FILTERS_PATH
+from urifilter_redis.http_api import (
+    ACCESS_PATH,
+    ACTIONS,
+    COMMANDS,
+    DEFAULT_PATH,
+    ERROR_CODES,
+    FILTERS_PATH,
+    OVERVIEW_PATH,
+)
 from urifilter_redis.service import tokens
 
 FILTERS = """
@@ -142,7 +150,8 @@ def operations(found):
 def test_all_operations_are_named(alone, guarded):
     """Each path and method is documented, under a name of its own; with tokens, that and where they are wanted."""
     commands = {f"{FILTERS_PATH}/{{filter_typeid}}/{command}": command for command in ALL}
-    info = {FILTERS_PATH: "list", f"{FILTERS_PATH}/{{filter_typeid}}": "info"}
+    info = {FILTERS_PATH: "list", f"{FILTERS_PATH}/{{filter_typeid}}": "info", OVERVIEW_PATH: "overview"}
+    info[f"{FILTERS_PATH}/{{filter_typeid}}/detail"] = "detail"
     process = {f"/{name}": name for name in ("healthz", "readyz", "metrics")} | {ACCESS_PATH: "access"}
     for service in (alone, guarded):
         found = document(service)
@@ -151,7 +160,7 @@ def test_all_operations_are_named(alone, guarded):
         posts = {path for path, methods in found["paths"].items() if "post" in methods}
         assert {DEFAULT_PATH, *commands} == posts
     token = [{"token": []}]
-    wants = dict.fromkeys((*ALL, "list", "info", "metrics", "access"), token) | {"unique": [*token, {}]}
+    wants = dict.fromkeys((*ALL, *info.values(), "metrics", "access"), token) | {"unique": [*token, {}]}
     open_to_all = {"healthz": [], "readyz": []}
     assert wants | open_to_all == {name: each["security"] for name, each in operations(document(guarded)).items()}
     assert document(guarded)["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}

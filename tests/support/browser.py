@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from playwright.sync_api import Browser, ConsoleMessage, Page, Request
 
@@ -69,6 +69,21 @@ def expect(shown: Any) -> Any:
     from playwright.sync_api import expect as expect_of
 
     return expect_of(shown)
+
+
+def axe() -> Callable[[Page], list[str]]:
+    """Return a function that has axe-core examine a page; it returns what is to be mended."""
+    try:
+        from axe_core_python.sync_playwright import Axe
+    except ImportError:
+        _give_up("axe-core is missing: pip install axe-core-python")
+    found = Axe()
+
+    def examine(page: Page) -> list[str]:
+        violations = found.run(page)["violations"]
+        return [f"{each['id']}: {each['help']} {[node['target'] for node in each['nodes']]}" for each in violations]
+
+    return examine
 
 
 class Tab:

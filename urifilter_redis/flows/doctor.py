@@ -6,13 +6,12 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from urifilter_redis.bloom.retention import seconds_of
 from urifilter_redis.engine.queries import ask, ask_masters, chunked, time_of
 from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.flows.probing import SUPPORTED, Probed, name_of, probe
+from urifilter_redis.flows.problems import problems_of
 from urifilter_redis.protocol.acl import MEND
 from urifilter_redis.protocol.calls import LEASE
-from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.protocol.outcomes import to_fields, to_mapping
 from urifilter_redis.protocol.routing import for_key
 from urifilter_redis.transport.data_dir import IDENTITY
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.flows.info import FilterInfo
+    from urifilter_redis.flows.problems import Problem
 
 __all__ = [
     "Facts",
@@ -44,12 +44,6 @@ AHEAD = 5.0
 #: The fields of ``meta`` that are times, with the seconds by which each may be ahead in addition. A lease ends in the
 #: future. Each change makes ``changed`` higher by at least 1 ms, so fast changes put it ahead.
 _TIMES = {"created": 0.0, "opened": 0.0, "changed": 60.0, "checkpointed": 0.0, "restored": 0.0, "leased": LEASE}
-
-#: A rotation that takes more than this share of a period is slow.
-SLOW = 0.5
-
-#: Items that lapsed over so many leases ago should be in other hands, if anybody reclaims.
-LEASES_LAPSED = 3
 
 #: Most shards that one finding describes.
 SHARDS_TOLD = 3
@@ -139,6 +133,10 @@ def examine(facts: Facts) -> Iterator[Finding]:
     yield _replication(facts)
 
 
+#: The codes of problems that ``examine_filter`` leaves to others.
+_APART = {"lapsed", "old_format"}
+
+
 def examine_filter(info: FilterInfo, now: float) -> Finding:
     """Return a finding: whether a filter keeps its error rate and rotates on time; ``now`` is the server's time, s."""
     subject = f"filter {info.name}"
@@ -146,63 +144,31 @@ def examine_filter(info: FilterInfo, now: float) -> Finding:
     held = f"{info.inserted:,} items in {slices} slice{'' if slices == 1 else 's'}"
     if info.retention != "growing":
         held = f"{info.inserted:,} of {info.capacity:,} items"
-    if info.over_capacity or info.error_rate_now > 1.5 * info.error_rate:
-        full = ", ".join(f"{each.name} {each.inserted:,}" for each in info.live_slices if each.over_capacity)
-        text = f"over its capacity ({full or held}): the error rate is {info.error_rate_now:.2g}"
-        return Finding("danger", subject, f"{text} and not {info.error_rate:g}; make a larger one")
-    if info.phase == "restoring":
-        text = "a restore is under way, or was left unfinished: run urifilter restore"
-        return Finding("note", subject, f"{held}; {text}")
-    if info.archive not in {None, "redis"} and info.checkpointed is None:
-        text = f"no checkpoint was written to {info.archive} yet: does urifilter worker run?"
-        return Finding("note", subject, f"{held}; {text}")
-    text = _rotation(info, now)
-    if text:
-        return Finding("note", subject, f"{held}; {text}")
-    return Finding("ok", subject, f"{held}, error rate {info.error_rate_now:.2g}")
-
-
-def _rotation(info: FilterInfo, now: float) -> str:
-    """Return a text about rotations that are slow, unfinished or overdue; empty if all is well."""
-    if info.next_rotation is None or not info.period:
-        return ""
-    period = seconds_of(info.period)
-    cron = "run urifilter worker, or urifilter rotate --due from cron"
-    who = "the next inserts do it" if info.archive in {None, "redis"} else cron
-    turned = [each.closed for each in info.live_slices if each.closed is not None]
-    ended = now if info.phase == "rotating" else max(turned, default=0.0)  # by the last shard
-    share = (ended - info.live_slices[0].opened) / period  # since the first
-    slow = f"over half a period ({share:.0%}): take fewer shards or a longer period, or {cron}" if share > SLOW else ""
-    if info.phase == "rotating":
-        return f"a rotation is under way, or was left unfinished{f', for {slow}' if slow else f': {who}'}"
-    if slow:
-        return f"the last rotation took {slow}"
-    if now > info.next_rotation + period:
-        return f"a rotation is overdue by more than a period, so nothing expires: {who}"
-    return ""
+    worst = next((each for each in problems_of(info, now) if each.code not in _APART), None)
+    if worst is None:
+        return Finding("ok", subject, f"{held}, error rate {info.error_rate_now:.2g}")
+    return Finding(worst.level, subject, worst.text if worst.level == "danger" else f"{held}; {worst.text}")
 
 
 def examine_format(info: FilterInfo) -> Iterator[Finding]:
     """Yield a finding if a filter is of an older format."""
-    if info.format < FORMAT:
-        text = f"of format {info.format}, which an older release made: urifilter upgrade {info.name} converts it to"
-        text += f" format {FORMAT}; older releases are refused from then on, so upgrade them first"
-        yield Finding("note", f"filter {info.name}", text)
+    yield from (_finding(f"filter {info.name}", each) for each in problems_of(info, 0) if each.code == "old_format")
 
 
 def examine_claims(info: FilterInfo) -> Iterator[Finding]:
     """Yield a finding about what is in hand, if anybody has claimed: whether it is reclaimed when its holders die."""
     if info.claims is None:
         return
-    found = info.claims
+    found, subject = info.claims, f"claims of {info.name}"
     text = f"in hand {found.in_hand:,}, holders {found.holders:,}, released and not due yet {found.delayed:,}"
-    text += f", lapsed {found.lapsed:,}"
-    if found.oldest_lapse is None or found.oldest_lapse <= LEASES_LAPSED * found.lease:
-        yield Finding("ok", f"claims of {info.name}", text)
-        return
-    text += f", the oldest {found.oldest_lapse:,.0f} s ago, over {LEASES_LAPSED} leases of {found.lease:g} s"
-    text += f": nobody reclaims, so nobody fetches them: run the crawler, or urifilter reclaim {info.name}"
-    yield Finding("note", f"claims of {info.name}", text)
+    lapsed = [each for each in problems_of(info, 0) if each.code == "lapsed"]
+    yield from (Finding(each.level, subject, f"{text}, {each.text}") for each in lapsed)
+    if not lapsed:
+        yield Finding("ok", subject, f"{text}, lapsed {found.lapsed:,}")
+
+
+def _finding(subject: str, problem: Problem) -> Finding:
+    return Finding(problem.level, subject, problem.text)
 
 
 def examine_clock(session: Session) -> Flow[Finding | None]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.flows.doctor import Facts
 
-__all__ = ["examine_masters"]
+__all__ = ["examine_masters", "judge"]
 
 #: Seconds by which the clocks of masters may differ. A call's deadline allows a minute; rotations follow the clocks.
 APART = 10.0
@@ -26,7 +26,11 @@ def examine_masters(session: Session) -> Flow[list[Finding]]:
     Raises:
         ServerUnavailable: a master is away, or refuses INFO or scripts.
     """
-    masters = yield from gather(session)
+    return judge(session, (yield from gather(session)))
+
+
+def judge(session: Session, masters: Mapping[str, Facts]) -> list[Finding]:
+    """Return the findings about all masters, of which ``gather`` has told the facts."""
     known = session.routes.map
     findings = list(_merged({node: list(examine(facts)) for node, facts in masters.items()}))
     if known is not None and known.cluster:

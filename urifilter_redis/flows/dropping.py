@@ -302,7 +302,7 @@ def _keys_of(keys: ShardKeys, meta: Mapping[str, str]) -> list[str]:
     live = max(window if meta.get("retention") == "ring" else 0, len(meta.get("slices", "").split()) + 1)
     names = ["today", "history", *(f"history_{n}" for n in range(1, live))]
     archived = range(max(0, epoch - window - 1), epoch + 2) if meta.get("retention") == "rolling" else ()
-    return [keys.next, *keys.merging, *map(keys.slice, names), *map(keys.archived, archived)]
+    return [keys.rates, keys.next, *keys.merging, *map(keys.slice, names), *map(keys.archived, archived)]
 
 
 def _left(session: Session) -> Flow[dict[ShardKeys, list[str]]]:

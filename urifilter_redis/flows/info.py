@@ -107,7 +107,8 @@ class FilterInfo(Shape):
         error_rate_now: the probability that an unseen item is answered "seen", computed from the fill.
         error_rate_at_capacity: the same probability at capacity (growing: however many slices it has).
         over_capacity: whether the filter or one of its slices holds more items than it is made for.
-        memory: the bytes that the server has allocated for all keys of the filter.
+        memory: the bytes that the server has allocated for all keys of the filter, without the samples of the service's
+            plots.
         archived: the part of ``memory`` that is for compressed closed slices (archive ``redis``).
         live_slices: the live slices, from newest to oldest.
         claims: what is in hand; None: nobody has claimed.

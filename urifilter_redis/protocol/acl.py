@@ -30,6 +30,9 @@ _READS = (
 #: The commands with which clients that insert and claim look at due rotations and at what is in hand.
 _CRAWLS = ("HEXISTS", "HMGET", "WAIT", "ZRANGEBYLEX")
 
+#: The commands with which the service keeps the samples of its plots (``ShardKeys.rates``).
+_PLOTS = ("EXPIRE", "HDEL", "HSETNX")
+
 #: The commands that make, drop, save, restore, examine, and import from a set.
 _OPERATES = (
     *("CONFIG GET", "EVAL", "HSCAN", "INFO", "SADD", "SCAN", "SCARD", "SREM", "SSCAN", "TYPE", "ZSCAN", "ZSCORE"),
@@ -57,10 +60,10 @@ PARTS: Mapping[str, Part] = {
             *("insert", "contains", "forget", "remove", "claim", "commit", "release", "reclaim", "beat"),
             *("turn", "build", "store", "expire", "reopen", "tend"),
         ),
-        (*_EVERY, *_READS, *_CRAWLS),
+        (*_EVERY, *_READS, *_CRAWLS, *_PLOTS),
     ),
     "operator": Part(
-        tuple(each for each in scripts.COMMANDS if each != "probe"), (*_EVERY, *_READS, *_CRAWLS, *_OPERATES)
+        tuple(each for each in scripts.COMMANDS if each != "probe"), (*_EVERY, *_READS, *_CRAWLS, *_PLOTS, *_OPERATES)
     ),
 }
 

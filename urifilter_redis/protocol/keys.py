@@ -122,6 +122,11 @@ class ShardKeys:
         return self.leases, self.hands, self.holders
 
     @property
+    def rates(self) -> str:
+        """The key of a hash: minute -> a sample for the plots of the service (``flows.samples``); of shard 0 only."""
+        return self.base + "rates"
+
+    @property
     def next(self) -> str:
         """The key of the bitmap that will be the next today; nothing reads it before that."""
         return self.slice("today_next")

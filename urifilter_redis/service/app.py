@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
@@ -24,6 +25,7 @@ from urifilter_redis.service.logs import Seldom
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from importlib.resources.abc import Traversable
 
     from starlette.requests import Request
     from starlette.types import ASGIApp
@@ -34,11 +36,7 @@ __all__ = ["make_api", "make_app", "make_app_of"]
 
 outages = logging.getLogger("urifilter_redis.service.outages")
 
-_PAGE = {
-    "/": ("index.html", "text/html"),
-    "/page.css": ("page.css", "text/css"),
-    "/page.js": ("page.js", "text/javascript"),
-}
+_KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -71,15 +69,16 @@ def make_api(service: Service) -> FastAPI:
         redirect_slashes=False,
     )
     add_routes(app, service)
-    for path, (name, kind) in _PAGE.items():
-        app.add_route(path, _page(name, kind), methods=["GET"], include_in_schema=False)
+    for file in (files("urifilter_redis.service") / "page").iterdir():
+        path = "/" if file.name == "index.html" else f"/{file.name}"
+        app.add_route(path, _page(file), methods=["GET"], include_in_schema=False)
     for error, tell in _TOLD.items():
         app.add_exception_handler(error, tell)
     return app
 
 
-def _page(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
-    content = (files("urifilter_redis.service") / "page" / name).read_bytes()
+def _page(file: Traversable) -> Callable[[Request], Awaitable[Response]]:
+    content, kind = file.read_bytes(), _KINDS[Path(file.name).suffix]
 
     async def page(_: Request) -> Response:
         return Response(content, media_type=kind, headers=_PAGE_HEADERS)

@@ -11,7 +11,15 @@ from fastapi.openapi.utils import get_openapi
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations
 from starlette.responses import Response
 
-from urifilter_redis.http_api import ACCESS_PATH, COMMANDS, ERROR_CODES, FILTERS_PATH, KEY_HEADER, Meaning
+from urifilter_redis.http_api import (
+    ACCESS_PATH,
+    COMMANDS,
+    ERROR_CODES,
+    FILTERS_PATH,
+    KEY_HEADER,
+    OVERVIEW_PATH,
+    Meaning,
+)
 from urifilter_redis.service.acting import Acting
 from urifilter_redis.service.actions import BODIES as ACTION_BODIES
 from urifilter_redis.service.answers import (
@@ -35,6 +43,7 @@ from urifilter_redis.service.answers import (
     United,
     WasThere,
 )
+from urifilter_redis.service.answers_of_looks import Detail, Overview
 from urifilter_redis.service.bodies import NAME_PATTERN, Answer, ItemsOf, ToBeat, ToReclaim
 from urifilter_redis.service.claims import BODIES
 from urifilter_redis.service.endpoints import KEY_LENGTH, Service
@@ -117,6 +126,10 @@ def add_routes(app: FastAPI, service: Service) -> None:
     of_info = _OF_SERVER | _OF_TOKENS | _OF_FILTER
     add(HTTPMethod.GET, FILTERS_PATH + "/{filter_typeid}", _of_filter(service.info), Info, of_info, "info",
         "Tell the state of a filter: fill, error rate, slices, times")  # fmt: skip
+    add(HTTPMethod.GET, FILTERS_PATH + "/{filter_typeid}/detail", _of_filter(service.detail), Detail, of_info, "detail",
+        "Tell the state of a filter, its problems, and what is plotted of the last day")  # fmt: skip
+    add(HTTPMethod.GET, OVERVIEW_PATH, service.overview, Overview, _OF_SERVER | _OF_TOKENS, "overview",
+        "Tell the state and the problems of all filters of the token, of Redis, and of the service")  # fmt: skip
     open_to_all: dict[str, Any] = {"security": []}
     add(HTTPMethod.GET, "/healthz", service.healthz, Status, _OF_ALL, "healthz",
         "Say that the process runs", open_to_all)  # fmt: skip

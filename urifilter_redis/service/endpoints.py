@@ -37,6 +37,7 @@ from urifilter_redis.service.guesses import Guesses
 from urifilter_redis.service.heads import header, headers_of
 from urifilter_redis.service.load import LOAD
 from urifilter_redis.service.logs import Seldom
+from urifilter_redis.service.looking import Looks
 from urifilter_redis.service.usage import Usage, UsageGauges
 
 if TYPE_CHECKING:
@@ -81,18 +82,21 @@ class Service:
         self._slots: dict[str, asyncio.Semaphore] = {}
         self._counts: tuple[float, dict[tuple[str, str], int]] = (0.0, {})
         self._filters: Filters | None = None
+        self._looks: Looks | None = None
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: object) -> AsyncIterator[None]:
         """Hold the connections for as long as the application runs."""
         self._filters = await connect(self.settings, metrics.note_script_error)
+        self._looks = Looks(self._filters, self.settings.workers)
         tasks = [
             asyncio.create_task(self._open_all()),
             asyncio.create_task(self.usage.keep_sharing()),
             asyncio.create_task(metrics.keep_noting(lambda: self.filters.queued)),
         ]
         try:
-            yield
+            async with self._looks.sampling():
+                yield
         finally:
             for task in tasks:
                 task.cancel()
@@ -104,6 +108,12 @@ class Service:
         """The filters, while the application runs."""
         assert self._filters is not None  # noqa: S101 - see lifespan
         return self._filters
+
+    @property
+    def looks(self) -> Looks:
+        """The looks at all, while the application runs."""
+        assert self._looks is not None  # noqa: S101 - see lifespan
+        return self._looks
 
     async def _open_all(self) -> None:
         seldom = Seldom()
@@ -294,6 +304,18 @@ class Service:
                 **({"problem": problem} if (problem := self.filters.problem_of(filter_typeid)) else {}),
             }
         )
+
+    async def overview(self, request: Request) -> Response:
+        """Answer all filters of the token at a glance."""
+        request.scope[COMMAND] = "overview"
+        return Answer(await self.looks.overview(self.whose(request)))
+
+    async def detail(self, request: Request, filter_typeid: str) -> Response:
+        """Answer the state of a filter, its problems, and its plots."""
+        request.scope[COMMAND] = "detail"
+        token = self.whose(request)
+        async with self.allowed(token, filter_typeid, writes=False):
+            return Answer(await self.looks.detail(token, filter_typeid))
 
     def _answered(self) -> dict[tuple[str, str], int]:
         taken, counts = self._counts

@@ -62,12 +62,14 @@ class Measured:
         at: the time of Redis, in seconds since 1970.
         taken: the same moment by this process's monotonic clock.
         until: by that clock, the end of the time in which the state is shown without reading it again.
+        lately: by that clock, the end of the time in which a reading would take more than its share.
     """
 
     info: FilterInfo
     at: float
     taken: float
     until: float
+    lately: float
 
 
 class Filters:
@@ -150,6 +152,17 @@ class Filters:
             known.add_done_callback(functools.partial(_leave_out, self._measured, name))
         return await asyncio.shield(known)
 
+    async def lately(self, name: str) -> Measured:
+        """Return the state of a filter as it was at most half a minute ago, or longer if reading it takes long."""
+        known = self._measured.get(name)
+        if known is None or (known.done() and known.result().lately < time.monotonic()):
+            return await self.measured(name)
+        return await asyncio.shield(known)
+
+    async def of_server(self, flow: Callable[[Session], Flow[T]]) -> T:
+        """Run a flow that is about Redis, and about no filter; raises as the flow."""
+        return await drive(flow(self._server), self._connector)
+
     def problem_of(self, name: str) -> str:
         """Return the problem of a filter that is answered; empty if there is none."""
         if name in self._unrestored:
@@ -159,6 +172,10 @@ class Filters:
             return ""
         found = not opened.cancelled() and opened.exception() is None and _has_archive(opened.result())
         return "its archive is away: it is answered from Redis, and nothing is written back" if found else ""
+
+    def meta_of(self, name: str) -> str:
+        """Return the key of a filter's ``meta``, for redis-cli."""
+        return FilterKeys(self._prefix, name).shard(0).meta
 
     async def names(self) -> list[str]:
         """List the filters of Redis, of the archive and of the settings.
@@ -314,8 +331,8 @@ class Filters:
         found = await self.run(name, info)
         at = await self.run(name, server_time) / 1000  # the clock may have been set since the filter was opened
         now = time.monotonic()
-        age = min((now - began) / MEASURING, LONGEST_AGE)
-        return Measured(found, at, now, now + age)
+        age = (now - began) / MEASURING
+        return Measured(found, at, now, now + min(age, LONGEST_AGE), now + max(age, LONGEST_AGE))
 
 
 def _leave_out(tasks: dict[str, asyncio.Task[T]], name: str, task: asyncio.Task[T]) -> None:

@@ -11,6 +11,7 @@ import signal
 import socket
 import tempfile
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -18,7 +19,7 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
 from urifilter_redis.errors import UriFilterError
-from urifilter_redis.service import FOLDER_VARIABLE
+from urifilter_redis.service import BEGAN_VARIABLE, FOLDER_VARIABLE
 from urifilter_redis.service.logs import configuration, reopen
 from urifilter_redis.service.protocol import Protocol
 from urifilter_redis.service.reloading import on_hangup, publish, published, read_again
@@ -154,6 +155,7 @@ def serve(  # noqa: PLR0913 - all that it is started with
     """
     with tempfile.TemporaryDirectory(prefix="urifilter-metrics-") as folder:
         os.environ[FOLDER_VARIABLE] = folder
+        os.environ[BEGAN_VARIABLE] = str(time.time())
         reopen_log = functools.partial(reopen, log_file, daemon) if log_file is not None else _nothing
         if settings.workers > 1:
             make = functools.partial(_application, reopen_log, published)

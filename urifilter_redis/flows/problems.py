@@ -1,0 +1,156 @@
+"""The problems of one filter, for the doctor and the service: each has a code, a level, and a text with advice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from urifilter_redis.bloom.retention import seconds_of
+from urifilter_redis.protocol.config import FORMAT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from urifilter_redis.flows.info import FilterInfo
+
+__all__ = ["CODES", "NEAR", "Problem", "fullness", "problems_of", "room"]
+
+#: The codes, the worst first, each with its level: ``danger`` (a promise does not hold) or ``note``.
+CODES = {
+    "over_capacity": "danger",
+    "error_rate": "danger",
+    "restoring": "note",
+    "no_checkpoint": "note",
+    "checkpoint_old": "note",
+    "rotating": "note",
+    "rotation_slow": "note",
+    "rotation_late": "note",
+    "near_capacity": "note",
+    "lapsed": "note",
+    "old_format": "note",
+}
+
+#: A filter that is full to this share is near its capacity.
+NEAR = 0.8
+
+#: A rate over so many times the one that was asked for is a danger.
+ERRING = 1.5
+
+#: A rotation that takes more than this share of a period is slow.
+SLOW = 0.5
+
+#: Items that lapsed over so many leases ago should be in other hands, if anybody reclaims.
+LEASES_LAPSED = 3
+
+#: Seconds after which a checkpoint of a filter that is written to is old; the worker's default is five minutes.
+OLD = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A problem of a filter.
+
+    Attributes:
+        code: one of ``CODES``.
+        text: the facts and the advice.
+    """
+
+    code: str
+    text: str
+
+    @property
+    def level(self) -> str:
+        """``danger`` (a promise does not hold) or ``note`` (it depends on your needs)."""
+        return CODES[self.code]
+
+
+def problems_of(info: FilterInfo, now: float, *, written: bool = False) -> Iterator[Problem]:
+    """Yield the problems of a filter, the worst first.
+
+    Args:
+        info: the filter's state.
+        now: the server's time, seconds since 1970.
+        written: whether items were written lately, so that there is something for a checkpoint.
+    """
+    yield from _capacity(info)
+    if info.phase == "restoring":
+        yield Problem("restoring", "a restore is under way, or was left unfinished: run urifilter restore")
+    yield from _checkpoint(info, now, written=written)
+    yield from _rotation(info, now)
+    share = fullness(info)
+    if not info.over_capacity and share is not None and share >= NEAR:
+        yield Problem("near_capacity", f"full to {share:.0%}: make a larger one before the error rate rises")
+    yield from _lapsed(info)
+    if info.format < FORMAT:
+        text = f"of format {info.format}, which an older release made: urifilter upgrade {info.name} converts it to"
+        text += f" format {FORMAT}; older releases are refused from then on, so upgrade them first"
+        yield Problem("old_format", text)
+
+
+def fullness(info: FilterInfo) -> float | None:
+    """Return the share of the capacity that is used, of the fullest part; None for a growing filter.
+
+    With last-seen an item counts in several slices, so that the slices alone have a capacity.
+    """
+    if info.retention == "growing":
+        return None
+    shares = [each.inserted / each.capacity for each in info.live_slices]
+    return max(shares if info.expire_after == "last-seen" else [*shares, info.inserted / info.capacity])
+
+
+def room(info: FilterInfo) -> int:
+    """Return the number of items that fit: into the window, or, if items count in several slices, into all of them."""
+    together = info.retention == "growing" or (info.expire_after == "last-seen" and info.write != "all")
+    return sum(each.capacity for each in info.live_slices) if together else info.capacity
+
+
+def _capacity(info: FilterInfo) -> Iterator[Problem]:
+    held = f"{info.inserted:,} of {room(info):,} items"
+    full = ", ".join(f"{each.name} {each.inserted:,}" for each in info.live_slices if each.over_capacity)
+    rate = f"the error rate is {info.error_rate_now:.2g}"
+    if info.over_capacity:
+        text = f"over its capacity ({full or held}): {rate} and not {info.error_rate:g}; make a larger one"
+        yield Problem("over_capacity", text)
+    elif info.error_rate_now > ERRING * info.error_rate:
+        yield Problem("error_rate", f"{held}: {rate} and not {info.error_rate:g}; make a larger one")
+
+
+def _checkpoint(info: FilterInfo, now: float, *, written: bool) -> Iterator[Problem]:
+    if info.archive in {None, "redis"}:
+        return
+    if info.checkpointed is None:
+        text = f"no checkpoint was written to {info.archive} yet: does urifilter worker run?"
+        yield Problem("no_checkpoint", text)
+    elif written and now > info.checkpointed + OLD:
+        hours = (now - info.checkpointed) / 3600
+        yield Problem("checkpoint_old", f"the last checkpoint is {hours:,.0f} h old: does urifilter worker run?")
+
+
+def _rotation(info: FilterInfo, now: float) -> Iterator[Problem]:
+    """Yield a problem of rotations that are slow, unfinished or overdue."""
+    if info.next_rotation is None or not info.period:
+        return
+    period = seconds_of(info.period)
+    cron = "run urifilter worker, or urifilter rotate --due from cron"
+    who = "the next inserts do it" if info.archive in {None, "redis"} else cron
+    turned = [each.closed for each in info.live_slices if each.closed is not None]
+    ended = now if info.phase == "rotating" else max(turned, default=0.0)  # by the last shard
+    share = (ended - info.live_slices[0].opened) / period  # since the first
+    slow = f"over half a period ({share:.0%}): take fewer shards or a longer period, or {cron}" if share > SLOW else ""
+    if info.phase == "rotating":
+        text = f"a rotation is under way, or was left unfinished{f', for {slow}' if slow else f': {who}'}"
+        yield Problem("rotating", text)
+    elif slow:
+        yield Problem("rotation_slow", f"the last rotation took {slow}")
+    elif now > info.next_rotation + period:
+        yield Problem("rotation_late", f"a rotation is overdue by more than a period, so nothing expires: {who}")
+
+
+def _lapsed(info: FilterInfo) -> Iterator[Problem]:
+    found = info.claims
+    if found is None or found.oldest_lapse is None or found.oldest_lapse <= LEASES_LAPSED * found.lease:
+        return
+    text = f"lapsed {found.lapsed:,}, the oldest {found.oldest_lapse:,.0f} s ago"
+    text += f", over {LEASES_LAPSED} leases of {found.lease:g} s"
+    text += f": nobody reclaims, so nobody fetches them: run the crawler, or urifilter reclaim {info.name}"
+    yield Problem("lapsed", text)
