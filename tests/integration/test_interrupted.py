@@ -8,6 +8,7 @@ import pytest
 from support.interrupts import Interrupt
 
 from urifilter_redis import UriFilter
+from urifilter_redis.engine import cutting
 from urifilter_redis.flows import items as item_flows
 from urifilter_redis.sdk import FilterAPIClient
 
@@ -19,8 +20,10 @@ ROUND = itertools.count()
 
 @pytest.fixture
 def news(redis70, monkeypatch):
-    """A filter whose calls are cut small: each item goes out in a call, and each call in a window, of its own."""
+    """A filter whose calls are cut small: a call for each shard and part of the items, and a window for each call."""
     monkeypatch.setattr(item_flows, "CALLS_IN_FLIGHT", 1)
+    monkeypatch.setattr(item_flows, "PART", 4)
+    monkeypatch.setattr(cutting, "PART_OF_A_SHARD", 1)
     with UriFilter.create("news", redis=redis70.url, capacity=100_000, error_rate=1e-9, shards=3) as made:
         yield made
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Meanwhile
     from urifilter_redis.protocol.call_ids import CallId
     from urifilter_redis.protocol.calls import Arguments, Call
 
@@ -162,11 +163,17 @@ class Request:
         return "" if isinstance(made, tuple) else made.script.source
 
 
-def exchange(session: Session, requests: Sequence[Request], callers: Callers | None = None) -> Flow[None]:
+def exchange(
+    session: Session,
+    requests: Sequence[Request],
+    callers: Callers | None = None,
+    meanwhile: Meanwhile | None = None,
+) -> Flow[None]:
     """Send requests in one pipeline, and send unsettled ones again in the next, until all are settled.
 
     Afterwards each request is ``answered``, or ``full``, or has an ``error``; one that is ``in_doubt`` may still run.
-    The time counts from the beginning of the exchange, or from the ``began`` of the callers.
+    The time counts from the beginning of the exchange, or from the ``began`` of the callers. ``meanwhile`` is done, if
+    the driver can, while the first replies are on their way.
     """
     waiting, began, again = requests, time.monotonic(), None
     while waiting:
@@ -177,7 +184,7 @@ def exchange(session: Session, requests: Sequence[Request], callers: Callers | N
         replication = None
         if session.wait_replicas:
             replication = Replication(session, commands, [each.numbered is not None for each in waiting])
-        sending = Send(commands if replication is None else replication.commands)
+        sending, meanwhile = Send(commands if replication is None else replication.commands, meanwhile), None
         outcomes = yield sending
         began += sending.idle  # in which nobody waited
         if replication is not None:

@@ -14,7 +14,8 @@ from urifilter_redis.protocol import calls
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from urifilter_redis.engine.batch import Batch, OpenCall
+    from urifilter_redis.engine.batch import Batch
+    from urifilter_redis.engine.cutting import OpenCall
     from urifilter_redis.engine.joint import Turn
     from urifilter_redis.engine.near_cache import NearCache, Question
     from urifilter_redis.engine.session import Session
@@ -22,10 +23,64 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.terms import Terms
     from urifilter_redis.protocol.calls import Call
 
-__all__ = ["ask_window"]
+__all__ = ["ask_window", "ask_windows"]
 
 #: The commands after which an item that was new is seen for good.
 FINAL = ("insert", "commit")
+
+
+def ask_windows(session: Session, batch: Batch, most: int) -> Flow[dict[OpenCall, UriFilterError]]:
+    """Ask for the answers of all calls of a batch, at most ``most`` at once; end with the first window that has failed.
+
+    Return the error of each call that failed. While a window is under way, the answers of the one before are noted, and
+    the calls of the next are cut. The batch has neither a near cache nor terms.
+    """
+    behind = _Behind(session, batch, most)
+    try:
+        while window := behind.next():
+            requests = list(map(functools.partial(_request, session, batch), window))
+            try:
+                yield from exchange(session, requests, meanwhile=behind.catch_up)
+            finally:
+                behind.note()
+                behind.asked = window, requests
+            if not all(request.answered for request in requests):
+                failed = yield from _mend(session, behind.note())
+                if failed:
+                    return failed
+    finally:
+        behind.note()
+    return {}
+
+
+class _Behind:
+    """The window before the one that is under way: its answers are there, and are noted later.
+
+    Attributes:
+        asked: its calls and their requests.
+    """
+
+    __slots__ = ("_batch", "_most", "_session", "asked")
+
+    def __init__(self, session: Session, batch: Batch, most: int) -> None:
+        self._session, self._batch, self._most = session, batch, most
+        self.asked: tuple[Sequence[OpenCall], Sequence[Request]] = (), ()
+
+    def next(self) -> Sequence[OpenCall]:
+        """Return the calls of the next window."""
+        behind = len(self.asked[0])
+        return self._batch.cut(behind + self._most)[behind : behind + self._most]
+
+    def note(self) -> list[tuple[OpenCall, Request]]:
+        """Note the answers; return the calls without answers."""
+        missed = _take_over(self._session, self._batch, *self.asked)
+        self.asked = (), ()
+        return missed
+
+    def catch_up(self) -> None:
+        """Note the answers, and cut the calls of the window that comes after the one under way."""
+        self.note()
+        self._batch.cut(2 * self._most)
 
 
 def ask_window(

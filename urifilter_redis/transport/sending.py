@@ -14,6 +14,7 @@ from urifilter_redis.transport.places import Turn
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from urifilter_redis.engine.steps import Meanwhile
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.transport.lanes import Lane
 
@@ -127,7 +128,9 @@ async def _post(connection: Any, commands: Sequence[Arguments]) -> None:
         connection.socket_timeout = limit
 
 
-async def send_async(connection: Any, commands: Sequence[Arguments]) -> tuple[list[Any], bool]:
+async def send_async(
+    connection: Any, commands: Sequence[Arguments], meanwhile: Meanwhile | None = None
+) -> tuple[list[Any], bool]:
     """Send commands over a connection of asyncio, which is broken off unless all are answered.
 
     Return the outcomes, and whether the connection is as good as before.
@@ -136,6 +139,8 @@ async def send_async(connection: Any, commands: Sequence[Arguments]) -> tuple[li
     whole = True
     try:
         await _post(connection, commands)
+        if meanwhile is not None:
+            meanwhile()
         for _ in commands:
             try:
                 outcomes.append(await connection.read_response(disable_decoding=True))
