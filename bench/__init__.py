@@ -7,6 +7,7 @@
     peers      what is measured, one file each
     machine    where it was measured, with which versions
     report     RESULTS.json and RESULTS.md
+    where      where the time of a batch goes: ``python -m bench.where``
     hostile    everything at once, and broken: ``python -m bench.hostile``
 
 The other files are scripts that measure one part each: ``python bench/single.py``. They share ``servers``,
