@@ -21,8 +21,7 @@ T = TypeVar("T")
 async def perform_step(step: Step, sender: AsyncSender) -> Any:
     """Do a step; return its outcome."""
     if isinstance(step, Send):
-        more = () if step.meanwhile is None else (step.meanwhile,)
-        return await sender.send(step.commands, *more)
+        return await sender.send(step.commands, step.meanwhile)
     if isinstance(step, Pause):
         return await asyncio.sleep(step.seconds)
     if not step.awaited:

@@ -13,6 +13,7 @@ from urifilter_redis.protocol import calls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TypeAlias
 
     from urifilter_redis.engine.batch import Batch
     from urifilter_redis.engine.cutting import OpenCall
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.engine.terms import Terms
     from urifilter_redis.protocol.calls import Call
+
+    _Asked: TypeAlias = tuple[Sequence[OpenCall], Sequence[Request]]
 
 __all__ = ["ask_window", "ask_windows"]
 
@@ -35,52 +38,31 @@ def ask_windows(session: Session, batch: Batch, most: int) -> Flow[dict[OpenCall
     Return the error of each call that failed. While a window is under way, the answers of the one before are noted, and
     the calls of the next are cut. The batch has neither a near cache nor terms.
     """
-    behind = _Behind(session, batch, most)
+    nothing: _Asked = (), ()
+    before = latest = nothing  # the windows whose answers may not be noted yet
+
+    def catch_up() -> None:
+        nonlocal before
+        _take_over(session, batch, *before)
+        before = nothing
+        batch.cut(2 * most)
+
     try:
-        while window := behind.next():
+        while window := batch.cut(len(latest[0]) + most)[len(latest[0]) :][:most]:
             requests = list(map(functools.partial(_request, session, batch), window))
-            try:
-                yield from exchange(session, requests, meanwhile=behind.catch_up)
-            finally:
-                behind.note()
-                behind.asked = window, requests
+            before, latest = latest, (window, requests)
+            yield from exchange(session, requests, meanwhile=catch_up)
+            if before is not nothing:  # the driver has not done it
+                catch_up()
             if not all(request.answered for request in requests):
-                failed = yield from _mend(session, behind.note())
+                missed, latest = _take_over(session, batch, *latest), nothing
+                failed = yield from _mend(session, missed)
                 if failed:
                     return failed
     finally:
-        behind.note()
+        for asked in (before, latest):
+            _take_over(session, batch, *asked)
     return {}
-
-
-class _Behind:
-    """The window before the one that is under way: its answers are there, and are noted later.
-
-    Attributes:
-        asked: its calls and their requests.
-    """
-
-    __slots__ = ("_batch", "_most", "_session", "asked")
-
-    def __init__(self, session: Session, batch: Batch, most: int) -> None:
-        self._session, self._batch, self._most = session, batch, most
-        self.asked: tuple[Sequence[OpenCall], Sequence[Request]] = (), ()
-
-    def next(self) -> Sequence[OpenCall]:
-        """Return the calls of the next window."""
-        behind = len(self.asked[0])
-        return self._batch.cut(behind + self._most)[behind : behind + self._most]
-
-    def note(self) -> list[tuple[OpenCall, Request]]:
-        """Note the answers; return the calls without answers."""
-        missed = _take_over(self._session, self._batch, *self.asked)
-        self.asked = (), ()
-        return missed
-
-    def catch_up(self) -> None:
-        """Note the answers, and cut the calls of the window that comes after the one under way."""
-        self.note()
-        self._batch.cut(2 * self._most)
 
 
 def ask_window(
