@@ -58,7 +58,8 @@ class Numbered(Protocol):
 
     Attributes:
         call_id: the call id of every attempt.
-        in_doubt: whether the call may have run without an answer, or may still run.
+        in_doubt: whether the call may have run without an answer, or may still run. An exchange leaves a call that is
+            answered in doubt; the caller of the exchange ends the doubt when it has noted the answer.
     """
 
     call_id: CallId | None
@@ -129,7 +130,7 @@ class Request:
     @property
     def in_doubt(self) -> bool:
         """Whether the command has a call id and may have run without an answer, or may still run."""
-        return self.numbered is not None and self.numbered.in_doubt
+        return self.numbered is not None and self.numbered.in_doubt and not self.answered
 
     @in_doubt.setter
     def in_doubt(self, doubt: bool) -> None:
@@ -258,7 +259,7 @@ def _settle(session: Session, request: Request, outcome: Any, *, in_doubt: bool)
     if verdict is not Verdict.ANSWERED:
         verdict = _rejudge(session, request, outcome, verdict)
     if verdict is Verdict.ANSWERED:
-        request.answered, request.reply, in_doubt = True, outcome, False
+        request.reply, request.answered, in_doubt = outcome, True, True
     elif verdict is Verdict.IN_DOUBT:
         request.reply_lost, in_doubt = True, True
     elif verdict is Verdict.RESTORING:  # the archive may be older than what was answered before

@@ -180,6 +180,7 @@ def _take_over(
             continue
         if request.answered:
             batch.close(call, request.reply)
+            call.in_doubt = False
             if batch.terms is not None:
                 batch.terms.note(batch.command, call.shard, call.packed, call.positions, request.reply)
             if call.call_id is not None:
