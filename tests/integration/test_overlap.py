@@ -78,6 +78,37 @@ def test_long_lists_on_a_cluster(cluster, overlapped, client):
         assert all(done == [1] for done in overlapped)
 
 
+@pytest.mark.parametrize("client", ["blocking", "asyncio"])
+@pytest.mark.parametrize("kind", ["redis70", "cluster"])
+def test_work_that_fails(request, monkeypatch, client, kind):
+    """An error in that work reaches the caller; all answers are to be had, once, and on sound connections."""
+    server, left = request.getfixturevalue(kind), iter([True, False])
+
+    def failing(step):
+        if isinstance(step, Send) and step.meanwhile is not None and not next(left, True):
+            step.meanwhile = lambda: 1 // 0
+        return step
+
+    async def ask() -> None:
+        async with AsyncUriFilter.open("news", redis=server.url) as news:
+            with pytest.raises(ZeroDivisionError):
+                await news.insert_many(TWICE)
+            (lost,) = news.unresolved
+            assert await news.insert_many(TWICE, retry=lost) == EXPECTED
+
+    perform, awaited = driver.perform_step, async_driver.perform_step
+    monkeypatch.setattr(driver, "perform_step", lambda step, sender: perform(failing(step), sender))
+    monkeypatch.setattr(async_driver, "perform_step", lambda step, sender: awaited(failing(step), sender))
+    with create(server.url) as news:
+        if client == "asyncio":
+            asyncio.run(ask())
+            return
+        with pytest.raises(ZeroDivisionError):
+            news.insert_many(TWICE)
+        (lost,) = news.unresolved
+        assert news.insert_many(TWICE, retry=lost) == EXPECTED
+
+
 @pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER])
 @pytest.mark.parametrize("call", [1, 9, 20])
 def test_lost_replies(redis70, fault, call):
