@@ -16,6 +16,7 @@
     figures    from results to charts
     plots      charts, as the text of SVG files
     results    RESULTS.json, section by section, with the page and the charts
+    where      where the time of a batch goes: ``python -m bench.where``
     hostile    everything at once, and broken: ``python -m bench.hostile``
 
 The other files are scripts that measure one part each: ``python bench/single.py``. They share ``servers``,

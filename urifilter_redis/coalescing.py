@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import Any, TypeAlias
 
-    from urifilter_redis.engine.batch import Batch, OpenCall
+    from urifilter_redis.engine.batch import Batch
+    from urifilter_redis.engine.cutting import OpenCall
     from urifilter_redis.engine.methods import Method
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 
 import pytest
 from support.interrupts import Interrupt
 
-from urifilter_redis import UriFilter
+from urifilter_redis import AsyncUriFilter, UriFilter
+from urifilter_redis.engine import cutting
 from urifilter_redis.flows import items as item_flows
 from urifilter_redis.sdk import FilterAPIClient
 
@@ -19,11 +21,13 @@ ROUND = itertools.count()
 
 @pytest.fixture
 def news(redis70, monkeypatch):
-    """A filter whose calls are cut small: each item goes out in a call, and each call in a window, of its own.
+    """A filter whose calls are cut small: a call for each shard and part of the items, and a window for each call.
 
     It may have many connections: Ctrl-C at the step that hands one over costs that one, and here each step is hit.
     """
     monkeypatch.setattr(item_flows, "CALLS_IN_FLIGHT", 1)
+    monkeypatch.setattr(item_flows, "PART", 4)
+    monkeypatch.setattr(cutting, "PART_OF_A_SHARD", 1)
     options = {"capacity": 100_000, "error_rate": 1e-9, "shards": 3, "connections": 1000}
     with UriFilter.create("news", redis=redis70.url, **options) as made:
         yield made
@@ -147,6 +151,29 @@ def test_places_in_the_connection(news, sample):
             except KeyboardInterrupt:
                 answers = None
         assert (resolved(news, news.insert_ages, items) if answers is None else answers) == [0] * 12
+
+
+def test_a_task_that_is_cancelled_at_any_moment(news, redis70, sample):
+    """Cancelled after any number of rounds of its loop, a task leaves all answers to be had."""
+
+    async def insert(rounds: int) -> bool:
+        items = fresh()
+        async with AsyncUriFilter.open("news", redis=redis70.url) as made:
+            await made.insert(f"{items[0]}: the script is loaded now")
+            task = asyncio.create_task(made.insert_ages(items))
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+            task.cancel()
+            (answers,) = await asyncio.gather(task, return_exceptions=True)
+            cancelled = isinstance(answers, asyncio.CancelledError)
+            if cancelled:
+                lost = made.unresolved
+                answers = await (made.insert_ages(items, retry=lost[0]) if lost else made.insert_ages(items))
+            assert answers == [0] * len(items), rounds
+            assert made.unresolved == []
+            return cancelled
+
+    assert sum(asyncio.run(insert(rounds)) for rounds in sample(range(120), 20)) > 0
 
 
 def test_every_place_of_the_sdk(service, redis70, monkeypatch, sample):

@@ -370,7 +370,7 @@ def test_killed_at_every_step(settings, redis70, sample):
         for epoch in range(3):  # so that the following ones take as many steps as each other
             insert(epoch)
             steps = len(killer.steps(*what))
-        for number, when in sample(itertools.product(range(1, steps + 1), ("before", "after")), 7):
+        for number, when in sample(itertools.product(range(1, steps + 1), ("before", "after")), 7, most=60):
             epoch = news.epoch()
             insert(epoch)
             assert killer.kill(number, when, *what)

@@ -78,7 +78,7 @@ class ModelServer:
         self.replicating = True
         self._wrote = False
 
-    def send(self, commands) -> list:
+    def send(self, commands, _=None) -> list:
         self._wrote = False
         return [self._answer(*command) for command in commands]
 

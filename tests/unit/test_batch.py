@@ -12,6 +12,7 @@ from support.by_hand import config_of
 
 from urifilter_redis.bloom.digest import hasher, shard_of
 from urifilter_redis.engine.batch import Batch, Digester, check_question
+from urifilter_redis.engine.cutting import PART_OF_A_SHARD, Uncut
 from urifilter_redis.engine.near_cache import NearCache
 from urifilter_redis.engine.terms import Terms
 from urifilter_redis.errors import BadItem, UriFilterError
@@ -41,6 +42,34 @@ def test_cut(items, shards, size):
     for call in batch.open:
         assert call.packed == b"".join(digests[position] for position in call.positions)
     assert batch.answers == [None] * len(items)
+
+
+@given(st.integers(0, 3000), st.integers(1, 5), st.integers(1, 700), st.integers(1, 9))
+def test_cut_in_parts(count, shards, part, wanted):
+    """However large the parts are, the calls of each shard are the same, and come as soon as they are asked for."""
+    items = range(count)
+    whole, batch = batch_of(items, shards, 100), batch_of(items, shards, 100, part=part)
+    calls = []
+    while found := batch.cut(wanted):
+        assert len(found) >= wanted or len(batch.cut(wanted + 1)) == len(found)
+        calls.append(found[0])
+        batch.close(found[0], found[0].positions)
+    assert batch.answers == list(items)
+    for shard in range(shards):
+        one, other = ([(list(e.positions), e.packed) for e in each if e.shard == shard] for each in (whole.open, calls))
+        assert one == other
+
+
+def test_no_more_than_is_asked_for_is_cut():
+    """The first call of a long list is there before the list was looked through."""
+    items = range(20 * PART_OF_A_SHARD)
+    batch = batch_of(items, 1, 10, part=PART_OF_A_SHARD)
+    assert len(batch.cut(1)) == PART_OF_A_SHARD // 10
+    digests = MD5(items)
+    _, rest = Uncut(digests, 2, lambda _: 10, 1).cut()
+    assert rest is not None
+    assert rest.start == 2 * PART_OF_A_SHARD
+    assert sum(map(len, rest.left.values())) < 2 * 10
 
 
 @given(st.lists(st.integers(), max_size=60), st.integers(1, 7), st.randoms(use_true_random=False))

@@ -18,12 +18,12 @@ from urifilter_redis.protocol import calls
 class Server:
     """Answers a command with itself."""
 
-    def send(self, commands):
+    def send(self, commands, _):
         return list(commands)
 
 
 class AwaitedServer:
-    async def send(self, commands):
+    async def send(self, commands, _):
         return list(commands)
 
 

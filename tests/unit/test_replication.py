@@ -133,7 +133,7 @@ def test_a_question_does_not_wait(monkeypatch):
 
 def written(session) -> retry.Request:
     """An insert of one item."""
-    from urifilter_redis.engine.batch import OpenCall
+    from urifilter_redis.engine.cutting import OpenCall
     from urifilter_redis.protocol import calls
 
     call = OpenCall(0, range(1), bytes(16), session.ids.draw())

@@ -21,7 +21,7 @@ T = TypeVar("T")
 async def perform_step(step: Step, sender: AsyncSender) -> Any:
     """Do a step; return its outcome."""
     if isinstance(step, Send):
-        return await sender.send(step.commands)
+        return await sender.send(step.commands, step.meanwhile)
     if isinstance(step, Pause):
         return await asyncio.sleep(step.seconds)
     if not step.awaited:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
-from itertools import compress
 from typing import TYPE_CHECKING, TypeVar
 
-from urifilter_redis.bloom.digest import shard_of, shards_of, split
+from urifilter_redis.bloom.digest import shard_of, split
 from urifilter_redis.bloom.encoding import encode_items
 from urifilter_redis.bloom.normalize import normalizer
+from urifilter_redis.engine.cutting import OpenCall, Uncut, cut_all, cut_chosen, cut_lighter
 from urifilter_redis.errors import Past, UriFilterError
-from urifilter_redis.protocol.claims import BYTES_A_CALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -19,10 +17,10 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.given import Key
     from urifilter_redis.engine.near_cache import NearCache
     from urifilter_redis.engine.terms import Terms
-    from urifilter_redis.protocol.call_ids import CallId, CallKey
+    from urifilter_redis.protocol.call_ids import CallKey
     from urifilter_redis.protocol.config import Config
 
-__all__ = ["Batch", "Digester", "OpenCall", "call_to_resume", "check_question"]
+__all__ = ["Batch", "Digester", "call_to_resume", "check_question"]
 
 B = TypeVar("B")
 
@@ -53,30 +51,6 @@ class Digester:
         return self._hash_all(encode_items(items))
 
 
-@dataclass(slots=True, eq=False)
-class OpenCall:
-    """One call of a script whose answers have not arrived: some items of one shard.
-
-    Attributes:
-        shard: the shard that all the items belong to.
-        positions: the positions of the items in the batch.
-        packed: the digests, 16 bytes an item.
-        call_id: the id under which the call was sent. A retry keeps it, so that an earlier attempt that is still
-            under way cannot insert a second time. None: not sent yet, or the call writes nothing.
-        in_doubt: whether the call may have run.
-        digests: the digests, for the near cache of the batch, which may empty the list; None: the batch has none.
-        sent: whether an attempt that failed may have reached the server, so that a late copy of it may still run.
-    """
-
-    shard: int
-    positions: Sequence[int]
-    packed: bytes
-    call_id: CallId | None = None
-    in_doubt: bool = False
-    digests: list[bytes] | None = None
-    sent: bool = False
-
-
 class Batch:
     """The items of one call of the library, their answers so far, and the calls of scripts that are still open.
 
@@ -86,7 +60,7 @@ class Batch:
         key: makes an item of each object; None: the objects are the items.
         term: makes an answer in the terms of the caller's method of a script's answer.
         answers: one answer an item, as the scripts give it, in the items' order; None for each that has not arrived.
-        open: the calls of scripts without answers.
+        open: the calls of scripts without answers, as far as they are cut; see ``cut``.
         client: the client that the call ids in ``open`` belong to.
         max_age: ring: how many of the newest slices are tested; 0: all.
         writes: whether its calls write. The answers of such calls must not be lost.
@@ -98,6 +72,7 @@ class Batch:
 
     __slots__ = (
         "_found",
+        "_uncut",
         "answers",
         "client",
         "command",
@@ -126,6 +101,7 @@ class Batch:
         key: Key = None,
         near: NearCache | None = None,
         terms: Terms | None = None,
+        part: int | None = None,
     ) -> None:
         """Cut digests into calls, but for those that the near cache knows.
 
@@ -140,6 +116,8 @@ class Batch:
             key: makes an item of each object; None: the objects are the items.
             near: the near cache that may answer; None: all items are asked about.
             terms: the terms of a batch about claims. What they keep of items limits the calls, too.
+            part: if there are more items, cut them only when calls are asked for, so many at once; None: cut all now.
+                Not for a batch with a near cache or terms.
         """
         self.command, self.terms = command, terms
         self.items, self.key = items, key
@@ -150,19 +128,34 @@ class Batch:
         self.answers: list[int | None] = [None] * len(items)
         self.joint: object | None = None
         self.open: list[OpenCall] = []
+        self._uncut: Uncut | None = None
         self.near, self._found = near, None if near is None else near.find(digests)
         if self._found and all(self._found):
             self.answers = [SEEN] * len(items)
         elif self._found and True in self._found:
             self.answers = [SEEN if found else None for found in self._found]
-            self.open = _chosen(digests, [not found for found in self._found], shards, cut, keep=True)
+            self.open = cut_chosen(digests, [not found for found in self._found], shards, cut, keep=True)
         elif len(digests) == 1:
             self.open = [OpenCall(shard_of(digests[0], shards), range(1), digests[0], digests=digests)]
+        elif part is not None and len(digests) > part:
+            self._uncut = Uncut(digests, shards, cut, part)
         else:
-            self.open = _cut(digests, shards, cut, keep=near is not None)
+            self.open = cut_all(digests, shards, cut, keep=near is not None)
         if terms is not None:
             self.open = _light(self.open, terms)
         self.packed = b"".join(digests)
+
+    def cut(self, count: int) -> list[OpenCall]:
+        """Return the open calls, after cutting more until they are at least ``count``, or all items are in calls."""
+        while self._uncut is not None and len(self.open) < count:
+            more, uncut = self._uncut.cut()
+            # both at once: Python does not look for Ctrl-C in between, so each item is always in one of them
+            self.open, self._uncut = self.open + more, uncut
+        return self.open
+
+    def takes_windows(self, most: int) -> bool:
+        """Whether the calls are more than ``most``, and of a batch with neither a near cache nor terms."""
+        return self.near is None and self.terms is None and (self._uncut is not None or len(self.open) > most)
 
     def name_calls(self, key: CallKey, now: Callable[[int], int]) -> None:
         """Give all calls the ids that ``key`` makes; ``now`` returns the time of a shard's server, ms."""
@@ -183,7 +176,7 @@ class Batch:
     def distrust(self, shards: int, cut: Callable[[int], int]) -> None:
         """Open calls for the items that the near cache has answered, because it knows no ages."""
         if self._found and True in self._found:
-            opened = _chosen(self.digests, self._found, shards, cut, keep=False)
+            opened = cut_chosen(self.digests, self._found, shards, cut, keep=False)
             self.open += opened if self.terms is None else _light(opened, self.terms)
             self.answers = [None if found else answer for found, answer in zip(self._found, self.answers, strict=True)]
         self._found = None
@@ -233,63 +226,6 @@ def call_to_resume(retry: object, kind: type[B], command: str) -> B:
     raise ValueError(f"retry= takes what {command} raised for these same items, {why}")
 
 
-def _cut(digests: list[bytes], shards: int, cut: Callable[[int], int], *, keep: bool) -> list[OpenCall]:
-    """Cut digests into calls, which keep their lists of digests if ``keep``."""
-    return _one_shard(digests, cut(0), keep=keep) if shards == 1 else _many_shards(digests, shards, cut, keep=keep)
-
-
-def _chosen(
-    digests: list[bytes], chosen: list[bool], shards: int, cut: Callable[[int], int], *, keep: bool
-) -> list[OpenCall]:
-    """Cut those digests into calls that are chosen."""
-    made = _cut(list(compress(digests, chosen)), shards, cut, keep=keep)
-    positions = list(compress(range(len(digests)), chosen))
-    for call in made:
-        call.positions = [positions[each] for each in call.positions]
-    return made
-
-
 def _light(calls: list[OpenCall], terms: Terms) -> list[OpenCall]:
     """Cut calls further, as what is kept of their items demands."""
-    return _lighter(calls, list(map(len, terms.kept))) if terms.kept else calls
-
-
-def _lighter(calls: list[OpenCall], weights: Sequence[int]) -> list[OpenCall]:
-    """Cut calls further, so that what is kept of the items of each has at most ``BYTES_A_CALL``."""
-    lighter = []
-    for call in calls:
-        start, weight = 0, 0
-        for number, position in enumerate(call.positions):
-            weight += weights[position]
-            if weight > BYTES_A_CALL and number > start:
-                lighter.append(_part(call, start, number))
-                start, weight = number, weights[position]
-        lighter.append(_part(call, start, len(call.positions)))
-    return lighter
-
-
-def _part(call: OpenCall, start: int, end: int) -> OpenCall:
-    digests = None if call.digests is None else call.digests[start:end]
-    return OpenCall(call.shard, call.positions[start:end], call.packed[16 * start : 16 * end], digests=digests)
-
-
-def _one_shard(digests: list[bytes], size: int, *, keep: bool) -> list[OpenCall]:
-    calls = []
-    for start in range(0, len(digests), size):
-        some = digests[start : start + size]
-        calls.append(OpenCall(0, range(start, start + len(some)), b"".join(some), digests=some if keep else None))
-    return calls
-
-
-def _many_shards(digests: list[bytes], shards: int, cut: Callable[[int], int], *, keep: bool) -> list[OpenCall]:
-    positions: defaultdict[int, list[int]] = defaultdict(list)
-    for position, shard in enumerate(shards_of(digests, shards)):
-        positions[shard].append(position)
-    calls = []
-    for shard, all_of_it in sorted(positions.items()):
-        size = cut(shard)
-        for start in range(0, len(all_of_it), size):
-            places = all_of_it[start : start + size]
-            some = [digests[position] for position in places]
-            calls.append(OpenCall(shard, places, b"".join(some), digests=some if keep else None))
-    return calls
+    return cut_lighter(calls, list(map(len, terms.kept))) if terms.kept else calls

@@ -21,7 +21,7 @@ def perform_step(step: Step, sender: Sender | None) -> Any:
     """Do a step; return its outcome. ``sender`` may be None if the step is no ``Send``."""
     if isinstance(step, Send):
         assert sender is not None  # noqa: S101 - see drive
-        return sender.send(step.commands)
+        return sender.send(step.commands, step.meanwhile)
     return step.do() if isinstance(step, Work) else time.sleep(step.seconds)
 
 

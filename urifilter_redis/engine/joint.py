@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping, Sequence
 
-    from urifilter_redis.engine.batch import Batch, OpenCall
+    from urifilter_redis.engine.batch import Batch
+    from urifilter_redis.engine.cutting import OpenCall
     from urifilter_redis.engine.session import Session
 
 __all__ = ["Joint", "Single", "Turn", "told"]

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Meanwhile
     from urifilter_redis.protocol.call_ids import CallId
     from urifilter_redis.protocol.calls import Arguments, Call
 
@@ -57,7 +58,8 @@ class Numbered(Protocol):
 
     Attributes:
         call_id: the call id of every attempt.
-        in_doubt: whether the call may have run without an answer, or may still run.
+        in_doubt: whether the call may have run without an answer, or may still run. An exchange leaves a call that is
+            answered in doubt; the caller of the exchange ends the doubt when it has noted the answer.
     """
 
     call_id: CallId | None
@@ -128,7 +130,7 @@ class Request:
     @property
     def in_doubt(self) -> bool:
         """Whether the command has a call id and may have run without an answer, or may still run."""
-        return self.numbered is not None and self.numbered.in_doubt
+        return self.numbered is not None and self.numbered.in_doubt and not self.answered
 
     @in_doubt.setter
     def in_doubt(self, doubt: bool) -> None:
@@ -162,11 +164,17 @@ class Request:
         return "" if isinstance(made, tuple) else made.script.source
 
 
-def exchange(session: Session, requests: Sequence[Request], callers: Callers | None = None) -> Flow[None]:
+def exchange(
+    session: Session,
+    requests: Sequence[Request],
+    callers: Callers | None = None,
+    meanwhile: Meanwhile | None = None,
+) -> Flow[None]:
     """Send requests in one pipeline, and send unsettled ones again in the next, until all are settled.
 
     Afterwards each request is ``answered``, or ``full``, or has an ``error``; one that is ``in_doubt`` may still run.
-    The time counts from the beginning of the exchange, or from the ``began`` of the callers.
+    The time counts from the beginning of the exchange, or from the ``began`` of the callers. ``meanwhile`` is done, if
+    the driver can, while the first replies are on their way.
     """
     waiting, began, again = requests, time.monotonic(), None
     while waiting:
@@ -177,7 +185,7 @@ def exchange(session: Session, requests: Sequence[Request], callers: Callers | N
         replication = None
         if session.wait_replicas:
             replication = Replication(session, commands, [each.numbered is not None for each in waiting])
-        sending = Send(commands if replication is None else replication.commands)
+        sending, meanwhile = Send(commands if replication is None else replication.commands, meanwhile), None
         outcomes = yield sending
         began += sending.idle  # in which nobody waited
         if replication is not None:
@@ -251,7 +259,7 @@ def _settle(session: Session, request: Request, outcome: Any, *, in_doubt: bool)
     if verdict is not Verdict.ANSWERED:
         verdict = _rejudge(session, request, outcome, verdict)
     if verdict is Verdict.ANSWERED:
-        request.answered, request.reply, in_doubt = True, outcome, False
+        request.reply, request.answered, in_doubt = outcome, True, True
     elif verdict is Verdict.IN_DOUBT:
         request.reply_lost, in_doubt = True, True
     elif verdict is Verdict.RESTORING:  # the archive may be older than what was answered before

@@ -13,7 +13,24 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 if TYPE_CHECKING:
     from urifilter_redis.protocol.calls import Arguments
 
-__all__ = ["REST", "AsyncSender", "Beginner", "Flow", "Pause", "Reply", "Send", "Sender", "Step", "Timeouts", "Work"]
+__all__ = [
+    "REST",
+    "AsyncSender",
+    "Beginner",
+    "Flow",
+    "Meanwhile",
+    "Pause",
+    "Reply",
+    "Send",
+    "Sender",
+    "Step",
+    "Timeouts",
+    "Work",
+]
+
+
+#: Work that is done while replies are on their way; it does no I/O.
+Meanwhile: TypeAlias = Callable[[], object]
 
 
 @dataclass(slots=True)
@@ -25,10 +42,13 @@ class Send:
 
     Attributes:
         commands: the commands, each with its arguments.
+        meanwhile: work of the flow's that a driver does, if it can, once the commands are out and before it waits for
+            the replies; at most once.
         idle: set by a driver that did other work after the sending: how long it did so before it waited, in seconds.
     """
 
     commands: list[Arguments]
+    meanwhile: Meanwhile | None = None
     idle: float = 0.0
 
 
@@ -90,7 +110,7 @@ REST = Pause(0)
 class Sender(Protocol):
     """Sends commands for the blocking driver."""
 
-    def send(self, commands: Sequence[Arguments]) -> list[Any]:
+    def send(self, commands: Sequence[Arguments], meanwhile: Meanwhile | None = None, /) -> list[Any]:
         """Send commands once; return an outcome a command (see ``Send``)."""
         ...
 
@@ -118,7 +138,7 @@ class Beginner(Sender, Protocol):
 class AsyncSender(Protocol):
     """Sends commands for the awaited driver."""
 
-    async def send(self, commands: Sequence[Arguments]) -> list[Any]:
+    async def send(self, commands: Sequence[Arguments], meanwhile: Meanwhile | None = None, /) -> list[Any]:
         """Send commands once; return an outcome a command (see ``Send``)."""
         ...
 

@@ -7,13 +7,14 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 from urifilter_redis.engine.batch import Batch, call_to_resume, check_question
+from urifilter_redis.engine.cutting import PART
 from urifilter_redis.engine.given import items_of
 from urifilter_redis.engine.joint import Joint
 from urifilter_redis.engine.methods import FORGET, with_batch
 from urifilter_redis.engine.terms import COMMANDS
 from urifilter_redis.errors import AnswerLost, UriFilterError
 from urifilter_redis.flows.timely import attend
-from urifilter_redis.flows.window import ask_window
+from urifilter_redis.flows.window import ask_window, ask_windows
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.call_ids import CallKey
 from urifilter_redis.protocol.claims import CLAIMS_A_CALL
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
-    from urifilter_redis.engine.batch import OpenCall
+    from urifilter_redis.engine.cutting import OpenCall
     from urifilter_redis.engine.given import Key
     from urifilter_redis.engine.hand import Hand
     from urifilter_redis.engine.joint import Single, Turn
@@ -177,7 +178,8 @@ def batch_of(  # noqa: PLR0913 - likewise
     digests = (digester or session.digester)(objects if key is None else items_of(objects, key))
     if retry is not None:
         return _resume(session, command, digests, retry, max_age or 0)
-    return _batch(session, config, command, objects, digests, max_age or 0, key, call_key, near, terms)
+    part = PART if near is None and terms is None and call_key is None else None
+    return _batch(session, config, command, objects, digests, max_age or 0, key, call_key, near, terms, part)
 
 
 def resolve(session: Session, batch: Batch, turn: Turn | None = None) -> Flow[Batch]:
@@ -198,11 +200,14 @@ def resolve(session: Session, batch: Batch, turn: Turn | None = None) -> Flow[Ba
     if forgets is not None:
         forgets.forget(batch.digests)
     try:
-        while batch.open:
+        failed: dict[OpenCall, UriFilterError] = {}
+        if batch.takes_windows(CALLS_IN_FLIGHT):
+            failed = yield from ask_windows(session, batch, CALLS_IN_FLIGHT)
+        while batch.open and not failed:
             failed = yield from ask_window(session, batch, batch.open[:CALLS_IN_FLIGHT], turn)
-            if failed:
-                errors = list(failed.values())
-                raise with_batch(next((each for each in errors if isinstance(each, AnswerLost)), errors[0]), batch)
+        if failed:
+            errors = list(failed.values())
+            raise with_batch(next((each for each in errors if isinstance(each, AnswerLost)), errors[0]), batch)
     finally:
         if forgets is not None:
             forgets.forget(batch.digests)
@@ -260,6 +265,7 @@ def _batch(  # noqa: PLR0913, PLR0917 - likewise
     call_key: CallKey | None = None,
     near: NearCache | None = None,
     terms: Terms | None = None,
+    part: int | None = None,
 ) -> Batch:
     """Make a batch; under a call key its calls are cut in the same way however many slices are live."""
     batch = Batch(
@@ -273,6 +279,7 @@ def _batch(  # noqa: PLR0913, PLR0917 - likewise
         key=key,
         near=near,
         terms=terms,
+        part=part,
     )
     if call_key is not None and batch.writes:
         batch.name_calls(call_key, lambda shard: session.clock_of(shard).now())

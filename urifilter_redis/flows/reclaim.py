@@ -192,6 +192,7 @@ def _reclaim_once(session: Session, hand: Hand, shard: int, made: Round, part: i
         yield from exchange(session, [request])
         if request.answered:
             count = _take(session, hand, shard, claims.entries_of(request.reply), made)
+            call.in_doubt = False
         taken_in = not call.in_doubt
     finally:
         if not taken_in:

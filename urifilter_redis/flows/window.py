@@ -13,8 +13,10 @@ from urifilter_redis.protocol import calls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TypeAlias
 
-    from urifilter_redis.engine.batch import Batch, OpenCall
+    from urifilter_redis.engine.batch import Batch
+    from urifilter_redis.engine.cutting import OpenCall
     from urifilter_redis.engine.joint import Turn
     from urifilter_redis.engine.near_cache import NearCache, Question
     from urifilter_redis.engine.session import Session
@@ -22,10 +24,45 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.terms import Terms
     from urifilter_redis.protocol.calls import Call
 
-__all__ = ["ask_window"]
+    _Asked: TypeAlias = tuple[Sequence[OpenCall], Sequence[Request]]
+
+__all__ = ["ask_window", "ask_windows"]
 
 #: The commands after which an item that was new is seen for good.
 FINAL = ("insert", "commit")
+
+
+def ask_windows(session: Session, batch: Batch, most: int) -> Flow[dict[OpenCall, UriFilterError]]:
+    """Ask for the answers of all calls of a batch, at most ``most`` at once; end with the first window that has failed.
+
+    Return the error of each call that failed. While a window is under way, the answers of the one before are noted, and
+    the calls of the next are cut. The batch has neither a near cache nor terms.
+    """
+    nothing: _Asked = (), ()
+    before = latest = nothing  # the windows whose answers may not be noted yet
+
+    def catch_up() -> None:
+        nonlocal before
+        _take_over(session, batch, *before)
+        before = nothing
+        batch.cut(2 * most)
+
+    try:
+        while window := batch.cut(len(latest[0]) + most)[len(latest[0]) :][:most]:
+            requests = list(map(functools.partial(_request, session, batch), window))
+            before, latest = latest, (window, requests)
+            yield from exchange(session, requests, meanwhile=catch_up)
+            if before is not nothing:  # the driver has not done it
+                catch_up()
+            if not all(request.answered for request in requests):
+                missed, latest = _take_over(session, batch, *latest), nothing
+                failed = yield from _mend(session, missed)
+                if failed:
+                    return failed
+    finally:
+        for asked in (before, latest):
+            _take_over(session, batch, *asked)
+    return {}
 
 
 def ask_window(
@@ -143,6 +180,7 @@ def _take_over(
             continue
         if request.answered:
             batch.close(call, request.reply)
+            call.in_doubt = False
             if batch.terms is not None:
                 batch.terms.note(batch.command, call.shard, call.packed, call.positions, request.reply)
             if call.call_id is not None:

@@ -55,7 +55,7 @@ class _AsyncConnector:
         except UriFilterError as error:
             raise told(error) from None
 
-    async def send(self, commands: Sequence[Arguments]) -> list[Any]:
+    async def send(self, commands: Sequence[Arguments], _: object = None) -> list[Any]:
         """Send each request once, all at the same time; return an outcome for each (see ``steps.Send``)."""
         return list(await asyncio.gather(*map(self._send, commands)))
 

@@ -334,6 +334,7 @@ class API:
             request.in_doubt = True
         if request.error is None:
             part.reply = request.reply
+            part.in_doubt = False
         if part.call_id is not None and not part.in_doubt:
             done, part.call_id = part.call_id, None
             ids.release(done)

@@ -44,7 +44,7 @@ class _Connector:
         self._api = api
         self._clients: dict[int, httpx.Client] = {}  # by process: a child leaves its parent's connections alone
 
-    def send(self, commands: Sequence[Arguments]) -> list[Any]:
+    def send(self, commands: Sequence[Arguments], _: object = None) -> list[Any]:
         """Send each request once, one after the other; return an outcome for each (see ``steps.Send``)."""
         return [self._send(command) for command in commands]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.routes import Part, Routes
     from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Reply, Timeouts
+    from urifilter_redis.engine.steps import Meanwhile, Reply, Timeouts
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.protocol.outcomes import Unsent
     from urifilter_redis.transport.addresses import Packed
@@ -102,17 +102,19 @@ class Connector(_Connections[Server]):
         servers = [self._server(node) for node in self.routes.masters]
         return min((each.lane.places.count for each in servers), default=1)
 
-    def send(self, commands: Sequence[Arguments]) -> list[Any]:
+    def send(self, commands: Sequence[Arguments], meanwhile: Meanwhile | None = None) -> list[Any]:
         """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
         if (self._routes or self.routes).alone:
-            return self._given.send(commands)
+            return self._given.send(commands, meanwhile)
         failed = self._search() if self.routes.must_search else None
         if self.routes.alone:
-            return self._given.send(commands)
+            return self._given.send(commands, meanwhile)
         sendings = _Sendings(self.routes, [failed] * len(commands))
         try:
             if failed is None:
                 sendings.begin(commands, self._server)
+                if meanwhile is not None:
+                    meanwhile()
             return sendings.finish()
         finally:
             sendings.leave()
@@ -168,24 +170,25 @@ class AsyncConnector(_Connections[AsyncServer]):
         """
         self._given.check_loop()
 
-    async def send(self, commands: Sequence[Arguments]) -> list[Any]:
+    async def send(self, commands: Sequence[Arguments], meanwhile: Meanwhile | None = None) -> list[Any]:
         """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
         routes = self.routes
         failed = await self._search() if routes.must_search else None
         if failed is not None:
             return [failed] * len(commands)
         if routes.alone and not routes.waits:  # many tasks share a pipeline, and each may have its own WAIT
-            return await self._given.send(commands)
+            return await self._given.send(commands, meanwhile)
         outcomes: list[Any] = [None] * len(commands)
         parts = routes.split(commands, outcomes)
         if len(parts) == 1:
-            await self._send(parts[0], outcomes)
-        elif parts:
-            await asyncio.gather(*(self._send(part, outcomes) for part in parts))
+            await self._send(parts[0], outcomes, meanwhile)
+        elif parts:  # the last one is sent when all others are out, unless they wait for a connection
+            last = self._send(parts[-1], outcomes, meanwhile)
+            await asyncio.gather(*(self._send(part, outcomes) for part in parts[:-1]), last)
         return outcomes
 
-    async def _send(self, part: Part, outcomes: list[Any]) -> None:
-        received = await self._server(part.node).send(part.commands)
+    async def _send(self, part: Part, outcomes: list[Any], meanwhile: Meanwhile | None = None) -> None:
+        received = await self._server(part.node).send(part.commands, meanwhile)
         self.routes.learn(part.node, received)
         part.place(received, outcomes)
 

@@ -15,6 +15,7 @@ from urifilter_redis.transport.places import Turn
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from urifilter_redis.engine.steps import Meanwhile
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.transport.lanes import Lane
 
@@ -116,7 +117,9 @@ def broken_off(error: RuntimeError) -> ConnectionError:
     return ConnectionError(str(error))
 
 
-async def send_async(connection: Any, commands: Sequence[Arguments]) -> tuple[list[Any], bool]:
+async def send_async(
+    connection: Any, commands: Sequence[Arguments], meanwhile: Meanwhile | None = None
+) -> tuple[list[Any], bool]:
     """Send commands over a connection of asyncio, which is broken off unless all are answered.
 
     Return the outcomes, and whether the connection is as good as before.
@@ -128,6 +131,8 @@ async def send_async(connection: Any, commands: Sequence[Arguments]) -> tuple[li
     try:
         async with asyncio.timeout(limit) as wait:
             await _post(connection, commands)
+            if meanwhile is not None:
+                meanwhile()
             patience = _Patience(wait, limit)
             for _ in commands:
                 patience.renew()

@@ -17,6 +17,7 @@ from urifilter_redis.transport.sending import Sending, broken_off, packed, send_
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from urifilter_redis.engine.steps import Meanwhile
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.protocol.outcomes import Unsent
     from urifilter_redis.transport.lanes import Lane
@@ -62,11 +63,13 @@ class Server:
         process = os.getpid()
         return self._lanes.get(process) or self._lanes.setdefault(process, self._make())
 
-    def send(self, commands: Sequence[Arguments]) -> list[Any]:
+    def send(self, commands: Sequence[Arguments], meanwhile: Meanwhile | None = None) -> list[Any]:
         """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
         sending = Sending(self._lanes.get(os.getpid()) or self.lane, commands)
         try:
             self.post(sending)
+            if meanwhile is not None:
+                meanwhile()
             return sending.receive()
         finally:
             sending.leave()
@@ -148,7 +151,7 @@ class AsyncServer:
         """
         self._lanes.get()
 
-    async def send(self, commands: Sequence[Arguments]) -> list[Any]:
+    async def send(self, commands: Sequence[Arguments], meanwhile: Meanwhile | None = None) -> list[Any]:
         """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
         lane, turn, connection, whole = await self._lanes.kept(), Turn(), None, False
         try:
@@ -162,7 +165,7 @@ class AsyncServer:
                 outcome = await asyncio.to_thread(self._unsent, why, reached=self._reached)
                 return [outcome] * len(commands)
             self._reached = True
-            outcomes, whole = await send_async(connection, commands)
+            outcomes, whole = await send_async(connection, commands, meanwhile)
             return outcomes
         finally:
             try:

@@ -82,7 +82,7 @@ class SharedConnector:
         """See ``AsyncConnector.equip``."""
         self._connector.equip(session)
 
-    async def send(self, commands: Sequence[Arguments]) -> list[Any]:
+    async def send(self, commands: Sequence[Arguments], _: object = None) -> list[Any]:
         """Send commands once; return one outcome for each command (see ``steps.Send``)."""
         routes = self._connector.routes
         if routes.alone:

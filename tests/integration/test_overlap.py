@@ -1,0 +1,157 @@
+"""Long lists: while some calls are under way, the client notes the answers of earlier ones and cuts later ones."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+from support.proxy import Fault, Proxy, first, never
+
+from urifilter_redis import AnswerLost, AsyncUriFilter, BadItem, Timeouts, UriFilter
+from urifilter_redis.engine import async_driver, driver
+from urifilter_redis.engine.steps import Send
+from urifilter_redis.protocol.calls import ITEMS_A_CALL
+
+#: Three windows, and some more than one part, of a filter of three shards.
+ITEMS = [f"https://example.com/{number}" for number in range(11_000)]
+TWICE = [*ITEMS, *ITEMS[:100]]
+EXPECTED = [True] * len(ITEMS) + [False] * 100
+
+
+def create(url: str, **more) -> UriFilter:
+    return UriFilter.create("news", redis=url, capacity=100_000, error_rate=1e-9, shards=3, **more)
+
+
+def answered(url: str) -> list[bool]:
+    """Return the answers of the asyncio client to all items and some again."""
+
+    async def ask() -> list[bool]:
+        async with AsyncUriFilter.open("news", redis=url) as news:
+            return await news.insert_many(TWICE)
+
+    return asyncio.run(ask())
+
+
+@pytest.fixture
+def overlapped(monkeypatch):
+    """The drivers, watched: for each sending, whether it came with work, and how often that was done."""
+    sendings: list[list[int]] = []
+
+    def watched(step):
+        if isinstance(step, Send) and step.meanwhile is not None:
+            done, work = [0], step.meanwhile
+
+            def count():
+                done[0] += 1
+                work()
+
+            step.meanwhile = count
+            sendings.append(done)
+        return step
+
+    perform, awaited = driver.perform_step, async_driver.perform_step
+    monkeypatch.setattr(driver, "perform_step", lambda step, sender: perform(watched(step), sender))
+    monkeypatch.setattr(async_driver, "perform_step", lambda step, sender: awaited(watched(step), sender))
+    return sendings
+
+
+@pytest.mark.parametrize("client", ["blocking", "asyncio"])
+def test_long_lists(redis70, overlapped, client):
+    """All answers are right and in order; each window's work is done once, while its replies are on their way."""
+    with create(redis70.url) as news:
+        overlapped.clear()
+        assert (news.insert_many(TWICE) if client == "blocking" else answered(redis70.url)) == EXPECTED
+        assert len(overlapped) >= len(ITEMS) / ITEMS_A_CALL / 8
+        assert all(done == [1] for done in overlapped)
+        assert news.contains_many(ITEMS) == [True] * len(ITEMS)
+        assert news.unresolved == []
+
+
+@pytest.mark.parametrize("client", ["blocking", "asyncio"])
+def test_long_lists_on_a_cluster(cluster, overlapped, client):
+    """So it is if each window goes in parts to several nodes."""
+    with create(cluster.url) as news:
+        overlapped.clear()
+        assert (news.insert_many(TWICE) if client == "blocking" else answered(cluster.url)) == EXPECTED
+        assert overlapped
+        assert all(done == [1] for done in overlapped)
+
+
+@pytest.mark.parametrize("client", ["blocking", "asyncio"])
+@pytest.mark.parametrize("kind", ["redis70", "cluster"])
+def test_work_that_fails(request, monkeypatch, client, kind):
+    """An error in that work reaches the caller; all answers are to be had, once, and on sound connections."""
+    server, left = request.getfixturevalue(kind), iter([True, False])
+
+    def failing(step):
+        if isinstance(step, Send) and step.meanwhile is not None and not next(left, True):
+            step.meanwhile = lambda: 1 // 0
+        return step
+
+    async def ask() -> None:
+        async with AsyncUriFilter.open("news", redis=server.url) as news:
+            with pytest.raises(ZeroDivisionError):
+                await news.insert_many(TWICE)
+            (lost,) = news.unresolved
+            assert await news.insert_many(TWICE, retry=lost) == EXPECTED
+
+    perform, awaited = driver.perform_step, async_driver.perform_step
+    monkeypatch.setattr(driver, "perform_step", lambda step, sender: perform(failing(step), sender))
+    monkeypatch.setattr(async_driver, "perform_step", lambda step, sender: awaited(failing(step), sender))
+    with create(server.url) as news:
+        if client == "asyncio":
+            asyncio.run(ask())
+            return
+        with pytest.raises(ZeroDivisionError):
+            news.insert_many(TWICE)
+        (lost,) = news.unresolved
+        assert news.insert_many(TWICE, retry=lost) == EXPECTED
+
+
+@pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER])
+@pytest.mark.parametrize("call", [1, 9, 20])
+def test_lost_replies(redis70, fault, call):
+    """A reply that is lost in any window is asked for again, and the answers are right."""
+    create(redis70.url).close()
+    with Proxy(redis70.port) as proxy, UriFilter.open("news", redis=proxy.url) as news:
+        news.insert("the script is loaded now")
+        proxy.plan = first(*[Fault.PASS] * call, fault)
+        assert news.insert_many(TWICE) == EXPECTED
+        assert proxy.counts[fault] == 1
+        assert news.unresolved == []
+
+
+def test_server_that_goes_away_in_a_later_window(redis70):
+    """The error has the answers of the windows before, and ``retry=`` asks for the rest, cut or not."""
+    create(redis70.url).close()
+    goes_away = itertools.chain([Fault.PASS] * 12, itertools.repeat(Fault.CUT_AFTER))
+    quick = Timeouts(total=0.1)
+    with (
+        Proxy(redis70.port) as proxy,
+        UriFilter.open("news", redis=proxy.url, timeouts=quick) as news,
+    ):
+        news.insert("the script is loaded now")
+        proxy.plan = lambda _: next(goes_away)
+        with pytest.raises(AnswerLost) as lost:
+            news.insert_many(TWICE)
+        assert sum(answer is not None for answer in lost.value.answers) >= 8 * 400
+        assert None in lost.value.answers
+        proxy.plan = never
+        assert news.insert_many(TWICE, retry=lost.value) == EXPECTED
+
+
+@pytest.mark.parametrize("client", ["blocking", "asyncio"])
+def test_a_bad_item_at_the_end(redis70, client):
+    """It is refused before anything is sent, however long the list is."""
+    items = [*ITEMS, float("nan")]
+
+    async def ask() -> None:
+        async with AsyncUriFilter.open("news", redis=redis70.url) as news:
+            await news.insert_many(items)
+
+    with create(redis70.url) as news:
+        with pytest.raises(BadItem) as refused:
+            news.insert_many(items) if client == "blocking" else asyncio.run(ask())
+        assert refused.value.indices == [len(ITEMS)]
+        assert news.contains_many(ITEMS) == [False] * len(ITEMS)
