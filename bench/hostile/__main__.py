@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench.hostile.audit import audit
 from bench.hostile.faults import Faults
-from bench.hostile.filters import ARCHIVED
+from bench.hostile.filters import ARCHIVED, LONGEST
 from bench.hostile.journal import calls_of, lines_of
 from bench.hostile.memory import Memory
 from bench.hostile.oracle import Oracle
@@ -73,6 +73,8 @@ def main() -> None:
     parser.add_argument("--server", choices=SERVERS, default="redis")
     parser.add_argument("--history", type=Path, help="the file for the history, and a folder of journals beside it")
     options = parser.parse_args()
+    if 60 * options.minutes > LONGEST:
+        parser.error(f"--minutes: a run has at most {LONGEST / 60:g}, for which the filters are made")
     path = options.history or Path(tempfile.gettempdir()) / f"hostile-{options.seed}.txt"
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # and all that runs ends with it
     print(f"seed {options.seed}, {options.minutes:g} minutes, {options.server}; history: {path}", flush=True)

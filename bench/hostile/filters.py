@@ -14,13 +14,19 @@ EXACT = 1e-9
 #: The error rate of the filter that measures it.
 MEASURED = 1e-3
 
+#: New items a second and filter, on which all clients work at the same time.
+RATE = 40
+
+#: Seconds of the longest run, in which no filter gets more items than it is made for.
+LONGEST = 3660
+
 _TIMED = {"capacity": 50_000, "error_rate": EXACT, "slices": SLICES, "period": f"{PERIOD}s", "shards": 2}
 
 #: Filters with an archive, which come back after FLUSHALL.
 ARCHIVED: dict[str, dict[str, Any]] = {
     "pages": {"capacity": 3_000, "error_rate": EXACT, "retention": "growing", "shards": 3},
     "days": _TIMED | {"retention": "rolling"},
-    "rate": {"capacity": 60_000, "error_rate": MEASURED, "shards": 2},
+    "rate": {"capacity": LONGEST * RATE, "error_rate": MEASURED, "shards": 2},
     "claims": {"capacity": 100_000, "error_rate": EXACT, "shards": 4},
 }
 
@@ -32,9 +38,6 @@ SETTINGS = ARCHIVED | BARE
 
 #: Filters whose items expire.
 EXPIRING = ("days", "ring")
-
-#: New items a second and filter, on which all clients work at the same time.
-RATE = 40
 
 #: How many of the newest items clients mostly ask about.
 FRONTIER = 400

@@ -28,7 +28,7 @@ from urifilter_redis.service import bodies, tokens
 from urifilter_redis.service.failures import Refusal
 
 BODY, ITEMS, ITEM = 100_000, 100, 1000
-LIMITS = f"[limits]\nbody = {BODY}\nitems = {ITEMS}\nitem = {ITEM}\n"
+LIMITS = f"[limits]\nbody = {BODY}\nitems = {ITEMS}\nitem = {ITEM}\nwrong_tokens = 1_000_000\n"
 FILTERS = """
 [filters.news]
 capacity = 100_000
