@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
+from urifilter_redis.protocol.config import FilterSettings  # noqa: TC001 - pages of the reference link to it
 from urifilter_redis.sdk import actions
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from urifilter_redis.flows.checkpoint import Written
     from urifilter_redis.flows.rotation import Rotation
-    from urifilter_redis.protocol.config import FilterSettings
     from urifilter_redis.sdk.api import API
 
 __all__ = ["AsyncActing"]
