@@ -458,6 +458,27 @@ def test_refused(tab, make):
     expect(page.locator("#answers li")).to_have_count(0)
 
 
+def test_docs(browser, redis, make):
+    """Swagger UI describes the API without any other origin, with the token of the tab, and tries a request."""
+    make("news")
+    secret = tokens.new()
+    known = tokens.Token("writer", tokens.digest(secret), ("*",), "write")
+    with Service(redis.url, settings=known.toml()) as service, Tab(browser, service.url) as tab:
+        tab.allow("status of 401", "v1/overview")  # which is not waited for
+        page = tab.open()
+        page.goto(f"{service.url}/docs")
+        page.get_by_role("link", name="Give this tab a token first").click()
+        page.get_by_label("Token", exact=True).fill(secret)
+        page.get_by_role("button", name="Use it in this tab").click()
+        page.get_by_role("link", name="API").click()
+        page.locator("#operations-default-contains").get_by_role("button").first.click()
+        page.get_by_role("button", name="Try it out").click()
+        page.get_by_role("button", name="Execute").click()
+        answered = page.locator(".live-responses-table").first
+        expect(answered).to_contain_text("200")
+        expect(answered).to_contain_text('"seen": 0')
+
+
 def test_tokens(browser, redis, make):
     """A token is asked for, kept in this tab alone and forgotten on demand; it shows only what it is for."""
     make("news")

@@ -860,7 +860,7 @@ def test_upgrades(service):
 def test_wrong_paths_and_methods(refuses):
     """404, and 405 with the methods that there are."""
     for path in ("/nowhere", "/v1", "/v1/filters/", "/v1/filters/news/", "/v1/filters/news/none", "/%00",
-                 "/v1/filters/a%2Fb", UNIQUE + "/", "//", "/docs", "/redoc", "/..%2f..%2fetc/passwd", "/page.css/..",
+                 "/v1/filters/a%2Fb", UNIQUE + "/", "//", "/docs/", "/redoc", "/..%2f..%2fetc/passwd", "/page.css/..",
                  "/%ff"):  # fmt: skip
         refuses(request("GET", path), 404, "not_found")
     for method, path, there in (
@@ -1039,7 +1039,8 @@ def test_no_token_or_a_wrong_one(guarded, inserted):
             refused(unique(asking("a", access_token=WRITER), **headers))
         for token in (None, "", "wrong", "\ud800", "\0", WRITER + "\n", READER.encode().hex()):
             refused(unique(asking("a", access_token=token)))
-        for path in ("/healthz", "/readyz", "/", "/openapi.json"):
+        refused(request("GET", "/openapi.json"))
+        for path in ("/healthz", "/readyz", "/", "/docs"):
             assert connection.ask(request("GET", path, Host="example.org")).status == 200
     assert before == inserted("guarded")
 

@@ -10,7 +10,7 @@ import schemathesis
 from schemathesis.config import SchemathesisConfig
 from schemathesis.engine import events, from_schema
 from support.servers import Server
-from support.service import Service, request
+from support.service import Service, ask, request
 
 from urifilter_redis.http_api import (
     ACCESS_PATH,
@@ -21,7 +21,7 @@ from urifilter_redis.http_api import (
     FILTERS_PATH,
     OVERVIEW_PATH,
 )
-from urifilter_redis.service import tokens
+from urifilter_redis.service import examples, tokens
 
 FILTERS = """
 [filters.forever]
@@ -41,6 +41,9 @@ NAMES = ("forever", "counting", "ring", "missing")
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 TOKEN = tokens.new()
 AUTHORIZATION = {"Authorization": f"Bearer {TOKEN}"}
+
+#: Filters that can be merged have one seed.
+SEED = {"seed": 1}
 
 #: Cases to draw for each operation, besides those that are enumerated: each border of each rule, each wrong type.
 EXAMPLES = 50
@@ -138,12 +141,43 @@ def test_schemathesis_finds_nothing_with_tokens(guarded):
 
 
 def document(service):
+    """Return the document; a service with a token gives it to nobody else."""
     with service.raw() as connection:
-        return connection.ask(request("GET", "/openapi.json")).json()
+        answer = connection.ask(request("GET", "/openapi.json"))
+        if answer.status == 401:
+            answer = connection.ask(request("GET", "/openapi.json", **AUTHORIZATION))
+        return answer.json()
 
 
 def operations(found):
     return {each["operationId"]: each for path in found["paths"].values() for each in path.values()}
+
+
+def test_examples(redis, tmp_path):
+    """Each example is in the document, and a new service answers so."""
+    token = tokens.Token("all", tokens.digest(TOKEN), access="admin").toml()
+    with Service(redis.url, "--prefix", "examples", "--archive", tmp_path.as_uri(), settings=token) as service:
+        documented, known = operations(document(service)), {}
+
+        def answer(operation, body, name=examples.FILTER):
+            path = DEFAULT_PATH if operation == "unique" else f"{FILTERS_PATH}/{name}/{operation}"
+            return ask(service, "POST", path, body, TOKEN).json()
+
+        answer("create", examples.EXAMPLES["create"].body | SEED, "old")
+        answer("create", {"capacity": 1000, "layout": "counting"}, "counting")
+        answer("insert", examples.EXAMPLES["remove"].body, "counting")
+        for operation, (body, expected) in examples.EXAMPLES.items():
+            shown = documented[operation]
+            assert shown["requestBody"]["content"]["application/json"]["example"] == body
+            assert shown["responses"]["200"]["content"]["application/json"]["example"] == expected
+            given = body | {name: known[name] for name in known.keys() & body.keys()}
+            given |= SEED if operation == "create" else {}
+            other = ("counting",) if operation == "remove" else ()
+            found = answer(operation, given, *other)
+            known |= {name: found[name] for name in ("uid", "begun", "size", "outstanding") if name in found}
+            assert found == expected | ({"filter_typeid": "counting"} if other else {}) | {
+                name: known[name] for name in known.keys() & expected.keys()
+            }, operation
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from urifilter_redis.service.endpoints import Service
 from urifilter_redis.service.failures import Refusal, refusal_of
 from urifilter_redis.service.gate import CODE, Gate
 from urifilter_redis.service.logs import Seldom
+from urifilter_redis.service.manual import add_document, foreign_files
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -37,6 +38,7 @@ __all__ = ["make_api", "make_app", "make_app_of"]
 outages = logging.getLogger("urifilter_redis.service.outages")
 
 _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+_PATHS = {"index.html": "/", "docs.html": "/docs"}
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -64,13 +66,15 @@ def make_api(service: Service) -> FastAPI:
         summary="Has anybody seen this URI?",
         version=__version__,
         lifespan=service.lifespan,
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
     )
     add_routes(app, service)
-    for file in (files("urifilter_redis.service") / "page").iterdir():
-        path = "/" if file.name == "index.html" else f"/{file.name}"
+    add_document(app, service)
+    for file in (*(files("urifilter_redis.service") / "page").iterdir(), *foreign_files()):
+        path = _PATHS.get(file.name, f"/{file.name}")
         app.add_route(path, _page(file), methods=["GET"], include_in_schema=False)
     for error, tell in _TOLD.items():
         app.add_exception_handler(error, tell)

@@ -47,6 +47,7 @@ from urifilter_redis.service.answers_of_looks import Detail, Overview
 from urifilter_redis.service.bodies import NAME_PATTERN, Answer, ItemsOf, ToBeat, ToReclaim
 from urifilter_redis.service.claims import BODIES
 from urifilter_redis.service.endpoints import KEY_LENGTH, Service
+from urifilter_redis.service.examples import EXAMPLES, FILTER
 from urifilter_redis.service.failures import LATER
 
 if TYPE_CHECKING:
@@ -58,7 +59,9 @@ if TYPE_CHECKING:
 
 __all__ = ["add_routes"]
 
-_Name = Annotated[str, Path(pattern=NAME_PATTERN, description="the filter's name")]
+_Name = Annotated[
+    str, Path(pattern=NAME_PATTERN, description="the filter's name", openapi_examples={FILTER: {"value": FILTER}})
+]
 
 _COMMANDS: Mapping[str, tuple[type[BaseModel], str]] = {
     "insert": (Inserted, "Insert items; new ones have age 0"),
@@ -153,7 +156,13 @@ def _add(  # noqa: PLR0913, PLR0917 - the parts of a route
     summary: str,
     more: Mapping[str, Any] | None = None,
 ) -> None:
-    good = {"model": model} if model else {"content": {"text/plain": {"schema": {"type": "string"}}}}
+    good: dict[str, Any] = {"content": {"text/plain": {"schema": {"type": "string"}}}}
+    if model:
+        good = {"model": model}
+    more = dict(more or {})
+    if example := EXAMPLES.get(name):
+        good["content"] = {"application/json": {"example": example.answer}}
+        more["requestBody"]["content"]["application/json"]["example"] = example.body
     app.add_api_route(
         path,
         endpoint,
@@ -162,7 +171,7 @@ def _add(  # noqa: PLR0913, PLR0917 - the parts of a route
         summary=summary,
         response_class=Answer if model else Response,
         responses={200: {"description": "the answer", **good}, **_errors(codes)},
-        openapi_extra={"security": secured, **(more or {})},
+        openapi_extra={"security": secured, **more},
     )
     if method is HTTPMethod.GET:
         app.add_api_route(path, endpoint, methods=[HTTPMethod.HEAD], include_in_schema=False)

@@ -18,12 +18,17 @@ export const token = {
 };
 
 /** Ask below /v1/: GET, or POST with a question. */
-export async function ask(path, question) {
+export const ask = (path, question) => asked(`v1/${path}`, question);
+
+/** Ask for the description of all that can be asked. */
+export const describe = () => asked("openapi.json");
+
+async function asked(address, question) {
   const sent = token.get();
   const headers = { "Content-Type": "application/json", ...(sent && { Authorization: `Bearer ${sent}` }) };
   const options = { method: question ? "POST" : "GET", headers, body: JSON.stringify(question), cache: "no-store" };
   const signal = AbortSignal.timeout(PATIENCE);
-  const reply = await fetch(`v1/${path}`, { ...options, signal }).catch(() => {
+  const reply = await fetch(address, { ...options, signal }).catch(() => {
     throw new Refused(signal.aborted ? "The service does not answer" : "The service cannot be reached");
   });
   if (reply.ok) return reply.json();
