@@ -229,13 +229,13 @@ def test_a_hundred_kills(redis70, tmp_path, capsys):
 
 def test_a_few_kills(redis70, tmp_path):
     """The same in small."""
-    settings = {"stops": 0, "kills": 6, "work": 0.01}
-    create(redis70, 800)
+    settings = {"stops": 0, "kills": 3, "work": 0.01}
+    create(redis70, 400)
     with Proxy(redis70.port, at_random(1, 0.05, FAULTS), late_after=20) as proxy:
-        crowd = crash(proxy.url, tmp_path / "claim", 800, "claim", **settings)
+        crowd = crash(proxy.url, tmp_path / "claim", 400, "claim", **settings)
         proxy.release()
-    check_claims(redis70, crowd, 800)
+    check_claims(redis70, crowd, 400)
     with redis70.client() as admin:
         admin.flushall()
-    create(redis70, 800)
-    check_inserts(crash(redis70.url, tmp_path / "insert", 800, "insert", **settings), 800)
+    create(redis70, 400)
+    check_inserts(crash(redis70.url, tmp_path / "insert", 400, "insert", **settings), 400)

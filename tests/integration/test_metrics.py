@@ -16,7 +16,7 @@ from support.metrics import Metrics, workers
 from support.servers import free_port, wait_until
 from support.service import Service, ask, request
 
-from urifilter_redis import UriFilter
+from urifilter_redis import ConfigMismatch, UriFilter
 from urifilter_redis.service import tokens
 
 NEWS = {"capacity": 1000, "error_rate": 1e-8, "seed": 1}
@@ -432,13 +432,21 @@ def test_metrics_before_the_archive_has_answered(redis70):
             assert Metrics(service)("urifilter_archive_up") == 0
 
 
+def replace_news(redis70) -> None:
+    """Put another filter in the place of the one of the settings, which the service may make anew at any moment."""
+    while True:
+        with redis70.client() as admin:
+            admin.flushall()
+        with contextlib.suppress(ConfigMismatch):
+            UriFilter.create("news", redis=redis70.url, capacity=2000).close()
+            return
+
+
 def test_ready_when_the_filters_of_the_settings_are(redis70):
     """A filter that somebody replaced by one with other settings: not ready, and it is said why; until it is mended."""
     with Service(redis70.url, settings="[filters.news]\ncapacity = 1000\n") as service:
         assert ask(service, "GET", "/readyz").status == 200
-        with redis70.client() as admin:
-            admin.flushall()
-        UriFilter.create("news", redis=redis70.url, capacity=2000).close()
+        replace_news(redis70)
         answer = ask(service, "POST", service.path, {"filter_typeid": "news", "URI_list": ["a"]})
         assert (answer.status, answer.json()["error_code"]) == (409, "config_mismatch")
         answer = ask(service, "GET", "/readyz")

@@ -136,6 +136,7 @@ def test_samples(server, redis, news):
         assert all(column[:1] == first["plots"]["hour"][name] for name, column in plots["hour"].items())
 
 
+@pytest.mark.slow
 def test_speeds(server, redis, news):
     """The speed and the time until a filter is full follow from the samples of the last hour."""
     with Service(server.url):
@@ -177,6 +178,7 @@ def test_drop(server, redis, news):
     assert redis.keys("urifilter*") == []
 
 
+@pytest.mark.slow
 def test_redis_away(redis):
     """Nothing is made up while Redis is away."""
     with Server("valkey") as own, Service(own.url) as service:

@@ -311,6 +311,7 @@ def test_a_filters_page(tab, make, redis):
     expect(page.locator("#known")).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_plots(tab, make, redis):
     """What Redis has of the last day is plotted, and gaps in it stay gaps."""
     news = make()
@@ -399,6 +400,7 @@ def test_numbers(tab):
         assert dict(zip(expected, cells(page, name, *expected), strict=True)) == expected
 
 
+@pytest.mark.slow
 def test_updates(tab, service, make):
     """What is inserted is counted without a reload; nothing moves, and what is typed stays."""
     make("updated", 1000)
@@ -458,6 +460,7 @@ def test_refused(tab, make):
     expect(page.locator("#answers li")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_docs(browser, redis, make):
     """Swagger UI describes the API without any other origin, with the token of the tab, and tries a request."""
     make("news")
@@ -530,6 +533,7 @@ def test_tokens(browser, redis, make):
         expect(page.locator("#servers")).to_contain_text("Valkey")
 
 
+@pytest.mark.slow
 def test_redis_away(browser):
     """While Redis is away all is grey, with the time of the last answer; when it is back all goes on."""
     with Server("valkey", appendonly="yes", appendfsync="always") as own:

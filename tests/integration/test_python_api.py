@@ -78,10 +78,10 @@ class Held:
         self._connector.send = self._wait
         return self
 
-    def _wait(self, commands):
+    def _wait(self, commands, meanwhile=None):
         self.arrived.set()
         self.go_on.wait(60)
-        return self._send(commands)
+        return self._send(commands, meanwhile)
 
     def __exit__(self, *_):
         del self._connector.send

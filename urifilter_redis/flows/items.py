@@ -201,7 +201,7 @@ def resolve(session: Session, batch: Batch, turn: Turn | None = None) -> Flow[Ba
         forgets.forget(batch.digests)
     try:
         failed: dict[OpenCall, UriFilterError] = {}
-        if batch.takes_windows(CALLS_IN_FLIGHT):
+        if len(batch.answers) > CALLS_IN_FLIGHT and batch.takes_windows(CALLS_IN_FLIGHT):
             failed = yield from ask_windows(session, batch, CALLS_IN_FLIGHT)
         while batch.open and not failed:
             failed = yield from ask_window(session, batch, batch.open[:CALLS_IN_FLIGHT], turn)
