@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bench.goals import judged
+from bench.plots.bar_chart import UNSURE
 from bench.sections import NAMES, Row, section
-from bench.tables import NOTHING, UNSURE, table
+from bench.tables import NOTHING, table
 
 
 def page(sections: Mapping[str, Row]) -> str:
