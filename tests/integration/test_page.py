@@ -103,6 +103,8 @@ def cells(page, name: str, *columns: str) -> list[str]:
 def visit(page, name: str) -> None:
     """Go to the page of a filter."""
     page.get_by_role("link", name=name, exact=True).click()
+    expect(page.locator("#name")).to_have_text(name)
+    expect(page.locator("#filter")).to_be_visible()  # until then the tables are those of the filter before it
     expect(page.locator("#slices tbody tr")).not_to_have_count(0)
 
 
