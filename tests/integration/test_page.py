@@ -9,6 +9,7 @@ import time
 
 import pytest
 from support.browser import Tab, axe, expect, launched
+from support.page import rows, visit
 from support.servers import Server, free_port, wait_until
 from support.service import Service
 
@@ -84,10 +85,6 @@ def tab(browser, service):
         yield opened
 
 
-def rows(page):
-    return page.locator("#filters tbody tr")
-
-
 def names(page) -> list[str]:
     """Return the names of the filters in the table, from its top."""
     return page.locator("#filters tbody .name").all_inner_texts()
@@ -98,14 +95,6 @@ def cells(page, name: str, *columns: str) -> list[str]:
     row = rows(page).filter(has=page.get_by_role("link", name=name, exact=True))
     expect(row.locator(".memory")).not_to_be_empty()
     return [row.locator(f".{each}").inner_text() for each in columns]
-
-
-def visit(page, name: str) -> None:
-    """Go to the page of a filter."""
-    page.get_by_role("link", name=name, exact=True).click()
-    expect(page.locator("#name")).to_have_text(name)
-    expect(page.locator("#filter")).to_be_visible()  # until then the tables are those of the filter before it
-    expect(page.locator("#slices tbody tr")).not_to_have_count(0)
 
 
 def figures(page, place: str = "figures") -> dict[str, list[str]]:

@@ -86,7 +86,10 @@ class Acting:
 
 
 async def _does(service: Service, name: str, action: str, asked: BaseModel) -> dict[str, Any]:
-    return await DOES[action](service.filters, name, asked)
+    try:
+        return await DOES[action](service.filters, name, asked)
+    finally:
+        service.filters.measure_anew(name)
 
 
 def _refusal_of(error: UriFilterError) -> Refusal:

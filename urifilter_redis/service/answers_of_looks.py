@@ -12,7 +12,7 @@ from urifilter_redis.flows.info import FilterInfo  # noqa: TC001 - likewise
 __all__ = ["Detail", "Master", "Overview", "Plot", "Problem", "RedisState", "Row", "ServiceState"]
 
 _Now = Annotated[float, Field(description="time of Redis, in seconds since 1970")]
-_Access = Annotated[str, Field(description="what the token may do: `read` or `write`")]
+_Access = Annotated[str, Field(description="what the token may do: `read`, `write` or `admin`")]
 _Level = Annotated[str, Field(description="`ok`, `note` (it depends on your needs) or `danger` (a promise is broken)")]
 
 

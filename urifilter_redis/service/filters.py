@@ -159,6 +159,10 @@ class Filters:
             return await self.measured(name)
         return await asyncio.shield(known)
 
+    def measure_anew(self, name: str) -> None:
+        """Read the state of a filter when it is asked for next, because an action has changed it."""
+        self._measured.pop(name, None)
+
     async def of_server(self, flow: Callable[[Session], Flow[T]]) -> T:
         """Run a flow that is about Redis, and about no filter; raises as the flow."""
         return await drive(flow(self._server), self._connector)

@@ -1,72 +1,132 @@
-// What can be done with a filter from its page. Each tool says whether its token must allow writing.
+// What an admin may do with a whole filter. Each action may be repeated after a lost answer.
 
-import { ask } from "./api.js";
+import { ask, askUntilDone } from "./api.js";
 import { make, part, write } from "./dom.js";
-import { whole } from "./figures.js";
+import { bytes, plural, whole } from "./figures.js";
+import { confirmed } from "./question.js";
 
-const TOOLS = [
-  { command: "contains", label: "Check", writes: false, outcome: "new in" },
-  { command: "insert", label: "Insert", writes: true, outcome: "new and inserted into" },
-  { command: "forget", label: "Forget", writes: true, outcome: "forgotten in" },
+const pathOf = (name, action) => `filters/${encodeURIComponent(name)}/${action}`;
+const isArchived = ({ archive }) => archive !== null && archive !== "redis";
+
+// Each action: whether it is for a filter, its body (null: the user does not want it), and its result in words.
+const ACTIONS = [
+  {
+    action: "rotate",
+    label: "Rotate",
+    fits: (info) => Boolean(info?.period),
+    body: bodyOfRotation,
+    result: ({ epoch, rotated }) => (rotated ? `rotated: this is epoch ${whole(epoch)}` : `others rotated it: this is epoch ${whole(epoch)}`),
+  },
+  {
+    action: "checkpoint",
+    label: "Checkpoint",
+    fits: (info) => info && isArchived(info),
+    body: () => ({}),
+    result: ({ number, shards, size }) => `checkpoint ${whole(number)} is written: ${plural(shards, "shard")}, ${bytes(size)}`,
+  },
+  {
+    action: "restore",
+    label: "Restore",
+    fits: (info) => !info || isArchived(info),
+    body: () => ({}),
+    result: () => "whole: all that Redis lacked is back",
+  },
+  {
+    action: "union",
+    label: "Unite …",
+    fits: Boolean,
+    body: bodyOfUnion,
+    result: ({ added }) => `about ${plural(added, "item")} added`,
+  },
+  {
+    action: "drop",
+    label: "Drop …",
+    fits: Boolean,
+    body: bodyOfDrop,
+    result: ({ dropped }) => (dropped ? "dropped" : "gone already"),
+  },
 ];
 
+async function bodyOfRotation(name, { slices }) {
+  const { epoch } = await ask(pathOf(name, "rotate"), { dry_run: true });
+  const reply = await confirmed({
+    title: `Rotate ${name}?`,
+    text: `New items go into a new slice, in epoch ${whole(epoch)}. If all ${slices} slices are in use, the items of the oldest one expire.`,
+    button: "Rotate",
+  });
+  return reply === null ? null : { expected_epoch: epoch - 1 };
+}
+
+async function bodyOfUnion(name) {
+  const reply = await confirmed({
+    title: `Insert the items of other filters into ${name}?`,
+    text: "The others stay as they are. They need the same geometry, hash and seed.",
+    field: "Names of the other filters, with spaces between",
+    accepts: (text) => text !== "",
+    button: "Unite",
+  });
+  return reply === null ? null : { sources: reply.split(/[\s,]+/) };
+}
+
+async function bodyOfDrop(name, info) {
+  const archive = isArchived(info) ? " Its archive is removed, too." : "";
+  const reply = await confirmed({
+    title: `Drop ${name}?`,
+    text: `Its ${plural(info.inserted, "item")} will be new again, and nothing brings them back.${archive}`,
+    field: `Type the filter's name: ${name}`,
+    accepts: (text) => text === name,
+    button: "Drop",
+  });
+  return reply === null ? null : { confirm: name, uid: info.uid };
+}
+
+/** The document's event after an action. */
+export const ACTED = "acted";
+
+const outcomes = new Map(); // by filter: the text and the kind of its last action, and whether it is under way
 let shown = {};
 
-/** Show the tools for a filter that a token of this access may use. */
-export function showTools(name, access) {
-  if (shown.name === name && shown.access === access) return;
-  if (shown.name !== name) clear();
-  shown = { name, access };
-  const allowed = TOOLS.filter(({ writes }) => !writes || access !== "read");
-  const buttons = allowed.map(({ command, label, writes }) => {
-    const attributes = { type: "submit", value: command, ...(writes && { class: "write" }) };
-    return make("button", attributes, label);
-  });
-  buttons[0].title = "Ctrl+Enter";
-  part("tools").replaceChildren(...buttons);
+/** Show the actions on a filter to an admin; without `info` those on one that does not answer. */
+export function showActions(name, access, info) {
+  const isAdmin = access === "admin";
+  const labels = isAdmin ? ACTIONS.filter(({ fits }) => fits(info)) : [];
+  const key = JSON.stringify([name, labels.map(({ action }) => action)]);
+  if (shown.key !== key) part("action-buttons").replaceChildren(...labels.map(buttonOf));
+  shown = { key, name, info };
+  part("actions").hidden = labels.length === 0;
+  showOutcome();
 }
 
-function clear() {
-  part("answers").replaceChildren();
-  showOutcome("", "");
+function buttonOf({ action, label }) {
+  const button = make("button", { type: "button", value: action, class: "write" }, label);
+  button.addEventListener("click", () => start(action));
+  return button;
 }
 
-/** Put an answer into words: an age, or whether the item was there. */
-function inWords(answer) {
-  if (typeof answer === "boolean") return answer ? "forgotten" : "was not there";
-  if (answer < 0) return "in hand";
-  return answer ? `seen (age ${answer})` : "new";
+function showOutcome() {
+  const { text = "", kind = "", busy = false } = outcomes.get(shown.name) ?? {};
+  for (const button of part("action-buttons").children) button.disabled = busy;
+  write(part("action-outcome"), text);
+  part("action-outcome").className = kind;
 }
 
-part("try").addEventListener("submit", async (event) => {
-  event.preventDefault();
-  const { command, outcome } = TOOLS.find(({ command: each }) => each === event.submitter.value);
-  const { name } = shown;
-  const uris = part("uris").value.split("\n").map((line) => line.trim()).filter(Boolean);
+async function start(action) {
+  const { name, info } = shown;
+  const { label, body, result } = ACTIONS.find(({ action: each }) => each === action);
+  const tell = (text, more) => {
+    outcomes.set(name, { text, ...more });
+    showOutcome();
+  };
   try {
-    const { ages, was_there: wereThere } = await ask(`filters/${encodeURIComponent(name)}/${command}`, { URI_list: uris });
-    if (name === shown.name) showAnswers(uris, ages ?? wereThere, `${outcome} ${name}`);
+    const asked = await body(name, info);
+    if (asked === null) return;
+    tell(`${label.replace(" …", "")} is under way …`, { busy: true });
+    tell(`${name}: ${result(await askUntilDone(pathOf(name, action), asked))}`);
+    document.dispatchEvent(new Event(ACTED));
   } catch (error) {
-    clear();
-    showOutcome(error.message, "danger");
+    tell(error.message, { kind: "danger" });
   }
-});
-
-function showAnswers(uris, answers, outcome) {
-  const lines = uris.map((uri, index) => {
-    const attributes = answers[index] === 0 ? { class: "new" } : {};
-    return make("li", attributes, make("b", {}, inWords(answers[index])), " ", make("span", {}, uri));
-  });
-  part("answers").replaceChildren(...lines);
-  const counted = answers.filter((answer) => answer === 0 || answer === true).length;
-  showOutcome(`${whole(counted)} of ${whole(answers.length)} ${outcome}`, "");
 }
 
-function showOutcome(text, kind) {
-  write(part("outcome"), text);
-  part("outcome").className = kind;
-}
-
-part("uris").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) part("try").requestSubmit(part("tools").children[0]);
-});
+/** Say what became of a filter that was made just now. */
+export const noteMade = (name) => outcomes.set(name, { text: `${name}: made` });

@@ -1,10 +1,11 @@
 // The page of one filter.
 
-import { showTools } from "./actions.js";
+import { showActions } from "./actions.js";
 import { make, part, resize, write, writeList, writeProblems } from "./dom.js";
 import { ago, bytes, count, due, oneIn, percent, plural, span, speed, whole, words } from "./figures.js";
 import { pastes } from "./pastes.js";
 import { Plot } from "./plot.js";
+import { showTools } from "./trying.js";
 
 const SPANS = { hour: 3600, day: 86_400 };
 const PLOTS = { speed: new Plot("New items a second", speed), fill: new Plot("Bits set", percent), error_rate: new Plot("Error rate", oneIn) };
@@ -24,6 +25,7 @@ export function showFilter(told) {
   writeList(part("claims"), claimsOf(info.claims));
   writeList(part("settings"), settingsOf(info, now));
   showTools(name, told.access);
+  showActions(name, told.access, info);
   showPastes(pastes(told));
 }
 

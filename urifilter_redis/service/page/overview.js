@@ -5,6 +5,8 @@ import { ago, bytes, count, due, oneIn, percent, plural, span, speed, whole, wor
 
 const A_PAGE = 30; // rows: a page of them is at most 2,000 pixels high on a phone
 
+const CROWDED = ["near_capacity", "over_capacity", "error_rate"]; // problems that the column "Full" shows
+
 const LEVELS = { danger: 2, note: 1 };
 const badness = ({ problems }) => Math.max(0, ...problems.map(({ level }) => LEVELS[level] ?? 0));
 const known = (value, figure) => (value === null || value === undefined ? "" : figure(value));
@@ -158,7 +160,8 @@ function showRows(rows) {
   resize(body, rows.length, makeRow);
   rows.forEach((row, place) => {
     const line = body.children[place];
-    line.className = ["", "note", "danger"][badness(row)];
+    const isCrowded = row.problems.some(({ code }) => CROWDED.includes(code));
+    line.className = [["", "note", "danger"][badness(row)], isCrowded && "crowded"].filter(Boolean).join(" ");
     COLUMNS.forEach(({ id, text }, column) => {
       const cell = line.children[column];
       if (id === "name") {

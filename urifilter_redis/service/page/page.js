@@ -1,16 +1,25 @@
 // The page: it asks for what its address names, one request at a time, while it is visible.
 
-import { ask, token } from "./api.js";
+import { showAccess } from "./access.js";
+import { ACTED, showActions } from "./actions.js";
+import { ask, measure, token } from "./api.js";
 import { part, write, writeProblems } from "./dom.js";
 import { bytes, plural, span } from "./figures.js";
 import { showFilter } from "./filter.js";
+import "./making.js";
 import { showOverview } from "./overview.js";
 
 const POLL_EVERY = 2000; // ms
 
-const page = { asking: false, again: false, heard: "" };
+const TOKENS = "#/tokens";
 
-/** Return the name of the filter in the address; null: it names all filters. */
+// Refusals that say that a filter is not there, or not whole: its old figures are of no use.
+const GONE = [403, 404, 409, 422];
+const NOT_WHOLE = "slice_lost";
+
+const page = { asking: false, again: false, heard: "", access: "" };
+
+/** Return the name of the filter in the address; null: it names none. */
 function named() {
   const found = /^#\/filters\/(.+)$/.exec(location.hash);
   try {
@@ -20,48 +29,69 @@ function named() {
   }
 }
 
+/** Return the path to ask for what the address names, and the function that shows the answer. */
+function wanted() {
+  if (location.hash === TOKENS) return ["access", showTokens];
+  const name = named();
+  return name === null ? ["overview", showAll] : [`filters/${encodeURIComponent(name)}/detail`, showOne];
+}
+
 async function poll() {
   if (document.hidden || page.asking || !part("token-form").hidden) return;
   page.asking = true;
   page.again = false;
-  const name = named();
-  const path = name === null ? "overview" : `filters/${encodeURIComponent(name)}/detail`;
+  const { hash } = location;
+  const [path, showAnswer] = wanted();
   try {
     const told = await ask(path);
-    if (name === named()) show(name, told);
+    if (hash === location.hash) show(showAnswer, told);
   } catch (error) {
-    if (name === named()) fail(name, error);
+    if (hash === location.hash) fail(error);
   }
   page.asking = false;
   if (page.again) poll();
 }
 
-function show(name, told) {
+function show(showAnswer, told) {
   page.heard = new Date().toLocaleTimeString("en-GB");
   part("forget-token").hidden = token.get() === null;
-  if (name === null) {
-    const isEmpty = told.filters.length === 0;
-    reveal(isEmpty ? "none" : "overview", "doctor", "status");
-    if (!isEmpty) showOverview(told);
-    showStatus(told);
-  } else {
-    reveal("filter");
-    part("known").hidden = false;
-    write(part("gone"), "");
-    showFilter(told);
-  }
+  showAnswer(told);
   document.body.classList.remove("stale");
   write(part("banner"), "");
 }
 
+function showAll(told) {
+  const isEmpty = told.filters.length === 0;
+  page.access = told.access;
+  reveal(isEmpty ? "none" : "overview", "doctor", "status", ...(told.access === "admin" ? ["making"] : []));
+  part("to-tokens").hidden = told.service === null;
+  if (!isEmpty) showOverview(told);
+  showStatus(told);
+}
+
+function showOne(told) {
+  page.access = told.access;
+  reveal("filter");
+  part("known").hidden = false;
+  write(part("gone"), "");
+  showFilter(told);
+}
+
+function showTokens(told) {
+  reveal("access");
+  showAccess(told);
+}
+
 /** Say why there is no answer; old figures turn grey. */
-function fail(name, error) {
+function fail(error) {
+  const name = named();
   if (error.status === 401) {
     wantToken();
     return;
   }
-  if (name !== null && [403, 404, 422].includes(error.status)) {
+  if (name !== null && (GONE.includes(error.status) || error.code === NOT_WHOLE)) {
     reveal("filter");
+    showActions(name, error.status === 403 ? "" : page.access);
     part("known").hidden = true;
     write(part("kind"), "");
     write(part("gone"), error.message);
@@ -93,7 +123,8 @@ function showStatus({ redis, service, latency }) {
 
 function go() {
   const name = named();
-  document.title = name === null ? "urifilter" : `${name} – urifilter`;
+  const title = location.hash === TOKENS ? "Tokens" : name;
+  document.title = title === null ? "urifilter" : `${title} – urifilter`;
   write(part("name"), name ?? "");
   if (part("token-form").hidden && page.heard) {
     reveal();
@@ -128,8 +159,19 @@ part("forget-token").addEventListener("click", () => {
   location.reload();
 });
 
+// A browser that follows a link sends no token, so the metrics are asked for and shown as a document of this tab.
+part("to-metrics").addEventListener("click", async (event) => {
+  if (token.get() === null) return;
+  event.preventDefault();
+  try {
+    location.href = URL.createObjectURL(new Blob([await measure()], { type: "text/plain" }));
+  } catch (error) {
+    write(part("banner"), error.message);
+  }
+});
+
 // --- Polling
 
 go();
 setInterval(poll, POLL_EVERY);
-document.addEventListener("visibilitychange", poll);
+for (const event of ["visibilitychange", ACTED]) document.addEventListener(event, poll);

@@ -1,0 +1,313 @@
+"""Actions on the page of the service, and its tokens, in a real browser."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from support.browser import Tab, axe, expect, launched
+from support.page import rows, sign_in, visit
+from support.servers import Server
+from support.service import Service, ask
+
+from urifilter_redis import FilterNotFound, UriFilter
+from urifilter_redis.service import tokens
+
+pytestmark = pytest.mark.slow
+
+#: By the token's name: its filters and its access.
+TOKENS = {"boss": ("*", "admin"), "crawlers": ("*", "write"), "looker": ("*", "read"), "clerk": ("news", "admin")}
+
+
+@pytest.fixture(scope="module")
+def secrets():
+    return {name: tokens.new() for name in TOKENS}
+
+
+@pytest.fixture(scope="module")
+def redis():
+    with Server("valkey") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    return tmp_path_factory.mktemp("archive").as_uri()
+
+
+@pytest.fixture(scope="module")
+def service(redis, archive, secrets):
+    known = [
+        tokens.Token(name, tokens.digest(secrets[name]), (filters,), access)
+        for name, (filters, access) in TOKENS.items()
+    ]
+    settings = "\n".join(each.toml() for each in known)
+    with Service(redis.url, "--archive", archive, settings=settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with launched() as running:
+        yield running
+
+
+@pytest.fixture
+def tab(browser, service):
+    with Tab(browser, service.url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def make(redis, archive, request):
+    """Make a filter whose name has the test's in it, so that no other test has seen it."""
+    made = []
+
+    def create(name: str = "news", capacity: int = 10_000, **settings) -> UriFilter:
+        name = re.sub(r"[^\w-]", "-", f"{request.node.name}-{name}")
+        made.append(UriFilter.create(name, capacity=capacity, redis=redis.url, seed=1, **settings))
+        return made[-1]
+
+    yield create
+    for each in made:
+        each.close()
+
+
+def act(page, label: str) -> None:
+    page.locator("#actions").get_by_role("button", name=label).click()
+
+
+def outcome(page):
+    return page.locator("#action-outcome")
+
+
+def test_make_and_rotate(tab, redis, secrets):
+    """An admin makes a ring, and rotates it from the epoch that the question names; Cancel changes nothing."""
+    page = sign_in(tab, secrets["boss"])
+    page.get_by_text("Make a filter").click()
+    page.get_by_label("Name", exact=True).fill("weather")
+    page.get_by_label("Capacity").fill("0.5M")
+    expect(page.locator("#new-slices")).to_be_hidden()
+    page.get_by_label("Retention").select_option("ring")
+    page.locator("#new-slices").fill("3")
+    page.locator("#new-period").fill("12h")
+    page.get_by_role("button", name="Make it").click()
+    expect(page.locator("#name")).to_have_text("weather")
+    expect(outcome(page)).to_have_text("weather: made")
+    expect(page.locator("#kind")).to_contain_text("ring · 3 × 12h")
+    with UriFilter.open("weather", redis=redis.url) as weather:
+        assert weather.info().capacity == 500_000
+        assert weather.info().error_rate == 0.0001
+        for epoch in (1, 2):
+            act(page, "Rotate")
+            question = page.get_by_role("dialog")
+            expect(question).to_contain_text(f"in epoch {epoch}. If all 3 slices are in use")
+            if epoch == 1:
+                question.get_by_role("button", name="Cancel").click()
+                expect(question).to_be_hidden()
+                assert weather.info().epoch == 0
+                act(page, "Rotate")
+            question.get_by_role("button", name="Rotate").click()
+            expect(outcome(page)).to_have_text(f"weather: rotated: this is epoch {epoch}")
+            assert weather.info().epoch == epoch
+        expect(page.locator("#slices tbody tr")).to_have_count(3)
+
+
+def test_a_filter_that_cannot_be_made(tab, make, secrets):
+    """The service's reason stands below the form, which keeps its values."""
+    name = make().name
+    tab.allow("status of 409")
+    page = sign_in(tab, secrets["boss"])
+    page.get_by_text("Make a filter").click()
+    page.get_by_label("Name", exact=True).fill(name)
+    page.get_by_label("Capacity").fill("20k")
+    page.get_by_role("button", name="Make it").click()
+    expect(page.locator("#make-error")).to_contain_text("capacity")
+    expect(page.get_by_label("Capacity")).to_have_value("20k")
+    expect(page.get_by_role("button", name="Make it")).to_be_enabled()
+
+
+def test_checkpoint_and_restore(tab, make, archive, redis, secrets):
+    """A checkpoint is written to the archive, from which the filter comes back when Redis has lost it."""
+    news = make(archive=archive)
+    news.insert_many(range(100))
+    page = sign_in(tab, secrets["boss"])
+    visit(page, news.name)
+    act(page, "Checkpoint")
+    expect(outcome(page)).to_have_text(re.compile(rf"{news.name}: checkpoint 1 is written: 1 shard, [\d.]+ k?B"))
+    assert news.info().checkpointed is not None
+    with redis.client() as admin:
+        admin.flushall()
+    act(page, "Restore")
+    expect(outcome(page)).to_have_text(f"{news.name}: whole: all that Redis lacked is back")
+    with UriFilter.open(news.name, redis=redis.url, archive=archive) as again:
+        assert again.contains_many(range(100)) == [True] * 100
+    assert f"POST /v1/filters/{news.name}/restore" in tab.requests
+
+
+def test_unite(tab, make, secrets):
+    """The items of several other filters are inserted."""
+    news, one, other = make(), make("one"), make("other")
+    one.insert_many(range(100))
+    other.insert_many(range(100, 300))
+    page = sign_in(tab, secrets["boss"])
+    visit(page, news.name)
+    act(page, "Unite")
+    question = page.get_by_role("dialog")
+    expect(question.get_by_role("button", name="Unite")).to_be_disabled()
+    question.get_by_role("textbox").fill(f"{one.name}, {other.name}")
+    question.get_by_role("button", name="Unite").click()
+    expect(outcome(page)).to_have_text(re.compile(rf"{news.name}: about (29\d|30\d) items added"))
+    assert news.contains_many(range(300)) == [True] * 300
+
+
+def test_drop(tab, make, redis, service, secrets):
+    """A filter is dropped once its name is typed, and not before; the audit log says by whom."""
+    news = make()
+    page = sign_in(tab, secrets["boss"])
+    visit(page, news.name)
+    act(page, "Drop")
+    question = page.get_by_role("dialog")
+    drop = question.get_by_role("button", name="Drop")
+    expect(drop).to_be_disabled()
+    question.get_by_role("textbox").fill(news.name[:-1])
+    expect(drop).to_be_disabled()
+    question.get_by_role("textbox").press("Enter")
+    question.get_by_role("textbox").fill(news.name)
+    expect(drop).to_be_enabled()
+    page.keyboard.press("Escape")
+    expect(question).to_be_hidden()
+    assert news.contains("a") is False  # it is there yet
+
+    tab.allow("status of 404")
+    act(page, "Drop")
+    expect(drop).to_be_disabled()
+    question.get_by_role("textbox").fill(news.name)
+    drop.click()
+    expect(outcome(page)).to_have_text(f"{news.name}: dropped")
+    expect(page.locator("#gone")).to_contain_text("there is no such filter")
+    with pytest.raises(FilterNotFound):
+        UriFilter.open(news.name, redis=redis.url)
+    [line] = [each for each in service.log().splitlines() if f"filter={news.name} " in each and "action=drop" in each]
+    assert "token=boss" in line
+    assert "result=ok" in line
+
+
+def test_refused(tab, make, secrets):
+    """An action that fails says why, and can be tried again."""
+    name = make().name
+    tab.allow("status of 422")
+    page = sign_in(tab, secrets["boss"])
+    visit(page, name)
+    act(page, "Unite")
+    page.get_by_role("dialog").get_by_role("textbox").fill(name)
+    page.get_by_role("dialog").get_by_role("button", name="Unite").click()
+    expect(outcome(page)).to_have_class("danger")
+    expect(outcome(page)).not_to_be_empty()
+    expect(page.locator("#action-buttons button").first).to_be_enabled()
+
+
+def test_a_long_action(tab, make, archive, secrets):
+    """An action that takes long is asked for again until it is done; meanwhile no other one can be begun."""
+    name = make(archive=archive).name
+    held = []
+    tab.page.route("**/checkpoint", lambda route: held.append(route) if not held else route.continue_())
+    tab.allow("ERR_ABORTED")
+    page = sign_in(tab, secrets["boss"])
+    visit(page, name)
+    act(page, "Checkpoint")
+    expect(outcome(page)).to_have_text("Checkpoint is under way …")
+    expect(page.locator("#action-buttons button:enabled")).to_have_count(0)
+    expect(outcome(page)).to_contain_text("checkpoint 1 is written", timeout=30_000)
+    assert tab.requests.count(f"POST /v1/filters/{name}/checkpoint") == 2
+    expect(page.locator("#action-buttons button:disabled")).to_have_count(0)
+
+
+def test_the_action_of_another_filter(tab, make, archive, secrets):
+    """What came of an action stands on its own filter's page alone."""
+    news, other = make(archive=archive), make("other")
+    page = sign_in(tab, secrets["boss"])
+    visit(page, news.name)
+    act(page, "Checkpoint")
+    expect(outcome(page)).to_contain_text("checkpoint 1")
+    page.get_by_role("link", name="All filters").click()
+    visit(page, other.name)
+    expect(outcome(page)).to_be_empty()
+    assert page.locator("#action-buttons button").all_inner_texts() == ["Unite …", "Drop …"]
+
+
+@pytest.mark.parametrize("name", ["crawlers", "looker"])
+def test_no_admin(tab, make, secrets, name):
+    """A token that may not act sees no action; one that may only read sees no button that writes."""
+    news = make()
+    page = sign_in(tab, secrets[name])
+    expect(rows(page).first).to_be_visible()
+    expect(page.locator("#making")).to_be_hidden()
+    visit(page, news.name)
+    expect(page.locator("#actions")).to_be_hidden()
+    written = ["Insert", "Forget"] if name == "crawlers" else []
+    assert page.locator("button.write:visible").all_inner_texts() == written
+
+
+def test_use(tab, make, service, secrets):
+    """Of each token the last use is shown, and of each refused address how often it was."""
+    make()
+    assert ask(service, "GET", "/v1/filters", token="wrong").status == 401
+    page = sign_in(tab, secrets["looker"])
+    page.get_by_role("link", name="Tokens").click()
+    lines = page.locator("#tokens tbody tr")
+    expect(lines).to_have_count(len(TOKENS))
+    assert page.title() == "Tokens – urifilter"
+    shown = {each.locator("th").inner_text(): each.locator("td").all_inner_texts() for each in lines.all()}
+    assert {name: texts[:2] for name, texts in shown.items()} == {name: list(each) for name, each in TOKENS.items()}
+    assert re.fullmatch(r"\d+ (s|min) ago", shown["looker"][2])
+    expect(page.locator("#refusals tbody th")).to_have_text(["127.0.0.1"])
+    assert int(page.locator("#refusals tbody td").first.inner_text()) >= 1
+    page.get_by_role("link", name="All filters").click()
+    expect(rows(page).first).to_be_visible()
+
+
+def test_use_is_for_tokens_of_all_filters(tab, secrets):
+    """A token of some filters has no link to it, and the address says why."""
+    tab.allow("status of 403")
+    page = sign_in(tab, secrets["clerk"])
+    expect(page.locator("#none")).to_be_visible()
+    expect(page.get_by_role("link", name="Tokens")).to_be_hidden()
+    page.evaluate("location.hash = '#/tokens'")
+    expect(page.locator("#banner")).to_contain_text("for tokens of all filters")
+    expect(page.locator("#access")).to_be_hidden()
+
+
+def test_metrics(tab, secrets):
+    """The link to the metrics works with the token of the tab, which no address has in it."""
+    tab.allow("another origin: blob:")
+    page = sign_in(tab, secrets["looker"])
+    page.get_by_role("link", name="Metrics").click()
+    page.wait_for_url(re.compile("^blob:"))
+    expect(page.locator("body")).to_contain_text("urifilter_redis_up 1.0")
+    assert not any(secrets["looker"] in each for each in tab.requests)
+    page.go_back()
+    expect(page.locator("#servers")).to_contain_text("Valkey")
+
+
+def test_accessible(tab, make, archive, secrets):
+    """axe-core finds nothing to mend in the form, the actions, a question, and the tokens; light and dark."""
+    find, wrong = axe(), []
+    news = make(archive=archive)
+    page = sign_in(tab, secrets["boss"])
+    page.get_by_text("Make a filter").click()
+    page.get_by_label("Retention").select_option("ring")
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        wrong += find(page)
+        visit(page, news.name)
+        wrong += find(page)
+        act(page, "Drop")
+        wrong += find(page)
+        page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+        page.get_by_role("link", name="Tokens").click()
+        expect(page.locator("#tokens tbody tr")).to_have_count(len(TOKENS))
+        wrong += find(page)
+        page.get_by_role("link", name="All filters").click()
+        expect(rows(page).first).to_be_visible()
+    assert wrong == []
