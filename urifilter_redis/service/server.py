@@ -38,6 +38,9 @@ _STOPPING = (signal.SIGTERM, signal.SIGINT)
 #: Connections that may wait to be accepted.
 BACKLOG = 2048
 
+#: Seconds in which a worker must answer its parent, or it is replaced; on an overloaded machine that takes some.
+WORKER_PATIENCE = 15
+
 #: Seconds for which a connection may be idle; clients and load balancers close theirs earlier.
 KEEP_ALIVE = 75
 
@@ -188,6 +191,7 @@ def _config(settings: ServiceSettings, log_file: Path | None, factory: Callable[
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=round(settings.limits.seconds) + 5,
+        timeout_worker_healthcheck=WORKER_PATIENCE,
     )
 
 
