@@ -15,7 +15,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support.browser import Tab, expect, launched
 from support.forwarder import Authority, Forwarder
+from support.page import sign_in, visit
 from support.pages import ROOT
 from support.servers import free_port, wait_until
 from support.service import Service
@@ -104,6 +106,29 @@ def served(server, *arguments: object):
     settings = f'[[tokens]]\nname = "all"\ndigest = "sha256:{digest}"\nfilters = ["*"]\naccess = "write"\n'
     with Service(server.url, *arguments, settings=settings) as service:
         yield service
+
+
+def test_the_page_below_the_prefix(redis70, news, tmp_path):
+    """A filter's page survives a reload; figures, answers, metrics and the API's description come."""
+    with (
+        served(redis70) as service,
+        Nginx(tmp_path, service.port) as nginx,
+        launched() as browser,
+        Tab(browser, f"{nginx.url}/", ignore_https_errors=True) as tab,
+    ):
+        tab.allow("another origin: blob:")
+        page = sign_in(tab, TOKEN)
+        visit(page, "news")
+        page.reload()
+        expect(page.locator("#slices tbody tr")).to_have_count(1)
+        page.get_by_label("URIs, one a line").fill("https://example.com/")
+        page.get_by_role("button", name="Insert").click()
+        expect(page.locator("#outcome")).to_have_text("1 of 1 new and inserted into news")
+        page.get_by_role("link", name="Metrics").click()
+        page.wait_for_url(re.compile("^blob:"))
+        page.go_back()
+        page.get_by_role("link", name="API").click()
+        expect(page.locator("#manual")).to_contain_text("/v1/filters/{filter_typeid}/insert")
 
 
 def test_it_keeps_connections(redis70, news, tmp_path):
