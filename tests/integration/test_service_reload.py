@@ -27,7 +27,12 @@ IN_USE = "SIGHUP: the new settings are in use"
 
 @pytest.fixture
 def news(redis70):
-    with UriFilter.create("news", redis=redis70.url, capacity=100_000, error_rate=1e-8) as made:
+    settings = {
+        "capacity": 100_000,
+        "error_rate": 1e-8,
+        "retention": "growing",
+    }  # a slow start of workers takes many more
+    with UriFilter.create("news", redis=redis70.url, **settings) as made:
         yield made
 
 
