@@ -9,6 +9,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from support import mongo, servers
+from support.browser import launched
 from support.clock import Clock
 from support.cluster import Cluster
 from support.sentinels import Watched, replica_of
@@ -210,6 +211,13 @@ def service_for_admins(_shared):
     known = tokens.Token("admin", tokens.digest(secret), access="admin").toml()
     with Service(_clean(_shared, "redis70").url, settings=known) as running:
         yield running, secret
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A browser; while it runs asyncio cannot be used in this thread."""
+    with launched() as running:
+        yield running
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import re
 import time
 
 import pytest
-from support.browser import Tab, axe, expect, launched
+from support.browser import Tab, axe, expect
 from support.page import rows, visit
 from support.servers import Server, free_port, wait_until
 from support.service import Service
@@ -27,12 +27,6 @@ READABLE = [
 
 #: What browsers say while nobody listens.
 AWAY = ("ERR_CONNECTION", "ERR_EMPTY_RESPONSE", "ERR_SOCKET_NOT_CONNECTED")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with launched() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from support.browser import Tab, axe, expect, launched
+from support.browser import Tab, axe, expect
 from support.page import rows, sign_in, visit
 from support.servers import Server
 from support.service import Service, ask
@@ -43,12 +43,6 @@ def service(redis, archive, secrets):
     ]
     settings = "\n".join(each.toml() for each in known)
     with Service(redis.url, "--archive", archive, settings=settings) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with launched() as running:
         yield running
 
 
