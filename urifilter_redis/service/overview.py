@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["SPANS", "Glance", "Overview", "plotted"]
 
 #: Looking at all filters may take this share of the time, unless a look would then be older than so many seconds.
-SHARE = 0.02
+SHARE = 0.006
 LONGEST_AGE = 5.0
 
 #: Seconds for which a look is used again in any case.
