@@ -127,6 +127,10 @@ def _goals() -> Iterator[tuple[str, float, bool, Finder, str]]:
         find = _rate("sizes", "BF.MADD", size=HUNDRED_MILLION, mix=mix, batch=500)
         text = f"blocked to BF.MADD, items/s, {mix}, 500 a call, 100 million items"
         yield text, limit, True, find, COMPILED
+    for mix, limit in (("new", 0.32), ("seen", 0.55)):
+        find = _rate("drivers", "BF.MADD, plain", mix=mix, batch=5000)
+        text = f"blocked to BF.MADD by redis-py without hiredis, items/s, {mix}, 5,000 a call, for 100 million items"
+        yield text, limit, True, find, ""
     yield "false negatives of 100 million", 0, False, _filter(lambda row: float(row["false_negatives"])), ""
     yield "false positives of 20 million, to the asked rate", CHANCE, False, _false_positives, ""
     yield "memory of 100 million, MB", 290, False, _filter(lambda row: row["memory"] / 1e6), ROUNDED

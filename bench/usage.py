@@ -6,10 +6,11 @@ import resource
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-if TYPE_CHECKING:
-    import redis
+import redis
+
+from bench.servers import Missing
 
 #: It takes all sections, those of commands and of bytes, in every version of the server.
 QUESTION = b"*2\r\n$4\r\nINFO\r\n$3\r\nall\r\n"
@@ -47,10 +48,19 @@ class Counters:
 
 
 class ServerCounters:
-    """Asks a server for its counters, over a connection of its own."""
+    """Asks a server for its counters, over a connection of its own.
+
+    Raises:
+        bench.servers.Missing: the server is too old to tell them.
+    """
 
     def __init__(self, client: redis.Redis) -> None:
-        client.config_set("latency-tracking-info-percentiles", "100")
+        try:
+            client.config_set("latency-tracking-info-percentiles", "100")
+        except redis.ResponseError:
+            raise Missing(
+                "the redis-server on the PATH is older than Redis 7.0: apt-get install redis-server"
+            ) from None
         options = client.connection_pool.connection_kwargs | {"protocol": 2}
         self._connection = client.connection_pool.connection_class(**options)
         self._connection.connect()

@@ -79,6 +79,15 @@ def test_script():
 
 
 @pytest.mark.slow
+def test_drivers():
+    """BF.MADD is measured with hiredis and without, or is named as missing."""
+    found, text = measured("drivers")
+    peers = {"blocked", "BF.MADD", "BF.MADD, plain"}
+    assert {cell["peer"] for cell in found["cells"]} | {*found["left_out"]} == peers
+    assert "### seen, 5,000 a call" in text
+
+
+@pytest.mark.slow
 def test_retentions():
     """Every retention knows all that was put in, in whichever slice it lies."""
     found, text = measured("retentions")
