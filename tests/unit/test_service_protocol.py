@@ -58,6 +58,8 @@ def test_a_head_and_its_body_are_sent_together():
         joining.close()
         await asyncio.sleep(0)
         assert joining.is_closing()
+        joining.write(b"for nobody")
+        await asyncio.sleep(0)
         assert joining.get_extra_info("peername") == ("192.0.2.7", 1)
         return recorder.told
 

@@ -93,8 +93,8 @@ class _Joining:
         self._transport.close()
 
     def _flush(self) -> None:
-        if self._parts:
-            parts, self._parts = self._parts, []
+        parts, self._parts = self._parts, []
+        if parts and not self._transport.is_closing():  # the client may have gone in this turn
             self._transport.writelines(parts)
 
     def __getattr__(self, name: str) -> Any:
