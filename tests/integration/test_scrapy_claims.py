@@ -53,8 +53,10 @@ def test_one_of_three_is_killed(redis70, tmp_path):
         assert set(site.fetched()) == site.pages.keys()
         check_committed(redis70, site)
         fails = sum(page.fails for page in site.pages.values())
-        assert 0 < sum(each.get("urifilter/given_up", 0) for each in stats) <= fails
-        assert len([path for path, times in Counter(site.fetched()).items() if times > 1]) < 150
+        again = [path for path, times in Counter(site.fetched()).items() if times > 1]
+        assert len(again) < 150
+        # on a slow machine a lease may lapse while its page fails, and another crawl gives the page up, too
+        assert 0 < sum(each.get("urifilter/given_up", 0) for each in stats) <= fails + len(again)
 
 
 def test_all_are_killed(redis70):
