@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -119,15 +120,12 @@ def _goals() -> Iterator[tuple[str, float, bool, Finder, str]]:
     for mix in ("new", "seen"):
         find = _rate("calls", "SETBIT pipeline", mix=mix, batch=500)
         yield f"blocked to the client's pipeline, items/s, {mix}, 500 a call", 20, True, find, ""
-    for mix, limit in (("new", 0.32), ("seen", 0.55)):
-        find = _rate("sizes", "BF.MADD", size=HUNDRED_MILLION, mix=mix, batch=5000)
-        text = f"blocked to BF.MADD, items/s, {mix}, 5,000 a call, 100 million items"
+    to_madd = (("new", 0.32), ("seen", 0.55))
+    for batch, (mix, limit) in itertools.product((5000, 500), to_madd):
+        find = _rate("sizes", "BF.MADD", size=HUNDRED_MILLION, mix=mix, batch=batch)
+        text = f"blocked to BF.MADD, items/s, {mix}, {batch:,} a call, 100 million items"
         yield text, limit, True, find, COMPILED
-    for mix, limit in (("new", 0.32), ("seen", 0.55)):
-        find = _rate("sizes", "BF.MADD", size=HUNDRED_MILLION, mix=mix, batch=500)
-        text = f"blocked to BF.MADD, items/s, {mix}, 500 a call, 100 million items"
-        yield text, limit, True, find, COMPILED
-    for mix, limit in (("new", 0.32), ("seen", 0.55)):
+    for mix, limit in to_madd:
         find = _rate("drivers", "BF.MADD, plain", mix=mix, batch=5000)
         text = f"blocked to BF.MADD by redis-py without hiredis, items/s, {mix}, 5,000 a call, for 100 million items"
         yield text, limit, True, find, ""

@@ -64,6 +64,13 @@ def cells_table(cells: Sequence[Row]) -> Iterator[str]:
     yield from table(columns, cells)
 
 
+def cells_tables(cells: Iterable[Row]) -> Iterator[str]:
+    """Yield a table of cells for each mix and batch."""
+    for (mix, batch), some in grouped(cells, "mix", "batch").items():
+        yield f"\n### {mix}, {batch:,} a call\n"
+        yield from cells_table(some)
+
+
 def grouped(cells: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]:
     """Return rows by the values of some keys, in the order of their first rows."""
     found: dict[tuple[Any, ...], list[Row]] = {}

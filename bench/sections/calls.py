@@ -10,7 +10,7 @@ from bench.measuring import measure as measured
 from bench.peers import ALL
 from bench.sections import Found, Row, Say, Settings
 from bench.stand import stand
-from bench.tables import cells_table, figure, grouped, table
+from bench.tables import cells_tables, figure, table
 
 TITLE = "One client"
 ABOUT = "All peers that take such batches, on one server, in turns. Each filter has 10,000 items at the beginning."
@@ -39,9 +39,7 @@ def measure(settings: Settings, say: Say) -> Found:
 
 def tables(found: Row) -> Iterator[str]:
     """Yield a table for each mix and batch, and one of the filters."""
-    for (mix, batch), cells in grouped(found["cells"], "mix", "batch").items():
-        yield f"\n### {mix}, {batch:,} a call\n"
-        yield from cells_table(cells)
+    yield from cells_tables(found["cells"])
     yield "\n### Peers\n"
     yield from table(
         [

@@ -17,7 +17,7 @@ from bench.peers.bf_madd import BfMadd
 from bench.peers.ours import Blocked, NearCache
 from bench.sections import Found, Row, Say, Settings
 from bench.streams import Uris, tries
-from bench.tables import cells_table, grouped
+from bench.tables import cells_tables
 from bench.usage import ServerCounters
 from urifilter_redis.bloom.digest import hasher
 from urifilter_redis.engine.batch import Digester
@@ -120,8 +120,6 @@ def _opened(capacity: int, error_rate: float, at: str, stack: ExitStack) -> tupl
 
 def tables(found: Row) -> Iterator[str]:
     """Yield a table for each stream and batch."""
-    for (mix, batch), cells in grouped(found["cells"], "mix", "batch").items():
-        yield f"\n### {mix}, {batch:,} a call\n"
-        yield from cells_table(cells)
+    yield from cells_tables(found["cells"])
     for row in found["filters"]:
         yield f"\nAn entry of a full cache takes {row['memory']:.0f} bytes of its process."
