@@ -27,12 +27,8 @@ IN_USE = "SIGHUP: the new settings are in use"
 
 @pytest.fixture
 def news(redis70):
-    settings = {
-        "capacity": 100_000,
-        "error_rate": 1e-8,
-        "retention": "growing",
-    }  # a slow start of workers takes many more
-    with UriFilter.create("news", redis=redis70.url, **settings) as made:
+    # while workers start slowly many more items come in
+    with UriFilter.create("news", redis=redis70.url, capacity=100_000, error_rate=1e-8, retention="growing") as made:
         yield made
 
 

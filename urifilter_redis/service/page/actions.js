@@ -8,7 +8,8 @@ import { confirmed } from "./question.js";
 const pathOf = (name, action) => `filters/${encodeURIComponent(name)}/${action}`;
 const isArchived = ({ archive }) => archive !== null && archive !== "redis";
 
-// Each action: whether it is for a filter, its body (null: the user does not want it), and its result in words.
+// Each action: whether it asks for a text, whether it is for a filter, its body (null: the user does not want it), and
+// its result in words.
 const ACTIONS = [
   {
     action: "rotate",
@@ -33,14 +34,16 @@ const ACTIONS = [
   },
   {
     action: "union",
-    label: "Unite …",
+    label: "Unite",
+    asks: true,
     fits: Boolean,
     body: bodyOfUnion,
     result: ({ added }) => `about ${plural(added, "item")} added`,
   },
   {
     action: "drop",
-    label: "Drop …",
+    label: "Drop",
+    asks: true,
     fits: Boolean,
     body: bodyOfDrop,
     result: ({ dropped }) => (dropped ? "dropped" : "gone already"),
@@ -97,8 +100,8 @@ export function showActions(name, access, info) {
   showOutcome();
 }
 
-function buttonOf({ action, label }) {
-  const button = make("button", { type: "button", value: action, class: "write" }, label);
+function buttonOf({ action, label, asks }) {
+  const button = make("button", { type: "button", value: action, class: "write" }, asks ? `${label} …` : label);
   button.addEventListener("click", () => start(action));
   return button;
 }
@@ -120,7 +123,7 @@ async function start(action) {
   try {
     const asked = await body(name, info);
     if (asked === null) return;
-    tell(`${label.replace(" …", "")} is under way …`, { busy: true });
+    tell(`${label} is under way …`, { busy: true });
     tell(`${name}: ${result(await askUntilDone(pathOf(name, action), asked))}`);
     document.dispatchEvent(new Event(ACTED));
   } catch (error) {
