@@ -122,8 +122,10 @@ def _held(pidfile: Path | None) -> Iterator[None]:
         yield
         return
     with pidfile.open("a+") as file:
-        _lock(file, pidfile)
+        # The id of a process that was killed goes before the file is seen locked: it may be anybody's by now.
+        _lock(file, pidfile, fcntl.LOCK_SH)
         file.truncate(0)
+        _lock(file, pidfile, fcntl.LOCK_EX)
         file.write(f"{os.getpid()}\n")
         file.flush()
         try:
@@ -132,12 +134,12 @@ def _held(pidfile: Path | None) -> Iterator[None]:
             pidfile.unlink(missing_ok=True)
 
 
-def _lock(file: TextIO, pidfile: Path) -> None:
+def _lock(file: TextIO, pidfile: Path, kind: int) -> None:
     """Lock a pidfile; try for a while, because ``running`` may hold it for a moment."""
     end = time.monotonic() + LOOK
     while True:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
         except BlockingIOError as error:
             if time.monotonic() > end:
                 raise UriFilterError(f"it runs already ({pidfile})") from error

@@ -17,6 +17,7 @@ from support import cli
 from support.archives import checkpoints, leftovers, sound
 from support.pipelines import pipelines
 from support.servers import free_port, wait_until
+from urifilter_redis.cli import daemon as daemon_module
 from urifilter_redis.cli.daemon import running
 
 from urifilter_redis import Timeouts, UriFilter
@@ -775,6 +776,22 @@ def test_daemon_that_was_killed(daemon):
     second = daemon.start()
     assert daemon.status(0) == f"running, process {second}\n"
     cli.run("worker", "stop", "--pidfile", daemon.pidfile)
+
+
+def test_nobody_sees_the_id_of_a_killed_daemon(tmp_path, monkeypatch):
+    """Whenever the pidfile is seen locked, it has the id of the process that holds it, or none yet: never an old one."""
+    pidfile, seen = tmp_path / "worker.pid", []
+    pidfile.write_text("1\n")
+    lock = daemon_module._lock
+
+    def look(*arguments):
+        lock(*arguments)
+        seen.append(running(pidfile))
+
+    monkeypatch.setattr(daemon_module, "_lock", look)
+    with daemon_module.background(daemon=False, pidfile=pidfile, log_file=None):
+        assert running(pidfile) == os.getpid()
+    assert set(seen) == {0}
 
 
 def test_stop_waits(daemon, started):
