@@ -7,7 +7,7 @@ help:  ## list the commands
 
 venv/.made: pyproject.toml
 	$(PYTHON) -m venv venv
-	$(BIN)/pip install -q -e '.[test,lint,docs]'
+	$(BIN)/pip install -q -e '.[test,test-slow,lint,docs]'
 	touch $@
 
 venv: venv/.made  ## make the virtual environment that the others use
@@ -15,11 +15,11 @@ venv: venv/.made  ## make the virtual environment that the others use
 unit: venv  ## tests that need no server
 	$(BIN)/pytest -q tests/unit
 
-test: venv  ## the tests of every kind; under five minutes on two cores
+test: venv  ## the tests of every kind; three minutes on two cores
 	$(BIN)/pytest -q -n auto
 
 slow: venv  ## the tests that explore: long runs, every kill point; make slow SEED=7
-	$(BIN)/pytest -q -n auto -m slow $(if $(SEED),--hypothesis-seed=$(SEED))
+	$(BIN)/pytest -q -n auto -m 'slow and not nightly' $(if $(SEED),--hypothesis-seed=$(SEED))
 
 lint: venv  ## style and types
 	$(BIN)/ruff check .
@@ -33,12 +33,15 @@ format: venv  ## format the code
 site: venv  ## the pages as a site, in site/
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs site
 
-ci:  ## everything, as CI does it
+ci:  ## what CI runs at each submission
 	.ci/run
+
+nightly:  ## what is too long for that: the longest explorations, every server, other Pythons, coverage
+	.ci/nightly
 
 dist: venv  ## build wheel and sdist, and check them
 	rm -rf dist
 	$(BIN)/hatchling build
 	$(BIN)/twine check --strict dist/*
 
-.PHONY: help venv unit test slow lint format site ci dist
+.PHONY: help venv unit test slow lint format site ci nightly dist

@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items):
     """
     items[:] = [item for item in items if not _is_part(item)]
     for item in items:
-        if item.get_closest_marker("slow"):
+        if _explores(item):
             item.add_marker(pytest.mark.timeout(1200))
         if any(found[-1].scope == "module" for found in item._fixtureinfo.name2fixturedefs.values()):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
@@ -54,7 +54,11 @@ def pytest_collection_modifyitems(items):
 
 def _is_part(item) -> bool:
     few = getattr(getattr(item, "callspec", None), "params", {}).get("sample") == "some"
-    return few and item.get_closest_marker("slow") is not None
+    return few and _explores(item)
+
+
+def _explores(item) -> bool:
+    return any(item.get_closest_marker(name) for name in ("slow", "nightly"))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -171,24 +175,18 @@ def _clean(running, kind):
     return running[kind]
 
 
-@pytest.fixture(params=servers.KINDS)
-def server(request, _shared):
-    """Each kind of server, empty."""
-    return _clean(_shared, request.param)
-
-
 @pytest.fixture(
-    params=[each if each == "redis70" else pytest.param(each, marks=pytest.mark.slow) for each in servers.KINDS]
+    params=[each if each == servers.DEFAULT else pytest.param(each, marks=pytest.mark.slow) for each in servers.KINDS]
 )
-def any_server(request, _shared):
-    """Debian's Redis, empty; in the slow tests each kind of server."""
+def server(request, _shared):
+    """A server, empty; in the slow tests each of the other kinds."""
     return _clean(_shared, request.param)
 
 
 @pytest.fixture
 def redis70(_shared):
-    """Debian's Redis, empty."""
-    return _clean(_shared, "redis70")
+    """A server, empty."""
+    return _clean(_shared, servers.DEFAULT)
 
 
 @pytest.fixture

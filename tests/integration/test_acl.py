@@ -73,8 +73,8 @@ class Users:
 
 
 @pytest.fixture
-def users(any_server):
-    made = Users(any_server)
+def users(server):
+    made = Users(server)
     yield made
     for part in acl.PARTS:
         made.admin.acl_deluser(part)

@@ -56,10 +56,10 @@ def other(clients, news, redis70):
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_the_life_of_an_item(clients, any_server, settings):
+def test_the_life_of_an_item(clients, server, settings):
     """Claimed once, committed once, released and reclaimed with its failures; every other method agrees meanwhile."""
-    news = clients.create("news", redis=any_server.url, **PRECISE | settings)
-    other = clients.open("news", redis=any_server.url)
+    news = clients.create("news", redis=server.url, **PRECISE | settings)
+    other = clients.open("news", redis=server.url)
     with news.claims() as mine, other.claims() as theirs:
         assert mine.claim_many(["a", "b", "a"]) == [True, True, False]
         assert mine.claim_ages(["a", "c"]) == [-1, 0]

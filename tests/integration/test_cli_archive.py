@@ -779,7 +779,7 @@ def test_daemon_that_was_killed(daemon):
 
 
 def test_nobody_sees_the_id_of_a_killed_daemon(tmp_path, monkeypatch):
-    """Whenever the pidfile is seen locked, it has the id of the process that holds it, or none yet: never an old one."""
+    """A locked pidfile has the id of the process that holds it, or none yet: never an old one."""
     pidfile, seen = tmp_path / "worker.pid", []
     pidfile.write_text("1\n")
     lock = daemon_module._lock

@@ -110,9 +110,9 @@ def test_calls_that_wait_go_together(server, monkeypatch):
     gated(server, monkeypatch, test)
 
 
-def test_the_first_asker_is_new(any_server, monkeypatch):
+def test_the_first_asker_is_new(server, monkeypatch):
     """Of tasks that ask for the same item the first is told "new", in one call and over two."""
-    create(any_server)
+    create(server)
 
     async def test(news, gate):
         tasks, pipeline = await behind(news, gate, "a", "b", "a", "leader", "b")
@@ -121,12 +121,12 @@ def test_the_first_asker_is_new(any_server, monkeypatch):
         (await gate.pipeline()).go()
         assert await asyncio.gather(*tasks, *later) == [True, True, False, False, False, False, True, False]
 
-    gated(any_server, monkeypatch, test)
+    gated(server, monkeypatch, test)
 
 
-def test_a_bad_item_is_its_tasks_alone(any_server, monkeypatch):
+def test_a_bad_item_is_its_tasks_alone(server, monkeypatch):
     """An item that cannot be filtered is refused before it waits; the others are not held up."""
-    create(any_server)
+    create(server)
 
     async def test(news, gate):
         tasks, pipeline = await behind(news, gate, "a", float("nan"), "b")
@@ -137,12 +137,12 @@ def test_a_bad_item_is_its_tasks_alone(any_server, monkeypatch):
         assert isinstance(bad, BadItem)
         assert bad.indices == [0]
 
-    gated(any_server, monkeypatch, test)
+    gated(server, monkeypatch, test)
 
 
-def test_an_idle_client_sends_at_once(any_server, monkeypatch):
+def test_an_idle_client_sends_at_once(server, monkeypatch):
     """A client with nothing under way sends before the task has waited for anything; off, every call does."""
-    create(any_server)
+    create(server)
 
     async def test(news, gate):
         task = asyncio.create_task(news.insert("a"))
@@ -158,14 +158,14 @@ def test_an_idle_client_sends_at_once(any_server, monkeypatch):
         assert await asyncio.gather(*tasks) == [True, True]
         assert gate.passed == [[1], [1]]
 
-    gated(any_server, monkeypatch, test)
+    gated(server, monkeypatch, test)
     monkeypatch.undo()
-    gated(any_server, monkeypatch, off, coalesce=False)
+    gated(server, monkeypatch, off, coalesce=False)
 
 
-def test_each_command_and_max_age_has_a_queue(any_server, monkeypatch):
+def test_each_command_and_max_age_has_a_queue(server, monkeypatch):
     """Neither ``contains`` nor another ``max_age`` waits for an insert, nor do ``insert_many`` and ``retry=``."""
-    create(any_server, retention="ring", slices=3, period="1d")
+    create(server, retention="ring", slices=3, period="1d")
 
     async def test(news, gate):
         calls = [
@@ -189,12 +189,12 @@ def test_each_command_and_max_age_has_a_queue(any_server, monkeypatch):
         assert await asyncio.gather(*waiting) == [False, False]
         assert gate.passed[-1] == [2]
 
-    gated(any_server, monkeypatch, test)
+    gated(server, monkeypatch, test)
 
 
-def test_cancelled_before_the_sending(any_server, monkeypatch):
+def test_cancelled_before_the_sending(server, monkeypatch):
     """The item leaves the queue: it is not sent, and nothing is unresolved. If all do so, nothing is sent."""
-    create(any_server)
+    create(server)
 
     async def test(news, gate):
         leader, head = await sent_alone(news.insert, gate)
@@ -216,7 +216,7 @@ def test_cancelled_before_the_sending(any_server, monkeypatch):
         assert await news.ages(["b", "d", "e"]) == [0, 0, 0]
         assert news.unresolved == []
 
-    gated(any_server, monkeypatch, test)
+    gated(server, monkeypatch, test)
 
 
 def test_cancelled_after_the_sending(server, monkeypatch):
@@ -240,9 +240,9 @@ def test_cancelled_after_the_sending(server, monkeypatch):
     gated(server, monkeypatch, test)
 
 
-def test_cancelled_as_the_answer_arrives(any_server, monkeypatch):
+def test_cancelled_as_the_answer_arrives(server, monkeypatch):
     """An answer that has arrived, but not in the task, is not lost."""
-    create(any_server)
+    create(server)
 
     async def test(news, gate):
         tasks, pipeline = await behind(news, gate, "a", "leader")
@@ -259,12 +259,12 @@ def test_cancelled_as_the_answer_arrives(any_server, monkeypatch):
         (await gate.pipeline()).go()
         assert await tasks[2] is True
 
-    gated(any_server, monkeypatch, test)
+    gated(server, monkeypatch, test)
 
 
-def test_asked_again_while_it_is_under_way(any_server, monkeypatch):
+def test_asked_again_while_it_is_under_way(server, monkeypatch):
     """``retry=`` for a cancelled call waits for the call that is under way, and sends nothing of its own."""
-    create(any_server)
+    create(server)
 
     async def test(news, gate):
         tasks, pipeline = await behind(news, gate, "a", "b")
@@ -279,12 +279,12 @@ def test_asked_again_while_it_is_under_way(any_server, monkeypatch):
         assert await tasks[1] is True
         assert news.unresolved == []
 
-    gated(any_server, monkeypatch, test)
+    gated(server, monkeypatch, test)
 
 
-def test_the_leader_is_cancelled(any_server, monkeypatch):
+def test_the_leader_is_cancelled(server, monkeypatch):
     """Those behind it go on; its own call is unresolved."""
-    create(any_server)
+    create(server)
 
     async def test(news, gate):
         leader = asyncio.create_task(news.insert("leader"))
@@ -298,7 +298,7 @@ def test_the_leader_is_cancelled(any_server, monkeypatch):
         gate.shut = False
         assert await news.insert("leader", retry=lost) is True
 
-    gated(any_server, monkeypatch, test)
+    gated(server, monkeypatch, test)
 
 
 def test_each_answer_lost_is_its_callers_own(server, monkeypatch):
@@ -333,9 +333,9 @@ def test_each_answer_lost_is_its_callers_own(server, monkeypatch):
     gated(server, monkeypatch, test, timeouts=QUICK)
 
 
-def test_a_retry_whose_caller_is_cancelled(any_server, monkeypatch):
+def test_a_retry_whose_caller_is_cancelled(server, monkeypatch):
     """The others that ask again for answers of the same call get them; the cancelled one's is unresolved."""
-    create(any_server)
+    create(server)
 
     async def test(news, gate):
         errors = await all_lost(gate, *await behind(news, gate, *"abc"))
@@ -349,12 +349,12 @@ def test_a_retry_whose_caller_is_cancelled(any_server, monkeypatch):
         assert await news.insert("b", retry=lost) is True
         assert news.unresolved == []
 
-    gated(any_server, monkeypatch, test, timeouts=QUICK)
+    gated(server, monkeypatch, test, timeouts=QUICK)
 
 
-def test_time_counts_from_the_queuing(any_server, monkeypatch):
+def test_time_counts_from_the_queuing(server, monkeypatch):
     """A call that has waited for ``total`` fails, certainly not sent. ``retry=`` sends it."""
-    create(any_server)
+    create(server)
 
     async def test(news, gate):
         leader, head = await sent_alone(news.insert, gate)
@@ -374,12 +374,12 @@ def test_time_counts_from_the_queuing(any_server, monkeypatch):
         assert await news.contains("early") is False
         assert await news.insert("early", retry=caught.value) is True
 
-    gated(any_server, monkeypatch, test, timeouts=QUICK)
+    gated(server, monkeypatch, test, timeouts=QUICK)
 
 
-def test_callers_of_one_call_end_at_their_own_time(any_server, monkeypatch):
+def test_callers_of_one_call_end_at_their_own_time(server, monkeypatch):
     """If replies are lost, who has waited for ``total`` is told; the others, who asked later, wait on."""
-    create(any_server)
+    create(server)
 
     async def test(news, gate):
         leader, head = await sent_alone(news.insert, gate)
@@ -400,12 +400,12 @@ def test_callers_of_one_call_end_at_their_own_time(any_server, monkeypatch):
         assert (await leader, await late, await again) == (True, True, True)
         assert gate.passed == [[1], [2], [2]]
 
-    gated(any_server, monkeypatch, test, timeouts=QUICK)
+    gated(server, monkeypatch, test, timeouts=QUICK)
 
 
-def test_an_item_that_was_never_sent_leaves_its_call(any_server, monkeypatch):
+def test_an_item_that_was_never_sent_leaves_its_call(server, monkeypatch):
     """Without a connection, who has waited for ``total`` is told that nothing was sent; the others go on without it."""
-    create(any_server)
+    create(server)
 
     async def test(news, gate):
         leader, head = await sent_alone(news.insert, gate)
@@ -430,12 +430,12 @@ def test_an_item_that_was_never_sent_leaves_its_call(any_server, monkeypatch):
         assert await news.ages(["early", "gone"]) == [0, 0]
         assert await news.insert("early", retry=caught.value) is True
 
-    gated(any_server, monkeypatch, test, timeouts=QUICK)
+    gated(server, monkeypatch, test, timeouts=QUICK)
 
 
-def test_a_shard_that_is_away_holds_up_no_other(any_server, monkeypatch):
+def test_a_shard_that_is_away_holds_up_no_other(server, monkeypatch):
     """Callers of the other shards have their answers at the first attempt, and ask on; its own wait for it."""
-    create(any_server, shards=4)
+    create(server, shards=4)
 
     async def test(news, gate):
         items = [f"u{n}" for n in range(40)]
@@ -459,12 +459,12 @@ def test_a_shard_that_is_away_holds_up_no_other(any_server, monkeypatch):
         (await gate.pipeline()).go()
         assert await asyncio.gather(*tasks, *more) == [True] * 80
 
-    gated(any_server, monkeypatch, test)
+    gated(server, monkeypatch, test)
 
 
-def test_closing_sends_what_waits(any_server, monkeypatch):
+def test_closing_sends_what_waits(server, monkeypatch):
     """All that was asked before is answered; later calls are refused."""
-    create(any_server)
+    create(server)
 
     async def test(news, gate):
         leader, head = await sent_alone(news.insert, gate)
@@ -480,7 +480,7 @@ def test_closing_sends_what_waits(any_server, monkeypatch):
         await closing
         assert await leader is True
 
-    gated(any_server, monkeypatch, test)
+    gated(server, monkeypatch, test)
 
 
 def test_closing_waits_for_a_call_that_was_sent_alone(server, monkeypatch):
@@ -527,10 +527,10 @@ def test_closing_fails_what_cannot_be_sent(make_server):
     assert {type(error) for error in others} == {ServerUnavailable}
 
 
-def test_the_end_of_the_loop(any_server, monkeypatch):
+def test_the_end_of_the_loop(server, monkeypatch):
     """As asyncio.run ends, all waiting calls are cancelled: those that were sent are unresolved, and to be had."""
-    create(any_server)
-    news = asyncio.run(AsyncUriFilter.open("news", redis=any_server.url))
+    create(server)
+    news = asyncio.run(AsyncUriFilter.open("news", redis=server.url))
 
     async def run():
         gate = Gate(monkeypatch)
@@ -553,9 +553,9 @@ def test_the_end_of_the_loop(any_server, monkeypatch):
     asyncio.run(after())
 
 
-def test_the_own_task_is_cancelled(any_server, monkeypatch):
+def test_the_own_task_is_cancelled(server, monkeypatch):
     """Callers whose call was under way hear AnswerLost, and retry= gets the answers; those that waited are sent."""
-    create(any_server)
+    create(server)
 
     async def test(news, gate):
         tasks, _ = await behind(news, gate, "a", "b")
@@ -571,7 +571,7 @@ def test_the_own_task_is_cancelled(any_server, monkeypatch):
         (await gate.pipeline()).go()
         assert await asyncio.gather(*again) == [True, True]
 
-    gated(any_server, monkeypatch, test)
+    gated(server, monkeypatch, test)
 
 
 def own_tasks(name: str) -> list[asyncio.Task]:
@@ -643,32 +643,32 @@ def test_asked_again_while_the_first_attempt_is_under_way(server, monkeypatch):
     gated(server, monkeypatch, test, timeouts=QUICK)
 
 
-def test_errors_of_the_filter(any_server):
+def test_errors_of_the_filter(server):
     """A filter that is gone, or another of its name: each caller hears so, with its own item, and nothing hangs."""
-    create(any_server)
+    create(server)
 
     async def run(error):
-        async with AsyncUriFilter.open("news", redis=any_server.url) as news:
-            with UriFilter.open("news", redis=any_server.url) as other:
+        async with AsyncUriFilter.open("news", redis=server.url) as news:
+            with UriFilter.open("news", redis=server.url) as other:
                 other.drop()
             if error is not FilterNotFound:
-                create(any_server)
+                create(server)
             errors = await asyncio.gather(*asked(news.insert, *"abc"), return_exceptions=True)
             assert [(type(each), each.items) for each in errors] == [(error, [item]) for item in "abc"]
             assert news.unresolved == []
 
     asyncio.run(run(FilterNotFound))
-    create(any_server)
+    create(server)
     asyncio.run(run(ConfigMismatch))
 
 
-def test_a_lost_slice_is_its_shards_alone(any_server, monkeypatch):
+def test_a_lost_slice_is_its_shards_alone(server, monkeypatch):
     """Callers whose shard lost its bitmap hear SliceLost; all others have their answers."""
-    create(any_server, shards=4)
+    create(server, shards=4)
 
     async def test(news, gate):
         tasks, pipeline = await behind(news, gate, *(f"u{n}" for n in range(40)), call=news.contains)
-        with any_server.client() as admin:
+        with server.client() as admin:
             admin.delete(min(admin.scan_iter("*:today")))
         gate.shut = False
         pipeline.go()
@@ -677,7 +677,7 @@ def test_a_lost_slice_is_its_shards_alone(any_server, monkeypatch):
         assert 0 < len(lost) == min(pipeline.counts, key=lambda count: abs(count - len(lost)))
         assert answers.count(False) == 40 - len(lost)
 
-    gated(any_server, monkeypatch, test)
+    gated(server, monkeypatch, test)
 
 
 def test_growing(server):
@@ -694,20 +694,20 @@ def test_growing(server):
     assert len(slices) > 2
 
 
-def test_restoring(any_server):
+def test_restoring(server):
     """Callers wait for the end of a restore as long as ``Timeouts.restoring`` says, or hear Restoring."""
-    create(any_server)
+    create(server)
     meta = "urifilter:{news:0}:meta"
 
     async def run(admin, timeouts):
-        async with AsyncUriFilter.open("news", redis=any_server.url, timeouts=timeouts) as news:
+        async with AsyncUriFilter.open("news", redis=server.url, timeouts=timeouts) as news:
             admin.hset(meta, "phase", "restoring")
             tasks = asked(news.insert, *"abc")
             await asyncio.wait(tasks, timeout=0.2)
             admin.hset(meta, "phase", "idle")
             return await asyncio.gather(*tasks, return_exceptions=True)
 
-    with any_server.client() as admin:
+    with server.client() as admin:
         assert {type(each) for each in asyncio.run(run(admin, None))} == {Restoring}
         assert asyncio.run(run(admin, Timeouts(restoring=10))) == [True] * 3
 
@@ -756,13 +756,13 @@ def test_a_refused_caller_that_does_not_come_back(make_server, monkeypatch):
     gated(server, monkeypatch, test)
 
 
-def test_time_passes(any_server, monkeypatch):
+def test_time_passes(server, monkeypatch):
     """Calls that were sent together turn a ring whose period is over, after they have told their callers."""
-    create(any_server, retention="ring", slices=3, period="1d")
+    create(server, retention="ring", slices=3, period="1d")
 
     async def test(news, gate):
         tasks, pipeline = await behind(news, gate, *"abc")
-        with any_server.client() as admin:
+        with server.client() as admin:
             opened = int(admin.hget("urifilter:{news:0}:meta", "opened"))
             admin.hset("urifilter:{news:0}:meta", "opened", opened - 2 * 86_400_000)
         news._session.timekeeper.look_in(0)
@@ -770,16 +770,16 @@ def test_time_passes(any_server, monkeypatch):
         pipeline.go()
         assert await asyncio.gather(*tasks) == [True] * 3
         await news.close()
-        with UriFilter.open("news", redis=any_server.url) as other:
+        with UriFilter.open("news", redis=server.url) as other:
             assert other.epoch() == 1
 
-    gated(any_server, monkeypatch, test)
+    gated(server, monkeypatch, test)
 
 
-def test_two_loops_at_once(any_server):
+def test_two_loops_at_once(server):
     """Tasks of two event loops in two threads share a client: each item is new once."""
-    create(any_server, shards=3)
-    news = asyncio.run(AsyncUriFilter.open("news", redis=any_server.url))
+    create(server, shards=3)
+    news = asyncio.run(AsyncUriFilter.open("news", redis=server.url))
     new: list[bool] = []
 
     async def run():
@@ -794,10 +794,10 @@ def test_two_loops_at_once(any_server):
     asyncio.run(news.close())
 
 
-def test_asked_again_in_another_loop(any_server, monkeypatch):
+def test_asked_again_in_another_loop(server, monkeypatch):
     """An error of one loop is retried in another, also by all its callers at once."""
-    create(any_server)
-    news = asyncio.run(AsyncUriFilter.open("news", redis=any_server.url, timeouts=QUICK))
+    create(server)
+    news = asyncio.run(AsyncUriFilter.open("news", redis=server.url, timeouts=QUICK))
 
     async def lose():
         gate = Gate(monkeypatch)
@@ -815,9 +815,9 @@ def test_asked_again_in_another_loop(any_server, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child(any_server, monkeypatch):
+def test_a_forked_child(server, monkeypatch):
     """It has no call of its parent's: it asks its own, and the parent's go on."""
-    create(any_server)
+    create(server)
 
     async def test(news, gate):
         tasks, pipeline = await behind(news, gate, *"abc")
@@ -836,15 +836,15 @@ def test_a_forked_child(any_server, monkeypatch):
     async def ask(news):
         return await asyncio.gather(*asked(news.insert, *range(20))), news.unresolved
 
-    gated(any_server, monkeypatch, test)
+    gated(server, monkeypatch, test)
 
 
-def test_copies(any_server, monkeypatch):
+def test_copies(server, monkeypatch):
     """A copy sends calls together if its origin did, also those of its opening."""
-    create(any_server)
+    create(server)
 
     async def run(*, coalesce):
-        async with AsyncUriFilter.open("news", redis=any_server.url, coalesce=coalesce) as origin:
+        async with AsyncUriFilter.open("news", redis=server.url, coalesce=coalesce) as origin:
             gate = Gate(monkeypatch)
             gate.shut = False
             async with copy.copy(origin) as news:
@@ -862,12 +862,12 @@ def test_copies(any_server, monkeypatch):
 
 @pytest.mark.parametrize("steps", range(6))
 @pytest.mark.parametrize("method", ["insert", "insert_many"])
-def test_a_cancellation_is_never_swallowed(any_server, method, steps):
+def test_a_cancellation_is_never_swallowed(server, method, steps):
     """A task that is cancelled at any step of its call ends as cancelled, and ``retry=`` has its answer."""
-    create(any_server)
+    create(server)
 
     async def run():
-        async with AsyncUriFilter.open("news", redis=any_server.url) as news:
+        async with AsyncUriFilter.open("news", redis=server.url) as news:
             assert await news.insert_many(["open a connection"]) == [True]
             task = asyncio.create_task(getattr(news, method)("a" if method == "insert" else ["a"]))
             for _ in range(steps):
@@ -885,9 +885,9 @@ def test_a_cancellation_is_never_swallowed(any_server, method, steps):
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))])
-def test_at_random(any_server, seed):
+def test_at_random(server, seed):
     """Replies are lost, tasks are cancelled at any moment: each item is new once, told or in ``unresolved``."""
-    create(any_server, shards=1 + seed % 3)
+    create(server, shards=1 + seed % 3)
     dice, told, errors = random.Random(seed), [], []
 
     async def ask(news, item):
@@ -905,7 +905,7 @@ def test_at_random(any_server, seed):
                 return
 
     async def run():
-        with Proxy(any_server.port, at_random(seed, 0.3), late_after=3) as proxy:
+        with Proxy(server.port, at_random(seed, 0.3), late_after=3) as proxy:
             news = await AsyncUriFilter.open("news", redis=proxy.url, timeouts=Timeouts(reply=0.3, total=0.15))
             tasks = []
             for _ in range(60):

@@ -76,19 +76,19 @@ def test_ages(redis70):
 
 
 @pytest.mark.slow
-def test_many_notice_at_once(any_server, tmp_path):
+def test_many_notice_at_once(server, tmp_path):
     """6 processes' inserts through a bad network make it grow again and again: new exactly once, one slice a turn."""
     settings = {"capacity": 50, "error_rate": 1e-8, "retention": "growing", "shards": 3}
-    UriFilter.create("news", redis=any_server.url, **settings).close()
+    UriFilter.create("news", redis=server.url, **settings).close()
     out = tmp_path / "new"
-    with Proxy(any_server.port, at_random(5, 0.1), late_after=30) as proxy:
+    with Proxy(server.port, at_random(5, 0.1), late_after=30) as proxy:
         arguments = [sys.executable, crawler.__file__, proxy.url, "news", "3000"]
         running = [subprocess.Popen([*arguments, str(seed), "100", "2", "1", str(out)]) for seed in range(3)]
         assert [each.wait(120) for each in running] == [0] * 3
     told = collections.Counter(out.read_text().split())
     assert len(told) == 3000
     assert set(told.values()) == {1}
-    with UriFilter.open("news", redis=any_server.url) as news:
+    with UriFilter.open("news", redis=server.url) as news:
         info = news.info()
         assert not info.over_capacity
         for each in info.live_slices[1:]:  # nobody made a slice before the one before it was full

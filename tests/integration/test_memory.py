@@ -27,9 +27,9 @@ MB = 1_000_000
 
 
 @pytest.fixture
-def server(any_server):
+def server(server):
     """Debian's Redis, empty; in the slow tests each kind of server."""
-    return any_server
+    return server
 
 
 @pytest.fixture

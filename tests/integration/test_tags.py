@@ -71,15 +71,15 @@ def test_new_filters_are_spread(make_server):
 
 
 @pytest.mark.parametrize("make", ["older", "create"])
-def test_a_life(any_server, archive, request, make):
+def test_a_life(server, archive, request, make):
     """Made, opened, turned, checkpointed, restored into an empty Redis and dropped, all under the same tags."""
     made, wanted = (request.getfixturevalue("older"), plain()) if make == "older" else (UriFilter.create, SPREAD)
-    where = {"redis": any_server.url, "archive": archive}
+    where = {"redis": server.url, "archive": archive}
     with made("news", **where, **RING) as news:
         assert news.insert_ages(range(100)).count(0) == 100
         news.checkpoint()
-    assert tags(any_server) == wanted
-    fields = meta_fields(any_server, "news:0")
+    assert tags(server) == wanted
+    fields = meta_fields(server, "news:0")
     assert (b"tags" in fields) is (make == "create")
     with UriFilter.create("news", **where, **RING) as news:
         assert (news.config.tags, news.info().tags) == (("plain",) * 2 if make == "older" else ("spread",) * 2)
@@ -87,17 +87,17 @@ def test_a_life(any_server, archive, request, make):
         news.rotate()
         assert news.insert_ages(range(50, 200)).count(0) == 100
         news.checkpoint()
-    with any_server.client() as admin:
+    with server.client() as admin:
         admin.flushall()
     with UriFilter.open("news", **where) as news:
         assert news.restored.shards == SHARDS
         assert news.ages(range(200)).count(0) == 0
-    assert tags(any_server) == wanted
-    assert meta_fields(any_server, "news:0") - {b"timeline"} >= fields - {b"timeline"}
-    assert (b"tags" in meta_fields(any_server, "news:0")) is (make == "create")
+    assert tags(server) == wanted
+    assert meta_fields(server, "news:0") - {b"timeline"} >= fields - {b"timeline"}
+    assert (b"tags" in meta_fields(server, "news:0")) is (make == "create")
     sound(archive)
     assert drop_filter("news", **where) is True
-    with any_server.client() as admin:
+    with server.client() as admin:
         assert admin.keys() == []
 
 

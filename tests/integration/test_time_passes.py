@@ -62,10 +62,10 @@ def slowly(monkeypatch):
 
 
 @pytest.mark.parametrize("retention", ["ring", "rolling"])
-def test_a_window_of_two_seconds(any_server, retention):
+def test_a_window_of_two_seconds(server, retention):
     """With nobody but a process that inserts, what was seen is forgotten after one to two periods, and not before."""
     settings = RING | {"retention": retention, "slices": 2, "period": "1s"}
-    with UriFilter.create("news", redis=any_server.url, **settings) as news:
+    with UriFilter.create("news", redis=server.url, **settings) as news:
         began = time.monotonic()
         assert news.insert("old")
         while "old" in news:

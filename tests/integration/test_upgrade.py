@@ -44,20 +44,20 @@ def registration(archive):
 
 
 @pytest.mark.parametrize("name", FILTERS)
-def test_an_upgraded_filter(any_server, name):
+def test_an_upgraded_filter(server, name):
     """All shards are converted, every answer is the same, and a second upgrade changes nothing."""
-    create_old("news", any_server.url, **SETTINGS | FILTERS[name])
+    create_old("news", server.url, **SETTINGS | FILTERS[name])
     with (
-        UriFilter.open("news", redis=any_server.url) as news,
-        UriFilter.open("news", redis=any_server.url) as other,
+        UriFilter.open("news", redis=server.url) as news,
+        UriFilter.open("news", redis=server.url) as other,
     ):
-        assert (news.info().format, formats(any_server)) == (1, [("1", False)] * 3)
+        assert (news.info().format, formats(server)) == (1, [("1", False)] * 3)
         news.forget([0, 1])
         before = news.ages(range(150))
         done = news.upgrade()
         assert (done.before, done.format, done.shards) == (1, 2, 3)
-        assert (news.info().format, news.config.format, formats(any_server)) == (2, 2, [("2", True)] * 3)
-        with any_server.client() as admin:
+        assert (news.info().format, news.config.format, formats(server)) == (2, 2, [("2", True)] * 3)
+        with server.client() as admin:
             after = dumped(admin)
             done = news.upgrade()
             assert (done.before, done.format, done.shards) == (2, 2, 0)
@@ -70,7 +70,7 @@ def test_an_upgraded_filter(any_server, name):
             other.rotate()
             assert 0 not in news.ages(range(2, 100))
         news.drop()
-    with any_server.client() as admin:
+    with server.client() as admin:
         assert admin.keys() == []
 
 

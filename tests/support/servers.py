@@ -79,6 +79,10 @@ _FIND = {
 }
 
 
+#: The kind that a test gets which needs just a server; ``TEST_URIFILTER_SERVER`` names another.
+DEFAULT = os.environ.get("TEST_URIFILTER_SERVER") or ("redis70" if _redis70() or os.environ.get("CI") else "valkey")
+
+
 def executable(kind: str) -> str:
     """Return the program; without it skip, and in CI fail unless it is a further one."""
     path = _FIND[kind]()
