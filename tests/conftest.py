@@ -43,9 +43,15 @@ def pytest_collection_modifyitems(items):
     """Tests that share a fixture of their module, such as a service, run in one worker, so that it is made once.
 
     Slow tests may take longer. Of a test that is slow as a whole, ``sample`` takes all cases only: the few are of them.
+    Of a test that is ``sampled`` all cases but the first are slow.
     """
     items[:] = [item for item in items if not _is_part(item)]
+    begun = set()
     for item in items:
+        if item.get_closest_marker("sampled"):
+            if item.obj in begun:
+                item.add_marker(pytest.mark.slow)
+            begun.add(item.obj)
         if _explores(item):
             item.add_marker(pytest.mark.timeout(1200))
         if any(found[-1].scope == "module" for found in item._fixtureinfo.name2fixturedefs.values()):
