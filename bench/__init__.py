@@ -12,10 +12,10 @@
     machine    where it was measured, with which versions
     goals      the claims that a run has to show
     tables     tables of Markdown
-    report     RESULTS.md
+    report     from results to tables
     figures    from results to charts
     plots      charts, as the text of SVG files
-    results    RESULTS.json, section by section, with the page and the charts
+    results    what a run writes, section by section: raw results, tables, charts; RESULTS.md, which the docs quote
     where      where the time of a batch goes: ``python -m bench.where``
     hostile    everything at once, and broken: ``python -m bench.hostile``
 

@@ -1,9 +1,10 @@
 """Measure this library beside what people use today: ``python -m bench [--quick] [--sections NAME …] [--out FOLDER]``.
 
-Every peer gets the same URIs; K-best decides how often. A run has sections, and each is written to the folder as soon
-as it is done: RESULTS.json, RESULTS.md, and charts. Sections that are in the folder already are kept, so a run that
-broke off goes on with ``--sections``. A quick run writes no files unless ``--out`` names a
-folder.
+Every peer gets the same URIs; K-best decides how often. A run has sections, and each is written as soon as it is done:
+to a folder (bench/results/) its raw results, all tables and all charts; to bench/RESULTS.md its claims and those tables
+that the docs quote; to bench/charts/ those charts that lie there. Sections that are in the folder already are kept, so
+a run that broke off goes on with ``--sections``. With ``--out FOLDER`` that folder alone is written, and a quick run
+writes no files without it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from bench import servers
 from bench.kbest import Rule
 from bench.machine import machine
 from bench.peers import ALL
-from bench.results import Results
+from bench.results import PAGE, Results
 from bench.sections import NAMES, Settings, section
 from bench.sections.calls import plan_of
 from bench.sections.sizes import size_of
@@ -33,6 +34,8 @@ RULE, QUICK_RULE = Rule(k=3, tolerance=0.02, tries=30), Rule(k=3, tolerance=0.05
 #: Numbers of items in a filter, and of processes.
 SIZES, QUICK_SIZES = (100_000, 1_000_000, 10_000_000, 100_000_000), (25_000,)
 CLIENTS = (1, 8)
+
+HERE = Path(__file__).parent
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -58,7 +61,9 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--server", choices=servers.NAMES, help="bloom, which is redis with RedisBloom, if that is there"
     )
-    parser.add_argument("--out", type=Path, help="the folder of the results; bench/, quick: none")
+    parser.add_argument(
+        "--out", type=Path, help="the only folder that is written; bench/results/ and bench/, quick: none"
+    )
     return parser.parse_args(arguments)
 
 
@@ -123,15 +128,19 @@ def measure(name: str, settings: Settings, results: Results) -> None:
     for peer, reason in found.left_out.items():
         print(f"{name}: {peer} is left out: {reason}", file=sys.stderr)
     results.add(name, {"machine": where, "quick": settings.quick, "seconds": seconds} | found.to_json())
+    try:
+        results.show(name)
+    except LookupError as error:
+        print(f"{name}: {PAGE} stays as it is: {error}", file=sys.stderr)
     print(f"{name}: done in {seconds:.0f} s", file=sys.stderr)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print and write."""
     options = options_of(arguments)
-    folder = options.out or (None if options.quick else Path(__file__).parent)
+    shown = None if options.quick or options.out else HERE
     try:
-        results = Results(folder)
+        results = Results(options.out or (shown and shown / "results"), shown)
         run(options.sections, settings_of(options), results)
     except (ValueError, servers.Missing) as error:
         sys.exit(str(error))

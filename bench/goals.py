@@ -10,8 +10,8 @@ from typing import Any
 
 Row = Mapping[str, Any]
 
-#: A function that finds a figure in sections; it raises LookupError where there is none.
-Finder = Callable[[Mapping[str, Row]], float]
+#: A function that finds a figure in a section's results; it raises LookupError where there is none.
+Finder = Callable[[Row], float]
 
 HUNDRED_MILLION = 100_000_000
 
@@ -26,6 +26,7 @@ class Claim:
         least: which of both.
         measured: the figure; None: that was not measured.
         reason: why it is not kept, if it is not.
+        section: whose results have the figure.
     """
 
     text: str
@@ -33,6 +34,7 @@ class Claim:
     least: bool
     measured: float | None
     reason: str = ""
+    section: str = ""
 
     @property
     def asked(self) -> str:
@@ -66,21 +68,21 @@ def cell(found: Row, **wanted: object) -> Row:
     raise LookupError(f"no cell of {wanted}")
 
 
-def _server(section: str, ours: str, theirs: str, **wanted: object) -> Finder:
+def _server(ours: str, theirs: str, **wanted: object) -> Finder:
     """Find a ratio of the server's time."""
 
-    def ratio(sections: Mapping[str, Row]) -> float:
-        times = [cell(sections[section], peer=peer, **wanted)["server"]["value"] for peer in (ours, theirs)]
+    def ratio(found: Row) -> float:
+        times = [cell(found, peer=peer, **wanted)["server"]["value"] for peer in (ours, theirs)]
         return float(times[0] / times[1])
 
     return ratio
 
 
-def _rate(section: str, theirs: str, **wanted: object) -> Finder:
+def _rate(theirs: str, **wanted: object) -> Finder:
     """Find a ratio of items a second, of layout blocked to a peer."""
 
-    def ratio(sections: Mapping[str, Row]) -> float:
-        rates = [cell(sections[section], peer=peer, **wanted)["items_a_second"] for peer in ("blocked", theirs)]
+    def ratio(found: Row) -> float:
+        rates = [cell(found, peer=peer, **wanted)["items_a_second"] for peer in ("blocked", theirs)]
         return float(rates[0] / rates[1])
 
     return ratio
@@ -89,8 +91,8 @@ def _rate(section: str, theirs: str, **wanted: object) -> Finder:
 def _filter(figure: Callable[[Row], float]) -> Finder:
     """Find a figure of the filter of 100 million items."""
 
-    def find(sections: Mapping[str, Row]) -> float:
-        for row in sections["sizes"]["filters"]:
+    def find(found: Row) -> float:
+        for row in found["filters"]:
             if (row["peer"], row["size"]) == ("blocked", HUNDRED_MILLION):
                 return figure(row)
         raise LookupError("no filter of 100 million items")
@@ -98,9 +100,9 @@ def _filter(figure: Callable[[Row], float]) -> Finder:
     return find
 
 
-def _false_positives(sections: Mapping[str, Row]) -> float:
-    rate = _filter(lambda row: row["false_positives"] / row["asked"])(sections)
-    return rate / float(sections["sizes"]["settings"]["error_rate"])
+def _false_positives(found: Row) -> float:
+    rate = _filter(lambda row: row["false_positives"] / row["asked"])(found)
+    return rate / float(found["settings"]["error_rate"])
 
 
 #: A rate of 1e-4 of 20 million has a standard deviation of 2.2 %: two of them are chance.
@@ -111,42 +113,44 @@ ROUNDED = "the bitmaps have 290.6 MB, and Redis's allocator rounds each of the 1
 SLICES = "a new item is looked for in the block of each live slice"
 
 
-def _goals() -> Iterator[tuple[str, float, bool, Finder, str]]:
-    """Yield text, limit, whether it is a least one, the finder, and the reason why it may not be kept."""
+def _goals() -> Iterator[tuple[str, str, float, bool, Finder, str]]:
+    """Yield section, text, limit, whether it is a least one, the finder, and the reason why it may not be kept."""
     for server, name, limits in (("redis", "Redis", (0.30, 0.20)), ("valkey", "Valkey", (0.36, 0.24))):
         for mix, limit in zip(("new", "seen"), limits, strict=True):
-            find = _server("script", "blocked", "SETBIT in Lua", server_name=server, mix=mix)
-            yield f"blocked to the script of SETBITs, server time, {mix}, {name}", limit, False, find, ""
+            find = _server("blocked", "SETBIT in Lua", server_name=server, mix=mix)
+            text = f"blocked to the script of SETBITs, server time, {mix}, {name}"
+            yield "script", text, limit, False, find, ""
     for mix in ("new", "seen"):
-        find = _rate("calls", "SETBIT pipeline", mix=mix, batch=500)
-        yield f"blocked to the client's pipeline, items/s, {mix}, 500 a call", 20, True, find, ""
+        find = _rate("SETBIT pipeline", mix=mix, batch=500)
+        yield "calls", f"blocked to the client's pipeline, items/s, {mix}, 500 a call", 20, True, find, ""
     to_madd = (("new", 0.32), ("seen", 0.55))
     for batch, (mix, limit) in itertools.product((5000, 500), to_madd):
-        find = _rate("sizes", "BF.MADD", size=HUNDRED_MILLION, mix=mix, batch=batch)
+        find = _rate("BF.MADD", size=HUNDRED_MILLION, mix=mix, batch=batch)
         text = f"blocked to BF.MADD, items/s, {mix}, {batch:,} a call, 100 million items"
-        yield text, limit, True, find, COMPILED
+        yield "sizes", text, limit, True, find, COMPILED
     for mix, limit in to_madd:
-        find = _rate("drivers", "BF.MADD, plain", mix=mix, batch=5000)
+        find = _rate("BF.MADD, plain", mix=mix, batch=5000)
         text = f"blocked to BF.MADD by redis-py without hiredis, items/s, {mix}, 5,000 a call, for 100 million items"
-        yield text, limit, True, find, ""
-    yield "false negatives of 100 million", 0, False, _filter(lambda row: float(row["false_negatives"])), ""
-    yield "false positives of 20 million, to the asked rate", CHANCE, False, _false_positives, ""
-    yield "memory of 100 million, MB", 290, False, _filter(lambda row: row["memory"] / 1e6), ROUNDED
+        yield "drivers", text, limit, True, find, ""
+    lost, memory = _filter(lambda row: float(row["false_negatives"])), _filter(lambda row: row["memory"] / 1e6)
+    yield "sizes", "false negatives of 100 million", 0, False, lost, ""
+    yield "sizes", "false positives of 20 million, to the asked rate", CHANCE, False, _false_positives, ""
+    yield "sizes", "memory of 100 million, MB", 290, False, memory, ROUNDED
     for name, text, limit, reason in (
         ("rolling", "rolling", 2, "it looks in two bitmaps"),
         ("ring of 7", "a ring of 7", 5, SLICES),
     ):
-        find = _server("retentions", name, "forever", mix="new")
-        yield f"{text} to forever, server time, new", limit, False, find, reason
+        find = _server(name, "forever", mix="new")
+        yield "retentions", f"{text} to forever, server time, new", limit, False, find, reason
 
 
 def judged(sections: Mapping[str, Row]) -> list[Claim]:
     """Return all claims, with the figures that there are."""
     claims = []
-    for text, limit, least, find, reason in _goals():
+    for section, text, limit, least, find, reason in _goals():
         try:
-            measured = find(sections)
+            measured = find(sections[section])
         except LookupError:
             measured = None
-        claims.append(Claim(text, limit, least, measured, reason))
+        claims.append(Claim(text, limit, least, measured, reason, section))
     return claims

@@ -1,4 +1,4 @@
-"""Keeps the results of sections, each as soon as it is done: RESULTS.json, and the page and the charts made of it."""
+"""Keeps the results of sections, each as soon as it is done, and what is made of them."""
 
 from __future__ import annotations
 
@@ -8,25 +8,30 @@ from pathlib import Path
 from typing import Any
 
 from bench.figures import figures
-from bench.report import page
+from bench.report import page, part, with_part
 from bench.sections import section
 
-#: The files of a folder, and the folder of its charts.
-DATA, PAGE, CHARTS = "RESULTS.json", "RESULTS.md", "charts"
+#: The files of a run, and the folder of its charts.
+DATA, TABLES, CHARTS = "results.json", "tables.md", "charts"
+
+#: The page that the docs quote.
+PAGE = "RESULTS.md"
 
 
 class Results:
     """Results by the names of sections.
 
     Args:
-        folder: holds the files; what is there already is kept, but for sections that are measured anew. None: no files.
+        folder: holds the raw results, all tables and all charts; what is there already is kept, but for sections that
+            are measured anew. None: no files.
+        shown: the folder of RESULTS.md and of those charts that the docs show. None: they stay as they are.
 
     Raises:
         ValueError: the file is no result of a bench.
     """
 
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path | None, shown: Path | None = None) -> None:
+        self._folder, self._shown = folder, shown
         self.sections: dict[str, Mapping[str, Any]] = _read(folder / DATA) if folder else {}
 
     def add(self, name: str, found: Mapping[str, Any]) -> None:
@@ -40,14 +45,28 @@ class Results:
         if self._folder:
             self._write(self._folder)
 
+    def show(self, name: str) -> None:
+        """Replace a section's part of RESULTS.md, and those of its charts that are shown.
+
+        Raises:
+            LookupError: the results have not all tables that the docs quote; nothing is written.
+        """
+        if not self._shown:
+            return
+        found, path = self.sections[name], self._shown / PAGE
+        _replace(path, with_part(path.read_text() if path.exists() else "", name, part(name, found)))
+        for chart, drawn in figures({name: found}).items():
+            if (there := self._shown / CHARTS / f"{chart}.svg").exists():
+                _replace(there, drawn)
+
     def page(self) -> str:
-        """Return RESULTS.md."""
+        """Return all tables."""
         return page(self.sections)
 
     def _write(self, folder: Path) -> None:
         (folder / CHARTS).mkdir(parents=True, exist_ok=True)
         _replace(folder / DATA, f"{json.dumps({'sections': self.sections}, indent=1)}\n")
-        _replace(folder / PAGE, f"{self.page()}\n")
+        _replace(folder / TABLES, f"{self.page()}\n")
         drawn = {f"{name}.svg": chart for name, chart in figures(self.sections).items()}
         for old in (folder / CHARTS).glob("*.svg"):
             if old.name not in drawn:

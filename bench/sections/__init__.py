@@ -1,8 +1,9 @@
 """The sections of a run: each can be measured alone, and stands in the results as soon as it is done.
 
-A section is a module with a ``TITLE``, a text ``ABOUT`` it, ``measure``, and ``tables``, which turns its results into
-the lines of a page. One that takes long has ``parts``, which divides its settings, and ``merged``, which puts the
-results of parts together. ``NAMES`` has them in the order of a run.
+A section is a module with a ``TITLE``, a text ``ABOUT`` it, ``measure``, ``tables``, which turns its results into the
+lines of a page, and ``QUOTED``, the titles of those tables that the docs quote. One that takes long has ``parts``,
+which divides its settings, and ``merged``, which puts the results of parts together. ``NAMES`` has them in the order
+of a run.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 if TYPE_CHECKING:
     from bench.kbest import Rule
 
-#: A row of results, as it stands in RESULTS.json.
+#: A row of results, as it stands in results.json.
 Row = Mapping[str, Any]
 
 NAMES = ("calls", "clients", "script", "drivers", "retentions", "persistence", "links", "sizes")
@@ -84,10 +85,12 @@ class Section(Protocol):
     Attributes:
         TITLE: its heading.
         ABOUT: how it was measured, in a few sentences.
+        QUOTED: the titles of those of its tables that the docs quote, which stand in RESULTS.md.
     """
 
     TITLE: str
     ABOUT: str
+    QUOTED: Sequence[str]
 
     def measure(self, settings: Settings, say: Say) -> Found:
         """Measure.

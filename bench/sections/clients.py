@@ -25,6 +25,7 @@ ABOUT = (
     " beginning to the last end, and the processor time of all. Peers in the process and programs have no filter that"
     " processes could share."
 )
+QUOTED = ("new, 500 a call, 8 clients",)
 
 #: The items of one call, with the items of one try of all processes: no more than ``seen`` can draw.
 TRIES = {1: 4000, 500: WARM}

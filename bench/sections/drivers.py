@@ -16,6 +16,7 @@ ABOUT = (
     "One client, filters of the given capacity that are nearly empty. redis-py packs and parses in Python, unless"
     " hiredis is installed, too. This library installs it, and so BF.MADD has it in all other sections."
 )
+QUOTED = ("new, 5,000 a call", "seen, 5,000 a call")
 
 PEERS = ("blocked", "BF.MADD", "BF.MADD, plain")
 CAPACITY, QUICK_CAPACITY = 100_000_000, 1_000_000

@@ -37,6 +37,7 @@ ABOUT = (
 #: The items of one call, with those of one try, for each stream.
 LISTS = (100, 500, 4000)
 STREAMS = {"crawl": {100: 60_000}, "skewed": dict.fromkeys(LISTS, 200_000), "far": dict.fromkeys(LISTS, 300_000)}
+QUOTED = tuple(f"{stream}, {size:,} a call" for stream, batches in STREAMS.items() for size in batches)
 QUICK_STREAMS = {"crawl": {100: 10_000}, "skewed": {500: 20_000}}
 CAPACITY, QUICK_CAPACITY = 100_000_000, 1_000_000
 

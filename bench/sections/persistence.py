@@ -25,6 +25,7 @@ ABOUT = (
     "What INFO persistence says of the file's size before and after, an item, while the server writes it. Peers in the"
     " process and programs have no such file."
 )
+QUOTED = ("Bytes an item",)
 
 BATCHES = (1, 500)
 ITEMS, QUICK_ITEMS = 5000, 1000
@@ -97,7 +98,7 @@ def _grown(client: redis.Redis, peer: Peer, items: int, seed: int) -> dict[str, 
 def tables(found: Row) -> Iterator[str]:
     """Yield the table."""
     kinds = [key for key in found["filters"][0] if key != "peer"] if found["filters"] else []
-    yield ""
+    yield f"\n### {QUOTED[0]}\n"
     yield from table(
         [
             ("peer", lambda row: row["peer"]),

@@ -23,6 +23,7 @@ ABOUT = (
     "One client, 500 items a call, on filters that hold their capacity: each live slice of a window has its share."
     " The items of seen lie in all slices alike. The ratio is of the server's time, to forever."
 )
+QUOTED = ()
 
 BATCH, ITEMS = 500, 5000
 CAPACITY, QUICK_CAPACITY = 1_000_000, 40_000

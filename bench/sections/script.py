@@ -18,6 +18,7 @@ ABOUT = (
     "One client, 500 items a call, filters of the given capacity that are nearly empty. Here the fastest tries agree"
     " about the server's time, which is microseconds of commands an item (INFO commandstats)."
 )
+QUOTED = ()
 
 PEERS = ("SETBIT in Lua", "blocked", "classic")
 SERVERS = ("redis", "valkey")

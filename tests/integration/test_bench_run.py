@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support.servers import executable
 
+from bench.__main__ import main
 from bench.kbest import Rule
 from bench.measuring import Plan, WrongAnswer, attempt
 from bench.peers import Batches
 from bench.streams import Try
 from bench.usage import ServerCounters, Watch
+
+ROOT = Path(__file__).parents[2]
 
 
 def bench(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -29,7 +35,7 @@ def test_a_small_run(tmp_path):
     options = ["--quick", "--server", "redis", "--tries", "3", "--mixes", "seen", "links", "--batches", "1", "50"]
     options += ["--peers", "blocked", "SADD", "scrapy-redis", "BF.ADD", "--out", str(tmp_path)]
     done = bench(*options, "--sections", "calls")
-    results = json.loads((tmp_path / "RESULTS.json").read_text())["sections"]["calls"]
+    results = json.loads((tmp_path / "results.json").read_text())["sections"]["calls"]
     cells = {(cell["mix"], cell["batch"], cell["peer"]): cell for cell in results["cells"]}
     assert {*cells} == {
         (mix, batch, peer)
@@ -54,15 +60,49 @@ def test_a_small_run(tmp_path):
     assert {*memory} == {*results["versions"]} - {"server"} == {"blocked", "SADD", "scrapy-redis"}
     assert memory["SADD"] > 66 * 10_000
     assert results["machine"]["processors"] > 0
-    page = (tmp_path / "RESULTS.md").read_text()
+    page = (tmp_path / "tables.md").read_text()
     assert page == done.stdout
     assert page.count("| blocked |") == 5
     assert "\n### links, 50 a call\n" in page
     assert "<svg" in (tmp_path / "charts" / "calls-links-50.svg").read_text()
     bench(*options, "--sections", "persistence")
-    both = json.loads((tmp_path / "RESULTS.json").read_text())["sections"]
+    both = json.loads((tmp_path / "results.json").read_text())["sections"]
     assert both["calls"] == results
     assert {*both} == {"calls", "persistence"}
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_a_run_writes(tmp_path, monkeypatch, capsys):
+    """A quick run, and one of another folder, leave the bench alone; one of a section replaces its part of the page."""
+    executable("redis70")
+    here = tmp_path / "bench"
+    shutil.copytree(ROOT / "bench" / "charts", here / "charts")
+    shutil.copy(ROOT / "bench" / "RESULTS.md", here)
+    monkeypatch.setattr("bench.__main__.HERE", here)
+    monkeypatch.setattr("bench.sections.persistence.ITEMS", 500)
+    before = files(here)
+    options = ["--server", "redis", "--peers", "SADD", "--sections", "persistence"]
+    main(["--quick", *options])
+    main(["--out", str(tmp_path / "out"), *options])
+    assert files(here) == before
+    assert {*files(tmp_path / "out")} == {"results.json", "tables.md"}
+    capsys.readouterr()
+    main(options)
+    after = files(here)
+    assert after.pop("results/tables.md") == capsys.readouterr().out
+    assert {*json.loads(after.pop("results/results.json"))["sections"]} == {"persistence"}
+    assert {*after} == {*before}
+    assert [name for name in before if after[name] != before[name]] == ["RESULTS.md"]
+    (old, new) = (
+        re.split("(<!-- section: persistence -->\n|<!-- section: links -->\n)", made["RESULTS.md"])
+        for made in (before, after)
+    )
+    assert (new[:2], new[3:]) == (old[:2], old[3:])
+    assert new[2].endswith("\n| SADD | 104.0 | 73.1 | 0.0 | 0.0 |\n\n")
+    assert "| blocked |" not in new[2]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +15,12 @@ from bench.goals import CHANCE, COMPILED, Claim, judged
 from bench.kbest import Best, Rule
 from bench.machine import machine
 from bench.measuring import Attempt, cell, percentiles
-from bench.report import page
+from bench.report import page, with_part
 from bench.results import Results
+from bench.sections import NAMES, section
 from bench.usage import Used
+
+BENCH = Path(__file__).parents[2] / "bench"
 
 RULE = Rule(k=2, tolerance=0.02, tries=4)
 
@@ -119,14 +124,83 @@ def test_a_run_that_goes_on(tmp_path):
     (tmp_path / "out" / "charts" / "of-old.svg").touch()
     again = Results(tmp_path / "out")
     again.add("script", SCRIPT | {"seconds": 99.0})
-    kept = json.loads((tmp_path / "out" / "RESULTS.json").read_text())["sections"]
+    kept = json.loads((tmp_path / "out" / "results.json").read_text())["sections"]
     assert kept["script"]["seconds"] == 99
     assert kept["sizes"] == json.loads(json.dumps(SIZES))
-    text = (tmp_path / "out" / "RESULTS.md").read_text()
+    text = (tmp_path / "out" / "tables.md").read_text()
     assert text == f"{again.page()}\n"
     assert "## Full filters" in text
     assert (tmp_path / "out" / "charts" / "sizes-memory.svg").exists()
     assert not [*tmp_path.rglob("*.draft"), *tmp_path.rglob("of-old.svg")]
+
+
+def parts_of(text: str) -> dict[str, str]:
+    """Return the parts of RESULTS.md by their sections; what stands before them is that of ""."""
+    head, *parts = re.split(r"^<!-- section: (\w+) -->\n", text, flags=re.MULTILINE)
+    return {"": head} | dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def test_a_part_of_the_page(tmp_path):
+    """Without raw results a section takes the place of its own part; each other one stays, byte by byte."""
+    before = (BENCH / "RESULTS.md").read_text()
+    (tmp_path / "RESULTS.md").write_text(before)
+    results = Results(tmp_path / "results", tmp_path)
+    cells = [figures_of("blocked", mix, batch, wall=7.0) for mix in ("new", "seen") for batch in (500, 5000)]
+    results.add("drivers", section_of(cells))
+    results.show("drivers")
+    old, new = parts_of(before), parts_of((tmp_path / "RESULTS.md").read_text())
+    assert [*old] == [*new] == ["", *NAMES]
+    assert [name for name in new if new[name] != old[name]] == ["drivers"]
+    assert new["drivers"].startswith(f"## {section('drivers').TITLE}\n")
+    assert re.findall("^### (.*)", new["drivers"], re.MULTILINE) == ["new, 5,000 a call", "seen, 5,000 a call"]
+    assert new["drivers"].count("| blocked | 142,857 |") == 2
+    assert "12 s; of at most 30 tries the 3 fastest within 2%." in new["drivers"]
+    assert new["drivers"].count("| – | not measured |") == 2
+    assert new["drivers"].endswith("\nBF.ADD is left out: there is no module.\n\n")
+    assert not [*tmp_path.rglob("*.draft")]
+
+
+def test_a_new_page():
+    """Parts stand in the order of a run, in whichever order they are made, each once."""
+    text = ""
+    for name, made in (("links", "older"), ("sizes", "S"), ("calls", "C"), ("links", "newer")):
+        text = with_part(text, name, f"## {made}")
+    assert text.startswith("# Results of the bench\n")
+    assert parts_of(text) | {"": ""} == {"": "", "calls": "## C\n\n", "links": "## newer\n\n", "sizes": "## S\n"}
+
+
+def test_a_part_that_is_not_whole(tmp_path):
+    """Sizes are done one by one: the page keeps its part until all tables that the docs quote are there."""
+    (tmp_path / "RESULTS.md").write_text("older")
+    (tmp_path / "charts").mkdir()
+    (tmp_path / "charts" / "sizes-memory.svg").write_text("older")
+    results = Results(None, tmp_path)
+    results.add("sizes", sizes_of(10**6, rate=1.0))
+    with pytest.raises(LookupError, match="there is no table of 100,000,000 items"):
+        results.show("sizes")
+    assert {path.read_text() for path in tmp_path.rglob("*.*")} == {"older"}
+    whole = sizes_of(10**8, rate=2.0)
+    whole["cells"] = [cell | {"batch": 5000, "mix": mix} for cell in whole["cells"] for mix in ("new", "seen")]
+    results.add("sizes", whole)
+    results.show("sizes")
+    titles = re.findall("^### (.*)", (tmp_path / "RESULTS.md").read_text(), re.MULTILINE)
+    assert titles == [*section("sizes").QUOTED]
+    assert [path.name for path in (tmp_path / "charts").iterdir()] == ["sizes-memory.svg"]
+    assert (tmp_path / "charts" / "sizes-memory.svg").read_text() == figures(results.sections)["sizes-memory"]
+
+
+def test_the_page_that_is_kept():
+    """It has a part of each section with the tables that the docs quote; those charts are kept that the docs show."""
+    text = (BENCH / "RESULTS.md").read_text()
+    parts = parts_of(text)
+    assert text == with_part(text, "links", parts["links"])
+    assert parts[""].strip() == with_part("", "links", "").partition("\n<!--")[0].strip()
+    titles = {name: re.findall("^### (.*)", part, re.MULTILINE) for name, part in parts.items() if name}
+    assert titles == {name: [*section(name).QUOTED] for name in NAMES}
+    for claim in judged({}):
+        assert f"\n| {claim.text} | {claim.asked} | " in parts[claim.section]
+    shown = re.findall(r"bench/charts/([\w-]+\.svg)", (BENCH.parent / "docs" / "performance.md").read_text())
+    assert sorted(shown) == sorted(path.name for path in (BENCH / "charts").iterdir())
 
 
 def sizes_of(*sizes: int, rate: float, quick: bool = False):
@@ -157,7 +231,7 @@ def test_sizes_that_go_on(tmp_path):
 @pytest.mark.parametrize("text", ["[]", "{}", "{"])
 def test_a_file_of_others(tmp_path, text):
     """A file that is no result is not written over."""
-    (tmp_path / "RESULTS.json").write_text(text)
+    (tmp_path / "results.json").write_text(text)
     with pytest.raises(ValueError, match="has no sections of a bench"):
         Results(tmp_path)
 
