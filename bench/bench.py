@@ -57,7 +57,7 @@ def ours(client: redis.Redis, layout: str) -> tuple[Way, int]:
     url = address(client)
     news = UriFilter.create(layout, capacity=CAPACITY, error_rate=ERROR_RATE, layout=layout, redis=url)
     news.insert("load the script")
-    ids, keys = CallIds(), FilterKeys("urifilter", layout, news.config.shards, news.config.tags)
+    ids, keys = CallIds(), FilterKeys("urifilter", layout, news.config.shards)
 
     def send(shard: int, packed: bytes) -> object:
         call_id = ids.draw()

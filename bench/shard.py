@@ -86,7 +86,7 @@ def made(client: redis.Redis, wanted: int, shards: int, archive: str = "", **set
 
 def fill(client: redis.Redis, news: UriFilter) -> None:
     """Set half of the bits of all live slices (counting: make half of the counters 1)."""
-    keys = FilterKeys("urifilter", "news", news.config.shards, news.config.tags)
+    keys = FilterKeys("urifilter", "news", news.config.shards)
     for shard in range(news.config.shards):
         for each in news.view(shard).slices:
             bits = os.urandom(each.size)
@@ -102,7 +102,7 @@ def digests(count: int, shard: int) -> bytes:
 
 def pipelines(client: redis.Redis, news: UriFilter, items: int) -> Iterator[tuple[float, float]]:
     """Yield rounds of calls of so many items: seconds of server time a call, with all of them new, and again seen."""
-    ids, keys = CallIds(), FilterKeys("urifilter", "news", news.config.shards, news.config.tags)
+    ids, keys = CallIds(), FilterKeys("urifilter", "news", news.config.shards)
     for _ in range(ROUNDS):
         work = [(n % news.config.shards, items) for n in range(PIPELINES * CALLS_A_PIPELINE)]
         packed = [(shard, digests(count, shard)) for shard, count in work]

@@ -117,7 +117,7 @@ def wall_time(name: str, rounds: int) -> None:
 def ours(news: UriFilter, command: str, *, call_id: bool) -> Callable[[list[bytes]], list[tuple[Any, ...]]]:
     """Return a function that makes the commands of one pipeline, one digest a command."""
     ids, shards = CallIds(), news.config.shards
-    keys = FilterKeys("urifilter", "single", shards, news.config.tags)
+    keys = FilterKeys("urifilter", "single", shards)
 
     def commands(digests: list[bytes]) -> list[tuple[Any, ...]]:
         drawn = [ids.draw() for _ in digests] if call_id else []

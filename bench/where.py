@@ -121,7 +121,7 @@ def batches(news: UriFilter, digests: Sequence[list[bytes]]) -> list[Batch]:
 def commands(news: UriFilter, batch: Batch, sha1: str | None = None) -> list[Arguments]:
     """Return the commands of a batch; ``sha1``: of another script, with the same arguments."""
     config = news.config
-    keys = FilterKeys(PREFIX, news.name, config.shards, config.tags)
+    keys = FilterKeys(PREFIX, news.name, config.shards)
     found = []
     for each in batch.open:
         view = news.view(each.shard)

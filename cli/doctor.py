@@ -16,7 +16,6 @@ from urifilter_redis.flows.doctor import (
     examine_claims,
     examine_clock,
     examine_filter,
-    examine_format,
 )
 from urifilter_redis.flows.doctor_masters import examine_masters
 from urifilter_redis.protocol import acl
@@ -81,7 +80,6 @@ def _filter(options: Shared, name: str) -> Iterator[Finding]:
             found = opened.info()
             yield examine_filter(found, run(server_time, **options.where()) / 1000)
             yield from examine_claims(found)
-            yield from examine_format(found)
     except UriFilterError as error:
         yield Finding("danger", f"filter {name}", str(error))
     with contextlib.suppress(UriFilterError):  # opening the filter has failed, too, and is a finding already

@@ -18,7 +18,6 @@ from urifilter_redis import (
     drop_filter,
     list_filters,
 )
-from urifilter_redis.protocol.config import FORMAT
 
 from .common import (
     Shared,
@@ -144,7 +143,6 @@ def info(options: Shared, name: str) -> None:
         return
     apart = {"live_slices", "claims"}
     values = {key: value for key, value in found.to_dict().items() if value is not None and key not in apart} | {
-        "format": _format(found),
         "created": moment(found.created),
         "fill": f"{found.fill:.2%}",
         "memory": f"{found.memory:,} bytes",
@@ -161,12 +159,6 @@ def info(options: Shared, name: str) -> None:
     click.echo()
     head = ("slice", "opened", "closed", "inserted", "capacity", "fill", "error share", "error now", "")
     columns(head, (_slice(each) for each in found.live_slices))
-
-
-def _format(found: FilterInfo) -> str:
-    if found.format >= FORMAT:
-        return str(found.format)
-    return f"{found.format}: urifilter upgrade {found.name} converts it to {FORMAT}"
 
 
 def _claims(found: FilterInfo) -> dict[str, object]:

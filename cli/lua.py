@@ -215,7 +215,7 @@ def _calls(
     digests = Digester(config.normalize, hasher(config.hash, config.seed))(named)
     shards = [shard_of(digest, config.shards) for digest in digests]
     for shard in sorted(set(shards)):
-        keys = FilterKeys(options.prefix, opened.name, config.shards, config.tags).shard(shard)
+        keys = FilterKeys(options.prefix, opened.name, config.shards).shard(shard)
         here = [(digest, item) for digest, of, item in zip(digests, shards, items, strict=True) if of == shard]
         yield _call(command, opened, keys, _view(keys, opened.name, options), here, holding)
 

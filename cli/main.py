@@ -67,7 +67,6 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve", "Answer crawlers over HTTP: POST a list of URIs, get back those that nobody has seen."),
     "token": ("token", "Access tokens for `urifilter serve`."),
     "union": ("rotation", "Insert all items of the SOURCES into TARGET."),
-    "upgrade": ("upgrade", "Convert filters that an older release made to this release's format."),
     "worker": (
         "worker",
         "Write filters to their archive, rotate them on time, and restore those that are lost.",

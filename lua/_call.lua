@@ -2,9 +2,9 @@
 -- caller waits for replicas: a repeat writes its record again, because WAIT after a call that writes nothing proves
 -- nothing. (HDEL of no field lets the call write while the server is out of memory.) A record is
 -- cmsgpack: sequence, time, count, items and the answers; without the answers if the call changed nothing. Items are
--- the digest of a single item, or the SHA-1 of several (in format 1 always the SHA-1); SCOPE stands before: all else that
--- the answers depend on (max_age; the holder and its lease).
--- Needs: packed, count, fixed, SCOPE, repeated (makes the answers of a repeat of those recorded; nil: they are the same).
+-- the digest of a single item, or the SHA-1 of several; SCOPE stands before: all else that the answers depend on
+-- (max_age; the holder and its lease).
+-- Needs: packed, count, SCOPE, repeated (makes the answers of a repeat of those recorded; nil: they are the same).
 -- Gives: field (nil without a call id), changed_nothing (this repeats a call that changed nothing), and for _old_records
 -- and _record: sequence, now, items, adds, padding.
 
@@ -25,7 +25,7 @@ if ARGV[2] ~= '-' then
   local time = call('TIME')
   now, sequence = time[1] * 1000 + time[2] / 1000, tonumber(sequence)
   local raw = SCOPE .. packed
-  items = (count > 1 or not fixed) and redis.sha1hex(raw) or raw
+  items = count > 1 and redis.sha1hex(raw) or raw
   local record = call('HGET', KEYS[2], field)
   adds = not record
   if adds then padding = PADDING end
@@ -35,8 +35,7 @@ if ARGV[2] ~= '-' then
       return redis.error_reply('OLDCALL a later call of this client and slot has run')
     elseif recorded == sequence then
       local _, _, old_count, old_items, answers = cmsgpack.unpack(record)
-      -- The record may be older than the upgrade from format 1, or have come from an archive that is newer.
-      if old_count ~= count or (old_items ~= raw and old_items ~= redis.sha1hex(raw)) then
+      if old_count ~= count or old_items ~= items then
         return redis.error_reply('BADARG this call id was used for other items')
       end
       if waits == '+' then

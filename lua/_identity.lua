@@ -4,7 +4,8 @@ local function check_identity(found, format, wanted)
     return redis.error_reply('NOFILTER there is no filter here')
   elseif found ~= wanted then
     return redis.error_reply('MISMATCH the filter was dropped and created anew')
-  elseif format ~= '1' and format ~= '2' and format ~= '3' then
-    return redis.error_reply('FORMAT the shard is of format ' .. (format or 'none') .. ': use a newer urifilter-redis')
+  elseif format ~= '1' then
+    return redis.error_reply('FORMAT the shard is of format ' .. (format or 'none')
+      .. ', and this release reads format 1: use the release that wrote it')
   end
 end

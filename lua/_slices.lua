@@ -1,6 +1,6 @@
 -- Checks that KEYS has the live slices, from oldest to newest, and that they are whole; and that the script is made for
 -- a shard with claims if the shard has them. (The scripts claim and commit are made for every shard.)
--- Needs: base, phase, listed, FIRST_SLICE, format, CLAIMS (1: for shards with claims, 0: without, 2: for both).
+-- Needs: base, phase, listed, FIRST_SLICE, longest, CLAIMS (1: for shards with claims, 0: without, 2: for both).
 -- Gives: units (those of the slice of each key).
 
 if phase == 'restoring' then
@@ -19,9 +19,9 @@ for i = FIRST_SLICE, #KEYS do
   end
   units[i], at = tonumber(size), after
 end
-if at <= #listed or (CLAIMS ~= 2 and (format == '3') ~= (CLAIMS == 1)) then
-  local state = call('HMGET', KEYS[1], 'epoch', 'opened', 'claims')
-  local claims = format == '3' and (state[3] or 1) or 0 -- the format decides, also where meta was mended by hand
+if at <= #listed or (CLAIMS ~= 2 and (longest ~= false) ~= (CLAIMS == 1)) then
+  local state = call('HMGET', KEYS[1], 'epoch', 'opened')
+  local claims = longest and math.max(tonumber(longest) or 1, 1) or 0 -- with claims never 0, whatever was mended by hand
   return redis.error_reply('STALE epoch ' .. state[1] .. ', opened ' .. state[2] .. ', claims ' .. claims
     .. ', live slices ' .. listed)
 end

@@ -1,9 +1,9 @@
 -- Reads the state of the shard, for the scripts about leases that name no slices.
--- Needs: check_identity, uid. Gives: format, longest (the longest lease, ms).
+-- Needs: check_identity, uid. Gives: longest (the longest lease, ms; false: nobody has claimed).
 
 local state = redis.call('HMGET', KEYS[1], 'uid', 'format', 'phase', 'claims')
-local format, longest = state[2], state[4]
-refusal = check_identity(state[1], format, uid)
+local longest = state[4]
+refusal = check_identity(state[1], state[2], uid)
 if refusal then
   return refusal
 elseif state[3] == 'dropping' then

@@ -71,9 +71,6 @@ end
 -- @include "_has_$layout.lua"
 -- @include "_entries.lua"
 
-if format == '1' then
-  return redis.error_reply('FORMAT the filter is of format 1, which has no claims: upgrade it first (urifilter upgrade)')
-end
 local any_forgotten, ages, age_in, oldest_age = changed and call('EXISTS', KEYS[3]) == 1, {}
 
 living[own] = true -- this call is a beat
@@ -132,9 +129,8 @@ local adds_holder = taken > 0 and not call('ZSCORE', HOLDERS, own)
 -- @include "_tidy.lua"
 
 if taken > 0 then
-  local state = call('HMGET', KEYS[1], 'claims', 'claimed')
-  call('HSET', KEYS[1], 'format', 3, 'claims', string.format('%.0f', math.max(tonumber(state[1] or 0), lease)),
-    'claimed', string.format('%.0f', (state[2] or 0) + taken))
+  call('HSET', KEYS[1], 'claims', string.format('%.0f', math.max(tonumber(longest or 0), lease)),
+    'claimed', string.format('%.0f', (call('HGET', KEYS[1], 'claimed') or 0) + taken))
   if #old > 0 then call('ZREM', HANDS, unpack(old)) end
   if #long > 0 then call('HDEL', LEASES, unpack(long)) end
   call('HSET', LEASES, unpack(fields))

@@ -24,8 +24,9 @@ if refusal then return refusal end
 local found = redis.call('HMGET', meta_key, 'uid', 'timeline', 'restorer', 'phase', 'format')
 local now = found[1] and table.concat({ found[1], found[2] or '', found[3] or '' }, '/') or ''
 
-if (tonumber(found[5] or nil) or 0) > 3 then -- a shard whose format is damaged can be dropped
-  return redis.error_reply('FORMAT the shard is of format ' .. found[5] .. ': use a newer urifilter-redis')
+if found[5] ~= '1' and string.find(found[5] or '', '^%d+$') then -- a shard whose format is damaged can be dropped
+  return redis.error_reply('FORMAT the shard is of format ' .. found[5]
+    .. ', and this release reads format 1: use the release that wrote it')
 end
 
 if (step == 'begin' or step == 'abandon') and #KEYS > 1 then

@@ -61,7 +61,7 @@ local function repeated(digests)
   return reply
 end
 
-local packed, count, fixed, SCOPE = '', 0, true, table.concat({ ARGV[3], ARGV[4] }, ' ')
+local packed, count, SCOPE = '', 0, table.concat({ ARGV[3], ARGV[4] }, ' ')
 
 -- @include "_call.lua"
 

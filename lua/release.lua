@@ -39,7 +39,7 @@ elseif not delay or delay < 0 or delay > MOST_DELAY or delay % 1 ~= 0 then
 elseif max_age ~= 0 or (failed ~= '0' and failed ~= '1') then
   return redis.error_reply('BADARG max_age is 0, and failed is 0 or 1')
 end
-local SCOPE, fixed = table.concat({ ARGV[5], ARGV[6], ARGV[8], failed }, ' '), true
+local SCOPE = table.concat({ ARGV[5], ARGV[6], ARGV[8], failed }, ' ')
 
 -- @include "_identity.lua"
 -- @include "_state.lua"

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from urifilter_redis.flows.claims_info import ClaimsInfo
     from urifilter_redis.flows.info import FilterInfo, SliceInfo
     from urifilter_redis.flows.rotation import Rotation
-    from urifilter_redis.flows.upgrade import Upgraded
     from urifilter_redis.protocol.config import Config, FilterSettings
     from urifilter_redis.protocol.meta import View
 
@@ -75,7 +74,6 @@ __all__ = [
     "SliceLost",
     "Timeouts",
     "TooLarge",
-    "Upgraded",
     "UriFilter",
     "UriFilterError",
     "View",
@@ -103,7 +101,6 @@ _PLACES = {
     "Slice": "bloom.sizing",
     "SliceInfo": "flows.info",
     "Timeouts": "engine.steps",
-    "Upgraded": "flows.upgrade",
     "UriFilter": "client",
     "View": "protocol.meta",
     "Written": "flows.checkpoint",

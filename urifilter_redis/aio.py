@@ -28,7 +28,6 @@ from urifilter_redis.flows.checkpoint import checkpoint, checkpoint_age
 from urifilter_redis.flows.info import FilterInfo, info, inserted
 from urifilter_redis.flows.timely import leave
 from urifilter_redis.flows.union import union
-from urifilter_redis.flows.upgrade import upgrade
 from urifilter_redis.opened import OpenedFilter, Opening
 from urifilter_redis.protocol.claims import NOBODY
 from urifilter_redis.protocol.config import FilterSettings, Settings
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.methods import Method
     from urifilter_redis.flows.checkpoint import Written
     from urifilter_redis.flows.rotation import Rotation
-    from urifilter_redis.flows.upgrade import Upgraded
     from urifilter_redis.packed import PackedFilter
 
 __all__ = ["AsyncUriFilter"]
@@ -878,25 +876,6 @@ class AsyncUriFilter(OpenedFilter):
             ValueError: a filter's name is 1 to 64 of A-Z a-z 0-9 . _ - and not 'old news'
         """
         return await self._run(union(self._session, sources))
-
-    async def upgrade(self) -> Upgraded:
-        """Convert a filter that an older release made to this release's format; inserts go on meanwhile.
-
-        Older releases are refused from then on, and their messages say so. A filter of this format stays as it is.
-
-        Returns:
-            The format before and now, and the number of shards that were converted.
-
-        Raises:
-            ArchiveMissing: the filter has an archive, which was not named or does not have the filter.
-            Restoring: the filter is being restored; call it again afterwards.
-            UriFilterError: any other of the tree in ``errors``.
-
-        Example:
-            >>> (await news.upgrade()).format
-            2
-        """
-        return await self._run(upgrade(self._session))
 
     async def info(self) -> FilterInfo:
         """Return configuration and state.

@@ -8,7 +8,7 @@ import { Redis } from 'ioredis';
 import { digester } from './items.mjs';
 import { baseOf, shardOf } from './keys.mjs';
 
-const FORMATS = ['1', '2']; // those that the exported scripts work on
+const FORMAT = '1'; // the one that the exported scripts work on
 const CALL_LIFE = 60_000; // ms from the making of a call id to its deadline
 const PROOF_LIFE = 8 * 60_000; // ms for which the record of a call is certainly kept
 const PATIENCE = 3_000; // ms for which a call is repeated
@@ -85,14 +85,13 @@ export class UriFilter {
   // ---- meta ---------------------------------------------------------------------------------------------------------
 
   async #readMeta() {
-    // Shard 0's keys follow from the name; its meta tells the number of shards, and the tags of the others.
-    const meta = await this.#query('HGETALL', `${baseOf(this.#prefix, this.#name, 0, 1, 'plain')}meta`);
+    // Shard 0's keys follow from the name; its meta tells the number of shards, and so the keys of the others.
+    const meta = await this.#query('HGETALL', `${baseOf(this.#prefix, this.#name, 0, 1)}meta`);
     if (!meta.uid || meta.phase === 'dropping') throw new FilterError('NOFILTER there is no filter of this name');
-    if (!FORMATS.includes(meta.format)) throw new FilterError(`FORMAT ${meta.format}: export newer scripts`);
+    if (meta.format !== FORMAT) throw new FilterError(`FORMAT ${meta.format}: use scripts of the release that wrote it`);
     if (meta.phase === 'creating') throw new FilterError('CREATING the filter is half made: repeat "urifilter create"');
-    const [, layout, k] = meta.format === '1' ? ['', meta.layout, meta.k] : meta.fixed.split(' ');
     this.config = {
-      uid: meta.uid, layout, k: Number(k), shards: Number(meta.shards), tags: meta.tags ?? 'plain',
+      uid: meta.uid, layout: meta.layout, k: Number(meta.k), shards: Number(meta.shards),
       normalize: meta.normalize, hash: meta.hash, seed: meta.seed, limit: Number(meta.limit ?? Infinity),
     };
     this.digest = digester(this.config, this.#known);
@@ -183,6 +182,7 @@ export class UriFilter {
       const refusal = await this.#redis.call('SCRIPT', 'LOAD', source).then(() => null, (reason) => reason);
       return refusal === null || !isReply(refusal);
     } else if (word === 'STALE') {
+      if (!error.message.includes(', claims 0,')) return false; // this client has no scripts for shards with claims
       this.#slices.set(call.shard, slicesOf(error.message.split('live slices ')[1]));
     } else if (word === 'LATECALL') {
       const now = Number(error.message.split(' ')[1]);
@@ -208,8 +208,7 @@ export class UriFilter {
 
   #arguments(call) {
     if (!this.#bases.has(call.shard)) {
-      const { shards, tags } = this.config;
-      this.#bases.set(call.shard, baseOf(this.#prefix, this.#name, call.shard, shards, tags));
+      this.#bases.set(call.shard, baseOf(this.#prefix, this.#name, call.shard, this.config.shards));
     }
     const names = ['meta', ...(call.command === 'contains' ? [] : ['replies']), 'forgotten', ...this.#live(call.shard)];
     const keys = names.map((name) => this.#bases.get(call.shard) + name);

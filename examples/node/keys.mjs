@@ -8,8 +8,8 @@ export function shardOf(digest, shards) {
 }
 
 /** The beginning of all keys of a shard: prefix:{name:shard}: or prefix:{name:shard-salt}: */
-export function baseOf(prefix, name, shard, shards, tags) {
-  return `${prefix}:{${tags === 'spread' ? spreadTag(name, shard, shards) : `${name}:${shard}`}}:`;
+export function baseOf(prefix, name, shard, shards) {
+  return `${prefix}:{${spreadTag(name, shard, shards)}}:`;
 }
 
 /** The first of name:shard, name:shard-1, name:shard-2 … whose Redis Cluster slot is in the shard's group. */

@@ -20,13 +20,14 @@ from urifilter_redis.archive.contents import PIECES_AT_ONCE, Writer
 from urifilter_redis.archive.format import documents
 from urifilter_redis.archive.format.manifest import PIECE, Checkpoint, Registration
 from urifilter_redis.archive.format.records import split_forgotten
-from urifilter_redis.archive.register import note_complete, raise_format, register, registered
+from urifilter_redis.archive.register import note_complete, register, registered
 from urifilter_redis.archive.snapshots import last_good, places, publish_checkpoint
 from urifilter_redis.bloom.digest import hasher, shards_of
 from urifilter_redis.bloom.offsets import blocked_offsets, classic_offsets
 from urifilter_redis.engine.batch import Digester, check_question
 from urifilter_redis.engine.given import items_of, listed
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, ConfigMismatch
+from urifilter_redis.protocol.config import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -124,8 +125,7 @@ def export(home: Home, name: str, path: Path, report: Callable[[int, int], objec
             raise ArchiveMissing(f"archive {home.shown}: {text}")
         checkpoints.append(found)
     sizes = {c.blob: sum(p.packed for p in c.pieces) for each in checkpoints for c in each.contents if c.blob}
-    format_ = max(config.format, *(each.format for each in checkpoints))
-    registration = Registration(format=format_, filter=name, created=time.time(), config=config)
+    registration = Registration(format=FORMAT, filter=name, created=time.time(), config=config)
     header = documents.dump(
         _Header(
             registration=registration,
@@ -191,7 +191,6 @@ def import_(home: Home, path: Path, report: Callable[[int, int], object]) -> Flo
         there, _ = yield from register(home, name, config)
         if there.uid != config.uid:
             raise ConfigMismatch(f"archive {home.shown}: there is another filter {name!r}, of uid {there.uid}")
-        yield from raise_format(home, name, config.uid, max(each.format for each in exported.checkpoints))
         for each in exported.checkpoints:
             yield from _import_shard(home, exported, each)
             report(each.shard + 1, config.shards)

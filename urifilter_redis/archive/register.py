@@ -10,6 +10,7 @@ from urifilter_redis.archive.format import documents
 from urifilter_redis.archive.format.manifest import Registration
 from urifilter_redis.engine.home import Key, read_to_replace
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
+from urifilter_redis.protocol.config import FORMAT
 
 if TYPE_CHECKING:
     from urifilter_redis.engine.home import Home
@@ -23,13 +24,11 @@ __all__ = [
     "is_dropped",
     "note_complete",
     "publish",
-    "raise_format",
     "read_registration",
     "register",
     "registered",
     "require_archive",
     "unregister",
-    "upgrade_registration",
 ]
 
 #: The note beside a registration (see ``documents``) once every shard has had a checkpoint.
@@ -76,7 +75,7 @@ def register(home: Home, name: str, config: Config) -> Flow[tuple[Config, bool]]
     Raises:
         ArchiveCorrupt: the registration is damaged, or is missing although the filter has checkpoints.
     """
-    document = Registration(format=config.format, filter=name, created=time.time(), config=config)
+    document = Registration(format=FORMAT, filter=name, created=time.time(), config=config)
     while True:
         _, there = yield from read_registration(home, name)
         if there is not None and not there.dropped:
@@ -151,36 +150,6 @@ def publish(home: Home, key: Key, old: bytes | None, new: bytes) -> Flow[bool]:
 def _check_its(home: Home, key: Key) -> Flow[None]:
     if found := (yield from _not_its(home, key.filter, key.uid)):
         raise ArchiveMissing(f"archive {home.shown}, for {key.filter!r} of uid {key.uid}: it {found}")
-
-
-def upgrade_registration(session: Session, format_: int) -> Flow[None]:
-    """Rewrite the filter's registration in a newer format, which older releases refuse.
-
-    Raises:
-        ArchiveMissing: the archive does not have the filter.
-        ArchiveError: the archive failed.
-    """
-    yield from check_registered(session)
-    yield from raise_format(require_archive(session), session.keys.name, session.config.uid, format_)
-    yield from check_registered(session)
-
-
-def raise_format(home: Home, name: str, uid: str, format_: int) -> Flow[None]:
-    """Rewrite a registration in a newer format; a filter of another uid, or a newer format, stays as it is.
-
-    An older release that cannot read the last checkpoint would restore the one before it. But it reads the registration
-    first, and refuses a newer format.
-
-    Raises:
-        ArchiveError: the archive failed.
-    """
-    while True:
-        text, there = yield from read_registration(home, name)
-        if text is None or there is None or there.config.uid != uid or there.format >= format_:
-            return
-        newer = documents.dump(dataclasses.replace(there, format=format_), documents.note_of(text))
-        if (yield from home.swap(Key(name), text, newer)):
-            return
 
 
 def note_complete(home: Home, name: str) -> Flow[None]:

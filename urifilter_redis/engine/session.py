@@ -140,7 +140,7 @@ class Session:
 
     def assume(self, config: Config, view: View) -> None:
         """Note a configuration and live slices that were read before."""
-        self.keys = self.keys.of(config.shards, config.tags)
+        self.keys = self.keys.of(config.shards)
         if config.uid != self.uid:
             self.near = near_cache_of(self.near_cache, config)
         self._config, self._first_view, self._askings = config, view, {}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urifilter_redis.archive.contents import PIECES_AT_ONCE, Writer, verify
 from urifilter_redis.archive.format.manifest import Checkpoint, Content, Manifest
 from urifilter_redis.archive.format.records import write_forgotten, write_leases, write_replies
-from urifilter_redis.archive.register import check_registered, note_complete, raise_format, require_archive
+from urifilter_redis.archive.register import check_registered, note_complete, require_archive
 from urifilter_redis.archive.snapshots import Place, gone, newest, places, publish_checkpoint, to_replace
 from urifilter_redis.engine.queries import ask, scan, server_run, server_time
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, Restoring, RotationConflict
@@ -26,7 +26,7 @@ from urifilter_redis.flows.leases import read_leases
 from urifilter_redis.flows.restore import restore
 from urifilter_redis.flows.turn import read_states
 from urifilter_redis.protocol import calls
-from urifilter_redis.protocol.config import WITH_CLAIMS
+from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
 
@@ -178,8 +178,6 @@ class _Attempt:
 
     def _publish(self, found: Sequence[Place], made: Checkpoint) -> Flow[None]:
         made.check(self._config, self._shard)
-        if made.format == WITH_CLAIMS:
-            yield from raise_format(self._home, self._session.keys.name, self._config.uid, WITH_CLAIMS)
         for writer in self._writers:
             writer.check_age()
         # The document may be published even if the request for it fails. So the uploads are kept from here on.
@@ -221,7 +219,7 @@ class _Attempt:
 
             yield from read_leases(session, self._keys.leases, append)
         return Checkpoint(
-            format=WITH_CLAIMS if state.view.claims else self._config.format,
+            format=FORMAT,
             filter=session.keys.name,
             uid=self._config.uid,
             shard=self._shard,

@@ -31,7 +31,6 @@ __all__ = [
     "examine_claims",
     "examine_clock",
     "examine_filter",
-    "examine_format",
     "gather",
 ]
 
@@ -133,10 +132,6 @@ def examine(facts: Facts) -> Iterator[Finding]:
     yield _replication(facts)
 
 
-#: The codes of problems that ``examine_filter`` leaves to others.
-_APART = {"lapsed", "old_format"}
-
-
 def examine_filter(info: FilterInfo, now: float) -> Finding:
     """Return a finding: whether a filter keeps its error rate and rotates on time; ``now`` is the server's time, s."""
     subject = f"filter {info.name}"
@@ -144,15 +139,10 @@ def examine_filter(info: FilterInfo, now: float) -> Finding:
     held = f"{info.inserted:,} items in {slices} slice{'' if slices == 1 else 's'}"
     if info.retention != "growing":
         held = f"{info.inserted:,} of {info.capacity:,} items"
-    worst = next((each for each in problems_of(info, now) if each.code not in _APART), None)
+    worst = next((each for each in problems_of(info, now) if each.code != "lapsed"), None)  # lapsed: see examine_claims
     if worst is None:
         return Finding("ok", subject, f"{held}, error rate {info.error_rate_now:.2g}")
     return Finding(worst.level, subject, worst.text if worst.level == "danger" else f"{held}; {worst.text}")
-
-
-def examine_format(info: FilterInfo) -> Iterator[Finding]:
-    """Yield a finding if a filter is of an older format."""
-    yield from (_finding(f"filter {info.name}", each) for each in problems_of(info, 0) if each.code == "old_format")
 
 
 def examine_claims(info: FilterInfo) -> Iterator[Finding]:

@@ -18,7 +18,6 @@ from urifilter_redis.engine.steps import Work
 from urifilter_redis.errors import ArchiveError, ArchiveMissing, ConfigMismatch, ServerUnavailable, SliceLost
 from urifilter_redis.flows import known_archives
 from urifilter_redis.protocol import calls
-from urifilter_redis.protocol.keys import PLAIN
 from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.protocol.routing import for_node
 
@@ -80,7 +79,7 @@ def end_drop(session: Session, first: Mapping[str, str]) -> Flow[bool]:
     Raises:
         ArchiveMissing: that drop was to remove the archive, too, and this caller has not named it.
     """
-    keep = first.get("archive_goes") != "1"  # an older release began the drop if the field is missing
+    keep = first.get("archive_goes") != "1"
     return (yield from _drop(session, first.get("uid", ""), first, keep_archive=keep))
 
 
@@ -125,24 +124,19 @@ def keep_listed(session: Session) -> Flow[None]:
 def check_no_leftovers(session: Session, config: Config) -> Flow[None]:
     """Check that there are no slices of an earlier filter in the shards of the filter to be made.
 
-    An older release made its shards under plain tags, which the scripts for the new shards do not see.
-
     Raises:
-        SliceLost: there are some, or shards with ``meta`` under other tags.
+        SliceLost: there are some.
     """
-    new, plain = session.keys.of(config.shards, config.tags), session.keys.of(config.shards, PLAIN)
+    every = session.keys.of(config.shards)
     for some in chunked(range(config.shards), SHARDS_AT_ONCE):
-        bases = [new.shard(shard) for shard in some]
-        older = [plain.shard(shard) for shard in some if plain.shard(shard) not in bases]
-        slices = [(keys, keys.slice(name)) for keys in bases + older for name in ("today", "history", "history_1")]
+        shards = [every.shard(shard) for shard in some]
+        slices = [(keys, keys.slice(name)) for keys in shards for name in ("today", "history", "history_1")]
         there = yield from ask(session, *(("EXISTS", key) for _, key in slices))
         metas = yield from ask(session, *(("EXISTS", keys.meta) for keys, _ in slices))
-        for (keys, key), slice_, meta in zip(slices, there, metas, strict=True):
+        for (_, key), slice_, meta in zip(slices, there, metas, strict=True):
             if slice_ and not meta:  # meta is made before slices, and was looked for after them here
                 text = "drop the filter first, to remove the slices of an earlier filter"
                 raise SliceLost(f"{session.where}: meta is missing beside {key}: {text}")
-            if meta and keys in older:
-                raise earlier(session, keys.meta)
 
 
 def earlier(session: Session, what: str) -> SliceLost:
@@ -308,8 +302,7 @@ def _keys_of(keys: ShardKeys, meta: Mapping[str, str]) -> list[str]:
 def _left(session: Session) -> Flow[dict[ShardKeys, list[str]]]:
     """Return the keys of each shard of filters whose ``meta`` is gone, by a SCAN of the whole database, on all masters.
 
-    They tell their tags themselves: filters with other numbers of shards, or with the tags of older releases, may have
-    left shards of the same number.
+    They tell their tags themselves: filters with other numbers of shards may have left shards of the same number.
     """
     pattern = session.keys.beginning + "*"
     found: dict[ShardKeys, list[str]] = {}

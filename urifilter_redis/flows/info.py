@@ -15,7 +15,7 @@ from urifilter_redis.flows.bitmaps import fill_of
 from urifilter_redis.flows.claims_info import ClaimsInfo, claims_info
 from urifilter_redis.flows.schedule import next_due
 from urifilter_redis.flows.turn import read_states
-from urifilter_redis.flows.upgrade import format_of
+from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.protocol.outcomes import to_mapping
 
 if TYPE_CHECKING:
@@ -83,8 +83,7 @@ class FilterInfo(Shape):
     Attributes:
         name: the filter's name.
         uid: the filter's 16 random hex digits.
-        format: the format of the filter in Redis: 3 from its first claim on; the lowest of its shards' while an upgrade
-            to 2 is unfinished.
+        format: the format of the filter in Redis and in its archive.
         shards: the number of shards.
         period: ring and rolling: the time between rotations, as text.
         k: the number of offsets of an item.
@@ -94,7 +93,6 @@ class FilterInfo(Shape):
         seed: the seed of the hash, as text.
         archive: the archive's address without user and password; ``redis``: closed slices beside the filter; None:
             there is none.
-        tags: how the shards lie over a Redis Cluster: ``spread`` evenly, or ``plain`` (in filters of older releases).
         created: the time at which the filter was made.
         phase: ``idle`` if nothing is under way, else ``creating``, ``rotating`` or ``restoring``.
         checkpointed: the time at which the oldest of the shards' last checkpoints began; None if a shard has none.
@@ -130,7 +128,6 @@ class FilterInfo(Shape):
     hash: str
     seed: str
     archive: str | None
-    tags: str
     created: float
     phase: str
     checkpointed: float | None
@@ -201,8 +198,8 @@ def info(session: Session) -> Flow[FilterInfo]:
     total = sum(state.inserted_in_all for state in states)
     return FilterInfo(
         name=session.keys.name,
-        **{name: value for name, value in asdict(config).items() if name not in {"format", "units", "bytes"}},
-        format=(yield from format_of(session)),
+        **{name: value for name, value in asdict(config).items() if name not in {"units", "bytes"}},
+        format=FORMAT,
         slice_bytes=config.bytes,
         created=min(created, now) / 1000,
         checkpointed=min(now, *(state.checkpointed for state in states)) / 1000 or None,

@@ -10,7 +10,6 @@ from urifilter_redis.bloom.retention import memory, size_first
 from urifilter_redis.bloom.sizing import size_text
 from urifilter_redis.engine.queries import servers_info
 from urifilter_redis.errors import TooLarge
-from urifilter_redis.protocol.keys import SPREAD
 
 if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
@@ -58,7 +57,7 @@ def check_room(session: Session, settings: Settings, *, large: bool) -> Flow[Non
             once take more than half of it.
     """
     sizing = size_first(settings)
-    keys = session.keys.of(sizing.shards, SPREAD)
+    keys = session.keys.of(sizing.shards)
     for share, room in (yield from _rooms(session, keys)):
         now, most = round(share * sizing.memory), round(share * memory(settings, rotating=True))
         needed = size_text(now) + (f" at first and {size_text(most)} later" if most > now else "")

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.retention import seconds_of
-from urifilter_redis.protocol.config import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +26,6 @@ CODES = {
     "rotation_late": "note",
     "near_capacity": "note",
     "lapsed": "note",
-    "old_format": "note",
 }
 
 #: A filter that is full to this share is near its capacity.
@@ -81,10 +79,6 @@ def problems_of(info: FilterInfo, now: float, *, written: bool = False) -> Itera
     if not info.over_capacity and share is not None and share >= NEAR:
         yield Problem("near_capacity", f"full to {share:.0%}: make a larger one before the error rate rises")
     yield from _lapsed(info)
-    if info.format < FORMAT:
-        text = f"of format {info.format}, which an older release made: urifilter upgrade {info.name} converts it to"
-        text += f" format {FORMAT}; older releases are refused from then on, so upgrade them first"
-        yield Problem("old_format", text)
 
 
 def fullness(info: FilterInfo) -> float | None:

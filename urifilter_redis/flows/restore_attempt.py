@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urifilter_redis.archive.contents import PIECES_AT_ONCE, as_numbers, read_pieces, verify
 from urifilter_redis.archive.format import documents
 from urifilter_redis.archive.format.manifest import Checkpoint, Content, Manifest, piece_spans
-from urifilter_redis.archive.register import check_registered, is_complete, registered, require_archive
+from urifilter_redis.archive.register import check_registered, is_complete, require_archive
 from urifilter_redis.archive.snapshots import last_good, places
 from urifilter_redis.bloom.sizing import Slice, items_from_fill
 from urifilter_redis.engine.home import Key
@@ -24,7 +24,6 @@ from urifilter_redis.flows.bitmaps import fill_of
 from urifilter_redis.flows.restore_plan import Archived, Plan, plan
 from urifilter_redis.flows.restore_records import Records, worked_on
 from urifilter_redis.protocol import calls
-from urifilter_redis.protocol.config import FORMAT, WITH_CLAIMS
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.config import Config
 
 __all__ = ["Restorer", "whole_slices"]
 
@@ -85,14 +83,9 @@ class Restorer:
         self._steps = itertools.count(1)  # a step that comes once more, late, is known by its number
 
     def begin(self) -> Flow[None]:
-        """Take the shards in order. The process that takes the first one is the restorer of all.
-
-        A shard without meta gets the registration's format: the filter may have been upgraded since it was opened.
-        """
-        there = yield from registered(self._home, self._session.keys.name)
-        config = replace(self._config, format=there.format if there else self._config.format)
+        """Take the shards in order. The process that takes the first one is the restorer of all."""
         for shard in sorted(self._seen):
-            fields = config.to_meta(shard, "restoring")
+            fields = self._config.to_meta(shard, "restoring")
             call = self._call("begin", shard, timeline=self._seen[shard], given_up=self._given_up, fields=fields)
             self._shards[shard] = _Shard()  # before the call, because a call that fails may have taken the shard
             (reply,) = yield from ask(self._session, call)
@@ -239,7 +232,7 @@ class Restorer:
         for name in doomed:
             yield from self._refill("remove", shard, slices=[keys.slice(name)])
         created = found.archived.checkpoint.state.get("created") if found.archived.checkpoint else None
-        fields = _fields(self._config, shard, made.state) + (["created", created] if created else [])
+        fields = _fields(made.state) + (["created", created] if created else [])
         fields += ["worked", str(int(found.worked))]
         names = [name for move in made.moves for name in move]
         yield from ask(session, self._call("arrange", shard, fields=fields, names=names))
@@ -329,7 +322,7 @@ def _needs(found: _Shard) -> bool:
     return len(found.present) < len(found.ours.view.slices) or found.ours.checkpoint < found.archived.number
 
 
-def _fields(config: Config, shard: int, state: ShardState) -> list[str]:
+def _fields(state: ShardState) -> list[str]:
     """Return a shard's state as fields of ``meta``, field and value in turn."""
     closed = (f"{each.epoch}:{each.opened}:{each.closed}:{each.inserted}" for each in state.closed)
     values: dict[str, object] = {
@@ -347,6 +340,5 @@ def _fields(config: Config, shard: int, state: ShardState) -> list[str]:
     values |= {} if state.limit is None else {"limit": state.limit}
     values |= {"late": 1} if state.late else {}
     if state.view.claims:
-        values |= {"format": WITH_CLAIMS, "claims": state.view.claims, "claimed": state.claimed}
-        values |= replace(config, format=FORMAT).packed(shard)  # Redis may have come back from before an upgrade
+        values |= {"claims": state.view.claims, "claimed": state.claimed}
     return [text for name, value in values.items() for text in (name, str(value))]

@@ -18,6 +18,7 @@ from urifilter_redis.engine.queries import ask, chunked
 from urifilter_redis.engine.steps import REST
 from urifilter_redis.errors import FilterFull, RotationConflict
 from urifilter_redis.protocol import calls
+from urifilter_redis.protocol.config import check_format
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
 
@@ -148,6 +149,8 @@ def read_states(session: Session, shards: Sequence[int] | None = None) -> Flow[l
 
     Raises:
         FilterNotFound: the filter, or one of these shards, is gone.
+        SliceLost: the ``meta`` of a shard is damaged.
+        UriFilterError: a shard is of another format.
     """
     numbers = range(session.config.shards) if shards is None else shards
     states: list[ShardState] = []
@@ -159,6 +162,7 @@ def read_states(session: Session, shards: Sequence[int] | None = None) -> Flow[l
             meta = to_mapping(reply)
             if meta.get("uid") != session.config.uid or meta.get("phase") == "dropping":
                 raise session.not_found(f"it was dropped, or lost {session.keys.shard(shard).meta}")
+            check_format(meta, session.where)
             session.learn_view(shard, meta)
             states.append(ShardState.from_meta(meta, session.where))
     return states

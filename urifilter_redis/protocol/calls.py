@@ -43,7 +43,6 @@ __all__ = [
     "store",
     "tend",
     "turn",
-    "upgrade",
 ]
 
 #: One command with its arguments, as redis-py packs it.
@@ -296,12 +295,6 @@ def tend(step: str, uid: str, keys: ShardKeys, token: str, time: int = 0) -> Cal
 def lease_of(config: Config) -> float:
     """Return the seconds of a lease of the filter: at most a period, if clients that insert rotate it."""
     return min(LEASE, seconds_of(config.period or "")) if config.turned_by_inserts else LEASE
-
-
-def upgrade(config: Config, keys: ShardKeys, shard: int) -> Call:
-    """Build ``upgrade`` for one shard; ``config`` is of the format to which it is converted."""
-    packed = config.packed(shard)
-    return Call(scripts.load("upgrade"), (keys.meta, keys.forgotten), (config.uid, packed["fixed"], packed["layout"]))
 
 
 def probe(keys: ShardKeys) -> Call:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import Field, asdict, dataclass, field, fields
+from dataclasses import Field, asdict, dataclass, fields
 from datetime import timedelta
 from typing import Any, Required, TypedDict, cast
 
@@ -22,27 +22,11 @@ from urifilter_redis.bloom.retention import (
 )
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.errors import ConfigMismatch, SliceLost, UriFilterError
-from urifilter_redis.protocol.keys import PLAIN, SPREAD, TAGS
 
-__all__ = ["FORMAT", "WITH_CLAIMS", "Config", "FilterSettings", "Settings", "document_name", "is_left_out"]
+__all__ = ["FORMAT", "Config", "FilterSettings", "Settings", "check_format", "other_format"]
 
-#: The format of new filters, in Redis and in archives.
-FORMAT = 2
-
-#: The format of a shard from its first claim on: that of new filters, with claims beside. A newer format is refused.
-WITH_CLAIMS = 3
-
-#: The words that formats from 2 on have in the field ``layout``: the scripts of format 1 print them as they refuse.
-_REFUSAL = "one of format {format}, for which this urifilter-redis is too old: upgrade it"
-
-#: The name of ``tags`` in documents: releases of format 1 print the name of a field that they do not know.
-_DOCUMENT_TAGS = "tags of format 2, for which this urifilter-redis is too old: upgrade it"
-
-#: Marks a field that each document has beside the configuration.
-_BESIDE = {"beside": True}
-
-#: Marks a field that releases of format 1 did not have. Its default stands for a filter that they made.
-_LATER = {"later": True}
+#: The format of what this release writes, in Redis and in archives. It refuses every other.
+FORMAT = 1
 
 
 class FilterSettings(TypedDict, total=False):
@@ -147,7 +131,6 @@ class Config(Shape):
     described in ``Shape`` and ``Settings``.
 
     Attributes:
-        format: the format of the filter's configuration: 1, or 2 (of shards with claims, too).
         uid: the filter's 16 hex digits.
         k: the number of offsets of an item.
         units: the blocks (blocked), bits (classic) or counters (counting) of a shard's first slice.
@@ -155,14 +138,12 @@ class Config(Shape):
         seed: the seed as text: decimal for mmh3, empty for md5, 32 hex digits for blake2b.
         archive: the place of checkpoints and of rolling's closed slices: an address without user and password, or
             ``redis`` (closed slices only, beside the filter); None: there is none.
-        tags: the kind of the keys' tags, ``plain`` or ``spread`` (see ``protocol/keys.py``).
 
     Example:
         >>> news.config.k
         12
     """
 
-    format: int = field(default=FORMAT, metadata=_BESIDE)
     shards: int
     period: str | None = None
     uid: str
@@ -173,10 +154,6 @@ class Config(Shape):
     hash: str
     seed: str
     archive: str | None = None
-    tags: str = field(default=PLAIN, metadata=_LATER | {"document": _DOCUMENT_TAGS})
-
-    def __post_init__(self) -> None:
-        _among("tags", self.tags, TAGS)
 
     @classmethod
     def new(cls, settings: Settings, archive: str | None = None) -> Config:
@@ -194,7 +171,6 @@ class Config(Shape):
             units=sizing.units,
             bytes=sizing.slice_bytes,
             archive=archive or ("redis" if settings.retention == "rolling" else None),
-            tags=SPREAD,
             **asked,
         )
 
@@ -204,20 +180,19 @@ class Config(Shape):
 
         Raises:
             SliceLost: fields are missing or unreadable.
-            UriFilterError: a newer version of this library wrote ``meta``, or knows the filter's normalisation or hash.
+            UriFilterError: ``meta`` is of another format, or this release does not know the filter's normalisation or
+                hash.
         """
+        check_format(meta, name)
         try:
-            if int(meta["format"]) > WITH_CLAIMS:
-                raise UriFilterError(f"{name}: made by a newer version of urifilter-redis: upgrade this one")
-            if meta["format"] != "1":
-                _, layout, _ = meta["fixed"].split(maxsplit=2)
-                meta = meta | {"layout": layout}
-            values = {
-                f.name: _read(str(f.type), meta[_IN_META.get(f.name, f.name)]) for f in fields(cls) if _has(meta, f)
-            }
-            config = cls(**values | {"format": min(int(meta["format"]), FORMAT)})
+            config = cls(
+                **{f.name: _read(str(f.type), meta[_IN_META.get(f.name, f.name)]) for f in fields(cls) if _has(meta, f)}
+            )
+            fixed = config.fixed(int(meta["shard"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise SliceLost(f"{name}: meta is damaged: restore or drop the filter ({error!r})") from error
+            raise _damaged(name, repr(error)) from error
+        if meta.get("fixed") != fixed:
+            raise _damaged(name, f"fixed is {meta.get('fixed')!r} and not {fixed!r}")
         for setting, known in (("normalize", NORMALIZATIONS), ("hash", HASHES)):
             if (value := getattr(config, setting)) not in known:
                 raise UriFilterError(
@@ -244,24 +219,17 @@ class Config(Shape):
     def to_meta(self, shard: int, phase: str) -> list[str]:
         """Return the fields of a new shard's ``meta``, field and value in turn."""
         values: dict[str, Any] = {"phase": phase, "epoch": 0, "oldest": 0, "slices": self.today, "inserted": 0}
-        known = {each.name: getattr(self, each.name) for each in fields(self) if not is_left_out(each, self)}
-        values |= {_IN_META.get(name, name): value for name, value in known.items() if value is not None}
-        values |= {"shard": shard} | self.packed(shard)
+        values |= {_IN_META.get(name, name): value for name, value in asdict(self).items() if value is not None}
+        values |= {"format": FORMAT, "shard": shard, "fixed": self.fixed(shard)}
         del values["uid"]
         if self.retention == "growing":
             values["limit"] = size_first(self).shard_capacity
         return [text for name, value in values.items() for text in (name, _write(value))]
 
-    def packed(self, shard: int) -> dict[str, Any]:
-        """Return the fields that formats from 2 on have and format 1 has not.
-
-        The scripts about items read one field, ``fixed``, for all values that never change.
-        """
-        if self.format == 1:
-            return {}
+    def fixed(self, shard: int) -> str:
+        """Return the field ``fixed``: the scripts about items read it for all values that never change."""
         habits = f"{self.retention}/{self.write or '-'}/{self.expire_after or '-'}"
-        fixed = f"{self.uid} {self.layout} {self.k} {habits} {shard}/{self.shards}"
-        return {"fixed": fixed, "layout": _REFUSAL.format(format=self.format)}
+        return f"{self.uid} {self.layout} {self.k} {habits} {shard}/{self.shards}"
 
     def check(self, settings: Settings, name: str) -> None:
         """Check that this configuration has the wanted settings; ``name`` is the filter's, for errors.
@@ -287,25 +255,31 @@ _IN_META = {"slices": "window"}
 _READ = {"str": str, "int": int, "float": float}
 
 
-def is_left_out(each: Field[Any], owner: object, *, in_document: bool = False) -> bool:
-    """Whether not to write a field of a dataclass to ``meta``, or to a document of an archive.
+def check_format(meta: dict[str, str], name: str) -> None:
+    """Check that a ``meta`` is of this release's format; ``name`` is the filter's, for errors.
 
-    Older releases do not read a document with a field that they do not know.
+    Raises:
+        SliceLost: the field ``format`` is missing or unreadable.
+        UriFilterError: it is another format.
     """
-    if in_document and "beside" in each.metadata:
-        return True
-    return "later" in each.metadata and getattr(owner, each.name) == each.default
+    if not (found := meta.get("format", "")).isdecimal():
+        raise _damaged(name, f"format is {found!r}")
+    if int(found) != FORMAT:
+        raise UriFilterError(f"{name}: it is {other_format(int(found))}")
 
 
-def document_name(each: Field[Any]) -> str:
-    """Return the name of a field of a dataclass in documents of an archive."""
-    return str(each.metadata.get("document", each.name))
+def _damaged(name: str, why: str) -> SliceLost:
+    return SliceLost(f"{name}: meta is damaged: restore or drop the filter ({why})")
+
+
+def other_format(found: int) -> str:
+    """Say what is the matter with a filter or document of another format than this release's."""
+    return f"of format {found}, and this release reads format {FORMAT}: use the release that wrote it"
 
 
 def _has(meta: dict[str, str], each: Field[Any]) -> bool:
-    """Whether to read a field. ``meta`` has no field for a None, nor for a setting that is newer than the filter."""
-    optional = "None" in str(each.type) or "later" in each.metadata
-    return not optional or _IN_META.get(each.name, each.name) in meta
+    """Whether to read a field; ``meta`` has no field for a None."""
+    return "None" not in str(each.type) or _IN_META.get(each.name, each.name) in meta
 
 
 def _read(type_: str, text: str) -> Any:

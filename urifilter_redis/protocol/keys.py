@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_PREFIX",
-    "PLAIN",
     "SLOTS",
-    "SPREAD",
-    "TAGS",
     "FilterKeys",
     "ShardKeys",
     "check_name",
@@ -28,10 +25,6 @@ __all__ = [
 
 #: The beginning of every key, unless the caller gives another prefix.
 DEFAULT_PREFIX = "urifilter"
-
-#: The kinds of tags. Plain: ``{news:3}``. Spread: ``{news:3}``, or ``{news:3-8}`` with the first salt (8) that brings
-#: the shard into its group of slots, so that the shards lie evenly over the masters of a Redis Cluster.
-PLAIN, SPREAD = TAGS = ("plain", "spread")
 
 #: The slots of a Redis Cluster.
 SLOTS = 16384
@@ -149,34 +142,32 @@ class ShardKeys:
 class FilterKeys:
     """The keys of one filter: ``prefix:{name:shard}:…`` or ``prefix:{name:shard-salt}:…``.
 
-    The keys of shard 0 follow from the name. Those of the others depend on the number of shards and the kind of tags,
-    which shard 0's ``meta`` or the archive tells: until then only shard 0 has keys here.
+    A tag has the first salt that brings its shard into the shard's group of slots, so that the shards lie evenly over
+    the masters of a Redis Cluster; a shard that is there without a salt has none. The keys of shard 0 follow from the
+    name. Those of the others depend on the number of shards, which shard 0's ``meta`` or the archive tells: until then
+    only shard 0 has keys here.
 
     Attributes:
         prefix: the beginning of all keys.
         name: the filter's name.
         shards: the number of shards.
-        tags: the kind of tags, of ``TAGS``.
 
     Example:
-        >>> FilterKeys("urifilter", "news", 18, "spread").shard(1).meta
+        >>> FilterKeys("urifilter", "news", 18).shard(1).meta
         'urifilter:{news:1-53}:meta'
 
     Raises:
-        ValueError: the prefix, the name or the kind of tags is impossible.
+        ValueError: the prefix or the name is impossible.
     """
 
     prefix: str
     name: str
     shards: int = 1
-    tags: str = PLAIN
     _made: dict[int, ShardKeys] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_prefix(self.prefix)
         check_name(self.name)
-        if self.tags not in TAGS:
-            raise ValueError(f"tags are {' or '.join(TAGS)} and not {self.tags!r}")
 
     @property
     def filters(self) -> str:
@@ -185,19 +176,17 @@ class FilterKeys:
 
     @property
     def beginning(self) -> str:
-        """The beginning of all keys of all shards, whatever their number and tags; it may begin a pattern of SCAN."""
+        """The beginning of all keys of all shards, whatever their number; it may begin a pattern of SCAN."""
         return f"{self.prefix}:{{{self.name}:"
 
-    def of(self, shards: int, tags: str) -> FilterKeys:
-        """Return the keys of the filter of this name with so many shards and this kind of tags."""
-        if (shards, tags) == (self.shards, self.tags):
-            return self
-        return replace(self, shards=shards, tags=tags, _made={})
+    def of(self, shards: int) -> FilterKeys:
+        """Return the keys of the filter of this name with so many shards."""
+        return self if shards == self.shards else replace(self, shards=shards, _made={})
 
     def of_meta(self, meta: Mapping[str, str]) -> FilterKeys | None:
-        """Return the keys of the filter whose ``meta`` this is; None if it does not tell the shards or their tags."""
+        """Return the keys of the filter whose ``meta`` this is; None if it does not tell the shards."""
         try:
-            return self.of(int(meta["shards"]), meta.get("tags", PLAIN))
+            return self.of(int(meta["shards"]))
         except (KeyError, ValueError):
             return None
 
@@ -210,12 +199,11 @@ class FilterKeys:
         if number not in self._made:
             if not 0 <= number < self.shards:
                 raise IndexError(f"shard {number} of {self.name!r}, which has {self.shards}")
-            tag = f"{self.name}:{number}" if self.tags == PLAIN else _spread(self.name, number, self.shards)
-            self._made[number] = ShardKeys(f"{self.prefix}:{{{tag}}}:")
+            self._made[number] = ShardKeys(f"{self.prefix}:{{{_spread(self.name, number, self.shards)}}}:")
         return self._made[number]
 
     def shard_of(self, key: str) -> ShardKeys | None:
-        """Return the keys of the shard to which ``key`` belongs, whatever its tags; None if it is not this filter's."""
+        """Return the keys of the shard to which ``key`` belongs, whatever its salt; None if it is not this filter's."""
         found = re.match(re.escape(self.beginning) + r"\d+(-\d+)?}:", key, re.ASCII)
         return ShardKeys(found[0]) if found else None
 

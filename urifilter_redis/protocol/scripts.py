@@ -51,7 +51,6 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "restore": (),
     "refill": (),
     "tend": (),
-    "upgrade": (),
     "probe": (),
 }
 

@@ -8,7 +8,7 @@ from bisect import bisect
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from urifilter_redis.protocol.keys import DEFAULT_PREFIX, SLOTS, SPREAD, FilterKeys, slot_of
+from urifilter_redis.protocol.keys import DEFAULT_PREFIX, SLOTS, FilterKeys, slot_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +40,7 @@ def shards_by_master(names: Iterable[str], shards: int, masters: int) -> list[in
 
     Args:
         names: the filters' names, which decide the slots.
-        shards: the number of shards of each filter. They have spread tags, as all new filters do.
+        shards: the number of shards of each filter.
         masters: the number of masters.
 
     Raises:
@@ -52,7 +52,7 @@ def shards_by_master(names: Iterable[str], shards: int, masters: int) -> list[in
     """
     firsts, found = first_slots(masters), Counter[int]()
     for name in names:
-        keys = FilterKeys(DEFAULT_PREFIX, name, shards, SPREAD)
+        keys = FilterKeys(DEFAULT_PREFIX, name, shards)
         found.update(bisect(firsts, slot_of(keys.shard(number).meta)) - 1 for number in range(shards))
     return [found[master] for master in range(masters)]
 

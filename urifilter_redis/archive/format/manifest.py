@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.format import documents
@@ -12,7 +12,7 @@ from urifilter_redis.archive.format.packing import unpack
 from urifilter_redis.bloom.digest import new_seed
 from urifilter_redis.bloom.retention import size_first, slices_at
 from urifilter_redis.errors import ArchiveCorrupt, UriFilterError
-from urifilter_redis.protocol.config import FORMAT, WITH_CLAIMS, Config, Settings
+from urifilter_redis.protocol.config import FORMAT, Config, Settings
 from urifilter_redis.protocol.keys import check_name
 from urifilter_redis.protocol.meta import ShardState
 
@@ -138,7 +138,7 @@ class Manifest:
     """The description of an archived bitmap. ``layout``, ``k``, ``hash`` … ``retention`` are the filter's settings.
 
     Attributes:
-        format: the filter's format.
+        format: always ``FORMAT``.
         filter: the filter's name.
         uid: the filter's uid.
         shard: the shard's number, from 0.
@@ -189,6 +189,7 @@ class Manifest:
         same = {field.name for field in fields(cls)} & {field.name for field in fields(config)} - {"units"}
         return cls(
             **{field: getattr(config, field) for field in same},
+            format=FORMAT,
             filter=name,
             shard=shard,
             epoch=state.epoch_of(slice_.name),
@@ -215,7 +216,6 @@ class Manifest:
         wanted |= {"units": slice_.units, "size": slice_.size, "shard": shard, "epoch": epoch, "kind": kind}
         differs = [field for field, value in wanted.items() if getattr(self, field) != value]
         what = f"the manifest of {kind} {self.name or epoch}, shard {shard}, epoch {epoch},"
-        check_format(self.format, what)
         if differs:
             raise ArchiveCorrupt(f"{what} has other {', '.join(differs)}")
         if min(self.opened, self.closed, self.inserted, self.number) < 0:
@@ -223,19 +223,12 @@ class Manifest:
         self.content.check(config.uid, [length for _, length in piece_spans(slice_.size)], what)
 
 
-#: The leases of a shard in which nobody has anything in hand.
-_NO_LEASES = Content("", [])
-
-#: The name of ``leases`` in documents: releases of format 2 print the name of a field that they do not know.
-_DOCUMENT_LEASES = "leases of format 3, for which this urifilter-redis is too old: upgrade it"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """A copy of a shard, made while inserts went on. It has all items that were inserted before it began.
 
     Attributes:
-        format: the shard's format; 3: it has claims.
+        format: always ``FORMAT``.
         filter: the filter's name.
         uid: the filter's uid.
         shard: the shard's number, from 0.
@@ -260,7 +253,7 @@ class Checkpoint:
     bitmaps: list[Manifest]
     replies: Content
     forgotten: Content
-    leases: Content = field(default=_NO_LEASES, metadata={"later": True, "document": _DOCUMENT_LEASES})
+    leases: Content
 
     @property
     def blobs(self) -> set[str]:
@@ -290,7 +283,6 @@ class Checkpoint:
             ArchiveCorrupt: a field differs or is impossible; the error names it.
         """
         what = f"checkpoint {self.number}, shard {shard},"
-        check_format(self.format, what)
         same = (self.uid, self.shard, self.shards) == (config.uid, shard, config.shards)
         if not same or not 1 <= self.number <= documents.MOST // 2 or self.begun < 1:
             raise ArchiveCorrupt(f"{what} is of another filter or shard")
@@ -314,10 +306,8 @@ class Checkpoint:
             raise ArchiveCorrupt(f"{what} has a state that cannot be: {', '.join(wrong) or 'fields are missing'}")
         state = self.shard_state()
         rotating, growing = state.phase == "rotating", config.retention == "growing"
-        claims = self.format == WITH_CLAIMS
         possible = (
-            (state.view.claims > 0) == claims
-            and (claims or not self.leases.pieces)
+            (state.view.claims > 0 or not self.leases.pieces)
             and len(state.closed) == state.epoch - state.oldest
             and all(each.epoch == epoch for epoch, each in enumerate(state.closed, state.oldest))
             and (not rotating or config.retention == "rolling")
@@ -334,7 +324,7 @@ class Registration:
     """A filter's registration: its whole configuration, so that it can be created again on an empty server.
 
     Attributes:
-        format: the highest format of the filter's checkpoints and configuration.
+        format: always ``FORMAT``.
         filter: the filter's name.
         created: when the filter was registered, seconds since 1970.
         config: the filter's configuration, with uid and seed.
@@ -347,9 +337,6 @@ class Registration:
     config: Config
     dropped: bool = False
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "config", replace(self.config, format=min(self.format, FORMAT)))
-
     def check(self, name: str) -> None:
         """Check that the registration is of this name and that its configuration is possible.
 
@@ -357,7 +344,6 @@ class Registration:
             ArchiveCorrupt: the name differs, or a value is impossible.
         """
         what = f"the registration of {name!r}"
-        check_format(self.format, what)
         try:
             check_name(name)
         except ValueError as error:
@@ -380,13 +366,3 @@ class Registration:
 def is_blob_of(uid: str, blob: str) -> bool:
     """Whether a name is that of a blob of this filter. Only such a name is safe in a path."""
     return bool(_BLOB.fullmatch(blob)) and blob.startswith(uid)
-
-
-def check_format(found: int, what: str) -> None:
-    """Check the version of a format.
-
-    Raises:
-        ArchiveCorrupt: the version is newer than this release.
-    """
-    if found > WITH_CLAIMS:
-        raise ArchiveCorrupt(f"{what} is of the newer format {found}: upgrade urifilter-redis")

@@ -74,7 +74,7 @@ function settingsOf(info, now) {
     Retention: [info.retention, info.slices && `${info.slices} slices of ${info.period}`].filter(Boolean).join(", "),
     Writes: info.write && `${info.write} slice${info.write === "all" ? "s" : ""}`,
     Expires: info.expire_after,
-    Shards: `${whole(info.shards)}, tags ${info.tags}`,
+    Shards: whole(info.shards),
     Hash: `${info.hash}, seed ${info.seed}`,
     Normalize: info.normalize,
     Archive: info.archive ?? "none",
