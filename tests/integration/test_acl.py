@@ -208,7 +208,6 @@ def test_an_operator(users, folder):
         ("rotate", "--due", "--archive", folder),
         ("worker", "--once", "--archive", folder),
         ("lua", "load"),
-        ("upgrade", "news", "--archive", folder),
     ):
         code = {"doctor": 1, "rotate": 3}.get(command[0], 0)  # the tests' server keeps nothing; nothing is due
         in_process(*command, "--redis", url, code=code)

@@ -43,12 +43,12 @@ from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.client import drop_filter
 from urifilter_redis.engine import async_driver, driver
 from urifilter_redis.engine.driver import drive
-from urifilter_redis.protocol.config import WITH_CLAIMS
+from urifilter_redis.protocol.config import FORMAT
 
 SETTINGS = {"capacity": 2000, "error_rate": 1e-9, "seed": 1}
 
 #: The first format that no release reads yet.
-NEWER = WITH_CLAIMS + 1
+OTHER = FORMAT + 1
 RETENTIONS = {
     "forever": {},
     "ring": {"retention": "ring", "slices": 2, "period": "1d", "shards": 2},
@@ -291,7 +291,7 @@ LIES = {
     "bitmap's epoch": more(*_BITMAP, "epoch"),
     "bitmap's kind": put("slice", *_BITMAP, "kind"),
     "bitmap's name": put("today_1", *_BITMAP, "name"),
-    "bitmap's format": put(NEWER, *_BITMAP, "format"),
+    "bitmap's format": put(OTHER, *_BITMAP, "format"),
     "bitmap's inserted": put(-1, *_BITMAP, "inserted"),
     "bitmap's normalize": put("whatwg", *_BITMAP, "normalize"),
     "bitmap's retention": put("growing", *_BITMAP, "retention"),
@@ -312,8 +312,7 @@ LIES = {
     "shard": put(7, "shard"),
     "shards": more("shards"),
     "uid": put("0" * 16, "uid"),
-    "format": put(NEWER, "format"),
-    "format with claims": put(WITH_CLAIMS, "format"),
+    "format": put(OTHER, "format"),
     "claims": put("5000", "state", "claims"),
     "claims of no number": put("-1", "state", "claims"),
     "claimed of no number": put("many", "state", "claimed"),
@@ -417,7 +416,7 @@ def test_records_that_are_none(name, data, copied, redis70):
 
 REGISTRATIONS = {
     "name": put("other", "filter"),
-    "format": put(NEWER, "format"),
+    "format": put(OTHER, "format"),
     "created": put(-1.0, "created"),
     "created never": put(float("1e999"), "created"),
     "dropped": put(True, "dropped"),  # noqa: FBT003 - it is what is told
@@ -483,7 +482,7 @@ SLICES = {
     "retention": put("ring", "retention"),
     "normalize": put("whatwg", "normalize"),
     "closed": put(-1, "closed"),
-    "format": put(NEWER, "format"),
+    "format": put(OTHER, "format"),
     "piece's length": more("content", "pieces", 0, "length"),
     "piece's SHA-256": put("0" * 64, "content", "pieces", 0, "sha256"),
     "no pieces": put([], "content", "pieces"),

@@ -33,7 +33,6 @@ def admin(redis70):
 def test_info(news, admin):
     """It counts what is in hand, lapsed and delayed, and the living holders; without claims there is nothing."""
     assert news.info().claims is None
-    assert news.info().format == 2
     one, other, dead = Holder(news, 100), Holder(news, 100), Holder(news, 300)
     one.claim(range(50))
     other.claim(range(50, 80))
@@ -48,7 +47,6 @@ def test_info(news, admin):
         in_hand=64, lapsed=24, delayed=10, holders=2, oldest_lapse=found.oldest_lapse, lease=300.0
     )
     assert json.loads(json.dumps(news.info().to_dict()))["claims"]["in_hand"] == 64
-    assert news.info().format == 3
     keys = [shard_key("news", shard, 3, name) for shard in range(3) for name in ("leases", "hands", "holders")]
     assert news.info().memory > sum(admin.memory_usage(key) for key in keys)
     assert one.commit(range(20)) == [0] * 14 + [1, 1] + [0] * 4

@@ -17,7 +17,6 @@ import pytest
 from support import cli
 from support.pages import PAGES, blocks_of
 from support.proxy import Fault, Proxy
-from support.releases import FIXTURES
 from support.servers import wait_until
 
 from urifilter_redis import UriFilter
@@ -276,18 +275,6 @@ def test_filter_that_is_not_there(command):
         assert cli.run("claim", given=b"a\n")[0] == b"a\n"
     else:
         assert "filter 'default'" in cli.run(*command, given=b"a\n", code=2)[1]
-
-
-def test_filter_of_format_1(make_server, tmp_path, monkeypatch):
-    """Claims want a filter of this release's format: the message says how to convert it."""
-    shutil.copy(FIXTURES / "format1" / "dump.rdb", tmp_path / "dump.rdb")
-    monkeypatch.setenv("URIFILTER_REDIS_URL", make_server(dir=str(tmp_path)).url)
-    name = json.loads(cli.run("list", "--json")[0])[0]["name"]
-    out, err = cli.run("claim", "-q", "--filter", name, given=b"a\n", code=2)
-    assert out == b""
-    assert "upgrade" in err
-    cli.run("upgrade", name)
-    assert cli.run("claim", "-q", "--filter", name, given=b"a line\n")[0] == b"a line\n"
 
 
 @pytest.mark.parametrize("command", ["claim", "reclaim"])

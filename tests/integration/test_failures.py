@@ -251,15 +251,6 @@ def test_disconnected_fake_server():
     client.close()
 
 
-def test_newer_format_is_refused(redis70):
-    """A filter that a newer version made is not misread."""
-    UriFilter.create("news", redis=redis70.url, capacity=1000).close()
-    with redis70.client() as admin:
-        admin.hset("urifilter:{news:0}:meta", "format", 4)
-    with pytest.raises(UriFilterError, match="newer version"):
-        UriFilter.open("news", redis=redis70.url)
-
-
 @pytest.mark.parametrize("damage", [None, "x"])
 def test_damaged_meta_of_an_open_filter(redis70, damage):
     """The field that scripts read is gone, or cannot be read: LOST, and nothing is written."""

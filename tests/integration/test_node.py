@@ -8,7 +8,6 @@ import pytest
 from support import cli, node
 from support.node import Node
 from support.proxy import Fault, Proxy, at_random, first
-from support.releases import create_old
 
 from urifilter_redis import UriFilter
 
@@ -124,18 +123,6 @@ def test_a_growing_filter_that_is_full(folder, redis70):
         news.unique([f"other {n}" for n in range(60)])
         assert js("retry") == [0, *[2] * 20, *[0] * 40]
         agree(news, js, some)
-
-
-@pytest.mark.parametrize("settings", [{}, {"shards": 3, "layout": "classic"}])
-def test_a_filter_of_format_1(folder, redis70, settings):
-    """Filters that earlier releases made have other fields in meta and plain tags."""
-    create_old("news", redis70.url, **SETTINGS, **settings)
-    with UriFilter.open("news", redis=redis70.url) as news, Node(folder, redis70.url) as js:
-        assert news.config.format == 1
-        assert js("insert", [*range(90, 100), "a"]) == [1] * 10 + [0]
-        news.upgrade()
-        assert js("insert", ["a", "b"]) == [1, 0]
-        assert all(news.contains_many(["a", "b"]))
 
 
 @pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.DELAY, Fault.DUPLICATE, Fault.HANG])

@@ -107,43 +107,30 @@ def test_phases(shard, phase, word):
     refused(shard, shard.made("reclaim", b"", reclaimed, ONE), word)
 
 
-def test_format_1(client):
-    """FORMAT with advice from claim, which needs more than format 1 has; nothing is in hand there."""
-    shard = Shard(client, geometry("blocked", 12, 100, format=1))
-    text = refused(shard, shard.made("claim", A, holding=ONE, kept=[b""]), "FORMAT")
-    assert "urifilter upgrade" in text
-    assert shard.commit(ONE, A) == [0]
-    assert shard.release(ONE, A) == [0]
-    assert shard.reclaim(ONE) == []
-    assert shard.beat(ONE) == 0
-    assert shard.meta()["format"] == "1"
-
-
-def test_the_first_claim_changes_the_format(shard):
+def test_the_first_claim(shard):
     """From then on the scripts for shards without claims answer STALE with the longest lease; those with them run."""
     before = {name: shard.made(name, B) for name in ("insert", "contains", "forget")}
     assert shard.ask("insert", B) == [0]
     assert shard.claim(ONE, B) == [1]
-    assert shard.meta()["format"] == "2"  # nothing was claimed
+    assert "claims" not in shard.meta()  # nothing was claimed
     assert shard.claim(Holding(ONE.holder, 70_000), A) == [0]
     assert shard.claim(ONE, C) == [0]
-    assert (shard.meta()["format"], shard.meta()["claims"], shard.meta()["claimed"]) == ("3", "70000", "2")
+    assert (shard.meta()["claims"], shard.meta()["claimed"]) == ("70000", "2")
     for call in before.values():
         assert ", claims 70000, live slices today:" in refused(shard, call, "STALE")
     assert [shard.ask(name, B) for name in before] == [[1], [1], [1]]
 
 
-def test_a_format_that_went_back(shard):
-    """STALE says claims 0, whatever else meta has, so that views correct themselves; the other way, at least 1."""
+@pytest.mark.parametrize("mended", ["0", "x", ""])
+def test_claims_that_were_mended_by_hand(shard, mended):
+    """The field alone decides: without it STALE says claims 0, so that views correct themselves; with it at least 1."""
     shard.claim(ONE, A)
     after = shard.made("insert", B)
-    shard.client.hset(KEYS.meta, "format", "2")
-    assert ", claims 0, live slices" in refused(shard, after, "STALE")
-    before = dataclasses.replace(shard.view, claims=0)
-    shard.view = before
-    assert shard.ask("insert", B) == [0]
-    shard.client.hset(KEYS.meta, "format", "3")
     shard.client.hdel(KEYS.meta, "claims")
+    assert ", claims 0, live slices" in refused(shard, after, "STALE")
+    shard.view = dataclasses.replace(shard.view, claims=0)
+    assert shard.ask("insert", B) == [0]
+    shard.client.hset(KEYS.meta, "claims", mended)
     assert ", claims 1, live slices" in refused(shard, shard.made("insert", B), "STALE")
 
 

@@ -78,7 +78,6 @@ CALLS = [
     ),
     ("tend", calls.tend("take", CONFIG.uid, KEYS, STATE.token, 1000)),
     ("probe", calls.probe(KEYS)),
-    ("upgrade", calls.upgrade(CONFIG, KEYS, 1)),
     ("drop", calls.drop("delete", {"uid": CONFIG.uid}, KEYS, [KEYS.slice("today"), KEYS.meta])),
 ]
 
@@ -125,8 +124,6 @@ ARGUMENTS = {
     "time": lambda v: v == 1000,
     "identity": lambda v: v == CONFIG.uid + "//",
     "archive": lambda v: v == 0,
-    "fixed": lambda v: v == CONFIG.packed(1)["fixed"],
-    "layout": lambda v: v == CONFIG.packed(1)["layout"],
 }
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from support.by_hand import config_of
 from urifilter_redis.bloom.retention import error_rate_at_capacity
 from urifilter_redis.flows.info import FilterInfo, SliceInfo
+from urifilter_redis.protocol.config import FORMAT
 
 NOW = 1_700_000_000.0
 DAY = 86_400.0
@@ -36,6 +37,7 @@ def info_of(*slices: SliceInfo, settings: dict | None = None, archive: str | Non
     made = {
         **{name: value for name, value in asdict(config).items() if name not in {"units", "bytes"}},
         "name": "news",
+        "format": FORMAT,
         "slice_bytes": config.bytes,
         "created": NOW,
         "phase": "idle",

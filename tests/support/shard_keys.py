@@ -7,4 +7,4 @@ from urifilter_redis.protocol.keys import FilterKeys
 
 def shard_key(name: str, shard: int, shards: int, end: str) -> str:
     """A key of a shard of a filter that this release has made."""
-    return FilterKeys("urifilter", name, shards, "spread").shard(shard).base + end
+    return FilterKeys("urifilter", name, shards).shard(shard).base + end

@@ -13,12 +13,6 @@ from hypothesis import strategies as st
 from support.by_hand import config_of, meta_of
 from support.tags import first_slots, slot_of, spread_tag
 
-from urifilter_redis.archive.format import documents
-from urifilter_redis.archive.format.manifest import FORMAT, Registration
-from urifilter_redis.bloom.retention import Shape
-from urifilter_redis.errors import ArchiveCorrupt, SliceLost
-from urifilter_redis.protocol import config as configs
-from urifilter_redis.protocol.config import Config
 from urifilter_redis.protocol.exported import vectors
 from urifilter_redis.protocol.keys import FilterKeys
 
@@ -34,7 +28,7 @@ def tag_of(keys: FilterKeys, shard: int) -> str:
 @pytest.mark.parametrize("known", KNOWN, ids=lambda known: f"{known['name'][:20]} {known['shards']}")
 def test_known_tags(known):
     """The known answers, which came from CLUSTER KEYSLOT; the model of the tests has them, too."""
-    keys = FilterKeys("urifilter", known["name"], known["shards"], "spread")
+    keys = FilterKeys("urifilter", known["name"], known["shards"])
     assert slot_of(f"{known['name']}:0") == known["slot_of_shard_0"]
     for shard, tag in known["tags"].items():
         assert tag_of(keys, int(shard)) == tag
@@ -44,12 +38,11 @@ def test_known_tags(known):
 
 @given(names, st.sampled_from([1, 2, 3, 5, 18, 48, 63, 64, 256, 1024]), st.data())
 def test_tags_are_those_of_the_model(name, shards, data):
-    """For any name and number of shards; shard 0 and plain tags are as they always were."""
-    spread, plain = (FilterKeys("urifilter", name, shards, tags) for tags in ("spread", "plain"))
+    """For any name and number of shards; shard 0 has the same keys whatever that number is."""
+    keys = FilterKeys("urifilter", name, shards)
     shard = data.draw(st.integers(0, shards - 1))
-    assert tag_of(spread, shard) == spread_tag(name, shard, shards)
-    assert tag_of(plain, shard) == f"{name}:{shard}"
-    assert spread.shard(0) == plain.shard(0) == FilterKeys("urifilter", name).shard(0)
+    assert tag_of(keys, shard) == spread_tag(name, shard, shards)
+    assert keys.shard(0) == FilterKeys("urifilter", name).shard(0)
 
 
 def test_no_two_shards_have_one_tag():
@@ -58,18 +51,17 @@ def test_no_two_shards_have_one_tag():
     whose: dict[str, tuple[str, int]] = {}
     for name in alike:
         for shards in (2, 3, 18, 64, 256):
-            for tags in ("plain", "spread"):
-                keys = FilterKeys("urifilter", name, shards, tags)
-                for shard in range(shards):
-                    assert whose.setdefault(keys.shard(shard).base, (name, shard)) == (name, shard)
-                    assert keys.shard(shard) is keys.shard(shard)  # the search for a salt is done once
+            keys = FilterKeys("urifilter", name, shards)
+            for shard in range(shards):
+                assert whose.setdefault(keys.shard(shard).base, (name, shard)) == (name, shard)
+                assert keys.shard(shard) is keys.shard(shard)  # the search for a salt is done once
 
 
 def test_whose_a_key_is():
-    """A shard is found again in any of its keys, whatever its tags; keys of other filters are none of this one's."""
+    """A shard is found again in any of its keys, whatever its salt; keys of other filters are none of this one's."""
     keys = FilterKeys("a:b", "news")
-    for shards, tags in ((3, "plain"), (18, "spread")):
-        for shard in map(FilterKeys("a:b", "news", shards, tags).shard, range(shards)):
+    for shards in (3, 18):
+        for shard in map(FilterKeys("a:b", "news", shards).shard, range(shards)):
             for key in (shard.meta, shard.next, shard.archived(7)):
                 assert key.startswith(keys.beginning)
                 assert keys.shard_of(key) == shard
@@ -85,54 +77,20 @@ def test_other_shards_than_0_have_no_keys_before_the_filter_is_known():
         with pytest.raises(IndexError):
             keys.shard(shard)
     with pytest.raises(IndexError):
-        keys.of(18, "spread").shard(18)
-    with pytest.raises(ValueError, match="plain or spread and not 'odd'"):
-        keys.of(18, "odd")
+        keys.of(18).shard(18)
 
 
 def test_what_meta_tells():
-    """The number of shards and the kind of tags; plain if it has no such field, and nothing if it is damaged."""
+    """The number of shards; nothing if it is damaged."""
     keys, meta = FilterKeys("urifilter", "news"), meta_of(config_of(shards=5))
-    assert (meta["tags"], keys.of_meta(meta)) == ("spread", keys.of(5, "spread"))
-    for damage in ({"tags": "odd"}, {"shards": "x"}):
-        assert keys.of_meta(meta | damage) is None
-    del meta["tags"]
-    assert keys.of_meta(meta) == keys.of(5, "plain")
-    assert (Config.from_meta(meta, "news").tags, keys.of_meta({})) == ("plain", None)
-    with pytest.raises(SliceLost, match="damaged"):
-        Config.from_meta(meta | {"tags": "odd"}, "news")
-
-
-def test_tags_are_no_setting():
-    """They are the configuration's alone: a new filter has spread tags, and one like an older filter has, too."""
-    config = config_of(shards=3)
-    assert config.tags == "spread"
-    assert "tags" not in config.settings
-    assert not hasattr(Shape(capacity=1), "tags")
-
-
-def test_filters_of_older_releases_are_written_as_these_did(monkeypatch):
-    """``meta`` and archive do not name plain tags, because older releases refuse unknown fields."""
-    monkeypatch.setattr(configs, "SPREAD", "plain")
-    older = config_of("file:///srv/uris", shards=3)
-    assert (older.tags, "tags" in meta_of(older)) == ("plain", False)
-    document = documents.dump(Registration(format=FORMAT, filter="news", created=1.0, config=older))
-    assert b'"tags' not in document
-    assert documents.load(Registration, document, "it").config == older
-    monkeypatch.undo()
-    newer = Registration(format=FORMAT, filter="news", created=1.0, config=config_of("file:///srv/uris", shards=3))
-    assert documents.load(Registration, documents.dump(newer), "it") == newer
-    values = json.loads(documents.dump(newer))["document"]
-    (tags,) = (name for name in values["config"] if name.startswith("tags "))
-    values["config"][tags] = "odd"
-    odd = json.dumps({"document": values, "sha256": documents._sha256(values)}).encode()
-    with pytest.raises(ArchiveCorrupt, match="tags is one of plain, spread"):
-        documents.load(Registration, odd, "it")
+    assert keys.of_meta(meta) == keys.of(5)
+    assert keys.of_meta(meta | {"shards": "x"}) is None
+    assert keys.of_meta({}) is None
 
 
 def tags_in(name: str, shards: int, masters: int) -> list[int]:
     """How many shards each master has, if redis-cli made the cluster."""
-    keys, first = FilterKeys("urifilter", name, shards, "spread"), first_slots(masters)
+    keys, first = FilterKeys("urifilter", name, shards), first_slots(masters)
     slots = (binascii.crc_hqx(tag_of(keys, shard).encode(), 0) % 16384 for shard in range(shards))
     found = Counter(bisect(first, slot) for slot in slots)
     return [found[master + 1] for master in range(masters)]
@@ -152,7 +110,7 @@ def test_shards_lie_evenly_over_the_masters_of_a_cluster(shards, masters):
 def test_shards_of_three_masters_are_equally_many(shards):
     """A third of the groups is a third of the slots; but redis-cli rounds slot 5461 away from the first master."""
     for n in range(300):
-        keys = FilterKeys("urifilter", f"filter-{n}", shards, "spread")
+        keys = FilterKeys("urifilter", f"filter-{n}", shards)
         slots = [binascii.crc_hqx(tag_of(keys, shard).encode(), 0) % 16384 for shard in range(shards)]
         assert Counter(3 * slot // 16384 for slot in slots) == dict.fromkeys(range(3), shards // 3)
         moved = slots.count(5461)

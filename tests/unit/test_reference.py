@@ -133,7 +133,7 @@ def test_the_keys_of_the_diagram_are_real():
     digest = hasher("mmh3", "0")([b"https://example.com/"])
     assert digest[0].hex() in text
     assert f">{shards_of(digest, 3)[0]} of 0, 1, 2<" in text
-    keys = FilterKeys("urifilter", "news").of(3, "spread")
+    keys = FilterKeys("urifilter", "news").of(3)
     of_shards = [keys.shard(number) for number in range(3)]
     real = {each for one in of_shards for each in (one.meta, one.replies, one.forgotten, one.slice("today"))}
     assert set(re.findall(r">(urifilter:\S+?)<", text)) == real | {keys.filters}

@@ -13,7 +13,7 @@ from urifilter_redis.bloom import retention
 from urifilter_redis.bloom.retention import growing_share, growing_slice, period_of, seconds_of, slices_at
 from urifilter_redis.bloom.sizing import SLICE_LIMIT
 from urifilter_redis.errors import ConfigMismatch, SliceLost, UriFilterError
-from urifilter_redis.protocol.config import WITH_CLAIMS, Config, Settings
+from urifilter_redis.protocol.config import FORMAT, Config, Settings
 
 TIMED = {"slices": 4, "period": "1d"}
 ALL = [
@@ -124,10 +124,11 @@ def test_a_configuration_that_is_damaged(field):
             Config.from_meta(meta | {field: "x"}, "news")
 
 
-def test_a_newer_version():
+@pytest.mark.parametrize("found", [FORMAT - 1, FORMAT + 1])
+def test_another_format(found):
     """It is refused before anything else of it is read."""
-    with pytest.raises(UriFilterError, match="upgrade this one"):
-        Config.from_meta({"format": str(WITH_CLAIMS + 1)}, "news")
+    with pytest.raises(UriFilterError, match=f"^news: it is of format {found}, and this .* {FORMAT}:"):
+        Config.from_meta({"format": str(found)}, "news")
 
 
 @pytest.mark.parametrize(

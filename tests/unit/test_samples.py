@@ -155,7 +155,7 @@ def test_problems():
     assert codes(info_of(settings=timed), NOW + 2.1 * DAY) == ["rotation_late"]
     assert codes(info_of(settings=timed, phase="rotating")) == ["rotating"]
     assert codes(info_of(slice_of(), slice_of(closed=NOW + 0.6 * DAY), settings=timed)) == ["rotation_slow"]
-    assert codes(info_of(claims=lapsed, format=1)) == ["lapsed", "old_format"]
+    assert codes(info_of(claims=lapsed)) == ["lapsed"]
     both = info_of(slice_of(1001), archive="file:///a", phase="restoring")
     assert codes(both) == ["over_capacity", "restoring", "no_checkpoint"]
     found = [*problems_of(both, NOW), *problems_of(old, NOW + 2 * DAY, written=True)]
