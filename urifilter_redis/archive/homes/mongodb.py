@@ -6,7 +6,6 @@ The methods serve both clients: with asyncio, pymongo's calls return awaitables,
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
 import inspect
 import os
 import re
@@ -144,7 +143,7 @@ class MongoHome:
             {"$or": [{"text": b""}, {"text": {"$not": {"$type": "binData"}}}]} if old == UNREADABLE else {"text": old}
         )
         same = _fields(key) | is_old
-        text = {"sha256": hashlib.sha256(new or b"").hexdigest(), "text": new}  # older releases compare the SHA-256
+        text = {"text": new}
         if old is None and new is None:
             return (yield from self.read(key)) is None
         if old is None:
