@@ -213,3 +213,24 @@ def test_the_filter_is_gone(folder, redis70):
             assert js.fails("insert", ["a"])["error"].split()[0] == "MISMATCH"
     with Node(folder, redis70.url, "nothing") as js:
         assert js.fails("insert", ["a"])["error"].split()[0] == "NOFILTER"
+
+
+def test_a_shard_with_claims(folder, redis70):
+    """The client has no scripts that look at leases: it is refused at the first call, and answers for other shards."""
+    with UriFilter.create("news", redis=redis70.url, **SETTINGS) as news, Node(folder, redis70.url) as js:
+        assert js("insert", ["a"]) == [0]
+        assert news.claims().claim("b")
+        for command in ("insert", "contains"):
+            said = js.fails(command, ["a"])
+            assert (said["kind"], said["error"].split()[0]) == ("FilterError", "STALE")
+        assert news.insert_ages(["a", "b"]) == [1, -1]
+
+
+def test_another_format(folder, redis70):
+    """It is refused when the filter is opened."""
+    UriFilter.create("news", redis=redis70.url, **SETTINGS).close()
+    with redis70.client() as admin:
+        admin.hset("urifilter:{news:0}:meta", "format", 2)
+    with Node(folder, redis70.url) as js:
+        said = js.fails("contains", ["a"])
+    assert (said["kind"], said["error"].split()[0]) == ("FilterError", "FORMAT")
