@@ -307,7 +307,8 @@ class Checkpoint:
         state = self.shard_state()
         rotating, growing = state.phase == "rotating", config.retention == "growing"
         possible = (
-            (state.view.claims > 0 or not self.leases.pieces)
+            (state.view.claims > 0) == (state.claimed > 0)
+            and (state.view.claims > 0 or not self.leases.pieces)
             and len(state.closed) == state.epoch - state.oldest
             and all(each.epoch == epoch for epoch, each in enumerate(state.closed, state.oldest))
             and (not rotating or config.retention == "rolling")
