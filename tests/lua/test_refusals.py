@@ -216,15 +216,20 @@ def test_the_record_comes_before_stale_restoring_and_the_deadline(shard):
     assert answer == shard.call(stale)
 
 
+def age(client, slot: int, ms: int) -> None:
+    """Let the record of a slot be older."""
+    make_old = """local values = {cmsgpack.unpack(redis.call('HGET', KEYS[1], ARGV[1]))}
+        values[2] = values[2] - ARGV[2]
+        redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack(unpack(values)))"""
+    client.eval(make_old, 1, KEYS.replies, f"0123456789abcdef/{slot}", ms)
+
+
 def test_old_records_are_removed_by_those_who_add(client):
     """Records over ten minutes old go as others are added; younger ones stay."""
     shard = Shard(client, geometry("blocked", 12, 100))
-    make_old = """local record = redis.call('HGET', KEYS[1], ARGV[1])
-        local sequence, time, count, last = cmsgpack.unpack(record)
-        redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack(sequence, time - 601000, count, last))"""
     for slot in range(50):
         shard.ask("insert", A, call_id(client, slot=slot))
-        client.eval(make_old, 1, KEYS.replies, f"0123456789abcdef/{slot}")
+        age(client, slot, 601_000)
     for slot in itertools.count(100):
         shard.ask("insert", A, call_id(client, slot=slot))
         young = {b"0123456789abcdef/%d" % n for n in range(100, slot + 1)}
@@ -232,6 +237,18 @@ def test_old_records_are_removed_by_those_who_add(client):
         if young == set(client.hkeys(KEYS.replies)):
             break
         assert slot < 5000
+
+
+def test_a_repeat_within_ten_minutes(any_server):
+    """However many calls add records meanwhile, it is told "new" as the lost reply did, and never "seen"."""
+    with any_server.client() as client:
+        shard = Shard(client, geometry("blocked", 12, 100))
+        the_id = call_id(client)
+        assert shard.ask("insert", A, the_id) == [0]
+        age(client, 0, 590_000)
+        for slot in range(1, 20):  # the first of them looks at this record, because there is no other
+            shard.ask("insert", B, call_id(client, slot=slot))
+        assert shard.ask("insert", A, the_id) == [0]
 
 
 def test_a_slots_record_is_overwritten_by_its_next_call(shard):
