@@ -168,6 +168,20 @@ def test_merge_only_in_its_epoch(shard):
     refused(shard, calls.merge("piece", shard.config, KEYS, shard.state(), 1, 0, b"\1"))
 
 
+def test_a_union_lowers_no_count(any_server):
+    """A count by the fill may be too low: ``len`` would say that items were lost, in today and in closed slices."""
+    with any_server.client() as client:
+        shard = Shard(client, geometry("blocked", 8, 64, retention="ring", slices=3, period="1d", write="newest"))
+        shard.ask("insert", A + B)
+        turned(shard)
+        shard.ask("insert", md5(b"c") + md5(b"d") + md5(b"e"))
+        for count, counts in ((1, (2, 3)), (7, (7, 7))):
+            for slice_ in (1, 2):
+                shard.call(calls.merge("count", shard.config, KEYS, shard.state(), slice_, count))
+            state = shard.state()
+            assert (state.closed[0].inserted, state.inserted) == counts
+
+
 def test_a_turn_because_a_period_is_over(shard):
     """Asked to turn only then, the shard does so by its own server's clock; asked otherwise, in any case."""
     state, new = shard.state(), shard.view.slices[-1]
