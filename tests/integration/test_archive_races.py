@@ -304,6 +304,18 @@ def test_reinserted_between_what_is_read(redis70, folder, archived_filter):
     assert "x" not in archived_filter()
 
 
+def test_forgotten_between_what_is_read(redis70, folder, archived_filter):
+    """An item that is forgotten while a checkpoint reads the replies is new after a restore, and is crawled again."""
+    news = archived_filter(capacity=1000)
+    news.insert("x")
+    running = Suspended(checkpoint(news._session), news._connector, "HSCAN replies")
+    with UriFilter.open("news", redis=redis70.url) as other:
+        assert other.forget(["x"]) == [True]
+    running.go_on()
+    flush(redis70)
+    assert "x" not in archived_filter()
+
+
 def test_leftovers_of_another_filter(redis70, folder):
     """Slices without meta stop a new filter; of one that the archive knows they are replaced."""
     with redis70.client() as admin:
