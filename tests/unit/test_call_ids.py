@@ -84,6 +84,13 @@ def test_proof(after):
     assert call_id.proves_nothing_happened(10**12 + after) is (CALL_LIFE <= after < PROOF_LIFE)
 
 
+@pytest.mark.parametrize(("node", "proven"), [("a:1", True), ("b:2", False), ("", False)])
+def test_proof_by_the_clock_of_another_node(node, proven):
+    """After a failover the new master's clock may be ahead, while the call still runs where it was sent: no proof."""
+    call_id = CallId("0" * 16, 0, 1, 10**12, node="a:1")
+    assert call_id.proves_nothing_happened(10**12 + CALL_LIFE, node) is proven
+
+
 def test_a_forked_client():
     """It is another client, with slots of its own; what its parent drew is never given back to it."""
     ids = CallIds()

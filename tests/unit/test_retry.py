@@ -287,6 +287,17 @@ def test_renewed_only_if_nothing_happened(at, keyed, lost):
     assert (request.reply, request.in_doubt) == ([0], False)
 
 
+def test_late_by_the_clock_of_another_node(hand):
+    """A new master says "late" of a call that may have run at the old one: its answer is lost."""
+    session = session_of()
+    request = writing(session)
+    request.numbered.call_id = old = request.call_id._replace(node="a:1")
+    refusal = late(NOW + CALL_LIFE)
+    refusal.node = "b:2"
+    hand.drive(exchange(session, [request]), [LOST], [refusal])
+    assert (type(request.error), request.in_doubt, request.call_id) == (AnswerLost, True, old)
+
+
 def test_late_without_an_id(hand):
     """What has no call id cannot get a new one."""
     session = session_of()
