@@ -124,6 +124,25 @@ def test_pieces_in_their_order(shard):
     assert shard.state().phase == "idle"
 
 
+@pytest.mark.parametrize("length", [0, -1, 1], ids=["gone", "shorter", "longer"])
+def test_no_step_over_a_damaged_slice(any_server, length):
+    """LOST: a slice of another length than in meta is not closed, nor is the next history built beside it."""
+    with any_server.client() as client:
+        shard = Shard(client, geometry("blocked", 8, 64, retention="rolling", slices=3, period="1d"))
+
+        def damaged(name):
+            client.set(KEYS.slice(name), bytes(shard.config.bytes + length) if length else b"")
+
+        shard.call(turn(shard, "allocate"))
+        whole = client.get(KEYS.slice("today"))
+        damaged("today")
+        refused(shard, turn(shard, "turn"), "LOST")
+        client.set(KEYS.slice("today"), whole)
+        shard.call(turn(shard, "turn"))
+        damaged("history_1")
+        refused(shard, build(shard, "archived"), "LOST")
+
+
 @pytest.mark.parametrize("phase", ["restoring", "dropping"])
 def test_no_step_in_other_phases(shard, phase):
     """While the filter is restored or dropped nothing turns."""
