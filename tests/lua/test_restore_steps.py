@@ -1,4 +1,4 @@
-"""The steps of a restore: what is newer stays, and a shard that was begun to be written stays closed."""
+"""Restores and checkpoints, step by step: what is newer stays, and a half-written shard stays closed."""
 
 from __future__ import annotations
 
@@ -69,3 +69,10 @@ def test_cancelled_after_it_was_arranged(shard):
         shard.ask("insert", B)
     restore(shard, "begin", "c")
     assert shard.client.hget(KEYS.meta, "restorer") == b"c"
+
+
+def test_the_number_of_a_checkpoint(shard):
+    """Above the last ones of the archive and of Redis: by a lower number a server that came back older is known."""
+    for archived, made in ((0, 1), (5, 6), (2, 7)):
+        shard.call(calls.checkpoint("begin", shard.config.uid, KEYS, archived))
+        assert shard.client.hget(KEYS.meta, "checkpoint") == b"%d" % made
