@@ -225,7 +225,7 @@ def test_file_size_limit(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 
     with (tmp_path / "out").open("wb") as out:
-        cli.run("dedupe", "--filter", "precise", tmp_path / "urls", stdout=out, preexec_fn=limit, code=2)
+        cli.run_process("dedupe", "--filter", "precise", tmp_path / "urls", stdout=out, preexec_fn=limit, code=2)
     first = (tmp_path / "out").read_bytes()
     whole = first[: first.rindex(b"\n") + 1]
     assert len(first) == 100_000

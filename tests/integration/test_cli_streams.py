@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support import cli
+from support.cli import run
 
 from urifilter_redis import UriFilter
 
@@ -20,11 +21,6 @@ def news(redis70, monkeypatch):
     with UriFilter.create("news", capacity=1000, error_rate=1e-8) as made:
         made.insert(b"a")
         yield made
-
-
-def run(*command, closed=(), given=b"", code=0):
-    """Run a command some of whose standard streams are closed; check that it ends with ``code`` and no traceback."""
-    return cli.run(*command, given=given, code=code, preexec_fn=lambda: [os.close(each) for each in closed])
 
 
 #: Commands that print to stdout, their input, and what they exit with where they can.
@@ -63,15 +59,8 @@ SILENT = [
 ]
 
 
-def rest(cases, quick=0):
-    """The cases, those after the first few as slow ones."""
-    return [*cases[:quick], *(pytest.param(*each, marks=pytest.mark.slow) for each in cases[quick:])]
 
-
-QUICK = rest(PRINTING, 4)
-
-
-@pytest.mark.parametrize(("command", "given", "code"), [*QUICK, *rest(SILENT)])
+@pytest.mark.parametrize(("command", "given", "code"), PRINTING + SILENT)
 def test_stderr_is_closed(command, given, code):
     """Every command does what it does, and exits with what it means by that; what it would say is lost."""
     out, err = run(*command, given=given, code=code, closed=[2])
@@ -79,7 +68,7 @@ def test_stderr_is_closed(command, given, code):
     assert bool(out) == ((command, given, code) in PRINTING)
 
 
-@pytest.mark.parametrize(("command", "given", "code"), QUICK)
+@pytest.mark.parametrize(("command", "given", "code"), PRINTING)
 def test_stdout_is_closed_and_there_is_something_to_print(command, given, code):
     """That is an error, and said."""
     _, err = run(*command, given=given, code=2, closed=[1])
@@ -88,7 +77,7 @@ def test_stdout_is_closed_and_there_is_something_to_print(command, given, code):
     assert text == "stdout is closed: there is nowhere to print to"
 
 
-@pytest.mark.parametrize(("command", "given", "code"), rest(SILENT, 2))
+@pytest.mark.parametrize(("command", "given", "code"), SILENT)
 def test_stdout_is_closed_and_there_is_nothing_to_print(command, given, code):
     """It is not missed, nor is stderr."""
     run(*command, given=given, code=code, closed=[1, 2])
@@ -96,8 +85,10 @@ def test_stdout_is_closed_and_there_is_nothing_to_print(command, given, code):
 
 @pytest.mark.parametrize(("command", "given", "code"), PRINTING[:1] + PRINTING[8:9])
 def test_all_are_closed(command, given, code):
-    """An error, which nobody is told."""
+    """An error, which nobody is told; of a process, too, that opens files before it can look at its streams."""
     assert run(*command, given=given, code=2, closed=[0, 1, 2]) == (b"", "")
+    closed = {"preexec_fn": lambda: os.closerange(0, 3)}
+    assert cli.run_process(*command, given=given, code=2, **closed) == (b"", "")
 
 
 def test_lines_that_could_not_be_printed_are_new_again(news):
@@ -128,5 +119,5 @@ def test_stdin_is_closed_and_there_is_a_question():
 def test_help_to_a_full_disk(option):
     """An error as any other."""
     with Path("/dev/full").open("wb") as full:
-        _, err = cli.run(option, stdout=full, code=2)
+        _, err = run(option, stdout=full, code=2)
     assert err == "urifilter: [Errno 28] No space left on device\n"

@@ -89,7 +89,7 @@ def test_a_full_disk(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
     for before in ({}, FILES):
-        _, err = cli.run("lua", "export", tmp_path, "--json", code=2, preexec_fn=limited)
+        _, err = cli.run_process("lua", "export", tmp_path, "--json", code=2, preexec_fn=limited)
         assert json.loads(err)["error"] == f"{tmp_path}: nothing was written: File too large"
         assert content(tmp_path) == before
         cli.run("lua", "export", tmp_path)

@@ -1,27 +1,31 @@
-"""The command line as a user runs it: as a process.
+"""The command line as a user runs it: the same entry, in this process or in one of its own.
 
-A process that is only looked at when it has ended is forked by one that has imported everything (``python cli.py
-SOCKET``, for each worker one): it takes a third of a second less.
+``run`` is the cheap one. Commands read and write the descriptors of the standard streams, which click's own runner
+leaves alone, so these are files meanwhile. A command that forks, serves, or uses the embedded server, and one that is
+run in a thread, needs a process: ``run_process``, or ``start`` for one that is spoken to.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
-import gc
-import json
+import logging
 import os
-import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import IO, TextIO
+from unittest import mock
+
+import pytest
+
+from urifilter_redis.cli import main
 
 #: Seconds that a command may take; only reached when something is wrong.
 PATIENCE = 120
+
+_PROGRAM = "python -m urifilter_redis.cli"
 
 
 def start(*arguments: object, **options) -> subprocess.Popen[bytes]:
@@ -31,120 +35,93 @@ def start(*arguments: object, **options) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, **(pipes | options))
 
 
-def run(*arguments: object, given: bytes = b"", code: int = 0, **options) -> tuple[bytes, str]:
-    """Run ``urifilter`` to its end; check its exit code, and return stdout and stderr."""
-    if options:
-        process = start(*arguments, **options)
-        out, err = process.communicate(given, timeout=PATIENCE)
-        ended = process.returncode
-    else:
-        out, err, ended = _prepared().run([*map(str, arguments)], given)
-    assert code == ended, (arguments, err)
-    text = (err or b"").decode()
+def run_process(*arguments: object, given: bytes = b"", code: int = 0, **options) -> tuple[bytes, str]:
+    """Run ``urifilter`` to its end, as a process; check its exit code, and return stdout and stderr."""
+    process = start(*arguments, **options)
+    out, err = process.communicate(given, timeout=PATIENCE)
+    return _checked(arguments, code, process.returncode, out or b"", err or b"")
+
+
+def run(*arguments: object, code: int = 0, **options) -> tuple[bytes, str]:
+    """Run ``urifilter`` as ``invoke`` does; check its exit code, and return stdout and stderr."""
+    return _checked(arguments, code, *invoke(*arguments, **options))
+
+
+def invoke(
+    *arguments: object,
+    given: bytes = b"",
+    stdout: IO[bytes] | None = None,
+    closed: Collection[int] = (),
+    env: Mapping[str, str] = os.environ,
+    cwd: Path | str = ".",
+) -> tuple[int, bytes, bytes]:
+    """Run ``urifilter`` in this process; return its exit code, stdout and stderr.
+
+    ``stdout`` is a file for stdout, ``closed`` the numbers of standard streams that are closed when it begins.
+    """
+    with contextlib.ExitStack() as stack:
+        stdin, out, err = (stack.enter_context(tempfile.TemporaryFile(buffering=0)) for _ in range(3))
+        stdin.write(given)
+        stdin.seek(0)
+        with (
+            _streams([stdin, stdout or out, err], closed),
+            _logging(),
+            mock.patch.dict(os.environ, {**env}, clear=True),
+            contextlib.chdir(cwd),
+            pytest.raises(SystemExit) as ended,
+        ):
+            main([*map(str, arguments)], prog_name=_PROGRAM)
+        return int(ended.value.code or 0), _whole(out), _whole(err)
+
+
+def _checked(arguments, wanted: int, code: int, out: bytes, err: bytes) -> tuple[bytes, str]:
+    text = err.decode()
+    assert code == wanted, (arguments, text)
     assert "Traceback" not in text
-    return out or b"", text
+    return out, text
 
 
-@functools.cache
-def _prepared() -> _Prepared:
-    return _Prepared()
+def _whole(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    return file.read()
 
 
-class _Prepared:
-    """The process that forks."""
-
-    def __init__(self) -> None:
-        self._folder = tempfile.mkdtemp(prefix="uf-")
-        self._address = str(Path(self._folder) / "s")
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, self._address], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
-        )
-        assert self._process.stdout.readline() == b"ready\n"
-        atexit.register(self.stop)
-
-    def stop(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._process.stdout.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def run(self, arguments: list[str], given: bytes) -> tuple[bytes, bytes, int]:
-        os.umask(umask := os.umask(0))
-        inherited = {"cwd": str(Path.cwd()), "umask": umask, "environment": dict(os.environ)}
-        pipes = [os.pipe() for _ in range(3)]
-        theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
-        with socket.socket(socket.AF_UNIX) as connection, ThreadPoolExecutor(3) as threads:
-            connection.settimeout(PATIENCE)
-            connection.connect(self._address)
-            socket.send_fds(connection, [b"f"], theirs)
-            connection.sendall(json.dumps({"arguments": arguments} | inherited).encode() + b"\n")
-            for each in theirs:
-                os.close(each)
-            threads.submit(_write, pipes[0][1], given)
-            out, err = (threads.submit(_read, pipe[0]) for pipe in pipes[1:])
-            with connection.makefile("rb") as answer:
-                ended = int(answer.readline())
-            return out.result(), err.result(), ended
+@contextlib.contextmanager
+def _streams(files: list[IO[bytes]], closed: Collection[int]) -> Iterator[None]:
+    """Let files be the standard streams, as an interpreter has them when it begins: the descriptors, and ``sys``'s."""
+    before = sys.stdin, sys.stdout, sys.stderr
+    kept = [os.dup(number) for number in range(3)]
+    try:
+        for number, file in enumerate(files):
+            os.dup2(file.fileno(), number)
+        sys.stdin, sys.stdout, sys.stderr = (None if number in closed else _opened(number) for number in range(3))
+        for number in closed:
+            os.close(number)
+        yield
+        sys.stdout.flush()  # as an interpreter does at its end
+        sys.stderr.flush()
+    finally:
+        sys.stdin, sys.stdout, sys.stderr = before
+        for number, descriptor in enumerate(kept):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
 
 
-def _write(descriptor: int, data: bytes) -> None:
-    with contextlib.suppress(BrokenPipeError), os.fdopen(descriptor, "wb") as stream:
-        stream.write(data)
+def _opened(number: int) -> TextIO:
+    if number == 2:
+        return open(2, "w", buffering=1, closefd=False, errors="backslashreplace")
+    return open(number, "rw"[number], closefd=False)
 
 
-def _read(descriptor: int) -> bytes:
-    with os.fdopen(descriptor, "rb") as stream:
-        return stream.read()
-
-
-def _serve(address: str) -> None:
-    """Answer each connection in a child; return in a child of that, which is the one to run the command."""
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(address)
-        listener.listen()
-        os.write(1, b"ready\n")
-        while True:
-            connection, _ = listener.accept()
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
-            if os.fork() == 0:
-                break
-            connection.close()
-    with connection:
-        _, descriptors, *_ = socket.recv_fds(connection, 1, 3)
-        with connection.makefile("rb") as reader:
-            request = json.loads(reader.readline())
-        process = os.fork()
-        if process != 0:
-            for each in descriptors:
-                os.close(each)
-            status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-            connection.sendall(b"%d\n" % status)
-            os._exit(0)
-    for number, each in enumerate(descriptors):
-        os.dup2(each, number)
-        os.close(each)
-    os.chdir(request["cwd"])
-    os.umask(request["umask"])
-    os.environ.clear()
-    os.environ.update(request["environment"])
-    sys.argv[1:] = request["arguments"]
-
-
-def _load():
-    """Import all that any command would, as it is loaded and as it runs; return the group of commands."""
-    from urifilter_redis.cli import main
-
-    from urifilter_redis.archive.homes import folder, mongodb  # noqa: F401
-    from urifilter_redis.transport import embedded  # noqa: F401
-
-    list(main.commands.values())  # a command's module is loaded when the command is asked for
-    return main
-
-
-if __name__ == "__main__":
-    main = _load()
-    gc.freeze()  # or the children would copy all of it, as they collect
-    _serve(sys.argv[1])
-    main(prog_name="python -m urifilter_redis.cli")
+@contextlib.contextmanager
+def _logging() -> Iterator[None]:
+    """Put back the handlers and the level that ``worker`` gives to the library's logger."""
+    top = logging.getLogger("urifilter_redis")
+    handlers, level = top.handlers[:], top.level
+    try:
+        yield
+    finally:
+        for handler in {*top.handlers} - {*handlers}:
+            top.removeHandler(handler)
+            handler.close()
+        top.setLevel(level)
