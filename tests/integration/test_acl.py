@@ -13,12 +13,10 @@ from pathlib import Path
 
 import pytest
 import redis
-from click.testing import CliRunner
 from support.cli import run
 from support.service import Service
 from support.service import ask as asked
 from support.turning import RING, ROLLING, insert_until_done, make_late
-from urifilter_redis.cli import main
 
 from urifilter_redis import AsyncUriFilter, Timeouts, UriFilter, drop_filter, list_filters
 from urifilter_redis.errors import FilterNotFound, ServerUnavailable, UriFilterError
@@ -37,17 +35,10 @@ FILTERS = {
 }
 
 
-def in_process(*arguments, code=0) -> str:
-    """Run a command of ``urifilter`` in this process, and return what it prints."""
-    ended = CliRunner().invoke(main, arguments, catch_exceptions=False)
-    assert ended.exit_code == code, (arguments, ended.output)
-    return ended.output
-
-
 @functools.cache
 def line_of(part, *options):
     """Return the line that the command prints."""
-    (line,) = in_process("doctor", "--acl", part, *options).splitlines()
+    (line,) = run("doctor", "--acl", part, *options)[0].decode().splitlines()
     return line
 
 
@@ -210,11 +201,11 @@ def test_an_operator(users, folder):
         ("lua", "load"),
     ):
         code = {"doctor": 1, "rotate": 3}.get(command[0], 0)  # the tests' server keeps nothing; nothing is due
-        in_process(*command, "--redis", url, code=code)
+        run(*command, "--redis", url, code=code)
     users.admin.sadd("urifilter:{urls", "imported")
-    in_process("import", "news", "--set", "urifilter:{urls", "--redis", url)
+    run("import", "news", "--set", "urifilter:{urls", "--redis", url)
     for name in ("news", "other", "more"):
-        in_process("drop", name, "--yes", "--archive", folder, "--redis", url)
+        run("drop", name, "--yes", "--archive", folder, "--redis", url)
     assert users.admin.keys("urifilter:{[mno]*") == []
     assert users.refused() == []
 
@@ -314,11 +305,11 @@ def test_options(redis70):
     assert run("doctor", "--acl", "reader")[0].decode().strip() == acl.line("reader", "urifilter")
     assert "+select" in line_of("reader", "--redis", f"redis://u:pw@127.0.0.1:{redis70.port}/3")
     assert "+select" not in line_of("reader", "--redis", f"unix://{redis70.socket}1")
-    found = json.loads(in_process("doctor", "--acl", "reader", "--json"))
+    found = json.loads(run("doctor", "--acl", "reader", "--json")[0])
     assert found["keys"] == ["urifilter:filters", "urifilter:{*"]
     assert found["line"].startswith("ACL SETUSER reader reset on >PASSWORD")
     assert found["commands"] == acl.commands("reader")
-    assert "--filter is for --acl" in in_process("doctor", "--filter", "news", code=2)
+    assert "--filter is for --acl" in run("doctor", "--filter", "news", code=2)[1]
 
 
 @pytest.mark.parametrize("command", ["evalsha", "script|load", "hgetall", "time"])

@@ -232,25 +232,6 @@ def test_file_size_limit(tmp_path):
     assert whole + cli.run("dedupe", "--filter", "precise", tmp_path / "urls")[0] == joined(urls(9000))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_while_writing(tmp_path, number):
-    """A signal while the reader of the output is slow: what it may not have read is printed by the next run."""
-    make()
-    (tmp_path / "urls").write_bytes(joined(urls(30_000)))
-    process = cli.start("dedupe", "--filter", "precise", tmp_path / "urls")
-    got = process.stdout.read(10_000)
-    process.send_signal(number)
-    process.stdout.close()
-    err = process.stderr.read().decode()
-    assert process.wait(60) == 128 + number
-    process.stderr.close()
-    process.stdin.close()
-    assert f"stopped by {number.name}" in err
-    assert "Traceback" not in err
-    second, _ = cli.run("dedupe", "--filter", "precise", tmp_path / "urls")
-    assert set((got[: got.rindex(b"\n")] + b"\n" + second).split(b"\n")) >= set(urls(30_000))
-
-
 def test_signal_while_waiting_for_input():
     """Ctrl-C while stdin is silent ends at once; what was printed stays printed."""
     make()

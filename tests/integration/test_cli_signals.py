@@ -28,12 +28,17 @@ ENDING = [
     signal.SIGPROF, signal.SIGXCPU, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPOLL, signal.SIGPWR,
     signal.SIGRTMIN, signal.SIGRTMIN + 1, signal.SIGRTMAX,
 ]  # fmt: skip
-#: Those that anybody sends; the others are for the slow tests.
-KNOWN = {signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGRTMIN}
+#: Of each kind one; the others are for the slow tests.
+QUICK = {signal.SIGINT, signal.SIGRTMIN}
 
 
 def name_of(number) -> str:
     return getattr(number, "name", f"signal {int(number)}")
+
+
+def first_quick(first, *others):
+    """The cases, all but the first as slow ones."""
+    return [first, *(pytest.param(each, marks=pytest.mark.slow) for each in others)]
 
 
 @pytest.fixture(autouse=True)
@@ -124,7 +129,7 @@ class Terminal:
 
 @pytest.mark.parametrize(
     "number",
-    [pytest.param(each, marks=() if each in KNOWN else pytest.mark.slow) for each in ENDING],
+    [pytest.param(each, marks=() if each in QUICK else pytest.mark.slow) for each in ENDING],
     ids=name_of,
 )
 def test_signal_while_the_reader_is_slow(urls, started, number):
@@ -138,8 +143,15 @@ def test_signal_while_the_reader_is_slow(urls, started, number):
     assert missing(printed) == 0
 
 
-@pytest.mark.parametrize("ignored", [(), (signal.SIGHUP,)], ids=["", "nohup"])
-@pytest.mark.parametrize("read", [1, 200_000])
+@pytest.mark.parametrize(
+    ("read", "ignored"),
+    [
+        pytest.param(1, (signal.SIGHUP,), id="early, nohup"),
+        pytest.param(200_000, (), id="late"),
+        pytest.param(1, (), id="early", marks=pytest.mark.slow),
+        pytest.param(200_000, (signal.SIGHUP,), id="late, nohup", marks=pytest.mark.slow),
+    ],
+)
 def test_terminal_is_closed(urls, started, read, ignored):
     """Closing it sends SIGHUP and lets writing fail; with nohup only the latter. No line is missing."""
     terminal = Terminal()
@@ -202,15 +214,16 @@ def test_socket_is_closed(urls, started):
     assert missing(printed) == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1], ids=name_of)
-def test_what_is_ignored_stays_ignored(started, number):
+def test_what_is_ignored_stays_ignored(started):
     """SIGHUP under nohup, SIGINT and SIGQUIT of a script's background job: the command goes on to its end."""
-    process = started(preexec_fn=lambda: signal.signal(number, signal.SIG_IGN))
+    numbers = [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1]
+    process = started(preexec_fn=lambda: [signal.signal(number, signal.SIG_IGN) for number in numbers])
     for line in (b"a\n", b"b\n"):
         process.stdin.write(line)
         process.stdin.flush()
         assert process.stdout.readline() == line
-        process.send_signal(number)
+        for number in numbers:
+            process.send_signal(number)
     assert process.communicate(timeout=60)[0] == b""
     assert process.returncode == 0
 
@@ -236,7 +249,7 @@ def send(process, number, after):
     process.send_signal(number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT], ids=name_of)
+@pytest.mark.parametrize("number", first_quick(signal.SIGINT, signal.SIGHUP, signal.SIGTERM), ids=name_of)
 def test_signal_that_comes_twice(server_, started, number):
     """From the terminal and the shell, or from ``timeout``: it is held back as one is."""
     process = hold(server_, started)
@@ -248,7 +261,7 @@ def test_signal_that_comes_twice(server_, started, number):
     assert missing(printed, LINES[1:1000]) == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT], ids=name_of)
+@pytest.mark.parametrize("number", first_quick(signal.SIGHUP, signal.SIGINT), ids=name_of)
 def test_signal_while_two_windows_are_under_way(server_, urls, started, number):
     """The lines of both are printed, or new again."""
     process = started("-", urls)
@@ -275,7 +288,7 @@ def test_ctrl_c_again(server_, started):
         admin.execute_command("CLIENT", "UNPAUSE")
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM], ids=name_of)
+@pytest.mark.parametrize("number", first_quick(signal.SIGTERM, signal.SIGHUP), ids=name_of)
 def test_temporary_filter_is_dropped(server_, started, number):
     """A signal leaves no filter that nobody knows of."""
     process = started("--temporary")

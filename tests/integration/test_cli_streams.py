@@ -59,7 +59,6 @@ SILENT = [
 ]
 
 
-
 @pytest.mark.parametrize(("command", "given", "code"), PRINTING + SILENT)
 def test_stderr_is_closed(command, given, code):
     """Every command does what it does, and exits with what it means by that; what it would say is lost."""

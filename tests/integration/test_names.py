@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
+from support import cli
 from support.states import dumped
 from urifilter_redis.cli import main
 
@@ -83,10 +83,10 @@ def test_commands(there, tmp_path, monkeypatch, line):
     monkeypatch.chdir(tmp_path)
     before = snapshot(there, tmp_path)
     for name in IMPOSSIBLE if line[:2] != ["token", "new"] else IMPOSSIBLE[:-1]:
-        done = CliRunner().invoke(main, [name if word == "BAD" else word for word in line], input="a\n")
-        assert (done.exit_code, done.stdout) == (2, ""), (name, done.output)
+        out, err = cli.run(*(name if word == "BAD" else word for word in line), given=b"a\n", code=2)
+        assert out == b"", name
         said = SAID + repr(name) if line != LINES[-1] else "filters are names, or patterns"
-        assert said in " ".join(done.stderr.split())
+        assert said in " ".join(err.split())
     assert snapshot(there, tmp_path) == before
 
 
@@ -132,12 +132,11 @@ def test_dots_are_names(there, tmp_path):
         admin.flushall()
     for name in (".", ".."):
         for command in (["restore"], ["archive", "show"], ["archive", "verify"], ["archive", "prune"]):
-            done = CliRunner().invoke(main, [*command, name])
-            assert done.exit_code == 0, done.output
+            cli.run(*command, name)
         with UriFilter.open(name) as found:
             assert "a" in found
-        assert CliRunner().invoke(main, ["drop", name, "--yes"]).exit_code == 0
-    assert CliRunner().invoke(main, ["archive", "verify"]).exit_code == 0
+        cli.run("drop", name, "--yes")
+    cli.run("archive", "verify")
     assert outside <= set(tmp_path.rglob("*"))
     with UriFilter.open("news") as news:
         assert "a" in news
@@ -152,8 +151,7 @@ def test_what_is_not_ours(there, tmp_path):
     before = snapshot(there, foreign)[1]
     expected = {"list": 0, "rotate --due": 3, "worker --once": 0, "archive list": 0, "archive verify": 0}
     for command, code in (expected | {"archive prune --older-than 0s": 0}).items():
-        done = CliRunner().invoke(main, command.split())
-        assert done.exit_code == code, done.output
-        assert "lost and found" not in done.output
-    assert "filter news" in CliRunner().invoke(main, ["doctor"]).stdout
+        out, err = cli.run(*command.split(), code=code)
+        assert "lost and found" not in out.decode() + err
+    assert b"filter news" in cli.run("doctor", code=1)[0]
     assert snapshot(there, foreign)[1] == before

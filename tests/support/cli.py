@@ -19,7 +19,6 @@ from typing import IO, TextIO
 from unittest import mock
 
 import pytest
-
 from urifilter_redis.cli import main
 
 #: Seconds that a command may take; only reached when something is wrong.
@@ -115,13 +114,17 @@ def _opened(number: int) -> TextIO:
 
 @contextlib.contextmanager
 def _logging() -> Iterator[None]:
-    """Put back the handlers and the level that ``worker`` gives to the library's logger."""
-    top = logging.getLogger("urifilter_redis")
-    handlers, level = top.handlers[:], top.level
+    """Log as where nobody has set anything up; put back what is there, and what ``worker`` changes."""
+    root, top = logging.getLogger(), logging.getLogger("urifilter_redis")
+    before = [(logger, logger.handlers, logger.level) for logger in (root, top)]
     try:
+        for logger in (root, top):
+            logger.handlers = []
+            logger.setLevel(logging.WARNING)
         yield
     finally:
-        for handler in {*top.handlers} - {*handlers}:
-            top.removeHandler(handler)
-            handler.close()
-        top.setLevel(level)
+        for logger, handlers, level in before:
+            for handler in logger.handlers:
+                handler.close()
+            logger.handlers = handlers
+            logger.setLevel(level)
