@@ -317,7 +317,13 @@ def test_signal_while_it_starts(tmp_path, number, module, way):
 
 
 @pytest.mark.parametrize(
-    ("command", "ages"), [("add", [1, -1, 1]), ("forget", [0, 0, 0]), ("commit", [1, 1, 1]), ("release", [1, 0, 0])]
+    ("command", "ages"),
+    [
+        ("add", [1, -1, 1]),
+        ("release", [1, 0, 0]),
+        pytest.param("forget", [0, 0, 0], marks=pytest.mark.slow),
+        pytest.param("commit", [1, 1, 1], marks=pytest.mark.slow),
+    ],
 )
 def test_other_commands_that_stream(command, ages):
     """SIGHUP while they wait for input: what was read is done, and they say that they were stopped."""
