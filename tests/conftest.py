@@ -31,10 +31,17 @@ for name in ("SIGHUP", "SIGINT", "SIGQUIT"):
         signal.signal(number, signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
 
 
+@pytest.hookimpl(tryfirst=True)  # hypothesis loads a profile that is named when it is configured
 def pytest_configure(config):
-    """Everybody's examples are the same, unless ``--hypothesis-seed`` asks for others, which are those of the seed."""
+    """Everybody's examples are the same, unless ``--hypothesis-seed`` asks for others, which are those of the seed.
+
+    ``--hypothesis-profile thorough`` draws more of them.
+    """
     drawn = config.getoption("--hypothesis-seed") is not None
-    hypothesis.settings.register_profile("default", deadline=None, derandomize=not drawn, database=None)
+    for name, examples in (("default", 40), ("thorough", 300)):
+        hypothesis.settings.register_profile(
+            name, deadline=None, derandomize=not drawn, database=None, max_examples=examples
+        )
     hypothesis.settings.load_profile("default")
 
 
@@ -48,7 +55,7 @@ def pytest_collection_modifyitems(items):
     items[:] = [item for item in items if not _is_part(item)]
     begun = set()
     for item in items:
-        if item.get_closest_marker("sampled"):
+        if item.get_closest_marker("sampled") and not _explores(item):
             if item.obj in begun:
                 item.add_marker(pytest.mark.slow)
             begun.add(item.obj)

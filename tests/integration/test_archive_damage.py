@@ -169,6 +169,7 @@ def damage(data, path, others):
     return how
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=pytest.mark.slow) for each in ("forever", "ring")] + ["rolling"]
 )
@@ -347,6 +348,7 @@ LIES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", LIES)
 def test_lying_checkpoint(name, copied, redis70):
     """The one before is used, and what is wrong is told; if both lie, they are refused."""
@@ -491,6 +493,7 @@ SLICES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("epoch", [0, 1])
 @pytest.mark.parametrize("name", SLICES)
 def test_lying_slice(name, epoch, copied, redis70):
@@ -573,6 +576,7 @@ def little_memory():
         tracemalloc.stop()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", BOMBS)
 def test_bomb(name, copied, redis70):
     """It is refused, and takes no more memory than a piece."""
@@ -756,6 +760,7 @@ def fill_up(folder, but):
         (folder / "ballast").write_bytes(bytes(room))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", RETENTIONS)
 def test_full_disk(name, small_disk, redis70):
     """What does not fit is an error, and harms nothing that is there; with room again all goes on."""

@@ -143,6 +143,7 @@ class Scene:
         drop_filter("news", redis=self.server.url, archive=self.archive)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("retention", "method"), [each if each in QUICK else pytest.param(*each, marks=pytest.mark.slow) for each in FLOWS]
 )

@@ -112,6 +112,7 @@ def test_only_silent_shards_are_beaten(redis70, monkeypatch):
         mine.close()
 
 
+@pytest.mark.sampled
 @pytest.mark.usefixtures("often")
 def test_the_server_goes_away(clients, make_server, caplog):
     """Beats survive it; each outage is logged once, however many beats fail."""
@@ -358,6 +359,7 @@ def test_nothing_beats_for_a_closed_filter(clients, redis70):
     mine.close()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("way", ["falls off the end", "sys.exit(3)", "raise ValueError", "a daemon thread claims"])
 def test_a_thread_keeps_no_interpreter_from_ending(news, redis70, way):
     """However a program ends, it ends at once, and without a word about threads."""

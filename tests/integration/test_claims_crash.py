@@ -227,6 +227,7 @@ def test_a_hundred_kills(redis70, tmp_path, capsys):
         sys.stdout.write("".join(f"\n{line}" for line in figures))
 
 
+@pytest.mark.slow
 def test_a_few_kills(redis70, tmp_path):
     """The same in small."""
     settings = {"stops": 0, "kills": 3, "work": 0.01}

@@ -66,6 +66,7 @@ def news(cluster, clients):
     return clients.create("news", redis=cluster.url, **PRECISE)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", GIVEN)
 def test_each_address_and_client(clients, cluster, give, kind):
     """One node, several, or a client object of redis-py: the answers are exact, and the shards lie evenly."""

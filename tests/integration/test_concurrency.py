@@ -29,6 +29,7 @@ def test_eight_processes(valkey, tmp_path, count):
     assert UriFilter.open("news", redis=valkey.url).inserted() == count + 1  # and the warm-up
 
 
+@pytest.mark.sampled
 def test_threads_share_one_filter_object(server):
     """16 threads on one object: the answers "new" add up exactly."""
     news = UriFilter.create("news", redis=server.url, capacity=100_000, error_rate=1e-8, shards=3)
@@ -86,6 +87,7 @@ def test_forked_children_are_clients_of_their_own(server):
     assert news.insert_ages(["both", "child", "before", "parent"]) == [1, 1, 1, 0]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("count", "fresh", "most"),
     [(50_000, 100_000, 1.5e-4), pytest.param(250_000, 1_000_000, 1.2e-4, marks=pytest.mark.slow)],

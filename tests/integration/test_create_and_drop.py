@@ -100,6 +100,7 @@ class Scene:
         assert {self.admin.hget(name, "phase") for name in names[::2]} == {b"idle"}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("there", [True, False], ids=["made", "not made"])
 @pytest.mark.parametrize("kinds", [("drop", "create"), ("create", "drop"), ("drop", "drop"), ("create", "create")])
 def test_two_with_a_stall_at_each_step(redis70, kinds, there, sample):
@@ -119,6 +120,7 @@ def test_two_with_a_stall_at_each_step(redis70, kinds, there, sample):
             scene.end()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("there", [True, False], ids=["made", "not made"])
 @pytest.mark.parametrize(
     "kinds",

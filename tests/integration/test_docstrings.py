@@ -205,6 +205,7 @@ def test_example(redis70, monkeypatch, folder, name, text):
     asyncio.run(session())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", SDK_NAMES)
 def test_example_of_the_sdk(redis70, service, name):
     """Each example of the SDK's functions and classes does what it says."""
@@ -212,6 +213,7 @@ def test_example_of_the_sdk(redis70, service, name):
         check_with_the_service(service, inspect.getdoc(SDK_NAMES[name]), dict(SDK_NAMES))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("name", "text"), list(documented(SDK_CLASSES)))
 def test_example_of_a_client_of_the_service(redis70, service, name, text):
     """Each example of the SDK's methods does what it says."""
@@ -222,6 +224,7 @@ def test_example_of_a_client_of_the_service(redis70, service, name, text):
         check_with_the_service(service, text, {"api": SDK_NAMES[name](service.url)})
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("name", "text"), list(documented(ACTING)))
 def test_example_of_an_action(redis70, service_for_admins, name, text):
     """Each example of an action does what it says, for a token that may do it."""

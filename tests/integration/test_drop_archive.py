@@ -110,6 +110,7 @@ def test_dropping_again_ends_it(scene, sample):
             leftovers(scene.archive)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("named", [True, False])
 def test_create_ends_it(scene, named, sample):
     """Wherever a drop died, create makes a new filter, or opens the one that is whole; or it says to drop again."""
@@ -139,6 +140,7 @@ def test_what_is_kept_stays(scene, sample):
         scene.check_whole(seen=True)
 
 
+@pytest.mark.sampled
 def test_overtaken_by_another_drop_and_create(scene, sample):
     """A drop that stalls while another is done and the filter is made anew leaves that alone, and its archive."""
     for dropper in drops(scene, sample):

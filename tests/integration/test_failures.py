@@ -133,6 +133,7 @@ def test_a_full_server_lets_items_be_removed(make_server):
             assert news.forget(["a", "c"], retry=error) == [True, False]
 
 
+@pytest.mark.slow
 def test_read_only_replica(make_server):
     """A replica refuses inserts with advice, and answers contains."""
     primary = make_server("redis70")
@@ -177,6 +178,7 @@ def test_user_without_permission(make_server):
     assert "mend its ACL" in str(error_of(UriFilter.open, "news", redis=url))
 
 
+@pytest.mark.slow
 def test_server_that_stops_answering(make_server):
     """SIGSTOP: AnswerLost within its time; once it goes on, the answer is still to be had."""
     server = make_server("redis70")

@@ -92,6 +92,7 @@ def test_unique_and_call(news):
     assert news.insert_ages(iter(["f", "a"])) == [0, 1]
 
 
+@pytest.mark.sampled
 def test_iter_unique(news):
     """A stream of any length; what is not taken from it is forgotten again."""
     stream = (f"u{i % 7000}" for i in range(15_000))
@@ -392,6 +393,7 @@ def redis62_news(_shared):
     return _shared.setdefault("redis62", Server("redis62")) if "redis62" not in _shared else _shared["redis62"]
 
 
+@pytest.mark.sampled
 def test_async_is_the_same(server, layout):
     """Every method, awaited."""
 

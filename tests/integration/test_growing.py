@@ -20,6 +20,7 @@ from urifilter_redis.flows import turn
 from urifilter_redis.protocol.config import Config, Settings
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("capacity", [1_000, pytest.param(4_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("layout", ["blocked", "classic"])
 def test_error_rate_at_twenty_times_the_first_capacity(layout, capacity, valkey):
@@ -135,6 +136,7 @@ def test_seen_items_make_nothing_grow(server):
         assert news.epoch() == 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layout", ["blocked", "classic"])
 @pytest.mark.parametrize("rate", [1e-2, 1e-4, 1e-8])
 @pytest.mark.parametrize("capacity", [1, 1000, 10**6, 10**8])

@@ -332,6 +332,7 @@ def _restarted(server, news):
     server.start()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("harm", "reason"),
     [

@@ -176,6 +176,7 @@ def test_a_task_that_is_cancelled_at_any_moment(news, redis70, sample):
     assert sum(asyncio.run(insert(rounds)) for rounds in sample(range(120), 20)) > 0
 
 
+@pytest.mark.slow
 def test_every_place_of_the_sdk(service, redis70, monkeypatch, sample):
     """The SDK's calls likewise."""
     monkeypatch.setattr("urifilter_redis.sdk.parts.ITEMS_A_REQUEST", 5)

@@ -65,6 +65,7 @@ def test_restore(late, news, redis70, folder):
     check(news, redis70)
 
 
+@pytest.mark.sampled
 def test_checkpoint(late, news, redis70, folder):
     """What is written is whole, although earlier steps come again."""
     with UriFilter.open("news", redis=late.url, archive=folder) as again:

@@ -45,6 +45,7 @@ def test_again(tmp_path):
     assert content(tmp_path) == FILES | {"client.js": b"mine"}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("indexed", [False, True], ids=["no export", "an earlier export"])
 @pytest.mark.parametrize("name", ["insert-classic.lua", "vectors.json", "scripts.json"])
 def test_files_of_others(tmp_path, name, indexed):
@@ -81,6 +82,7 @@ def test_a_folder_in_the_place_of_a_file(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["vectors.json"]
 
 
+@pytest.mark.slow
 def test_a_full_disk(tmp_path):
     """If a file cannot be written, none is there afterwards, and the earlier export is whole."""
     size = len(FILES["vectors.json"]) - 1

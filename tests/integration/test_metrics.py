@@ -175,6 +175,7 @@ def test_what_nobody_knows_makes_no_labels(redis70, news):
     assert found.values("status") <= {"200", "400", "404", "405", "422"}
 
 
+@pytest.mark.slow
 def test_script_errors(make_server):
     """What Redis refuses is counted by its first word."""
     server = make_server("redis70")
@@ -273,6 +274,7 @@ def test_gauges(redis70, folder):
     assert found("urifilter_filter_rotation_due_seconds", filter="full") is None
 
 
+@pytest.mark.slow
 def test_what_is_in_hand(redis70, news):
     """It is counted, and what has lapsed; of a filter without claims there is neither."""
     names = ("in_hand_items", "lapsed_items", "delayed_items", "holders", "lease_seconds")
@@ -308,6 +310,7 @@ def test_a_filter_that_cannot_be_looked_at(redis70, news):
     assert "broken" in service.log()
 
 
+@pytest.mark.slow
 def test_gauges_follow(redis70, news):
     """What was measured is told for a while, never for long: the newest count of items comes through."""
     with Service(redis70.url) as service:
@@ -319,6 +322,7 @@ def test_gauges_follow(redis70, news):
 # who may ask, and when Redis is away
 
 
+@pytest.mark.slow
 def test_who_may_ask(redis70, news):
     """Metrics are for tokens of all filters; health is for everybody."""
     made = {name: tokens.new() for name in ("all", "some", "both")}

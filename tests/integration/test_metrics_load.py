@@ -27,6 +27,7 @@ def insert(path: str, *items: str) -> bytes:
     return request("POST", path, b'{"filter_typeid": "news", "URI_list": ["%s"]}' % "".join(items).encode())
 
 
+@pytest.mark.slow
 def test_requests_by_token_and_filter(redis70, news):
     """Each is counted under the names of its token and its filter, if they exist. Versions are told."""
     made = {name: tokens.new() for name in ("writer", "reader")}

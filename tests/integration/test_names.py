@@ -77,6 +77,7 @@ def test_every_command_that_takes_a_name_is_tested_here():
                 assert any(line.startswith(" ".join(path)) for line in tested), path
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("line", LINES, ids=" ".join)
 def test_commands(there, tmp_path, monkeypatch, line):
     """Exit 2 and a message that says how a name looks; nothing on stdout, and nothing was touched."""

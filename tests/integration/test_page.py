@@ -18,6 +18,8 @@ from urifilter_redis.service import tokens
 
 MARKUP = "<img src=x onerror=window.hit=1>"
 
+pytestmark = pytest.mark.slow
+
 #: Pairs of a text's colour and that of what is behind it.
 READABLE = [
     *itertools.product(("text", "quiet", "accent", "warning", "danger"), ("ground", "raised")),

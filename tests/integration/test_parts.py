@@ -76,6 +76,7 @@ def innermost(error: BaseException) -> str:
     return traceback.extract_tb(error.__traceback__)[-2].name
 
 
+@pytest.mark.slow
 def test_interrupted_everywhere(nodes):
     """Ctrl-C at any place leaves all connections to those who come next, and no answer of another's pipeline.
 

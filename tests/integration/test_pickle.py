@@ -130,6 +130,7 @@ def test_it_waits_for_replicas_too(kind, redis70):
         insert(again, ["a"]) if kind is UriFilter else insert_awaited(again, ["a"])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("start", ["spawn", "fork"])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_pool_of_processes(start, redis70):
@@ -147,6 +148,7 @@ def test_pool_of_processes(start, redis70):
         assert caught.value.indices == [1]
 
 
+@pytest.mark.slow
 def test_multiprocessing_pool(redis70):
     """So do those of multiprocessing, which hang on what cannot be unpickled."""
     spawning, news = multiprocessing.get_context("spawn"), UriFilter.create("news", redis=redis70.url, **SETTINGS)
@@ -245,6 +247,7 @@ def api(service, redis70):
     return FilterAPIClient(service.url, timeouts=Timeouts(total=9))
 
 
+@pytest.mark.sampled
 def test_sdk(way, api):
     """Its clients have the same address, path and timeouts."""
     assert api.insert_ages("news", ["a"]) == [0]

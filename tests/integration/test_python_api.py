@@ -98,6 +98,7 @@ def url_of(page):
     return page.url
 
 
+@pytest.mark.sampled
 def test_bools_and_ages(news):
     """``insert_many`` answers True for new and ``contains_many`` True for seen; ages are numbers."""
     answers = {
@@ -118,6 +119,7 @@ def test_bools_and_ages(news):
     assert kinds == {name: {int} if "ages" in name else {bool} for name in answers}
 
 
+@pytest.mark.sampled
 def test_objects_with_a_key(news):
     """``key=`` makes an item of each object, and the objects come back."""
     pages = [Page("a"), Page("b"), Page("a")]

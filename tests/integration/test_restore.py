@@ -122,6 +122,7 @@ def test_it_lasts(redis70, folder, beats, kind):
     scene.check()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["empty", "older"])
 @pytest.mark.parametrize("how", ["before", "after", "for good", "reply lost"])
 def test_interrupted_at_each_step(redis70, folder, beats, monkeypatch, kind, how, sample):

@@ -241,6 +241,7 @@ def _small_pieces(monkeypatch):
     monkeypatch.setattr(slices_in_redis.RedisArchive, "at_once", 2)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("examples", [10, pytest.param(80, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", RETENTIONS)
 def test_in_the_model(name, examples):
@@ -248,6 +249,7 @@ def test_in_the_model(name, examples):
     run(lambda: ModelServer().send, RETENTIONS[name], examples, 60)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("kind", "examples"),
     [

@@ -60,6 +60,7 @@ def users(server):
     made.admin.close()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", FILTERS)
 @pytest.mark.parametrize("how", ["retry", "plainly"])
 def test_no_item_is_lost_for_a_missing_right(users, name, how):
@@ -96,6 +97,7 @@ def test_one_item_in_many_slices_is_not_lost_for_a_missing_right(users):
         assert news.insert("second")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["blocked", "counting", "ring"])
 def test_forget_and_remove_are_whole_or_not_at_all(users, name):
     """Whichever command is forbidden: what was refused is still seen, and the repeat takes it out."""
@@ -117,6 +119,7 @@ def test_forget_and_remove_are_whole_or_not_at_all(users, name):
             assert news.insert_ages(items) == [0] * 20
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["ring", "rolling", "growing"])
 def test_no_slice_is_lost_for_a_missing_right(users, name):
     """Whichever command is forbidden in the middle of a turn: nothing of the filter is lost, and it turns later."""
@@ -139,6 +142,7 @@ def test_no_slice_is_lost_for_a_missing_right(users, name):
             assert 0 not in news.ages(items), command
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("command", TRIED)
 def test_making_and_dropping_for_a_missing_right(users, command):
     """A filter that could not be made can be; one that could not be dropped is whole, or dropping it again ends it."""
@@ -162,6 +166,7 @@ def test_making_and_dropping_for_a_missing_right(users, command):
         assert news.insert("a")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["forever", "ring", "rolling"])
 def test_nothing_is_lost_for_a_missing_right_in_a_restore(redis70, folder, name):
     """Whichever command is forbidden while a filter is restored: the next restore brings all of it back."""

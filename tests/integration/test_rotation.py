@@ -356,6 +356,7 @@ KILLED = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("settings", KILLED.values(), ids=KILLED)
 def test_killed_at_every_step(settings, redis70, sample):
     """SIGKILL before and after each step of a rotation: another process brings it to its end, nothing is lost."""
@@ -558,6 +559,7 @@ def test_max_age(server):
         news.insert("a", max_age=1)
 
 
+@pytest.mark.sampled
 def test_drop_while_rotating(variant, server):
     """Dropped in the middle of a rotation: no key is left, and the rotator is told."""
     for count in range(3, 30, 3):

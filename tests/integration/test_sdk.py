@@ -297,6 +297,7 @@ class Scripted(http.server.ThreadingHTTPServer):
 GOOD = (200, {}, {"filter_typeid": "news", "ages": [0], "total": 1, "unique": 1})
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "bad",
     [
@@ -326,6 +327,7 @@ def test_what_is_repeated(bad):
     assert {path for path, _, _ in server.seen} == {"/v1/filters/news/insert"}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("status", "code"),
     [(400, "bad_json"), (401, "unauthorized"), (403, "forbidden"), (404, "filter_not_found"), (409, "refused"),
@@ -507,6 +509,7 @@ def test_half_of_it_was_inserted(redis70, service):
         api.close()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("wrong", ["an error", KeyError("a"), FilterAPIError("of another call", error_code="x"), 7])
 def test_retry_of_something_else(api, wrong):
     """It is refused in words before anything is sent, as in the library."""

@@ -61,6 +61,7 @@ def test_all_methods(api, news):
         mine.claim("z")
 
 
+@pytest.mark.slow
 def test_awaited(service, news):
     """The same, awaited, by tasks that share an object."""
 
@@ -95,6 +96,7 @@ def test_after_an_exception(api, news):
     assert 60 < other.outstanding().due <= 100
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.DELAY, Fault.DUPLICATE])
 def test_a_request_or_an_answer_is_lost(service, news, fault):
     """It is repeated under its key, and has the answers that it would have had."""
@@ -384,6 +386,7 @@ def test_after_a_fork(api, news):
         assert mine.commit(["a"]) == [True]
 
 
+@pytest.mark.slow
 def test_the_interpreter_ends(service, news):
     """An object that was never closed keeps no interpreter from ending; its items lapse."""
     code = f"""

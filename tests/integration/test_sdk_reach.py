@@ -49,6 +49,7 @@ def unique(items, *arguments, **options) -> list:
     return new
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", ["path", "text", "context", "variable"])
 def test_a_private_ca(behind_tls, authority, how, monkeypatch):
     """Its certificates are trusted by ``verify=``, a path or a context, or as the environment says."""

@@ -26,6 +26,7 @@ LONG = Timeouts(connect=5, reply=2, total=60)
 SHORT = Timeouts(total=0.3)
 
 
+@pytest.mark.sampled
 def test_both_clients(watched, clients):
     """Create, open, insert, ask, claim, rotate, forget, drop."""
     shape = {"capacity": 1000, "retention": "ring", "slices": 3, "period": "1d", "shards": 3}

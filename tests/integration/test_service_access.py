@@ -47,6 +47,7 @@ def refusals(service, token) -> dict[str, int]:
     return {each["address"]: each["count"] for each in told(service, token)["refusals"]}
 
 
+@pytest.mark.slow
 def test_last_use(redis70, news, made):
     """Of each token, in JSON and as a gauge; never a digest or a token."""
     with Service(redis70.url, settings=settings(made)) as service:

@@ -96,6 +96,7 @@ def audited(service):
     ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize(("who", "status"), [("writer", 403), ("reader", 403), ("other", 403), ("nobody", 401)])
 def test_who_may_not(guarded, name, action, who, status):
@@ -107,12 +108,14 @@ def test_who_may_not(guarded, name, action, who, status):
     assert line | {"result": answer.json()["error_code"]} in audited(guarded)
 
 
+@pytest.mark.slow
 def test_a_service_without_tokens(service):
     """Nobody may act there: who is to be named in the audit log?"""
     for action in ACTIONS:
         assert ask(service, "POST", f"{FILTERS_PATH}/news/{action}", BODIES[action]).status == 403
 
 
+@pytest.mark.sampled
 def test_a_life(guarded, redis, api, name):
     """A filter is made, rotated, written, lost, brought back, merged and dropped; the audit log has each action."""
     uid = api("create", name, **RING | {"period": timedelta(days=1)}, seed=1)
@@ -141,6 +144,7 @@ def test_a_life(guarded, redis, api, name):
     assert lines.count(("rotate", "ok")) == 5  # a dry run before each of two, and one by itself
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.DUPLICATE, Fault.DELAY])
 def test_a_reply_is_lost(guarded, api, name, fault):
     """The SDK repeats the request, or an old copy arrives late: it is as if it had been done once."""
@@ -191,6 +195,7 @@ def test_a_drop_of_another(api, name):
     assert api("drop", name, uid)
 
 
+@pytest.mark.sampled
 def test_a_rotation_of_the_past(api, name):
     """Of all who rotate from an epoch one does; the others are told the epoch that is reached."""
     uid = api("create", name, **RING)
@@ -229,6 +234,7 @@ def test_what_is_wrong(guarded, action, body, code):
     )
 
 
+@pytest.mark.slow
 def test_what_cannot_be_done(guarded, redis, service_for_admins, name):
     """Too large for Redis; a filter of the settings, which would be there again; sources of others; no archive."""
     with redis.client() as admin:

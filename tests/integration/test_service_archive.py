@@ -125,6 +125,7 @@ def test_an_archive_that_comes_back(redis70, disk, point):
             disk.mount()
 
 
+@pytest.mark.slow
 def test_an_archive_that_goes_away(redis70, disk):
     """Filters that are open are answered as before, and listed, those that only it has too."""
     make(redis70.url, "news", ["a"], archive=disk.url)

@@ -187,6 +187,7 @@ BAD_JSON = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("body", BAD_JSON.values(), ids=BAD_JSON)
 def test_what_is_no_json(refuses, body):
     """It is refused, and the connection may be used again."""
@@ -304,6 +305,7 @@ def chunked(body, size):
     return b"".join(f"{len(part):x}\r\n".encode() + part + b"\r\n" for part in [*parts, b""])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("encoding", ["gzip", "GZIP", "deflate", "br", "zstd", "gzip, identity", "x"])
 def test_compressed_bodies(refuses, encoding):
     """They are refused, bombs too, unread."""
@@ -417,6 +419,7 @@ def shown(items):
     return [json.dumps(item, sort_keys=True) for item in items]
 
 
+@pytest.mark.slow
 @FEW
 @given(items=st.lists(JSON, max_size=8), raw=st.booleans(), blank=st.sampled_from(["", " ", "\r\n\t"]))
 @example(items=["\ud800", "\udfff", "a\ud83d", "\ude00b", "\0", "\ufeff", "\u2028"], raw=True, blank="")
@@ -490,6 +493,7 @@ def mangled(draw):
     return body
 
 
+@pytest.mark.slow
 @settings(FEW, max_examples=400)
 @given(body=mangled() | st.binary(max_size=100) | JSON.map(dump))
 def test_mangled_bodies(service, kept, body):
@@ -531,6 +535,7 @@ def kept(service):
     kept.close()
 
 
+@pytest.mark.slow
 @settings(FEW, max_examples=100)
 @given(
     fields=st.fixed_dictionaries(
@@ -545,6 +550,7 @@ def test_any_fields(kept, fields, path):
         clean(answer)
 
 
+@pytest.mark.slow
 @settings(FEW, max_examples=150)
 @given(
     data=st.binary(min_size=1, max_size=60)
@@ -643,6 +649,7 @@ def test_trailers_are_no_headers(service):
 # Slow senders
 
 
+@pytest.mark.slow
 def test_a_body_that_does_not_come(quick, inserted):
     """After the time limit it is refused, and nothing inserted: bodies shorter than they say, and those that drip."""
     before = inserted("quick")
@@ -911,6 +918,7 @@ def test_foreign_hosts(refuses, service):
             assert (host, 200) == (host, connection.ask(request("GET", "/v1/filters", Host=host)).status)
 
 
+@pytest.mark.slow
 def test_an_open_service_behind_a_proxy(redis, refuses, service):
     """What a proxy passes on is refused, as anybody may have asked it; the log says so once, a setting allows it."""
     passed = ({"Forwarded": "for=192.0.2.60"}, {"X_Forwarded_For": "192.0.2.60"}, {"X_Real_IP": "192.0.2.60"})
@@ -1144,6 +1152,7 @@ def test_what_a_token_is_not_for(guarded, inserted):
 # When Redis is slow or away
 
 
+@pytest.mark.slow
 def test_requests_that_wait_too_long(make_server):
     """429 with Retry-After; those under way are answered, and after them others; each token has its own limit."""
     redis = make_server()
@@ -1175,6 +1184,7 @@ def test_many_requests_at_once(redis):
         assert [connection.answer().json().get("unique") for connection in connections] == [1] * 150
 
 
+@pytest.mark.slow
 def test_no_file_descriptors(redis):
     """When they run out the log says so, and with what to do; once there are some it answers as before."""
     with running(redis.url) as service:

@@ -77,6 +77,7 @@ def holders_of(redis) -> dict[bytes, float]:
     }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("lease", "seconds"), [(5, 5), (3600, 3600.0), (None, 60)])
 def test_the_lease(service, news, redis70, lease, seconds):
     """It is the caller's, or else the filter's default."""
@@ -87,6 +88,7 @@ def test_the_lease(service, news, redis70, lease, seconds):
     assert before + seconds <= until / 1000 <= after + 1 + seconds
 
 
+@pytest.mark.slow
 def test_what_json_cannot_carry(service, news):
     """Bytes come as text, where they are UTF-8, and else as base64, in which they go back, too."""
     given = [b"text", b"odd\xff", "\ud83d\ude00", "\ud800"]
@@ -166,6 +168,7 @@ def test_a_limit_that_was_reached(service, news):
     assert caller("reclaim")["outstanding"] == {"others": 0, "due": None}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("key", ["00000000000000aa/3/7", "any text"])
 def test_a_repeat_by_another_worker(service, news, redis70, key):
     """Under its Idempotency-Key each request gets the answer that it had; a reclaim what its holder still has of it."""
@@ -237,6 +240,7 @@ def served(guarded):
         yield made
 
 
+@pytest.mark.slow
 def test_two_tokens(guarded, served):
     """With the same holder in the request they are two holders, and none of them is the one in the request."""
     one, two = (Caller(guarded, token=token) for token in (WRITER, SECOND))
@@ -258,6 +262,7 @@ def test_two_tokens(guarded, served):
     assert one("release", URI_list=["b"])["was_there"] == [True]
 
 
+@pytest.mark.slow
 def test_without_a_holder(guarded, served, service, news):
     """A commit needs none. A release does if there are tokens, because it would give back what others have."""
     one = Caller(guarded, token=WRITER)
@@ -273,6 +278,7 @@ def test_without_a_holder(guarded, served, service, news):
     assert alone("commit", URI_list=["b"])["committed"] == [True]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("command", ["claim", "commit", "release", "reclaim", "beat"])
 def test_reading_is_not_enough(guarded, served, command):
     """Whoever claims writes."""

@@ -6,9 +6,6 @@ import collections
 import re
 
 import pytest
-import schemathesis
-from schemathesis.config import SchemathesisConfig
-from schemathesis.engine import events, from_schema
 from support.servers import Server
 from support.service import Service, ask, request
 
@@ -76,6 +73,10 @@ def guarded(redis):
 
 def look(service, **headers):
     """Return what schemathesis finds, and how many cases it has tried of each operation."""
+    schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is missing: pip install '.[test-slow]'")
+    from schemathesis.config import SchemathesisConfig
+    from schemathesis.engine import events, from_schema
+
     config = SchemathesisConfig.from_dict(
         {
             "seed": 1,
@@ -153,6 +154,7 @@ def operations(found):
     return {each["operationId"]: each for path in found["paths"].values() for each in path.values()}
 
 
+@pytest.mark.slow
 def test_examples(redis, tmp_path):
     """Each example is in the document, and a new service answers so."""
     token = tokens.Token("all", tokens.digest(TOKEN), access="admin").toml()

@@ -73,6 +73,7 @@ def served(url, secrets, *names, workers=1, more=""):
     assert not any(secret in service.log() for secret in secrets.values())
 
 
+@pytest.mark.slow
 def test_tokens(redis70, news, secrets):
     """They come and go in one process, which is the same as before; its connections live on."""
     with served(redis70.url, secrets, "first", "second") as here, here.service.raw() as connection:

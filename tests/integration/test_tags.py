@@ -44,6 +44,7 @@ def test_new_filters_are_spread(make_server):
     assert [slot // 256 for slot in slots] == [(first + shard) % 64 for shard in range(64)]
 
 
+@pytest.mark.sampled
 def test_a_life(server, archive):
     """Made, opened, turned, checkpointed, restored into an empty Redis and dropped, all under the same tags."""
     where = {"redis": server.url, "archive": archive}
@@ -80,6 +81,7 @@ def die_after(steps, flow_of, server):
     return done == steps
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("then", ["create", "open", "drop"])
 def test_half_made(redis70, then):
     """Whoever completes a filter, or drops it, finds all of its shards."""
@@ -103,6 +105,7 @@ def test_half_made(redis70, then):
     assert begun >= 2
 
 
+@pytest.mark.sampled
 def test_half_dropped(redis70):
     """Whoever finishes a drop finds all shards, and the filter that is made then is whole."""
     for steps in range(1, 20):

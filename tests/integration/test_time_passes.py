@@ -198,6 +198,7 @@ def test_an_archive_elsewhere(redis70, folder, caplog):
     assert cli.run(*archived)[1] == ""
 
 
+@pytest.mark.slow
 def test_many_at_the_boundary(redis70):
     """Fifty processes that find the period over turn each shard once; the states of all shards are read once."""
     make(redis70, shards=4, **RING)
@@ -237,6 +238,7 @@ def kills_after(turns):
     return dies
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("turns", [1, 2, 3])
 @BOTH
 def test_killed_after_any_shard(redis70, settings, turns):
@@ -259,6 +261,7 @@ def test_killed_after_any_shard(redis70, settings, turns):
         assert all(state.opened_by(10**15) == state.opened for state in states(redis70))
 
 
+@pytest.mark.slow
 def test_killed_again_and_again(redis70):
     """A rolling filter whose turner is killed soon, each time: what is built only grows, and it ends."""
     settings = ROLLING | {"capacity": 600_000, "error_rate": 1e-8, "slices": 4}
@@ -352,6 +355,7 @@ news.close()
 """
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", [sys.executable, "python3.12", "python3.13"])
 def test_a_fork_makes_no_warning(redis70, name):
     """No thread runs, so that newer Pythons do not warn of a fork; warnings are errors here."""
@@ -413,6 +417,7 @@ def test_cancelled_meanwhile(redis70, monkeypatch):
     assert epochs(redis70) == [1, 1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Ctrl-C as a generator is closed
 def test_interrupted_meanwhile(redis70, sample):
     """Ctrl-C at any place of a call that turns: its answers arrive, or are to be had, and the filter turns later."""
@@ -541,6 +546,7 @@ def test_no_call_takes_much_longer(redis70, monkeypatch):
         assert ticks.spent == pytest.approx(0.5)
 
 
+@pytest.mark.slow
 def test_one_caller_a_second(redis70, monkeypatch):
     """64 shards and a client that inserts once a second: it turns all, though it must give its lease back meanwhile."""
     make(redis70, shards=64, **RING)
@@ -557,6 +563,7 @@ def test_one_caller_a_second(redis70, monkeypatch):
     assert len(takes) > 1
 
 
+@pytest.mark.slow
 def test_a_lease_that_is_earned(redis70, monkeypatch):
     """A client that works much renews its lease, so that nobody takes over; one whose lease was taken stops."""
     make(redis70, shards=64, **RING)

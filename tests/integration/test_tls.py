@@ -102,6 +102,7 @@ def ask(request):
     return request.param
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "options",
     [

@@ -63,6 +63,7 @@ def refused(error, where) -> None:
         assert part in str(error)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("named", ["call", "environment"])
 def test_open_and_create(impostor, monkeypatch, named):
     """ConfigMismatch, blocking and asyncio; it opens without the archive; once dropped the archive's comes back."""
@@ -86,6 +87,7 @@ def test_open_and_create(impostor, monkeypatch, named):
         assert "x" not in news
 
 
+@pytest.mark.sampled
 def test_commands(impostor, monkeypatch):
     """Exit 2, nothing on stdout but the worker's report."""
     monkeypatch.setenv("URIFILTER_REDIS_URL", impostor["redis"])

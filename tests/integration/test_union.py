@@ -27,6 +27,7 @@ def pair(server, name="all", **settings):
     return target, UriFilter.create("monday", redis=server.url, **target.settings)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("layout", ["blocked", "classic"])
 def test_forever(server, layout, shards):
@@ -85,6 +86,7 @@ def test_forgotten_in_both_long_ago(server):
         target.rotate()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("settings", TIMED, ids=lambda s: f"{s['retention']}-{s.get('write', '')}".rstrip("-"))
 def test_nothing_expires_early(server, settings):
     """What the source had stays for as long as if it had been inserted at the union, or as it would in the source."""
@@ -122,6 +124,7 @@ def test_counts_of_a_ring_that_writes_all(redis70):
     assert not info.over_capacity
 
 
+@pytest.mark.sampled
 def test_growing(server):
     """Slices of one size meet; the target grows as far as the source has; ages are those of the slices."""
     settings = {"retention": "growing", "capacity": 100, "shards": 2}
@@ -135,6 +138,7 @@ def test_growing(server):
     assert target.insert_ages(range(3000, 3500)) == [0] * 500
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("settings", TIMED, ids=lambda s: f"{s['retention']}-{s.get('write', '')}".rstrip("-"))
 @pytest.mark.parametrize("who", ["source", "target"])
 def test_slices_that_turn_meanwhile(redis70, settings, who, sample):
@@ -170,6 +174,7 @@ def test_a_rotation_that_somebody_left(redis70):
     assert "a" in target
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -203,6 +208,7 @@ def test_killed_at_every_step(redis70, settings):
         assert not admin.keys("*merging*")
 
 
+@pytest.mark.slow
 def test_inserts_go_on(valkey):
     """While a union runs, others insert: nothing is told twice or lost."""
     target, source = pair(valkey, capacity=300_000)
@@ -261,6 +267,7 @@ def test_lost_source(redis70):
         target.union("monday")
 
 
+@pytest.mark.slow
 def test_command_line(redis70):
     """``create --like`` and ``union``; what is refused and why."""
     where = ("--redis", redis70.url)

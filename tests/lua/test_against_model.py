@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import servers
 from support.model import ModelShard, ModelSlice
@@ -46,7 +46,6 @@ def client(request, _shared):
         yield client
 
 
-@settings(max_examples=150)
 @given(geometry_=geometries, operations_=operations)
 def run_against_model(client, geometry_, operations_):
     config = geometry(*geometry_)

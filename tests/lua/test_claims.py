@@ -50,6 +50,7 @@ def refused(shard, call, word):
     return str(refusal.value)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("script", scripts.variants((8, 12, 16)), ids=lambda script: script.name)
 def test_every_script_compiles(client, script):
     """Lua allows a script 200 locals and 60 upvalues."""
@@ -212,6 +213,7 @@ def test_a_holder_with_nothing_in_hand_is_none(shard):
         assert shard.beat(ONE) == 0
 
 
+@pytest.mark.sampled
 def test_dead_holders_do_not_pile_up(shard):
     """Whoever adds one removes dead ones that have nothing; one that has something stays, and is reclaimed from."""
     shard.claim(ONE, A)
@@ -381,6 +383,7 @@ def test_maxmemory(make_server, kind):
         client.config_set("maxmemory", 0)
 
 
+@pytest.mark.sampled
 def test_a_missing_right(server):
     """Whichever command is forbidden: what is refused is not half done, and its repeat does it."""
     url = f"redis://crawler:pw@127.0.0.1:{server.port}/0"

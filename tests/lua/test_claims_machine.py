@@ -270,10 +270,11 @@ def whose(holding: Holding) -> bytes | None:
     return None if holding == NOBODY else bytes.fromhex(holding.holder)
 
 
-@pytest.mark.parametrize("kind", [*servers.KINDS, *(pytest.param(k, marks=pytest.mark.slow) for k in servers.FURTHER)])
+@pytest.mark.sampled
+@pytest.mark.parametrize("kind", [servers.DEFAULT, *servers.FURTHER])
 def test_claims(make_server, tmp_path, kind):
-    """A few examples on each server."""
-    run(make_server, tmp_path, kind, 20, 30)
+    """A few examples."""
+    run(make_server, tmp_path, kind, 12, 25)
 
 
 @pytest.mark.slow

@@ -39,6 +39,7 @@ def writes(shard: Shard) -> int:
     return shard.client.info("persistence")["rdb_changes_since_last_save"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("full", [False, True], ids=["", "maxmemory"])
 @pytest.mark.parametrize("changes", [True, False], ids=["changed", "unchanged"])
 @pytest.mark.parametrize("command", COMMANDS)

@@ -68,6 +68,7 @@ def environment_of(folder: Path) -> Path:
     return program
 
 
+@pytest.mark.slow
 def test_from_its_root(checkout):
     """``python -c`` and ``python -m`` in the root take the tree, whatever is installed."""
     program = environment_of(checkout.parent / "plain")
@@ -75,6 +76,7 @@ def test_from_its_root(checkout):
     assert "create" in python(program, "-m", "urifilter_redis.cli", "--help", cwd=checkout)
 
 
+@pytest.mark.slow
 def test_from_elsewhere_on_the_path(checkout, tmp_path):
     """So does PYTHONPATH."""
     code = f"import sys; sys.path.insert(0, {str(checkout)!r})\n{USE}"
@@ -82,6 +84,7 @@ def test_from_elsewhere_on_the_path(checkout, tmp_path):
     assert python(program, "-c", code, cwd=tmp_path) == str(checkout / "urifilter_redis" / "__init__.py")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".whl", pytest.param(".gz", marks=pytest.mark.slow)])
 def test_installed(built, checkout, tmp_path, suffix):
     """A wheel, and a wheel of the sdist, have all inside, and nothing stale."""

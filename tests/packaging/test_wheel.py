@@ -37,12 +37,14 @@ def wheel(tmp_path_factory):
     return zipfile.ZipFile(path)
 
 
+@pytest.mark.slow
 def test_one_top_level_package(wheel):
     """``lua`` and ``cli`` are inside the package and not beside it."""
     tops = {name.split("/")[0] for name in wheel.namelist()}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"urifilter_redis"}
 
 
+@pytest.mark.slow
 def test_every_file_is_inside(wheel):
     """All modules, all Lua files, the known answers, the page, and the marker of types."""
     inside = {name for name in wheel.namelist() if name.startswith("urifilter_redis/")}

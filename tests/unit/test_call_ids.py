@@ -150,6 +150,7 @@ def test_keys_in_numbers(slot, sequence, command, part):
 OTHER = st.sampled_from(["0123456789abcdef/1", "0123456789abcdef/1/2 ", "0123456789ABCDEF/1/2", "", "\ud800", "é/1/2"])
 
 
+@pytest.mark.slow
 @given(st.text() | OTHER, st.text(), st.sampled_from(KEYED), st.binary(), st.integers(0, 9))
 def test_keys_in_words(text, scope, command, packed, part):
     """Any other text names one request: its scope, command and items; the same everywhere, and no other's."""

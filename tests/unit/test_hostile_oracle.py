@@ -191,6 +191,7 @@ def test_never_answered():
     assert judged(given_up(uid="old"))[1] == {ANEW: 1}
 
 
+@pytest.mark.slow
 def test_error_rate():
     """Twice the rate that was asked for is a broken promise, and a little more is not."""
     for mistaken, broken in ((0, []), (25, []), (60, ["error rate"])):

@@ -96,6 +96,7 @@ def tags_in(name: str, shards: int, masters: int) -> list[int]:
     return [found[master + 1] for master in range(masters)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("masters", [3, 6, 100])
 @pytest.mark.parametrize("shards", [1, 2, 18, 48, 64, 256, 4096])
 def test_shards_lie_evenly_over_the_masters_of_a_cluster(shards, masters):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from urifilter_redis.bloom.normalize import INDEX_PAGES, normalizer
@@ -173,7 +173,6 @@ urls = st.one_of(
 
 
 @pytest.mark.parametrize("normalize", [whatwg, sorted_])
-@settings(max_examples=300)
 @given(urls)
 def test_text_and_its_bytes_are_the_same(normalize, text):
     """A str and its UTF-8 are one item."""
@@ -186,7 +185,6 @@ def test_text_and_its_bytes_are_the_same(normalize, text):
 
 
 @pytest.mark.parametrize("normalize", [whatwg, sorted_, loose])
-@settings(max_examples=300)
 @given(urls)
 def test_twice_is_once(normalize, text):
     """What is normalised stays as it is."""
@@ -194,7 +192,6 @@ def test_twice_is_once(normalize, text):
     assert normalize(once) == once
 
 
-@settings(max_examples=200)
 @given(urls)
 def test_loose_merges_more_than_sorted(text):
     """Items that are one under ``sorted`` are one under ``loose``: its form follows from that of ``sorted``."""

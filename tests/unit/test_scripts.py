@@ -103,6 +103,7 @@ def test_variants_have_different_names_and_sources():
     assert len({s.name for s in made}) == len({s.sha1 for s in made}) == len(made)
 
 
+@pytest.mark.slow
 def test_composed_scripts_pass_luacheck(request, tmp_path):
     """Lint what runs, not what is in the files, all of it in one process; in CI a missing luacheck fails."""
     if shutil.which("luacheck") is None and not os.environ.get("CI"):

@@ -63,6 +63,7 @@ def test_fewest_bits_of_classic(capacity, rate):
     assert found.k <= math.ceil(-math.log2(rate))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("capacity", "rate", "filters", "asked"),
     [(1, 1e-2, 500, 200), (22, 1e-2, 60, 2000), (97, 1e-3, 40, 10_000), (3000, 1e-2, 2, 20_000)],
@@ -133,6 +134,7 @@ def test_a_shard_has_room_for_its_luck():
     assert size(1_000_000, shards=100 - 36).shard_capacity == math.ceil(15_625 + 3 * 125)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(LAYOUTS), st.integers(1, 10**9), st.floats(1e-7, 0.3))
 def test_fill_and_error_rate_agree(layout, capacity, rate):
     """The error rate inverted from the expected fill is the one at that load."""
@@ -160,6 +162,7 @@ def test_error_rate_from_fill_has_the_floor(layout):
     assert fill**found.k < now / 1000
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_wrongly_skipped_is_the_integral(layout):
     """Many more steps change it by less than 1 %."""
