@@ -239,9 +239,9 @@ def test_old_records_are_removed_by_those_who_add(client):
         assert slot < 5000
 
 
-def test_a_repeat_within_ten_minutes(any_server):
+def test_a_repeat_within_ten_minutes(server):
     """However many calls add records meanwhile, it is told "new" as the lost reply did, and never "seen"."""
-    with any_server.client() as client:
+    with server.client() as client:
         shard = Shard(client, geometry("blocked", 12, 100))
         the_id = call_id(client)
         assert shard.ask("insert", A, the_id) == [0]

@@ -12,8 +12,8 @@ A, B = md5(b"a"), md5(b"b")
 
 
 @pytest.fixture
-def shard(any_server):
-    with any_server.client() as client:
+def shard(server):
+    with server.client() as client:
         yield Shard(client, geometry("blocked", 12, 100))
 
 

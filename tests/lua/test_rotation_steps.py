@@ -125,9 +125,9 @@ def test_pieces_in_their_order(shard):
 
 
 @pytest.mark.parametrize("length", [0, -1, 1], ids=["gone", "shorter", "longer"])
-def test_no_step_over_a_damaged_slice(any_server, length):
+def test_no_step_over_a_damaged_slice(server, length):
     """LOST: a slice of another length than in meta is not closed, nor is the next history built beside it."""
-    with any_server.client() as client:
+    with server.client() as client:
         shard = Shard(client, geometry("blocked", 8, 64, retention="rolling", slices=3, period="1d"))
 
         def damaged(name):
@@ -187,9 +187,9 @@ def test_merge_only_in_its_epoch(shard):
     refused(shard, calls.merge("piece", shard.config, KEYS, shard.state(), 1, 0, b"\1"))
 
 
-def test_a_union_lowers_no_count(any_server):
+def test_a_union_lowers_no_count(server):
     """A count by the fill may be too low: ``len`` would say that items were lost, in today and in closed slices."""
-    with any_server.client() as client:
+    with server.client() as client:
         shard = Shard(client, geometry("blocked", 8, 64, retention="ring", slices=3, period="1d", write="newest"))
         shard.ask("insert", A + B)
         turned(shard)

@@ -34,7 +34,7 @@ def test_versions_agree():
     assert BUILD.base == IMAGE.base
     version = re.search(r"python:(\d\.\d+)-", IMAGE.base)[1]
     assert f"Programming Language :: Python :: {version}" in PROJECT["classifiers"]
-    assert f"tests_with {version}" in (ROOT / ".ci" / "run").read_text()
+    assert f"tests_with python{version}" in (ROOT / ".ci" / "nightly").read_text()
     (embedded,) = PROJECT["optional-dependencies"]["embedded"]
     assert SERVICES["valkey"]["image"].partition(":")[2] == embedded.partition(">=")[2]
 
