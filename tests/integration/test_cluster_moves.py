@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support import cli
 from support.clock import Clock
+from support.servers import wait_until
 from support.shard_keys import shard_key
 from support.tags import slot_of
 
@@ -46,6 +49,36 @@ def next_of(cluster, node):
 
 def evalsha_of(node) -> int:
     return node.ask("INFO", "COMMANDSTATS").get("cmdstat_evalsha", {"calls": 0})["calls"]
+
+
+def test_a_master_hears_late_that_its_slot_has_moved(cluster, slots):
+    """It goes on to claim the slot, and in the end all nodes agree that another has it."""
+    home = cluster.owner(slots[0])
+    late = next_of(cluster, home)
+    cluster.move(slots[0], late)
+    others = [each for each in cluster.nodes if each is not late]
+    late.process.send_signal(signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as thread:
+        ended = thread.submit(cluster.end_move, slots[0], home)  # waits for it
+        try:
+            for each in others:
+                wait_until(lambda node=each: node.has_asked(late), "no heartbeat is sent to it")
+        finally:
+            late.resume()
+        ended.result()
+    wait_until(lambda: {cluster.owner(slots[0], node) for node in cluster.nodes} == {home}, "they do not agree")
+
+
+def test_all_slots_come_home(cluster, slots):
+    """Those that have moved, those in the middle of a move, and those that nobody has: all nodes agree on them."""
+    cluster.move(slots[0], next_of(cluster, cluster.owner(slots[0])))
+    cluster.begin_move(slots[1], next_of(cluster, cluster.owner(slots[1])))
+    for node in cluster.nodes:
+        node.ask("CLUSTER", "DELSLOTS", slots[2])
+    cluster.tidy()
+    first = cluster.nodes[0].view()
+    assert [node.view() for node in cluster.nodes] == [first] * 3
+    assert [first[node.port][-1] for node in cluster.masters] == [["0-5461"], ["5462-10922"], ["10923-16383"]]
 
 
 def test_slots_that_have_moved(news, cluster, slots):

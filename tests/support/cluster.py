@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import socket
+from collections.abc import Iterator
 
 import redis
 
@@ -22,6 +24,14 @@ def _is_free(port: int) -> bool:
         probe.bind(("127.0.0.1", port))
         return True
     return False
+
+
+def _slots(held: list[str]) -> Iterator[int]:
+    """The slots of a view's entry, but for those in brackets."""
+    for each in held:
+        if each[0] != "[":
+            first, _, last = each.partition("-")
+            yield from range(int(first), int(last or first) + 1)
 
 
 class Node(Server):
@@ -61,6 +71,19 @@ class Node(Server):
 
     def role(self) -> str:
         return self.ask("ROLE")[0].decode()
+
+    def view(self) -> dict[int, tuple[str, str, list[str]]]:
+        """What it knows of each node, by its port: state and epoch, and its slots (in brackets those on the move)."""
+        return {port: (f"{flags} {link}", epoch, held) for port, flags, _, epoch, link, *held in self._known()}
+
+    def has_asked(self, other: Node) -> bool:
+        """Whether a heartbeat has gone to another node, which has not answered it."""
+        return any(port == other.port and sent != "0" for port, _, sent, *_ in self._known())
+
+    def _known(self) -> Iterator[list]:
+        for line in self.ask("CLUSTER", "NODES").decode().splitlines():
+            _, address, flags, _, sent, _, *rest = line.split()
+            yield [int(re.search(r":(\d+)", address)[1]), flags.removeprefix("myself,"), sent, *rest]
 
 
 class Cluster:
@@ -165,11 +188,17 @@ class Cluster:
             source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 1000 * PATIENCE, "KEYS", *keys)
 
     def end_move(self, slot: int, target: Node) -> None:
-        """Give a slot to the target; the nodes that are away hear of it later."""
+        """Give a slot to the target; the nodes that are away hear of it later.
+
+        The target takes a new epoch: with an old one a late heartbeat of the last master would win, for good.
+        """
         name = target.id
-        for node in [target, *(each for each in self.nodes if each is not target and not each.suspended)]:
-            with contextlib.suppress(redis.ConnectionError, redis.ResponseError):  # a replica refuses
-                node.ask("CLUSTER", "SETSLOT", slot, "NODE", name)
+        target.ask("CLUSTER", "SETSLOT", slot, "NODE", name)
+        target.ask("CLUSTER", "BUMPEPOCH")
+        for node in self.nodes:
+            if node is not target and not node.suspended:
+                with contextlib.suppress(redis.ConnectionError, redis.ResponseError):  # a replica refuses
+                    node.ask("CLUSTER", "SETSLOT", slot, "NODE", name)
 
     def move(self, slot: int, target: Node) -> None:
         """Move a slot with all its keys."""
@@ -181,18 +210,48 @@ class Cluster:
         self.end_move(slot, target)
 
     def tidy(self) -> None:
-        """Bring every slot back to its first master, remove all keys and scripts, forget all statistics."""
+        """Remove all keys and scripts, forget all statistics, bring every slot back; of masters without replicas."""
         for node in self.nodes:
-            if node.role() == "master":
-                with node.client() as client:
-                    client.flushall()
-                    client.script_flush()
-                    client.config_resetstat()
-        for number, master in enumerate(self.masters):
-            for first, last, (_, port, *_), *_ in self.nodes[0].ask("CLUSTER", "SLOTS"):
-                home = range(max(first, self.first_slot(number)), min(last + 1, self.first_slot(number + 1)))
-                for slot in home if port != master.port else ():
-                    self.end_move(slot, master)
+            with node.client() as client:
+                client.flushall()
+                client.script_flush()
+                client.config_resetstat()
+        if not self._is_as_at_first():
+            for slot in self._away():
+                self._bring_home(slot)
+            wait_until(self._is_as_at_first, "the nodes do not agree on the slots")
+            self.wait_until_whole()
+
+    def _is_as_at_first(self) -> bool:
+        """Whether the first masters have their slots, none is on the move, and all nodes know that and each epoch."""
+        views = [node.view() for node in self.nodes]
+        if any(each != views[0] for each in views):
+            return False
+        return {port: (state, held) for port, (state, _, held) in views[0].items()} == {
+            each.port: ("master connected", [f"{self.first_slot(number)}-{self.first_slot(number + 1) - 1}"])
+            for number, each in enumerate(self.masters)
+        }
+
+    def _away(self) -> set[int]:
+        """Return the slots on the move, and those that some node does not give to their first master."""
+        home = set(range(SLOTS))
+        for node in self.nodes:
+            for port, (*_, held) in node.view().items():
+                others = {slot for slot in home if self._home(slot).port != port}
+                moving = {int(each[1:].partition("-")[0]) for each in held if each[0] == "["}
+                home &= others.union(_slots(held)) - moving
+        return set(range(SLOTS)) - home
+
+    def _home(self, slot: int) -> Node:
+        return self.masters[slot * self._count // SLOTS]
+
+    def _bring_home(self, slot: int) -> None:
+        home, other = self._home(slot), next(each for each in self.nodes if each is not self._home(slot))
+        for node in self.nodes:
+            node.ask("CLUSTER", "SETSLOT", slot, "STABLE")
+        with contextlib.suppress(redis.ResponseError):  # it has the slot; else it will tell the others at once
+            home.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", other.id)
+        self.end_move(slot, home)
 
     def sizes(self) -> list[int]:
         """Return the number of keys of each of the first masters."""
