@@ -13,7 +13,6 @@ import hashlib
 import json
 import shutil
 import struct
-import subprocess
 import tracemalloc
 import zlib
 from pathlib import Path
@@ -23,6 +22,7 @@ import zstandard
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from support.archives import leftovers, sound
+from support.disk import mounted
 from support.mongo import MongoServer
 from support.servers import Server
 
@@ -746,11 +746,8 @@ def small_disk(tmp_path):
     """A folder on a disk of 600 kB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", folder], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"a small disk cannot be mounted: {done.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
+    with mounted(folder, "size=600k"):
+        yield folder
 
 
 def fill_up(folder, but):

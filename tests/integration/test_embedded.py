@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from support import servers
+from support.disk import mounted
 from support.servers import wait_until
 
 from urifilter_redis import AsyncUriFilter, ServerUnavailable, Timeouts, UriFilter
@@ -322,12 +323,9 @@ def test_damaged_data(data):
 def small_disk(data):
     """A data folder on a disk of 4 MB."""
     data.mkdir(mode=0o700)
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "tmpfs", data], capture_output=True)
-    if done.returncode:
-        pytest.skip("this user may not mount a small disk")
-    yield data
-    wait_until(lambda: not processes(data), "something is still running")
-    wait_until(lambda: subprocess.run(["umount", data]).returncode == 0, "a process that ends still has a file open")
+    with mounted(data, "size=4m,mode=0700"):
+        yield data
+        wait_until(lambda: not processes(data), "something is still running")
 
 
 def fill(path) -> None:

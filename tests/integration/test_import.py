@@ -111,7 +111,7 @@ def test_key_that_is_no_set(redis70, imported, command, words):
 def test_advice_for_a_list_can_be_run(redis70, imported, monkeypatch):
     """The advised command reads the list of the named server, whatever the key's characters."""
     if shutil.which("redis-cli") is None:
-        pytest.skip("redis-cli is missing")
+        pytest.skip("redis-cli is missing: apt-get install redis-tools")
     monkeypatch.delenv("URIFILTER_REDIS_URL")
     UriFilter.create("news", redis=redis70.url, capacity=1000).close()
     with redis70.client() as client:

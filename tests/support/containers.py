@@ -112,6 +112,9 @@ exec setpriv --no-new-privs --bounding-set=-all --inh-caps=-all -- "$@"
 def contained(command: list[str], temporary: Path, volumes: list[Path]) -> list[str]:
     """Return the command that runs another as a container with a read-only root and no capabilities does."""
     namespace = ["unshare", "--mount", "--propagation", "unchanged"]
-    if shutil.which("setpriv") is None or subprocess.run([*namespace, "true"], capture_output=True).returncode:
-        pytest.skip("no mount namespace can be made: run the test as root, with unshare and setpriv of util-linux")
+    missing = not all(map(shutil.which, ("mount", "setpriv", "unshare")))
+    if missing or subprocess.run([*namespace, "true"], capture_output=True).returncode:
+        pytest.skip(
+            "no mount namespace: run the test as root, with mount, and unshare and setpriv of util-linux"
+        )
     return [*namespace, "bash", "-c", _CONTAINED, "-", str(temporary), *map(str, volumes), "--", *command]

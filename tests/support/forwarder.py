@@ -21,7 +21,7 @@ class Authority:
 
     def __init__(self, folder: Path) -> None:
         if shutil.which("openssl") is None:
-            pytest.skip("no openssl here")
+            pytest.skip("openssl is missing: apt-get install openssl")
         self.file = folder / "ca.pem"
         _openssl("-subj", "/CN=a private CA", "-out", self.file, "-keyout", folder / "ca.key")
         paths = ("-out", folder / "cert.pem", "-keyout", folder / "cert.key")
