@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.scrapy_crawl import ADDON, Crawl
+from support.servers import wait_until
 from support.site import PYTHON_DOC, Served
 
 from urifilter_redis import UriFilter
@@ -47,10 +48,7 @@ def paths(site, status: int) -> set[str]:
 
 def wait_for(site, count: int) -> None:
     """Wait until so many pages were fetched."""
-    deadline = time.monotonic() + 60
-    while len(set(site.fetched())) < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: len(set(site.fetched())) >= count, "nothing is fetched", patience=60)
 
 
 @pytest.mark.parametrize("claim", ["0", pytest.param("1", marks=pytest.mark.slow)])
@@ -307,16 +305,18 @@ def test_a_filter_that_is_dropped(redis70):
 def test_the_scheduler_of_scrapy_redis(redis70, persist):
     """Two processes share a queue and a filter; the filter is there after the first has closed.
 
-    Without SCHEDULER_PERSIST the first deletes the queue. Pages that the second had put there are new again.
+    Without SCHEDULER_PERSIST the first deletes the queue of both: it may not close before the second is done, too.
     """
     queue = IN_REDIS | {"REDIS_URL": redis70.url, "SCHEDULER_PERSIST": persist}
     with Served(count=250, delay=0.005) as site:
         urls = site.url, site.at("127.0.0.1", "/part1/1.html")
-        crawls = [Crawl(url, domains=["127.0.0.1"], **settings(redis70, **queue)) for url in urls]
-        stats = [each.stats() for each in crawls]
+        more = {"spider": "Follow" if persist else "Endless", "domains": ["127.0.0.1"]}
+        crawls = [Crawl(url, **more, **settings(redis70, **queue)) for url in urls]
         if not persist:
-            urls = [site.at("127.0.0.1", each) for each in sorted(site.pages.keys() - set(site.fetched()))]
-            Crawl(*urls, domains=["127.0.0.1"], **settings(redis70, **queue)).stats()
+            wait_for(site, len(site.pages))
+            for each in crawls:
+                each.stop()
+        stats = [each.stats() for each in crawls]
         check(site, stopped=not persist)
         assert ("URIFILTER_CLEAR" in stats[0]["log"]) is not persist
         again = Crawl(site.url, domains=["127.0.0.1"], **settings(redis70, **queue)).stats()

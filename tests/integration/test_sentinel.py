@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 from redis.sentinel import Sentinel
@@ -95,7 +96,7 @@ def test_a_failover_under_load(watched, clients, way):
     """Calls go on under their call ids: nothing is lost, and with ``wait_replicas`` nothing is told twice."""
     with clients.create("news", redis=watched.url, timeouts=LONG, wait_replicas=1, **FILTER) as news:
         done, told = threading.Event(), []
-        breaker = threading.Thread(target=_break, args=(watched, way, done))
+        breaker = threading.Thread(target=_break, args=(watched, way, told, done))
         breaker.start()
         number = 0
         while not done.is_set() or number < 100:
@@ -106,10 +107,10 @@ def test_a_failover_under_load(watched, clients, way):
         assert news.contains_many(range(number + 1)) == [True] * (number + 1)
 
 
-def _break(watched: Watched, way: str, done: threading.Event) -> None:
+def _break(watched: Watched, way: str, told: list, done: threading.Event) -> None:
     """Let another server become the master, and the old one its replica."""
     try:
-        time.sleep(0.3)
+        wait_until(lambda: len(told) > 20, "nothing is inserted")
         before = watched.present
         if way == "kill":
             before.kill()
@@ -276,10 +277,18 @@ def test_exactly(watched, tmp_path, waits):
     UriFilter.create("news", redis=watched.url, capacity=100_000, error_rate=1e-8, shards=3).close()
     url = watched.url_of(wait_replicas=waits) if waits else watched.url
     arguments = [sys.executable, crawler.__file__, url, "news", str(count)]
-    running = [subprocess.Popen([*arguments, str(seed), "20", "1", "1", str(out)]) for seed in range(4)]
+    running = [
+        subprocess.Popen([*arguments, str(seed), "20", "1", "1", str(out)], start_new_session=True) for seed in range(4)
+    ]
     wait_until(lambda: out.exists() and len(out.read_text().split()) > 300, "they do not begin")
-    before, replicated = watched.present, set(out.read_text().split())
+    before = watched.present
+    for each in running:
+        os.killpg(each.pid, signal.SIGSTOP)
+    replicated = set(out.read_text().split())
+    wait_until(lambda: _caught_up(before), "the replica does not catch up")
     _cut_off(before, watched)
+    for each in running:
+        os.killpg(each.pid, signal.SIGCONT)
     if not waits:
         under_way = len(out.read_text().split()) + 4 * 20  # answers of before the cut are on their way yet
         wait_until(lambda: len(out.read_text().split()) > under_way + 100, "they do not go on")

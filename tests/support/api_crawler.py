@@ -20,7 +20,7 @@ def main() -> None:
     lines = Path(file).read_bytes().decode("utf-8", "surrogateescape").split("\n")
     random.Random(int(seed)).shuffle(lines)
     out = os.open(out_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    with FilterAPIClient(url, timeouts=Timeouts(connect=5, reply=5, total=20)) as api:
+    with FilterAPIClient(url, timeouts=Timeouts(connect=5, reply=5, total=60)) as api:
         for start in range(0, len(lines), int(batch)):
             some, error = lines[start : start + int(batch)], None
             while True:

@@ -65,7 +65,7 @@ def main() -> None:
     if "without" in sys.argv[9:]:
         do_without_call_ids()
     out = os.open(out_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    news = UriFilter.open(name, redis=url, timeouts=Timeouts(connect=5, reply=5, total=10))
+    news = UriFilter.open(name, redis=url, timeouts=Timeouts(connect=5, reply=5, total=60))
     news.insert("warm up: connections and slots exist before the fork")
     children = []
     for child in range(forks):

@@ -23,7 +23,7 @@ class Crawler:
     """One crawler."""
 
     def __init__(self, number: int, url: str, name: str, lease: float, out: str, work: float) -> None:
-        self.news = UriFilter.open(name, redis=url, timeouts=Timeouts(connect=5, reply=2, total=20))
+        self.news = UriFilter.open(name, redis=url, timeouts=Timeouts(connect=5, reply=2, total=60))
         self._number, self._lease, self._work = number, lease, work
         self._out = os.open(out, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._dice = random.Random(number)

@@ -105,6 +105,7 @@ class Proxy:
     """Stands between clients and a server; a context manager.
 
     ``late_after``: held commands are delivered after so many more commands; ``release`` delivers them at once.
+    ``answered`` counts the server's replies.
     """
 
     scheme, reader = "redis", _Reader
@@ -117,7 +118,7 @@ class Proxy:
         self._late_after = late_after
         self._held: list[tuple[int, list[bytes], bytes]] = []
         self._lock = threading.Lock()
-        self._answered = 0
+        self.answered = 0
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port = self._listener.getsockname()[1]
         self.url = f"{self.scheme}://127.0.0.1:{self.port}{'/0' if self.scheme == 'redis' else ''}"
@@ -160,13 +161,13 @@ class Proxy:
         fault = self._fault(command)
         if fault in {Fault.DELAY, Fault.DUPLICATE}:
             with self._lock:
-                self._held.append((self._answered, command, commands.raw))
+                self._held.append((self.answered, command, commands.raw))
         if fault in {Fault.CUT_BEFORE, Fault.DELAY}:
             return False
         server.sendall(commands.raw)
         replies.frame()
         with self._lock:
-            self._answered += 1
+            self.answered += 1
         if fault is Fault.CUT_AFTER:
             return False
         if fault is Fault.HANG:
@@ -194,8 +195,8 @@ class Proxy:
         if self._late_after is None:
             return []
         with self._lock:
-            due = [held for held in self._held if self._answered - held[0] >= self._late_after]
-            self._held = [held for held in self._held if self._answered - held[0] < self._late_after]
+            due = [held for held in self._held if self.answered - held[0] >= self._late_after]
+            self._held = [held for held in self._held if self.answered - held[0] < self._late_after]
         return due
 
     def _deliver(self, held: list[tuple[int, list[bytes], bytes]]) -> None:
