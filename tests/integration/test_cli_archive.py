@@ -16,7 +16,7 @@ import pytest
 from support import cli
 from support.archives import checkpoints, leftovers, sound
 from support.pipelines import pipelines
-from support.servers import free_port, wait_until
+from support.servers import silent_port, wait_until
 from urifilter_redis.cli import daemon as daemon_module
 from urifilter_redis.cli.daemon import running
 
@@ -233,7 +233,7 @@ def test_an_archive_that_is_none():
     assert "an archive is file:///a/folder or mongodb://host/database" in err
     _, err = cli.run("archive", "list", "--archive", "file:///nowhere/at/all", code=2)
     assert "/nowhere/at/all is missing" in err
-    address = f"mongodb://somebody:secret@127.0.0.1:{free_port()}/x?serverSelectionTimeoutMS=100"
+    address = f"mongodb://somebody:secret@127.0.0.1:{silent_port()}/x?serverSelectionTimeoutMS=100"
     code, out, err = cli.invoke("archive", "verify", "-v", "--archive", address)
     assert (code, out) == (2, b"")
     assert b"secret" not in err
@@ -316,7 +316,7 @@ def test_archive_list_and_show(there, folder):
         add(start, start + 100)
         rotate()
     write_back()
-    away = os.environ | {"URIFILTER_REDIS_URL": f"redis://127.0.0.1:{free_port()}/0"}
+    away = os.environ | {"URIFILTER_REDIS_URL": f"redis://127.0.0.1:{silent_port()}/0"}
     listed = json.loads(cli.run("archive", "list", "--json", env=away)[0])
     assert [list(each) for each in listed] == [names(Entry)] * 2
     fresh, news = listed
@@ -409,7 +409,7 @@ def test_export_is_asked_without_a_server(there, tmp_path):
     answers = [
         cli.run("check", "--filter", "news", *more, given=numbers(*span), code=code) for more, code, span in asked
     ]
-    away = os.environ | {"URIFILTER_REDIS_URL": f"redis://127.0.0.1:{free_port()}/0"}
+    away = os.environ | {"URIFILTER_REDIS_URL": f"redis://127.0.0.1:{silent_port()}/0"}
     away |= {"URIFILTER_ARCHIVE": (tmp_path / "away").as_uri()}
     (tmp_path / "archive").rename(tmp_path / "gone")
     for (more, code, span), answer in zip(asked, answers, strict=True):

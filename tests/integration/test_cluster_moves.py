@@ -121,7 +121,7 @@ def test_a_slot_in_the_middle_of_its_move(clients, cluster, slots):
         ]
     finally:
         ended.join()
-    assert hasty.insert_many(ITEMS[:200], retry=caught.value)[:100] == [False] * 100
+    assert opened.insert_many(ITEMS[:200], retry=caught.value)[:100] == [False] * 100
     assert news.contains_many(ITEMS) == [True] * 200 + [False] * 100
 
 
@@ -167,8 +167,9 @@ def test_a_slot_without_a_master(clients, cluster, slots):
             node.ask("CLUSTER", "ADDSLOTS" if node is owner else "INFO", *([slots[0]] if node is owner else []))
             node.ask("CONFIG", "SET", "cluster-require-full-coverage", "yes")
         cluster.wait_until_whole()
-    assert news.insert_many(ITEMS, retry=caught.value) == [True] * 300
-    assert news.insert_many(ITEMS) == [False] * 300
+    patient = clients.open("news", redis=cluster.url)
+    assert patient.insert_many(ITEMS, retry=caught.value) == [True] * 300
+    assert patient.insert_many(ITEMS) == [False] * 300
 
 
 def test_scripts_are_gone_on_one_node(news, cluster):
@@ -226,8 +227,9 @@ def test_a_master_that_comes_back(make_cluster, clients):
     assert 0 < told.count(None) < 200
     cluster.nodes[1].start()
     cluster.wait_until_whole()
-    assert news.insert_many(ITEMS[:200], retry=caught.value) == [False] * 100 + [True] * 100
-    assert news.insert_many(ITEMS) == [False] * 200 + [True] * 100
+    patient = clients.open("news", redis=cluster.url)
+    assert patient.insert_many(ITEMS[:200], retry=caught.value) == [False] * 100 + [True] * 100
+    assert patient.insert_many(ITEMS) == [False] * 200 + [True] * 100
 
 
 @pytest.mark.slow

@@ -159,7 +159,7 @@ def test_wrong_password(make_server, password):
     assert isinstance(error, ServerUnavailable)
     assert "password" in str(error)
     assert "wrong" not in str(error)
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < 30  # with retries it would be a minute
 
 
 def test_user_without_permission(make_server):
@@ -179,7 +179,7 @@ def test_user_without_permission(make_server):
 
 
 @pytest.mark.slow
-def test_server_that_stops_answering(make_server):
+def test_server_that_stops_answering(make_server, usual_timeouts):
     """SIGSTOP: AnswerLost within its time; once it goes on, the answer is still to be had."""
     server = make_server("redis70")
     quick = Timeouts(connect=0.3, reply=0.3, total=1)

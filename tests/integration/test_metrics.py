@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.in_hand import Holder
 from support.metrics import Metrics, workers
-from support.servers import free_port, wait_until
+from support.servers import silent_port, wait_until
 from support.service import Service, ask, request
 
 from urifilter_redis import ConfigMismatch, UriFilter
@@ -424,7 +424,7 @@ def test_metrics_without_redis_from_the_start(make_server):
 @pytest.mark.slow
 def test_metrics_without_the_archive(redis70, news):
     """It is down, and Redis and its filters are not."""
-    archive = f"mongodb://127.0.0.1:{free_port()}/urifilter?serverSelectionTimeoutMS=200"
+    archive = f"mongodb://127.0.0.1:{silent_port()}/urifilter?serverSelectionTimeoutMS=200"
     with Service(redis70.url, "--archive", archive) as service:
         found = Metrics(service)
         assert (found("urifilter_redis_up"), found("urifilter_archive_up")) == (1, 0)

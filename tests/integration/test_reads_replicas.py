@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support import cli
 from support.sentinels import replica_of
-from support.servers import Server, free_port, wait_until
+from support.servers import Server, silent_port, wait_until
 
 from urifilter_redis import ServerUnavailable, Timeouts, UriFilter
 
@@ -213,7 +213,7 @@ def test_a_user_who_may_not_ask_for_the_replicas(redis70):
 
 
 def test_the_server_is_away():
-    url = f"redis://127.0.0.1:{free_port()}/0"
+    url = f"redis://127.0.0.1:{silent_port()}/0"
     with pytest.raises(ServerUnavailable, match="gave up after 0.2 s"):
         UriFilter.open("news", redis=url, reads="replicas", timeouts=Timeouts(total=0.2))
 

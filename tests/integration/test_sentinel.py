@@ -15,7 +15,7 @@ import pytest
 from redis.sentinel import Sentinel
 from support import cli, crawler
 from support.sentinels import Watched, follow
-from support.servers import free_port, wait_until
+from support.servers import silent_port, wait_until
 from support.service import Service, ask
 
 from urifilter_redis import AnswerLost, AsyncUriFilter, ServerUnavailable, Timeouts, UriFilter, drop_filter
@@ -176,7 +176,7 @@ def _caught_up(master) -> bool:
 
 def test_a_sentinel_is_away(watched, clients):
     """Another is asked. If all are, a client that knows the master goes on."""
-    nobody = f"127.0.0.1:{free_port()}"
+    nobody = f"127.0.0.1:{silent_port()}"
     url = watched.url.replace("redis+sentinel://", f"redis+sentinel://{nobody},")
     with clients.create("news", redis=url, timeouts=LONG, **FILTER) as news:
         assert news.insert("a") is True
@@ -197,7 +197,7 @@ def test_all_sentinels_go_away(watched, clients):
 
 def test_no_sentinel_answers(clients):
     """It is told in words, each with its reason."""
-    ports = free_port(), free_port()
+    ports = silent_port(), silent_port()
     url = f"redis+sentinel://:secret@127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}/crawl/0?sentinel_password=hidden"
     with pytest.raises(ServerUnavailable, match="no Sentinel names a master of 'crawl'") as caught:
         clients.open("news", redis=url, timeouts=SHORT)

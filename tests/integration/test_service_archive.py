@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.browser import Tab, expect, launched
-from support.servers import free_port, wait_until
+from support.servers import silent_port, wait_until
 from support.service import Service, ask
 
 from urifilter_redis import UriFilter
@@ -19,7 +19,7 @@ FILTERS = "/v1/filters"
 @pytest.fixture
 def nowhere():
     """The address of an archive that nobody serves."""
-    return f"mongodb://127.0.0.1:{free_port()}/urifilter?serverSelectionTimeoutMS=200"
+    return f"mongodb://127.0.0.1:{silent_port()}/urifilter?serverSelectionTimeoutMS=200"
 
 
 class Disk:

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import re
-import socket
 from collections.abc import Iterator
 
 import redis
 
-from support.servers import PATIENCE, Server, wait_until
+from support.servers import PATIENCE, Server, free_port, is_free, wait_until
 
-#: The ports of nodes, and of their buses 10,000 above: below those that the system gives to clients.
-_PORTS = range(11_000, 22_000)
+#: The ports of nodes; those of their buses are 10,000 above, and below those of other servers.
+_PORTS = range(11_000, 16_000)
 _BUS = 10_000
 
 SLOTS = 16384
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe, contextlib.suppress(OSError):
-        probe.bind(("127.0.0.1", port))
-        return True
-    return False
 
 
 def _slots(held: list[str]) -> Iterator[int]:
@@ -53,8 +44,8 @@ class Node(Server):
 
     def choose_port(self) -> int:
         while True:
-            port = random.choice(_PORTS)
-            if _is_free(port) and _is_free(port + _BUS):
+            port = free_port(_PORTS)
+            if is_free(port + _BUS):
                 return port
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import random
 import re
 import shutil
 import signal
@@ -12,6 +13,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -93,10 +95,34 @@ def executable(kind: str) -> str:
     return path
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+#: Ports below those that the system gives to whoever asks for any: one that is free stays so until it is taken by name.
+_PORTS = range(26_000, 32_000)
+
+#: Not the module's own: hypothesis seeds that, in each worker alike.
+_DICE = random.SystemRandom()
+
+_HELD: list[socket.socket] = []
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe, contextlib.suppress(OSError):
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False
+
+
+def free_port(ports: Sequence[int] = _PORTS) -> int:
+    """Return a port for a server that a test starts, maybe later, or again."""
+    while not is_free(port := _DICE.choice(ports)):
+        pass
+    return port
+
+
+def silent_port() -> int:
+    """Return a port at which nobody listens: it is held for as long as this process runs."""
+    _HELD.append(socket.socket())
+    _HELD[-1].bind(("127.0.0.1", 0))
+    return _HELD[-1].getsockname()[1]
 
 
 def wait_until(condition, what: str, patience: float = PATIENCE):
