@@ -14,15 +14,23 @@ from support.clock import Clock
 from support.cluster import Cluster
 from support.sentinels import Watched, replica_of
 from support.service import Service
+from support.started import patience
 
+from urifilter_redis.engine import steps
 from urifilter_redis.service import tokens
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Processes that tests start import the tree that the tests stand in, as the tests do (pythonpath in pyproject.toml).
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+# Processes that tests start import the tree that the tests stand in, as the tests do (pythonpath in pyproject.toml),
+# and before it the ``sitecustomize`` that makes them as patient as the tests.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, (str(ROOT / "tests/support/started"), str(ROOT), os.environ.get("PYTHONPATH")))
+)
 os.environ["PYTHONSAFEPATH"] = "1"  # and nothing of the folder in which they are started
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each module is compiled once, and not by each of thousands
+
+os.environ[patience.VARIABLE] = "yes"
+patience.lengthen(steps.Timeouts)
 
 # Processes that tests start get signals as a terminal's do, whatever started the tests (nohup, or a shell's "&").
 for name in ("SIGHUP", "SIGINT", "SIGQUIT"):
@@ -96,6 +104,12 @@ def _nothing_of_the_users(tmp_path, monkeypatch):
     monkeypatch.delenv("URIFILTER_ARCHIVE", raising=False)
     monkeypatch.delenv("URIFILTER_ROTATE", raising=False)
     monkeypatch.setenv("URIFILTER_DATA_DIR", str(tmp_path / "data"))
+
+
+@pytest.fixture
+def usual_timeouts(monkeypatch):
+    """The timeouts are the product's, here and in processes: for tests of what does not answer."""
+    monkeypatch.delenv(patience.VARIABLE)
 
 
 @pytest.fixture(params=["some", pytest.param("all", marks=pytest.mark.slow)])

@@ -138,6 +138,7 @@ def said(option, value, *command, after, code=0):
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.usefixtures("usual_timeouts")
 def test_what_is_said_beats_the_environments_server(there, valkey, after):
     """The server that the line names is asked, and the environment's keeps its filter."""
     for url in (there.url, valkey.url):
@@ -166,6 +167,7 @@ def test_what_is_said_beats_the_environments_archive(there, tmp_path, monkeypatc
     assert [(tmp_path / name).exists() for name in ("mine", "other")] == [False, True]
 
 
+@pytest.mark.usefixtures("usual_timeouts")
 def test_server_away(there):
     """A server that is not there: within its time, said once, no traceback; the environment's is not asked instead."""
     UriFilter.create("news", capacity=1000).close()
@@ -294,6 +296,7 @@ def test_list_with_a_broken_filter(there):
     assert "filter 'lost'" in err
 
 
+@pytest.mark.usefixtures("usual_timeouts")
 def test_something_else_listens():
     """A port where no Redis is: a short message, within its time."""
     with answering(lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:

@@ -308,6 +308,7 @@ def test_wait_for_a_restore(there, folder, started):
 # archive
 
 
+@pytest.mark.usefixtures("usual_timeouts")
 def test_archive_list_and_show(there, folder):
     """What is there, in text and JSON, with Redis away: settings, checkpoints and closed slices."""
     make(**ROLLING)

@@ -270,6 +270,7 @@ def test_kill_9_costs_at_most_a_window(tmp_path):
     assert len(missing) <= 4000
 
 
+@pytest.mark.usefixtures("usual_timeouts")
 def test_server_dies_under_way(make_server, tmp_path, monkeypatch):
     """The server is killed: lines known to be new are out, the message is short, and none is printed twice."""
     server = make_server("redis70", appendonly="yes", appendfsync="always")

@@ -232,6 +232,7 @@ def test_filter_with_other_settings(where, redis70, folder, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("usual_timeouts")
 def test_redis_comes_later(make_server):
     """It warns, answers 503 within bounds, and serves as soon as Redis is there, without a restart."""
     server = make_server("redis70", requirepass="hunter2")

@@ -179,7 +179,8 @@ def test_user_without_permission(make_server):
 
 
 @pytest.mark.slow
-def test_server_that_stops_answering(make_server, usual_timeouts):
+@pytest.mark.usefixtures("usual_timeouts")
+def test_server_that_stops_answering(make_server):
     """SIGSTOP: AnswerLost within its time; once it goes on, the answer is still to be had."""
     server = make_server("redis70")
     quick = Timeouts(connect=0.3, reply=0.3, total=1)
@@ -197,6 +198,7 @@ def test_server_that_stops_answering(make_server, usual_timeouts):
         assert news.insert_ages(["a", "b"], retry=error) == [1, 0]
 
 
+@pytest.mark.usefixtures("usual_timeouts")
 def test_server_away_and_back(make_server):
     """Killed: ServerUnavailable within its time; back: the same object goes on."""
     server = make_server("redis70", appendonly="yes", appendfsync="always")

@@ -16,6 +16,7 @@ PATIENCE = 600
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("usual_timeouts")
 def test_a_minute(tmp_path):
     """Its table has what was asked, faults of many kinds, and no wrong answer; its output has what failed."""
     servers.executable("redis70")

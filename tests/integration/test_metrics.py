@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.in_hand import Holder
-from support.metrics import Metrics, workers
+from support.metrics import Metrics, with_gauges, workers
 from support.servers import silent_port, wait_until
 from support.service import Service, ask, request
 
@@ -233,7 +233,7 @@ def test_gauges(redis70, folder):
         at(redis70, opened=90_000, checkpointed=5000)
         began = admin.time()[0]
         with Service(url, "--archive", folder) as service:
-            found = Metrics(service)
+            found = with_gauges(service, "full", "pages", "empty")
         ended = admin.time()[0] + 1
         infos = {each.name: each.info() for each in (full, pages, empty)}
     for name, info in infos.items():
@@ -281,7 +281,7 @@ def test_what_is_in_hand(redis70, news):
 
     def told() -> list[float | None]:
         with Service(redis70.url) as service:
-            found = Metrics(service)
+            found = with_gauges(service, "news")
             age = found("urifilter_filter_oldest_lapse_seconds", filter="news")
             return [*(found(f"urifilter_filter_{name}", filter="news") for name in names), age]
 
@@ -301,8 +301,12 @@ def test_a_filter_that_cannot_be_looked_at(redis70, news):
         insert(service, ["a"], "broken")
         with redis70.client() as admin:
             admin.hset("urifilter:{broken:0}:meta", "slices", "nonsense")
-        # what the service has measured before it tells for a while
-        found = wait_until(lambda: _when_down(Metrics(service), "broken"), "it is up for ever", patience=60)
+        # until then it has what it measured before that
+        wait_until(lambda: ask(service, "GET", "/v1/filters/broken/detail").status != 200, "it is up", patience=60)
+        found = wait_until(
+            lambda: (now := with_gauges(service, "news"))("urifilter_filter_up", filter="broken") == 0 and now,
+            "it is up",
+        )
         gauges = {name for name, *pairs in found if ("filter", "broken") in pairs}
         assert gauges == {"urifilter_filter_up", "urifilter_items_total", "urifilter_token_requests_total"}
         assert found("urifilter_filter_up", filter="news") == 1
@@ -310,15 +314,11 @@ def test_a_filter_that_cannot_be_looked_at(redis70, news):
     assert "broken" in service.log()
 
 
-def _when_down(found: Metrics, name: str) -> Metrics | None:
-    return found if found("urifilter_filter_up", filter=name) == 0 else None
-
-
 @pytest.mark.slow
 def test_gauges_follow(redis70, news):
     """What was measured is told for a while, never for long: the newest count of items comes through."""
     with Service(redis70.url) as service:
-        assert Metrics(service)("urifilter_filter_items", filter="news") == 0
+        assert with_gauges(service, "news")("urifilter_filter_items", filter="news") == 0
         insert(service, ["a", "b"])
         wait_until(lambda: Metrics(service)("urifilter_filter_items", filter="news") == 2, "never", patience=60)
 
@@ -342,12 +342,13 @@ def test_who_may_ask(redis70, news):
             answer = ask(service, "GET", "/metrics", token=made.get(name))
             assert (answer.status, answer.json()["error_code"]) == (status, code)
         assert ask(service, "GET", "/metrics", token="x").status == 401
-        found = Metrics(service, made["all"])
+        found = with_gauges(service, "news", token=made["all"])
         assert found("urifilter_filter_up", filter="news") == 1
         assert not any(token in "".join(map(str, found)) for token in made.values())
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("usual_timeouts")
 def test_health(make_server):
     """Redis away: alive, not ready, and its counters are still told; then ready again."""
     server = make_server("redis70", appendonly="yes", appendfsync="always")
@@ -375,6 +376,7 @@ def test_health(make_server):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("usual_timeouts")
 def test_metrics_in_an_outage(make_server):
     """Redis hangs, or is killed: each filter is down with the figures that were found out last, whichever worker tells.
 
@@ -411,6 +413,7 @@ def test_metrics_in_an_outage(make_server):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("usual_timeouts")
 def test_metrics_without_redis_from_the_start(make_server):
     """The filters of the settings are down, and so is Redis."""
     server = make_server("redis70")

@@ -183,6 +183,7 @@ def test_drop(server, redis, news):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("usual_timeouts")
 def test_redis_away(redis):
     """Nothing is made up while Redis is away."""
     with Server("valkey") as own, Service(own.url) as service:

@@ -521,6 +521,7 @@ def test_tokens(browser, redis, make):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("usual_timeouts")
 def test_redis_away(browser):
     """While Redis is away all is grey, with the time of the last answer; when it is back all goes on."""
     with Server("valkey", appendonly="yes", appendfsync="always") as own:

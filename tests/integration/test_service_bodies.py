@@ -1206,6 +1206,7 @@ def test_no_file_descriptors(redis):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("usual_timeouts")
 def test_redis_is_killed(make_server):
     """503 with Retry-After, whatever is asked; when it is there again all is answered, without a restart."""
     redis = make_server(appendonly="yes", appendfsync="always")
@@ -1238,6 +1239,7 @@ def test_redis_is_killed(make_server):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("usual_timeouts")
 def test_redis_stops_while_it_is_asked(make_server):
     """503: the answer is lost, or nothing was inserted; under its key the request may be repeated when it is back."""
     redis = make_server(appendonly="yes", appendfsync="always")

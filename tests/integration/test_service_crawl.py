@@ -149,6 +149,7 @@ def test_claims_and_killed_workers(redis70, news):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [8_000, pytest.param(40_000, marks=pytest.mark.slow)])
+@pytest.mark.usefixtures("usual_timeouts")
 def test_redis_is_killed_under_load(make_server, tmp_path, count):
     """503 while it is away, then answers again without a restart; with an append-only file nothing is lost."""
     redis = make_server("redis70", appendonly="yes", appendfsync="always")

@@ -114,7 +114,5 @@ def contained(command: list[str], temporary: Path, volumes: list[Path]) -> list[
     namespace = ["unshare", "--mount", "--propagation", "unchanged"]
     missing = not all(map(shutil.which, ("mount", "setpriv", "unshare")))
     if missing or subprocess.run([*namespace, "true"], capture_output=True).returncode:
-        pytest.skip(
-            "no mount namespace: run the test as root, with mount, and unshare and setpriv of util-linux"
-        )
+        pytest.skip("no mount namespace: run the test as root, with mount, and unshare and setpriv of util-linux")
     return [*namespace, "bash", "-c", _CONTAINED, "-", str(temporary), *map(str, volumes), "--", *command]

@@ -44,6 +44,16 @@ class Metrics(dict):
         return {value for _, *pairs in self for name, value in pairs if name == label}
 
 
+def with_gauges(service, *filters, **more) -> Metrics:
+    """Return the metrics when they have the gauges of filters, whose reading may take longer than one answer waits."""
+
+    def found() -> Metrics | None:
+        told = Metrics(service, **more)
+        return told if all(told("urifilter_filter_capacity_items", filter=each) for each in filters) else None
+
+    return wait_until(found, "there are no gauges")
+
+
 def workers(service, count=2) -> list[int]:
     """Return the workers, in the order of their start, when there have been so many and all take requests."""
     wait_until(lambda: service.log().count("Application startup complete") >= count, "the workers do not start")
