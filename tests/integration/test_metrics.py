@@ -401,7 +401,7 @@ def test_metrics_in_an_outage(make_server):
                 with alone(service, worker):
                     began = time.monotonic()
                     found = Metrics(service)
-                    assert time.monotonic() - began < 2.5
+                    assert time.monotonic() - began < 10  # Prometheus's own patience
                     assert found("urifilter_redis_up") == 0
                     assert [found("urifilter_filter_up", filter=name) for name in ("news", "other")] == [0, 0]
                     now = dict(found.items_of_filters())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import contextlib
 import http.server
 import inspect
 import json
@@ -212,8 +211,11 @@ def test_a_cancelled_task(service, news):
     async def ask():
         with HttpProxy(int(service.url.rsplit(":", 1)[1]), first(Fault.HANG)) as proxy:
             async with AsyncFilterAPIClient(proxy.url) as api:
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(api.unique("news", ["a", "b"]), 1)
+                asked = asyncio.create_task(api.unique("news", ["a", "b"]))
+                await asyncio.to_thread(wait_until, lambda: proxy.counts[Fault.HANG], "nothing is asked")
+                asked.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await asked
                 (lost,) = api.unresolved
                 assert await api.unique("news", ["c"]) == ["c"]
                 assert await api.unique("news", ["a", "b"], retry=lost) == ["a", "b"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from support.servers import PATIENCE
 from urifilter_redis.engine import async_driver
 from urifilter_redis.engine.steps import Send
 from urifilter_redis.protocol.outcomes import Unanswered, Unsent
@@ -59,7 +60,7 @@ class Gate:
 
     async def pipeline(self) -> Pipeline:
         """Return the next pipeline at the gate, once there is one."""
-        return await asyncio.wait_for(self._held.get(), 10)
+        return await asyncio.wait_for(self._held.get(), PATIENCE)
 
     @property
     def is_empty(self) -> bool:

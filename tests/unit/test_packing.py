@@ -268,12 +268,12 @@ def test_bombs(name):
     """Refused within bounds of memory and time, whatever they would become."""
     packed = BOMBS[name]()
     tracemalloc.start()
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         with pytest.raises(ArchiveCorrupt):
             unpack(packed, PIECE)
         assert tracemalloc.get_traced_memory()[1] < 20 * PIECE
-        assert time.perf_counter() - start < 2
+        assert time.process_time() - start < 2
     finally:
         tracemalloc.stop()
 
