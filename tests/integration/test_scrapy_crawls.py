@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -26,6 +25,9 @@ pytestmark = pytest.mark.skipif(
 needs_scrapy_redis = pytest.mark.skipif(
     importlib.util.find_spec("scrapy_redis") is None, reason="scrapy-redis is not installed"
 )
+
+#: Of what a crawl logs when Redis does not answer.
+AWAY = "(URIFILTER_ON_ERROR)"
 
 IN_REDIS = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler"}
 
@@ -249,7 +251,7 @@ def test_redis_dies_and_comes_back(make_server, alone):
         crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(server, URIFILTER_TIMEOUT=0.5, **more))
         wait_for(site, 50)
         server.kill()
-        time.sleep(1.5)
+        wait_until(lambda: AWAY in crawl.log(), "it does not see that Redis is away")
         before = len(site.fetched())
         server.start()
         stats = crawl.stats()
@@ -266,7 +268,7 @@ def test_redis_is_away_at_the_beginning(make_server):
     server.kill()
     with Served(count=100) as site:
         crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(server, URIFILTER_TIMEOUT=0.5))
-        time.sleep(1.5)
+        wait_until(lambda: AWAY in crawl.log(), "it does not see that Redis is away")
         assert site.fetched() == []
         server.start()
         assert crawl.stats()["finish_reason"] == "finished"

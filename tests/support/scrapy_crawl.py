@@ -13,6 +13,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 
 ADDON = {"urifilter_redis.scrapy.UriFilterAddon": 100}
 
@@ -22,20 +23,27 @@ class Crawl:
 
     def __init__(self, *urls: str, spider: str = "Follow", domains=(), together=None, **settings) -> None:
         given = {"url": urls, "spider": spider, "domains": domains, "together": together, "settings": settings}
+        descriptor, name = tempfile.mkstemp(prefix="uf-crawl-")
+        self._log = pathlib.Path(name)
         self._process = subprocess.Popen(
-            [sys.executable, __file__, json.dumps(given)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            [sys.executable, __file__, json.dumps(given)], stdout=subprocess.PIPE, stderr=descriptor, text=True
         )
+        os.close(descriptor)
+
+    def log(self) -> str:
+        """What it has logged so far."""
+        return self._log.read_text()
 
     def stats(self) -> dict:
         """The stats at the end; ``log`` has the log."""
         try:
-            out, log = self._process.communicate(timeout=120)
+            out, _ = self._process.communicate(timeout=120)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            raise AssertionError(f"the crawl does not end: {self._process.communicate()[1][-5000:]}") from None
+            log = self.log()
+            self.kill()
+            raise AssertionError(f"the crawl does not end: {log[-5000:]}") from None
+        log = self.log()
+        self._log.unlink()
         assert self._process.returncode == 0, log[-5000:]
         return json.loads(out) | {"log": log}
 
@@ -46,6 +54,7 @@ class Crawl:
     def kill(self) -> None:
         self._process.kill()
         self._process.communicate()
+        self._log.unlink()
 
 
 def main() -> None:  # noqa: C901 - classes that need Scrapy, which may be missing where tests are collected
