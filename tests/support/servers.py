@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib.util
 import os
@@ -101,8 +102,6 @@ _PORTS = range(26_000, 32_000)
 #: Not the module's own: hypothesis seeds that, in each worker alike.
 _DICE = random.SystemRandom()
 
-_HELD: list[socket.socket] = []
-
 
 def is_free(port: int) -> bool:
     with socket.socket() as probe, contextlib.suppress(OSError):
@@ -120,9 +119,10 @@ def free_port(ports: Sequence[int] = _PORTS) -> int:
 
 def silent_port() -> int:
     """Return a port at which nobody listens: it is held for as long as this process runs."""
-    _HELD.append(socket.socket())
-    _HELD[-1].bind(("127.0.0.1", 0))
-    return _HELD[-1].getsockname()[1]
+    held = socket.socket()
+    atexit.register(held.close)
+    held.bind(("127.0.0.1", 0))
+    return held.getsockname()[1]
 
 
 def wait_until(condition, what: str, patience: float = PATIENCE):
