@@ -474,8 +474,8 @@ def test_a_connection_out_of_step(news, service):
             server.sendall(commands.raw)
             replies.frame()
             client.sendall(replies.raw)
-            self._answered += 1
-            if self._answered % 2:
+            self.answered += 1
+            if self.answered % 2:
                 client.sendall(replies.raw)
             return True
 
