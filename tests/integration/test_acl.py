@@ -87,6 +87,7 @@ def crawl(news) -> None:
     assert news.insert_many(map(str, range(300))).count(True) >= 299
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", FILTERS)
 def test_a_crawl(users, name, caplog):
     """A crawler does all of its work, turns what is due, and describes the filter; nothing is refused meanwhile."""

@@ -160,6 +160,7 @@ def test_promtool_reads_them(tmp_path):
     assert f"{len(rules)} rules found" in promtool("check", "rules", file)
 
 
+@pytest.mark.slow
 def test_every_metric_is_there(redis70, folder):
     """The service has each metric that an alert or the dashboard names."""
     with (

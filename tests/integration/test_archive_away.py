@@ -111,7 +111,7 @@ def test_rotation(redis70, folder, disk):
     assert leftovers(folder) == 0
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 def test_rotation_at_each_step(redis70, folder, disk, steps):
     """Whenever the disk goes away: nothing is made in its place, and when it is back no slice is missing."""
     with UriFilter.create("news", redis=redis70.url, archive=folder, **ROLLING) as news:
@@ -135,6 +135,7 @@ def test_rotation_at_each_step(redis70, folder, disk, steps):
     sound(folder)
 
 
+@pytest.mark.sampled
 def test_checkpoint_at_each_step(redis70, folder, disk, steps):
     """Whenever the disk goes away: nothing is made in its place, and the next checkpoint is whole."""
     number, seen = 0, []
@@ -163,7 +164,7 @@ def test_checkpoint_at_each_step(redis70, folder, disk, steps):
     sound(folder)
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 def test_restore_at_each_step(redis70, folder, disk, steps):
     """Whenever the disk goes away: the filter does not come back with less, and comes back when the disk does."""
     with UriFilter.create("news", redis=redis70.url, archive=folder, **ROLLING) as news:
@@ -194,6 +195,7 @@ def test_restore_at_each_step(redis70, folder, disk, steps):
     assert number > 20
 
 
+@pytest.mark.sampled
 def test_create_at_each_step(redis70, folder, disk, steps):
     """Whenever the disk goes away: nothing is made in its place, by this create or the next, and nothing seen is new.
 
@@ -226,7 +228,7 @@ def test_create_at_each_step(redis70, folder, disk, steps):
     assert phases[-1] == b"idle"
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 def test_import_at_each_step(redis70, folder, disk, steps, tmp_path):
     """Whenever the disk goes away after the filter was found there: nothing is made, and importing again ends it."""
     with UriFilter.create("news", redis=redis70.url, archive=folder, shards=2, **SETTINGS) as news:

@@ -369,6 +369,7 @@ def test_lying_checkpoint(name, copied, redis70):
     assert isinstance(look(redis70, archive, "ring"), ArchiveCorrupt)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("number", [3, 2**53 - 1, 2**53])
 def test_checkpoint_with_a_large_number(number, copied, redis70):
     """It is refused, or the checkpoints that follow are as good as any."""
@@ -442,6 +443,7 @@ REGISTRATIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", REGISTRATIONS)
 def test_lying_registration(name, copied, redis70):
     """It is refused, and nothing outside the archive is made or removed."""
@@ -576,7 +578,7 @@ def little_memory():
         tracemalloc.stop()
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
 def test_bomb(name, copied, redis70):
     """It is refused, and takes no more memory than a piece."""
@@ -701,6 +703,7 @@ def test_lying_export(name, made, tmp_path):
         exported.verify()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", RETENTIONS)
 def test_import(name, made, archive, redis70):
     """What was exported is restored from where it was imported; again, or older, it changes nothing."""

@@ -75,6 +75,7 @@ def silent(server) -> None:
         admin.hset(META, "restored", 0)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("fails", ["checkpoint finish", "archive delete"])
 def test_a_published_checkpoint_keeps_its_blobs(redis70, folder, archived_filter, fails):
     """Whatever fails after the document was replaced: nothing that it names is removed."""

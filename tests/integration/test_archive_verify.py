@@ -229,6 +229,7 @@ def count(where, number):
     return change
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("number", [-1, 41, 10**9, 10**14])
 @pytest.mark.parametrize("where", ["state", "bitmap", "closed"])
 def test_impossible_counts(where, number, redis70, folder):

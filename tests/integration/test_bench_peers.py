@@ -34,6 +34,7 @@ def server():
         yield servers.address(client)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ALL)
 def test_a_peer(server, name):
     """Each URI is new once, also within a batch, and is seen from then on; others are not, but for the error rate."""

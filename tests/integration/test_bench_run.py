@@ -105,6 +105,7 @@ def test_what_a_run_writes(tmp_path, monkeypatch, capsys):
     assert "| blocked |" not in new[2]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [

@@ -219,6 +219,7 @@ def test_bounds(news):
     assert mine.release(["a"], delay=600) == [True]
 
 
+@pytest.mark.sampled
 def test_the_default_lease(clients, redis70):
     """It is 60 s up to 64 shards, then a second a shard, at most 600 s."""
     for shards, lease in ((1, 60), (64, 60), (128, 128), (1024, 600)):

@@ -112,7 +112,7 @@ def test_only_silent_shards_are_beaten(redis70, monkeypatch):
         mine.close()
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.usefixtures("often")
 def test_the_server_goes_away(clients, make_server, caplog):
     """Beats survive it; each outage is logged once, however many beats fail."""
@@ -136,6 +136,7 @@ def test_the_server_goes_away(clients, make_server, caplog):
         assert mine.commit(["a"]) == [True]
 
 
+@pytest.mark.sampled
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("trouble", ["restoring", "gone"])
 def test_a_filter_in_trouble(clients, redis70, caplog, trouble):
@@ -228,6 +229,7 @@ def test_counts_tell_nothing_while_a_call_is_under_way(news, other, monkeypatch)
     mine.close()
 
 
+@pytest.mark.slow
 def test_a_call_whose_answer_is_lost(redis70, monkeypatch):
     """It is under way until its deadline: until then a retry gets the answers, after it a beat gives the items back."""
     monkeypatch.setattr(hand, "CALL_LIFE", 1000)

@@ -317,6 +317,7 @@ class Stopper:
         monkeypatch.setattr(async_driver, "perform_step", held)
 
 
+@pytest.mark.slow
 def test_a_forked_child_of_a_thread_that_calls(redis70):
     """A fork while other threads call leaves the child a holder that can claim and close."""
     with UriFilter.create("news", redis=redis70.url, **PRECISE) as news, news.claims() as mine:

@@ -296,6 +296,7 @@ def test_list_with_a_broken_filter(there):
     assert "filter 'lost'" in err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("usual_timeouts")
 def test_something_else_listens():
     """A port where no Redis is: a short message, within its time."""

@@ -670,6 +670,7 @@ def uploading(archive, checkpoints) -> bool:
     return len(found) > 2 * checkpoints
 
 
+@pytest.mark.slow
 def test_two_workers(there, folder, started):
     """One is suspended in the middle of a checkpoint for longer than its lease; the other takes over; both end well."""
     make()
@@ -763,6 +764,7 @@ def test_daemon(daemon, folder):
     assert leftovers(folder) == 0
 
 
+@pytest.mark.slow
 def test_daemon_that_was_killed(daemon):
     """The pidfile of one that was killed (-9) says nothing and blocks nobody."""
     first = daemon.start()
@@ -792,6 +794,7 @@ def test_nobody_sees_the_id_of_a_killed_daemon(tmp_path, monkeypatch):
     assert set(seen) == {0}
 
 
+@pytest.mark.slow
 def test_stop_waits(daemon, started):
     """``worker stop`` returns when the worker has ended, however long that takes."""
     process = daemon.start()

@@ -277,6 +277,7 @@ def test_filter_that_is_not_there(command):
         assert "filter 'default'" in cli.run(*command, given=b"a\n", code=2)[1]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("command", ["claim", "reclaim"])
 def test_full_disk(tmp_path, command):
     """What cannot be written is given back at once: the next reclaim has all of it."""
@@ -296,6 +297,7 @@ def test_full_disk(tmp_path, command):
     assert sorted(given_back + claimed) == sorted(urls(5000))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("count", [20, 30_000])
 def test_head_closes_the_pipe_and_nothing_is_missing(tmp_path, count):
     """Claim | head, then claim again whole: both outputs together have every line."""
@@ -308,6 +310,7 @@ def test_head_closes_the_pipe_and_nothing_is_missing(tmp_path, count):
     assert {*done.stdout.split(b"\n"), *others} >= set(urls(count))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("command", "number"),
     [

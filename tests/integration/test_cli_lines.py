@@ -153,6 +153,7 @@ def test_temporary(server_):
         assert client.keys() == []
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("count", [20, 30_000])
 def test_head_closes_the_pipe_and_nothing_is_missing(tmp_path, count):
     """Dedupe | head, then dedupe again whole: both outputs together have every line."""
@@ -255,6 +256,7 @@ def test_lines_come_out_as_they_come_in():
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_kill_9_costs_at_most_a_window(tmp_path):
     """A kill -9 costs what the page about pipes says: at most one window's lines are remembered and not printed."""
     make()
@@ -270,6 +272,7 @@ def test_kill_9_costs_at_most_a_window(tmp_path):
     assert len(missing) <= 4000
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("usual_timeouts")
 def test_server_dies_under_way(make_server, tmp_path, monkeypatch):
     """The server is killed: lines known to be new are out, the message is short, and none is printed twice."""
@@ -349,6 +352,7 @@ def test_over_capacity_is_said():
     assert (json.loads(out)["over_capacity"], err) == (True, "")
 
 
+@pytest.mark.slow
 def test_progress_only_on_a_terminal(tmp_path):
     """On a terminal there is progress; the summary comes after it."""
     make()

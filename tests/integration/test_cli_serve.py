@@ -253,6 +253,7 @@ def test_redis_comes_later(make_server):
     assert "hunter2" not in service.log()
 
 
+@pytest.mark.slow
 def test_wrong_password(make_server):
     """It is told, without the password, and answered with 503; nobody is told the address of Redis."""
     server = make_server("redis70", requirepass="hunter2")
@@ -284,6 +285,7 @@ def test_an_address_of_another_machine(redis70, tmp_path):
     assert "192.0.2.1" in refused("--settings", file, "--redis", redis70.url, "--host", "192.0.2.1")
 
 
+@pytest.mark.slow
 def test_ipv6(redis70):
     """It is told in brackets, so that it can be copied."""
     if not socket.has_ipv6:
@@ -390,6 +392,7 @@ def test_a_request_that_is_arriving_is_answered(count, redis70, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_request_under_way_is_answered(redis70):
     """SIGTERM while Redis has it and does not answer: it ends with 0, after the answer."""
     make(redis70.url)
@@ -491,6 +494,7 @@ def daemon(redis70, tmp_path):
         wait_until(lambda: not running(made.pidfile), "it does not die")
 
 
+@pytest.mark.slow
 def test_daemon(daemon):
     """One at a time; it serves, and ``stop`` leaves no process behind."""
     assert "does not run" in cli.run("serve", "stop", "--pidfile", daemon.pidfile, code=3)[1]
@@ -552,6 +556,7 @@ def test_daemon_wrong_use(wrong, redis70, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_pidfile_and_log_file_in_the_foreground(redis70, tmp_path):
     """Without --daemon the pidfile is held too, for supervisors; and the log is where it was wanted."""
     pidfile, log = tmp_path / "serve.pid", tmp_path / "serve.log"
@@ -599,6 +604,7 @@ def test_log_file_that_is_rotated(count, redis70, tmp_path):
         assert "startup complete" not in log.read_text()
 
 
+@pytest.mark.slow
 def test_log_of_a_daemon_that_is_rotated(daemon):
     """What it says by other ways than its log goes to the new file, too."""
     process = daemon.start()
@@ -689,6 +695,7 @@ def test_log_in_json(redis70, secrets):
         assert token not in service.log()
 
 
+@pytest.mark.slow
 def test_log_in_text(redis70, secrets):
     """A line for each request with --log-requests; never a token, and nothing of a path that there is not."""
     make(redis70.url)
@@ -726,6 +733,7 @@ def test_packages_that_are_missing(hidden, redis70):
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_what_needs_no_packages(tmp_path):
     """A service is asked after and stopped without the server's packages, and all else is there without httpx."""
     code, _, err = run_without([*SERVER_PACKAGES, "httpx"], "serve", "stop", "--pidfile", tmp_path / "pid")

@@ -86,6 +86,7 @@ def test_each_address_and_client(clients, cluster, give, kind):
     assert cluster.sizes() == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_single_calls_at_once(cluster):
     """Many tasks' single calls, coalesced over all masters: each item is new once."""
 
@@ -109,6 +110,7 @@ def test_threads(cluster):
         assert sorted(told) == sorted(ITEMS)
 
 
+@pytest.mark.sampled
 def test_fork_and_pickle(news, clients):
     """A forked child has connections of its own to each node; a copy opens at its first call."""
     assert news.insert_many(ITEMS[:50]) == [True] * 50
@@ -177,6 +179,7 @@ def test_time_passes_by_itself(clients, cluster):
     clients.wait_until(lambda: news.insert("b") or not news.contains("a"), "nothing expires")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("settings", [PRECISE, RING | {"retention": "rolling"}], ids=["forever", "rolling"])
 def test_checkpoint_and_restore(clients, cluster, folder, settings):
     """All masters lose their data: the filter comes back from its archive."""
@@ -288,6 +291,7 @@ def test_import_of_a_set(cluster):
         assert news.insert_many(ITEMS[:101]) == [False] * 100 + [True]
 
 
+@pytest.mark.slow
 def test_service_and_sdk(cluster):
     """The HTTP service over any node."""
     with (

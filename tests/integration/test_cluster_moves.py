@@ -111,6 +111,7 @@ def test_slots_that_have_moved(news, cluster, slots):
         assert mine.commit(ITEMS[200:250]) == [True] * 50
 
 
+@pytest.mark.sampled
 def test_a_slot_in_the_middle_of_its_move(clients, cluster, slots):
     """ASK, and TRYAGAIN for as long as some keys of a script are not where the others are."""
     news = clients.create("news", redis=cluster.url, **PRECISE)

@@ -29,7 +29,7 @@ def test_eight_processes(valkey, tmp_path, count):
     assert UriFilter.open("news", redis=valkey.url).inserted() == count + 1  # and the warm-up
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 def test_threads_share_one_filter_object(server):
     """16 threads on one object: the answers "new" add up exactly."""
     news = UriFilter.create("news", redis=server.url, capacity=100_000, error_rate=1e-8, shards=3)

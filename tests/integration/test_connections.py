@@ -74,7 +74,7 @@ def test_a_client_that_nobody_closes(redis70):
         gc.enable()
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 def test_500_tasks(server):
     """All get their answers, each item is new once, and there are never more connections than were allowed."""
     made(server).close()
@@ -91,7 +91,7 @@ def test_500_tasks(server):
     assert asyncio.run(run()) == (1000, 20, 1001)
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 def test_300_threads(server):
     """So do threads of the blocking client."""
     with made(server, connections=20) as news:

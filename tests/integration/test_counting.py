@@ -141,6 +141,7 @@ def test_command_line(redis70):
     assert "remove is for layout counting" in err
 
 
+@pytest.mark.slow
 def test_fill_and_error_rate(redis70):
     """Counters over 0, and about the asked rate at capacity."""
     settings = SETTINGS | {"capacity": 5000, "error_rate": 1e-2}

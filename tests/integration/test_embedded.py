@@ -110,6 +110,7 @@ def test_processes_share_one_server(data):
         assert news.insert("a") is False
 
 
+@pytest.mark.slow
 def test_last_user_killed(data):
     """Kill -9 of the last user ends the server too, and loses nothing."""
     other = run(USER, wait=False)
@@ -121,6 +122,7 @@ def test_last_user_killed(data):
         assert news.insert("a") is False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [6, pytest.param(20, marks=pytest.mark.slow)])
 def test_many_start_at_once(data, count):
     """Processes that start at the same moment get one server, and one of them the "new"."""
@@ -141,6 +143,7 @@ def test_server_killed_under_use(data):
         assert news.insert("b") is True
 
 
+@pytest.mark.slow
 def test_it_answers_after_it_has_written(data):
     """The server puts off no write until after its answer, not even while its file is being synced to a slow disk."""
     (asked,) = run(
@@ -234,6 +237,7 @@ def test_folder_away(data):
     asyncio.run(awaited())
 
 
+@pytest.mark.slow
 def test_forked_child_keeps_the_server(data):
     """A forked child goes on using the server after its parent has gone."""
     out = run("""

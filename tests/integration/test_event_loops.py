@@ -32,6 +32,7 @@ def test_a_second_run(server):
     asyncio.run(news.close())
 
 
+@pytest.mark.slow
 def test_many_runs(service, redis70):
     """Each run ends with its connections: neither this process nor the server runs out of them."""
     news = opened(redis70)
@@ -145,6 +146,7 @@ def test_a_forked_child_in_its_parents_loop(redis70):
     asyncio.run(parent())
 
 
+@pytest.mark.slow
 def test_the_sdk(service, redis70):
     """The SDK's awaited client likewise: a second run, and a child in its parent's loop."""
     UriFilter.create("sdk", redis=redis70.url, capacity=1000).close()

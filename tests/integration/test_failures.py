@@ -198,6 +198,7 @@ def test_server_that_stops_answering(make_server):
         assert news.insert_ages(["a", "b"], retry=error) == [1, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("usual_timeouts")
 def test_server_away_and_back(make_server):
     """Killed: ServerUnavailable within its time; back: the same object goes on."""
@@ -212,6 +213,7 @@ def test_server_away_and_back(make_server):
         assert news.insert("c") is True
 
 
+@pytest.mark.slow
 def test_server_that_is_loading(make_server):
     """LOADING is waited for within the total time, then told."""
     server = make_server("redis70", appendonly="yes", appendfsync="always", **{"key-load-delay": "0"})

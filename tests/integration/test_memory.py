@@ -65,6 +65,7 @@ def test_what_does_not_fit_is_refused(server, admin):
     assert admin.keys() == []
 
 
+@pytest.mark.slow
 def test_what_the_machine_has_not_is_refused(redis70):
     """Without maxmemory it is the machine's memory that counts."""
     with redis70.client() as admin:
@@ -269,6 +270,7 @@ def test_service(redis70, tmp_path):
             admin.config_set("maxmemory", 0)
 
 
+@pytest.mark.slow
 def test_a_restore_that_does_not_fit(make_server, folder):
     """It is refused before anything is allocated, other filters go on, and once there is room all is brought back."""
     server = make_server("redis70")

@@ -151,6 +151,7 @@ def test_requests_and_their_times(redis70, news):
             assert 0 < found("urifilter_request_seconds_sum", command=command) < 60 * count
 
 
+@pytest.mark.slow
 def test_what_nobody_knows_makes_no_labels(redis70, news):
     """Names of filters that there are not, paths, methods, headers and tokens do not become series."""
     with Service(redis70.url) as service:
@@ -453,6 +454,7 @@ def replace_news(redis70) -> None:
             return
 
 
+@pytest.mark.slow
 def test_ready_when_the_filters_of_the_settings_are(redis70):
     """A filter that somebody replaced by one with other settings: not ready, and it is said why; until it is mended."""
     with Service(redis70.url, settings="[filters.news]\ncapacity = 1000\n") as service:

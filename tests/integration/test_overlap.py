@@ -109,6 +109,7 @@ def test_work_that_fails(request, monkeypatch, client, kind):
         assert news.insert_many(TWICE, retry=lost) == EXPECTED
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER])
 @pytest.mark.parametrize("call", [1, 9, 20])
 def test_lost_replies(redis70, fault, call):

@@ -130,7 +130,7 @@ def test_it_waits_for_replicas_too(kind, redis70):
         insert(again, ["a"]) if kind is UriFilter else insert_awaited(again, ["a"])
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["spawn", "fork"])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_pool_of_processes(start, redis70):
@@ -226,6 +226,7 @@ def test_retry_of_an_error_that_went_through_pickle(redis70):
         assert news.insert_ages(items, retry=copy.deepcopy(caught.value)) == [0] * 50
 
 
+@pytest.mark.slow
 def test_retry_of_an_error_of_the_sdk_that_went_through_pickle(service, redis70):
     """The same for the SDK's."""
     UriFilter.create("news", redis=redis70.url, **SETTINGS).close()
@@ -247,7 +248,7 @@ def api(service, redis70):
     return FilterAPIClient(service.url, timeouts=Timeouts(total=9))
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 def test_sdk(way, api):
     """Its clients have the same address, path and timeouts."""
     assert api.insert_ages("news", ["a"]) == [0]

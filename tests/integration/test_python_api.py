@@ -211,6 +211,7 @@ def test_an_error_that_two_threads_retry(redis70):
             assert answers.result() == [True, True]
 
 
+@pytest.mark.slow
 def test_any_inserting_method_goes_on_with_the_error_of_another(redis70):
     """``answers`` are in the terms of the method that raised; ``retry=`` serves all methods that insert."""
     UriFilter.create("news", redis=redis70.url, capacity=1000, shards=4, error_rate=1e-9).close()
@@ -286,6 +287,7 @@ class Column:
         return list(self._values)
 
 
+@pytest.mark.sampled
 def test_columns(news):
     """A column that knows ``to_pylist`` or ``tolist`` counts as the list of its values."""
     assert news.unique(Column(["a", "b"])) == ["a", "b"]
@@ -318,6 +320,7 @@ def test_a_lone_item_is_refused(redis70, lone):
         assert len(news) == 0
 
 
+@pytest.mark.sampled
 def test_numpy_scalars_are_numbers(news):
     """A NumPy scalar is the number that it holds, in a list or object too."""
     assert news.insert_many([1, 0.5, True, {"n": [1, 0.25]}]) == [True] * 4

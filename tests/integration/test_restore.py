@@ -194,6 +194,7 @@ def test_given_up_after_a_slice_was_removed(redis70, folder, beats, monkeypatch)
         assert 0 not in news.ages(SEEN)
 
 
+@pytest.mark.slow
 def test_cancelled_with_asyncio(redis70, folder, beats, monkeypatch):
     """A task that is cancelled in the middle of a restore locks nobody out."""
     scene, perform, names, at = Scene(redis70, folder), async_driver.perform_step, [], 0

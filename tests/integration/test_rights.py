@@ -166,7 +166,7 @@ def test_making_and_dropping_for_a_missing_right(users, command):
         assert news.insert("a")
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["forever", "ring", "rolling"])
 def test_nothing_is_lost_for_a_missing_right_in_a_restore(redis70, folder, name):
     """Whichever command is forbidden while a filter is restored: the next restore brings all of it back."""

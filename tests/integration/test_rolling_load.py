@@ -19,6 +19,7 @@ from urifilter_redis.engine import driver
 MOST_ROTATIONS = 28
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "capacity", "count"),
     [
@@ -82,6 +83,7 @@ def test_memory(redis70, monkeypatch):
         assert info.archived < 4 * 2 * 0.2 * slice_bytes
 
 
+@pytest.mark.slow
 def test_what_a_closed_slice_takes(redis70):
     """The bytes of a slice with a 30th of a window's items, against the entropy of its bits."""
     settings = {"capacity": 3_000_000, "retention": "rolling", "slices": 30, "period": "1d"}

@@ -148,6 +148,7 @@ def test_committed_once_the_callback_has_finished(redis70):
     run(redis70, test)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", ["callback", "closes", "exception", "status", "in process_response"])
 def test_what_failed_is_offered_again(redis70, how):
     """A failure is counted for a download that failed and a callback that raised, and not for one that closes."""
@@ -238,6 +239,7 @@ def test_an_idle_spider_takes_over(redis70):
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_an_idle_spider_waits_for_others(redis70):
     """It stays open while another crawl has a page in hand, and closes once that is committed."""
 
@@ -652,6 +654,7 @@ def test_a_look_as_the_spider_stops(redis70):
     assert left(redis70).keys() == {A}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("on_error", ["pause", "pass"])
 def test_a_page_ends_while_redis_is_away(make_server, on_error):
     """A spider that does not wait for Redis tells later that a page was handled: it is not fetched twice."""
@@ -673,6 +676,7 @@ def test_a_page_ends_while_redis_is_away(make_server, on_error):
     assert state(server, A) == "committed"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("on_error", ["pause", "pass"])
 def test_found_while_redis_is_away(make_server, on_error):
     """Links that nobody was asked about are claimed as the spider closes: the page that has them is committed then."""

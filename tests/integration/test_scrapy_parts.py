@@ -465,6 +465,7 @@ def test_passed_without_the_dupefilter(redis70):
     run(redis70, test)
 
 
+@pytest.mark.slow
 def test_redis_is_away_pause(make_server):
     """While Redis is away the middleware waits, and the dupefilter waits once and leaves its question for later."""
     server = make_server(appendonly="yes", appendfsync="always")
@@ -611,6 +612,7 @@ def test_other_settings_than_the_filters(redis70):
     assert run(redis70, test, URIFILTER_CAPACITY=None) is False
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_a_crawl(redis70):
     """A process may run any number of crawls."""
 

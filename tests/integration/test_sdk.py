@@ -36,6 +36,7 @@ def api(service, news):
         yield client
 
 
+@pytest.mark.slow
 def test_one_call(service, news, monkeypatch):
     """``FilterAPI`` answers the new ones in their order, each once; address and token may be the environment's."""
     uris = ["b", "a", "b", {"x": [1, None]}, "\ud800", 1.5]
@@ -95,6 +96,7 @@ def test_layouts_and_ages(service, news, redis70):
         assert api.ages("ring", ["a"], max_age=1) == [0]
 
 
+@pytest.mark.slow
 def test_awaited(service, news):
     """The same, awaited, 50 requests at once."""
 
@@ -159,6 +161,7 @@ def test_a_service_that_is_away():
     assert (away.value.error_code, away.value.status, away.value.answers) == ("unreachable", None, [None])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.DELAY, Fault.DUPLICATE])
 @pytest.mark.parametrize("method", ["unique", "filter"])
 def test_a_request_or_an_answer_is_lost(service, news, fault, method):
@@ -173,6 +176,7 @@ def test_a_request_or_an_answer_is_lost(service, news, fault, method):
     assert news.inserted() == 701
 
 
+@pytest.mark.slow
 def test_retries_end(service, news):
     """``answer_lost``; ``retry=`` with the same items gets the answers, from another client object too."""
     uris = [f"https://example.com/{i}" for i in range(12_000)]
@@ -192,6 +196,7 @@ def test_retries_end(service, news):
         assert api.unique("news", uris) == []
 
 
+@pytest.mark.slow
 def test_answers_of_the_endpoint_that_were_lost(service, news):
     """What ``filter`` had been told before it failed is in the error, too."""
     uris = ["a", "b", "a", *[f"https://example.com/{i}" for i in range(6000)]]
@@ -348,6 +353,7 @@ def test_what_is_not_repeated(status, code):
     assert len(server.seen) == 1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("status", [301, 401, 404, 413])
 def test_somebody_else_answers(status):
     """A proxy or a wrong address: an error at once; whether the request went on is not known, so its key is kept."""
@@ -377,6 +383,7 @@ def test_odd_refusals(content):
     assert (told.value.error_code, told.value.indices) == ("forbidden", [])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("ages", [None, [], [0, 0], "0", {"0": 0}])
 def test_odd_answers(ages):
     """An answer that is not for these items is none, and the key is kept."""
@@ -389,6 +396,7 @@ def test_odd_answers(ages):
     assert len({headers["Idempotency-Key"] for _, headers, _ in server.seen}) == 1
 
 
+@pytest.mark.slow
 def test_what_retry_refuses(service, news):
     """Another method, other items, another max_age, a list that has grown, another process."""
     uris = ["a", "b"]

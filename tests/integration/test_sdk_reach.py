@@ -49,7 +49,7 @@ def unique(items, *arguments, **options) -> list:
     return new
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["path", "text", "context", "variable"])
 def test_a_private_ca(behind_tls, authority, how, monkeypatch):
     """Its certificates are trusted by ``verify=``, a path or a context, or as the environment says."""
@@ -63,6 +63,7 @@ def test_a_private_ca(behind_tls, authority, how, monkeypatch):
     assert behind_tls.count == 3
 
 
+@pytest.mark.slow
 def test_a_certificate_that_is_not_trusted(behind_tls, authority, tmp_path, monkeypatch):
     """It is told at once, with what to do; ``verify=`` beats the environment."""
     other = Authority(tmp_path)
@@ -88,6 +89,7 @@ def test_certificates_that_are_none(tmp_path, monkeypatch):
         FilterAPIClient("https://localhost:1")
 
 
+@pytest.mark.slow
 def test_a_proxy(port, monkeypatch):
     """Requests go through the one that is named, and never through the environment's, which is for crawling."""
     with Forwarder(port) as proxy, Forwarder(9) as other:
@@ -99,6 +101,7 @@ def test_a_proxy(port, monkeypatch):
         assert (proxy.count, other.count) == (3, 0)
 
 
+@pytest.mark.slow
 def test_a_mistyped_port():
     """It is told within the patience of a first contact, which the caller may set; by default some seconds."""
     assert Timeouts().first < 10 < Timeouts().total

@@ -48,6 +48,7 @@ def test_both_clients(watched, clients):
         assert client.keys() == []
 
 
+@pytest.mark.slow
 def test_programs(watched):
     """The command line and the doctor take such an address; no error of theirs has a password."""
     cli.run("--redis", watched.url, "create", "news", "--capacity", "1000")
@@ -174,6 +175,7 @@ def _caught_up(master) -> bool:
     return state.get("slave0", {}).get("offset") == state["master_repl_offset"]
 
 
+@pytest.mark.sampled
 def test_a_sentinel_is_away(watched, clients):
     """Another is asked. If all are, a client that knows the master goes on."""
     nobody = f"127.0.0.1:{silent_port()}"

@@ -96,7 +96,7 @@ def audited(service):
     ]
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize(("who", "status"), [("writer", 403), ("reader", 403), ("other", 403), ("nobody", 401)])
 def test_who_may_not(guarded, name, action, who, status):
@@ -115,7 +115,7 @@ def test_a_service_without_tokens(service):
         assert ask(service, "POST", f"{FILTERS_PATH}/news/{action}", BODIES[action]).status == 403
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 def test_a_life(guarded, redis, api, name):
     """A filter is made, rotated, written, lost, brought back, merged and dropped; the audit log has each action."""
     uid = api("create", name, **RING | {"period": timedelta(days=1)}, seed=1)
@@ -144,7 +144,7 @@ def test_a_life(guarded, redis, api, name):
     assert lines.count(("rotate", "ok")) == 5  # a dry run before each of two, and one by itself
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.DUPLICATE, Fault.DELAY])
 def test_a_reply_is_lost(guarded, api, name, fault):
     """The SDK repeats the request, or an old copy arrives late: it is as if it had been done once."""
@@ -168,6 +168,7 @@ def test_a_reply_is_lost(guarded, api, name, fault):
     assert api("drop", name, anew)
 
 
+@pytest.mark.slow
 def test_a_repeat_while_the_action_is_under_way(service_for_admins, redis70, name):
     """It waits for that action, and gets its answer."""
     running, secret = service_for_admins
@@ -186,6 +187,7 @@ def test_a_repeat_while_the_action_is_under_way(service_for_admins, redis70, nam
         assert [each.answer().json()["shards"] for each in (one, two)] == [1, 1]
 
 
+@pytest.mark.sampled
 def test_a_drop_of_another(api, name):
     """A drop removes the filter of the uid that it names, and no other of the name."""
     uid = api("create", name, **FOREVER)
@@ -206,6 +208,7 @@ def test_a_rotation_of_the_past(api, name):
     assert api("drop", name, uid)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("action", "body", "code"),
     [

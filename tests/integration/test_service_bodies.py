@@ -187,7 +187,7 @@ BAD_JSON = {
 }
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("body", BAD_JSON.values(), ids=BAD_JSON)
 def test_what_is_no_json(refuses, body):
     """It is refused, and the connection may be used again."""
@@ -196,6 +196,7 @@ def test_what_is_no_json(refuses, body):
         refuses(request("POST", path, body), 400, "bad_json")
 
 
+@pytest.mark.slow
 def test_nesting_that_python_may_just_read(refuses):
     """It is no JSON for the service, or an item that cannot be filtered; not a bug."""
     for opens, closes in ((b"[", b"]"), (b'{"":[', b"]}")):
@@ -237,6 +238,7 @@ BAD_REQUESTS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("path", BAD_REQUESTS)
 def test_wrong_fields(refuses, path):
     """A field that is missing, unknown or of the wrong type is refused."""
@@ -244,6 +246,7 @@ def test_wrong_fields(refuses, path):
         refuses(request("POST", path, dump(body)), 422, "bad_request")
 
 
+@pytest.mark.slow
 def test_numbers_beyond_everything(refuses):
     """Numbers that a double cannot hold are no items, and no max_age."""
     for text in (b"1e400", b"-1e400", b"1e999", b'{"a":[1e999]}'):
@@ -290,6 +293,7 @@ def test_large_bodies(refuses, service, inserted):
             assert connection.ask(data).json()["ages"] == [0]
 
 
+@pytest.mark.slow
 def test_a_body_that_is_told_to_be_too_large_is_not_waited_for(quick):
     """It is refused when its head is there, and the client not told to go on."""
     for length in (BODY + 1, 1 << 40, (1 << 64) - 1):
@@ -683,6 +687,7 @@ def dripping(connection, byte):
     return connection.answer()
 
 
+@pytest.mark.slow
 def test_a_head_that_does_not_come(quick):
     """After the time limit the connection is closed: a silent one, and with an answer those on which it has begun."""
     answers = {}
@@ -808,6 +813,7 @@ def test_expect_continue(service):
             assert connection.ask(body).json()["unique"] == new
 
 
+@pytest.mark.slow
 def test_expect_continue_refused(guarded):
     """A body that will not be read is not asked for, and what follows is not taken for it."""
     with guarded.raw(timeout=10) as connection:
@@ -936,6 +942,7 @@ def test_an_open_service_behind_a_proxy(redis, refuses, service):
             refusal(connection.ask(request("GET", "/healthz", Host="example.org", **passed[0])), 400, "bad_host")
 
 
+@pytest.mark.slow
 def test_a_service_with_tokens_behind_a_proxy(guarded):
     """It asks for the token, whoever passes it on."""
     with guarded.raw() as connection:
@@ -943,6 +950,7 @@ def test_a_service_with_tokens_behind_a_proxy(guarded):
         assert answer.status == 200
 
 
+@pytest.mark.slow
 def test_foreign_origins(refuses, service):
     """A service without tokens answers no page of another site."""
     for origin in ("http://example.org", "null", "http://localhost:1", "https://localhost.example.org", "", "file://",
@@ -976,6 +984,7 @@ def bearer(token):
     return {"Authorization": f"Bearer {token}"}
 
 
+@pytest.mark.slow
 def test_answers_are_not_kept_nor_guessed(guarded):
     """No JSON is stored by whoever passes it on, or taken for something else, whatever is answered."""
     with guarded.raw() as connection:
@@ -1120,6 +1129,7 @@ def test_no_garbage_is_looked_for_while_a_body_is_parsed():
         gc.callbacks.pop()
 
 
+@pytest.mark.slow
 def test_what_a_token_is_not_for(guarded, inserted):
     """403 for a filter that its patterns leave out, there or not, and for writing with a token that may read."""
     before = inserted("guarded")

@@ -77,7 +77,7 @@ def holders_of(redis) -> dict[bytes, float]:
     }
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize(("lease", "seconds"), [(5, 5), (3600, 3600.0), (None, 60)])
 def test_the_lease(service, news, redis70, lease, seconds):
     """It is the caller's, or else the filter's default."""
@@ -168,7 +168,7 @@ def test_a_limit_that_was_reached(service, news):
     assert caller("reclaim")["outstanding"] == {"others": 0, "due": None}
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["00000000000000aa/3/7", "any text"])
 def test_a_repeat_by_another_worker(service, news, redis70, key):
     """Under its Idempotency-Key each request gets the answer that it had; a reclaim what its holder still has of it."""
@@ -278,7 +278,7 @@ def test_without_a_holder(guarded, served, service, news):
     assert alone("commit", URI_list=["b"])["committed"] == [True]
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["claim", "commit", "release", "reclaim", "beat"])
 def test_reading_is_not_enough(guarded, served, command):
     """Whoever claims writes."""
@@ -287,6 +287,7 @@ def test_reading_is_not_enough(guarded, served, command):
     assert Caller(guarded)(command, 401, **body)["error_code"] == "unauthorized"
 
 
+@pytest.mark.slow
 def test_metrics(service, news):
     """Claims are counted as the items of other commands are."""
 

@@ -68,6 +68,7 @@ def test_the_first_of_equal_items_is_new(make, shards):
     assert taken == [(1, [0, 0, 1]), (2, [1, 0, 1]), (3, [1, 1, 0]), (4, [1, 1])]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("fault", [Fault.PASS, Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.DELAY])
 @pytest.mark.parametrize("shards", [1, 3])
 def test_the_first_of_equal_items_is_claimed(make, redis70, shards, fault):

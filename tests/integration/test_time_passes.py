@@ -61,6 +61,7 @@ def slowly(monkeypatch):
     monkeypatch.setattr(timely, "AT_CLOSE", 0.0)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("retention", ["ring", "rolling"])
 def test_a_window_of_two_seconds(server, retention):
     """With nobody but a process that inserts, what was seen is forgotten after one to two periods, and not before."""
@@ -355,7 +356,7 @@ news.close()
 """
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [sys.executable, "python3.12", "python3.13"])
 def test_a_fork_makes_no_warning(redis70, name):
     """No thread runs, so that newer Pythons do not warn of a fork; warnings are errors here."""

@@ -192,6 +192,7 @@ def test_versions_without_an_overlap(secure, ask):
             admin.config_set("tls-protocols", "")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("scheme", ["rediss", "redis"])
 def test_the_other_port(secure, ask, scheme):
     """TLS at the port without it, and the other way round."""

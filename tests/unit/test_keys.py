@@ -107,6 +107,7 @@ def test_shards_lie_evenly_over_the_masters_of_a_cluster(shards, masters):
         assert max(found) <= -(-shards // masters) + 1, (name, found)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shards", [18, 48])
 def test_shards_of_three_masters_are_equally_many(shards):
     """A third of the groups is a third of the slots; but redis-cli rounds slot 5461 away from the first master."""

@@ -162,7 +162,7 @@ def test_error_rate_from_fill_has_the_floor(layout):
     assert fill**found.k < now / 1000
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_wrongly_skipped_is_the_integral(layout):
     """Many more steps change it by less than 1 %."""
