@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from pathlib import Path
@@ -96,14 +97,21 @@ def pytest_report_header():
     return [tested, *(f"{kind}: {path}" for kind, path in found.items()), f"MongoDB: {mongo.shown()}"]
 
 
+@pytest.fixture(scope="session")
+def _folders(tmp_path_factory):
+    """Names of folders that nobody has made: to make ``tmp_path`` for each test takes longer than most of them."""
+    root = tmp_path_factory.getbasetemp()
+    return (root / f"data{number}" for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def _nothing_of_the_users(tmp_path, monkeypatch):
+def _nothing_of_the_users(_folders, monkeypatch):
     """No test sees the user's settings or touches their data."""
     monkeypatch.delenv("URIFILTER_REDIS_URL", raising=False)
     monkeypatch.delenv("URIFILTER_PREFIX", raising=False)
     monkeypatch.delenv("URIFILTER_ARCHIVE", raising=False)
     monkeypatch.delenv("URIFILTER_ROTATE", raising=False)
-    monkeypatch.setenv("URIFILTER_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("URIFILTER_DATA_DIR", str(next(_folders)))
 
 
 @pytest.fixture

@@ -23,6 +23,8 @@ from urifilter_redis.errors import FilterNotFound, ServerUnavailable, UriFilterE
 from urifilter_redis.protocol import acl, scripts
 from urifilter_redis.protocol.outcomes import text_in
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PATIENT = Timeouts(total=20)
 TIMED = {"slices": 3, "period": "1d"}
@@ -87,7 +89,6 @@ def crawl(news) -> None:
     assert news.insert_many(map(str, range(300))).count(True) >= 299
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("name", FILTERS)
 def test_a_crawl(users, name, caplog):
     """A crawler does all of its work, turns what is due, and describes the filter; nothing is refused meanwhile."""
@@ -353,7 +354,6 @@ def commands_of(group: int) -> list[bytes]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="there is no /proc")
 def test_the_service_as_a_crawler(users):
     """The service answers for the filters of its user, beside others that it may not touch."""

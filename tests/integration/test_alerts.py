@@ -16,6 +16,8 @@ from support.service import Service, ask
 from urifilter_redis import UriFilter
 from urifilter_redis.service import tokens
 
+pytestmark = pytest.mark.slow
+
 #: Labels that all series of the cases have, and those of a filter.
 OF_SERVICE = {"instance": "a:8000", "job": "urifilter"}
 OF_FILTER = OF_SERVICE | {"filter": "news"}
@@ -133,7 +135,6 @@ def look(at: str, name: str, *alerts: dict) -> dict:
     return {"eval_time": at, "alertname": name, "exp_alerts": alerts}
 
 
-@pytest.mark.slow
 def test_each_alert_fires_when_it_should(tmp_path):
     """Each fires after its time, and neither before nor under the values that it is not for."""
     assert set(CASES) == set(ALERTS)
@@ -160,7 +161,6 @@ def test_promtool_reads_them(tmp_path):
     assert f"{len(rules)} rules found" in promtool("check", "rules", file)
 
 
-@pytest.mark.slow
 def test_every_metric_is_there(redis70, folder):
     """The service has each metric that an alert or the dashboard names."""
     with (
@@ -194,7 +194,6 @@ def token():
 EMPTY = ("urifilter_script_errors_total", 'error_code!=""')
 
 
-@pytest.mark.slow
 def test_a_real_prometheus(make_server, tmp_path, folder, token):
     """With the service as it is each alert of a filter fires for the filter that it is for, and so do outages."""
     server = make_server("redis70")

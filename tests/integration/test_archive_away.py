@@ -28,6 +28,8 @@ from urifilter_redis.archive.upkeep import prune, verify_all
 from urifilter_redis.engine import driver
 from urifilter_redis.engine.driver import drive
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {"capacity": 2000, "error_rate": 1e-9, "seed": 1}
 ROLLING = SETTINGS | {"retention": "rolling", "slices": 3, "period": "1d", "shards": 2}
 META = "urifilter:{news:0}:meta"
@@ -111,7 +113,6 @@ def test_rotation(redis70, folder, disk):
     assert leftovers(folder) == 0
 
 
-@pytest.mark.slow
 def test_rotation_at_each_step(redis70, folder, disk, steps):
     """Whenever the disk goes away: nothing is made in its place, and when it is back no slice is missing."""
     with UriFilter.create("news", redis=redis70.url, archive=folder, **ROLLING) as news:
@@ -135,7 +136,6 @@ def test_rotation_at_each_step(redis70, folder, disk, steps):
     sound(folder)
 
 
-@pytest.mark.sampled
 def test_checkpoint_at_each_step(redis70, folder, disk, steps):
     """Whenever the disk goes away: nothing is made in its place, and the next checkpoint is whole."""
     number, seen = 0, []
@@ -164,7 +164,6 @@ def test_checkpoint_at_each_step(redis70, folder, disk, steps):
     sound(folder)
 
 
-@pytest.mark.slow
 def test_restore_at_each_step(redis70, folder, disk, steps):
     """Whenever the disk goes away: the filter does not come back with less, and comes back when the disk does."""
     with UriFilter.create("news", redis=redis70.url, archive=folder, **ROLLING) as news:
@@ -195,7 +194,6 @@ def test_restore_at_each_step(redis70, folder, disk, steps):
     assert number > 20
 
 
-@pytest.mark.sampled
 def test_create_at_each_step(redis70, folder, disk, steps):
     """Whenever the disk goes away: nothing is made in its place, by this create or the next, and nothing seen is new.
 
@@ -228,7 +226,6 @@ def test_create_at_each_step(redis70, folder, disk, steps):
     assert phases[-1] == b"idle"
 
 
-@pytest.mark.slow
 def test_import_at_each_step(redis70, folder, disk, steps, tmp_path):
     """Whenever the disk goes away after the filter was found there: nothing is made, and importing again ends it."""
     with UriFilter.create("news", redis=redis70.url, archive=folder, shards=2, **SETTINGS) as news:

@@ -33,6 +33,8 @@ from urifilter_redis.protocol.outcomes import to_mapping
 if TYPE_CHECKING:
     from support import servers
 
+pytestmark = pytest.mark.slow
+
 RETENTIONS = {
     "forever": {},
     "classic": {"layout": "classic"},
@@ -354,7 +356,6 @@ def _small_pieces(request, monkeypatch):
     monkeypatch.setattr(slices_in_home.HomeArchive, "at_once", 2)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("examples", [4, pytest.param(25, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", RETENTIONS)
 def test_any_order(name, examples, redis70):

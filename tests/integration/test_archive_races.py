@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from pathlib import Path
 
 import pytest
 from redis.exceptions import ConnectionError as ConnectionBroken
@@ -28,6 +30,8 @@ from urifilter_redis.engine.steps import Send, Work
 from urifilter_redis.flows.checkpoint import checkpoint
 from urifilter_redis.flows.lifecycle import open_
 from urifilter_redis.protocol.outcomes import Unanswered
+
+pytestmark = pytest.mark.slow
 
 RING = {"capacity": 2000, "retention": "ring", "slices": 4, "period": "1d"}
 ROLLING = {"capacity": 2000, "retention": "rolling", "slices": 4, "period": "1d"}
@@ -75,8 +79,8 @@ def silent(server) -> None:
         admin.hset(META, "restored", 0)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("fails", ["checkpoint finish", "archive delete"])
+@pytest.mark.usefixtures("usual_timeouts")
 def test_a_published_checkpoint_keeps_its_blobs(redis70, folder, archived_filter, fails):
     """Whatever fails after the document was replaced: nothing that it names is removed."""
     news = archived_filter(**RING)
@@ -346,7 +350,7 @@ def test_an_archive_that_is_not_there(redis70, folder, tmp_path, archived_filter
         UriFilter.open("news", redis=redis70.url)
     (registration,) = (tmp_path / "archive").glob("*/filter.json")
     registration.unlink()
-    (tmp_path / "data" / "archives").rename(tmp_path / "notes")
+    Path(os.environ["URIFILTER_DATA_DIR"], "archives").rename(tmp_path / "notes")
     with pytest.raises(ArchiveCorrupt, match="registration is missing"):
         UriFilter.create("news", redis=redis70.url, archive=folder, capacity=1000)
     assert drop_filter("news", redis=redis70.url, archive=folder)

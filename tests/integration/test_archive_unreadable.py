@@ -17,6 +17,8 @@ from urifilter_redis.archive.upkeep import verify_all
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.home import Key
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {"capacity": 2000, "error_rate": 1e-9, "seed": 1}
 RING = SETTINGS | {"retention": "ring", "slices": 3, "period": "1d"}
 ROLLING = SETTINGS | {"retention": "rolling", "slices": 4, "period": "1d"}
@@ -93,7 +95,6 @@ def check(folder, name="news"):
     return problems
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("what", ["document", "blob"])
 def test_rotation(what, spoil, redis70, folder):
     """The old history stays in: nothing is lost, which and why is told, and later rotations are as ever."""
@@ -132,7 +133,6 @@ def test_archiving_over_what_cannot_be_read(spoil, redis70, folder):
     sound(folder)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("what", ["document", "blob"])
 def test_restore(what, spoil, redis70, folder):
     """The checkpoint before is used, which and why is told, and all that follows is as if nothing had been."""
@@ -165,7 +165,6 @@ def test_restore(what, spoil, redis70, folder):
     sound(folder)
 
 
-@pytest.mark.sampled
 def test_nothing_good_to_restore(spoil, redis70, folder):
     """If neither checkpoint can be read there is an error that says why, and Redis is left as it was."""
     with UriFilter.create("news", redis=redis70.url, archive=folder, **SETTINGS) as news:
@@ -185,7 +184,6 @@ def test_nothing_good_to_restore(spoil, redis70, folder):
     sound(folder)
 
 
-@pytest.mark.sampled
 def test_checkpoint_that_takes_over(spoil, redis70, folder):
     """A closed slice whose file cannot be read is written anew."""
     with UriFilter.create("news", redis=redis70.url, archive=folder, **RING) as news:

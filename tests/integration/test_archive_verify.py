@@ -25,6 +25,8 @@ from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.home import Key
 from urifilter_redis.flows.checkpoint import checkpoint
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {"capacity": 2000, "error_rate": 1e-9, "seed": 1}
 ROLLING = SETTINGS | {"retention": "rolling", "slices": 4, "period": "1d"}
 
@@ -229,7 +231,6 @@ def count(where, number):
     return change
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("number", [-1, 41, 10**9, 10**14])
 @pytest.mark.parametrize("where", ["state", "bitmap", "closed"])
 def test_impossible_counts(where, number, redis70, folder):

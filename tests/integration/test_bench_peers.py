@@ -11,6 +11,8 @@ from bench import servers
 from bench.peers import ALL
 from bench.urls import url
 
+pytestmark = pytest.mark.slow
+
 CAPACITY, ERROR_RATE = 2000, 1e-3
 
 #: False positives are rarer than two in a thousand tries of 300 items; each peer's hashes are the same in every run,
@@ -34,7 +36,6 @@ def server():
         yield servers.address(client)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("name", ALL)
 def test_a_peer(server, name):
     """Each URI is new once, also within a batch, and is seen from then on; others are not, but for the error rate."""

@@ -19,6 +19,8 @@ from bench.peers import Batches
 from bench.streams import Try
 from bench.usage import ServerCounters, Watch
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -28,7 +30,6 @@ def bench(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     return done
 
 
-@pytest.mark.slow
 def test_a_small_run(tmp_path):
     """The files have each peer with each mix and batch that it takes; what is left out is named; a run goes on."""
     executable("redis70")
@@ -105,7 +106,6 @@ def test_what_a_run_writes(tmp_path, monkeypatch, capsys):
     assert "| blocked |" not in new[2]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [

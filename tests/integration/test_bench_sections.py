@@ -17,6 +17,8 @@ from bench.sections.sizes import size_of
 from bench.streams import Try, Uris
 from bench.usage import ServerCounters
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = Settings(
     quick=True,
     rule=Rule(k=2, tolerance=0.5, tries=2),
@@ -53,7 +55,6 @@ def measured(name, settings=SETTINGS):
     return found, "\n".join(section(name).tables(found))
 
 
-@pytest.mark.slow
 def test_clients():
     """Each number of processes inserts as many items, and none is new to two of them."""
     found, text = measured("clients")
@@ -68,7 +69,6 @@ def test_clients():
     assert "### new, 500 a call, 2 clients\n" in text
 
 
-@pytest.mark.slow
 def test_script():
     """Both servers are measured, or the one that is missing is named."""
     found, text = measured("script")
@@ -78,7 +78,6 @@ def test_script():
     assert found["versions"]["redis"] in found["versions"]["server"]
 
 
-@pytest.mark.slow
 def test_drivers():
     """BF.MADD is measured with hiredis and without, or is named as missing."""
     found, text = measured("drivers")
@@ -87,7 +86,6 @@ def test_drivers():
     assert "### seen, 5,000 a call" in text
 
 
-@pytest.mark.slow
 def test_retentions():
     """Every retention knows all that was put in, in whichever slice it lies."""
     found, text = measured("retentions")
@@ -109,7 +107,6 @@ def test_persistence():
     assert "| SADD | 104.0 |" in text
 
 
-@pytest.mark.slow
 def test_links():
     """The cache is asked in vain when a link comes again too late, and it has the size that its documentation says."""
     found, text = measured("links")
@@ -119,7 +116,6 @@ def test_links():
     assert "### far, 500 a call\n" in text
 
 
-@pytest.mark.slow
 def test_sizes():
     """Filters are full, remember all, and have the error rate that was asked for, by the order."""
     found, text = measured("sizes")

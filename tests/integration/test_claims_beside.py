@@ -13,6 +13,8 @@ from urifilter_redis import ClaimsInfo, SliceLost, UriFilter, drop_filter
 from urifilter_redis.flows.doctor import examine_claims
 from urifilter_redis.flows.rights import refused_scripts
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {"capacity": 2000, "error_rate": 1e-8, "shards": 3, "seed": 1}
 
 

@@ -20,7 +20,7 @@ from urifilter_redis.protocol.config import Config, Settings
 from urifilter_redis.protocol.outcomes import Judged, Verdict
 
 # One that comes while a generator is closed reaches nobody, and the call ends as if there had been none.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 
 ROUND = itertools.count()
 PRECISE = {"capacity": 100_000, "error_rate": 1e-9, "shards": 3, "seed": 1}
@@ -317,7 +317,6 @@ class Stopper:
         monkeypatch.setattr(async_driver, "perform_step", held)
 
 
-@pytest.mark.slow
 def test_a_forked_child_of_a_thread_that_calls(redis70):
     """A fork while other threads call leaves the child a holder that can claim and close."""
     with UriFilter.create("news", redis=redis70.url, **PRECISE) as news, news.claims() as mine:

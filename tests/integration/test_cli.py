@@ -375,8 +375,9 @@ def test_doctor_without_permission(make_server):
     assert found["persistence"][0] == "note"
 
 
-def test_embedded_by_default(tmp_path):
+def test_embedded_by_default(tmp_path, monkeypatch):
     """Without any address the embedded server is used, with its data in URIFILTER_DATA_DIR."""
+    monkeypatch.setenv("URIFILTER_DATA_DIR", str(tmp_path / "data"))
     assert cli.run_process("dedupe", "-q", given=b"a\nb\na\n")[0] == b"a\nb\n"
     assert cli.run_process("dedupe", "-q", given=b"a\nc\n")[0] == b"c\n"
     assert (tmp_path / "data" / "appendonlydir").is_dir()

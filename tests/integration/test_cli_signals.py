@@ -19,6 +19,8 @@ from support.servers import wait_until
 
 from urifilter_redis import UriFilter
 
+pytestmark = pytest.mark.slow
+
 COUNT = 15_000
 LINES = [b"https://example.com/some/longer/path/%d" % number for number in range(COUNT)]
 
@@ -127,7 +129,6 @@ class Terminal:
         os.close(self.ours)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     "number",
     [pytest.param(each, marks=() if each in QUICK else pytest.mark.slow) for each in ENDING],
@@ -144,7 +145,6 @@ def test_signal_while_the_reader_is_slow(urls, started, number):
     assert missing(printed) == 0
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("read", "ignored"),
     [
@@ -189,7 +189,6 @@ def test_terminal_is_closed_and_input_ends(started):
     assert second_run(lines) == lines
 
 
-@pytest.mark.slow
 def test_terminal_of_the_messages_is_closed(urls, started, tmp_path):
     """With nohup, and the lines going into a file, it goes on to its end without its progress: all are printed once."""
     terminal, out = Terminal(), tmp_path / "out"
@@ -285,7 +284,6 @@ def test_signal_while_two_windows_are_under_way(server_, urls, started, number):
     assert missing(printed) == 0
 
 
-@pytest.mark.slow
 def test_ctrl_c_again(server_, started):
     """Who is tired of waiting for a server presses Ctrl-C again: the process ends at once."""
     process = hold(server_, started)

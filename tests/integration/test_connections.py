@@ -20,7 +20,10 @@ from support.servers import wait_until
 from urifilter_redis import AsyncUriFilter, ServerUnavailable, Timeouts, UriFilter
 from urifilter_redis.engine import async_driver, driver
 
-pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
 
 
 def made(server, **more):
@@ -74,7 +77,6 @@ def test_a_client_that_nobody_closes(redis70):
         gc.enable()
 
 
-@pytest.mark.slow
 def test_500_tasks(server):
     """All get their answers, each item is new once, and there are never more connections than were allowed."""
     made(server).close()
@@ -91,7 +93,6 @@ def test_500_tasks(server):
     assert asyncio.run(run()) == (1000, 20, 1001)
 
 
-@pytest.mark.slow
 def test_300_threads(server):
     """So do threads of the blocking client."""
     with made(server, connections=20) as news:

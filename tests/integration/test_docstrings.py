@@ -39,6 +39,8 @@ from urifilter_redis.sdk.acting_async import AsyncActing
 from urifilter_redis.service import settings
 from urifilter_redis.worker import Worker
 
+pytestmark = pytest.mark.slow
+
 CLASSES = {
     "UriFilter": (OpenedFilter, UriFilter, ClaimsCommon, Claims),
     "AsyncUriFilter": (OpenedFilter, AsyncUriFilter, ClaimsCommon, AsyncClaims),
@@ -111,7 +113,6 @@ def test_example_of_an_error(name):
     assert handled == [f"errors.{name}"]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("documented", WITHOUT_A_CLIENT, ids=lambda documented: documented.__name__)
 def test_example_of_an_archive(redis70, monkeypatch, tmp_path, documented):
     """Each example of the archive and of the worker does what it says, on an archive of two filters."""
@@ -206,7 +207,6 @@ def test_example(redis70, monkeypatch, folder, name, text):
     asyncio.run(session())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SDK_NAMES)
 def test_example_of_the_sdk(redis70, service, name):
     """Each example of the SDK's functions and classes does what it says."""
@@ -214,7 +214,6 @@ def test_example_of_the_sdk(redis70, service, name):
         check_with_the_service(service, inspect.getdoc(SDK_NAMES[name]), dict(SDK_NAMES))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "text"), list(documented(SDK_CLASSES)))
 def test_example_of_a_client_of_the_service(redis70, service, name, text):
     """Each example of the SDK's methods does what it says."""
@@ -225,7 +224,6 @@ def test_example_of_a_client_of_the_service(redis70, service, name, text):
         check_with_the_service(service, text, {"api": SDK_NAMES[name](service.url)})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "text"), list(documented(ACTING)))
 def test_example_of_an_action(redis70, service_for_admins, name, text):
     """Each example of an action does what it says, for a token that may do it."""
@@ -257,7 +255,6 @@ def described(function) -> str:
     return text.replace("redis.asyncio.Redis", "redis.Redis").replace("of this event loop", "of this process")
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair[0].__name__)
 def test_both_clients_say_the_same(pair):
     """The methods of the asyncio client are those of the blocking one, with the same arguments, answers and errors."""

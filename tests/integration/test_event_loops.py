@@ -13,7 +13,10 @@ from support.forked import in_child
 from urifilter_redis import AsyncUriFilter, FilterAPIError, UriFilter, UriFilterError
 from urifilter_redis.sdk import AsyncFilterAPIClient
 
-pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
 
 ITEMS = [f"u{i}" for i in range(300)]
 
@@ -32,7 +35,6 @@ def test_a_second_run(server):
     asyncio.run(news.close())
 
 
-@pytest.mark.slow
 def test_many_runs(service, redis70):
     """Each run ends with its connections: neither this process nor the server runs out of them."""
     news = opened(redis70)
@@ -146,7 +148,6 @@ def test_a_forked_child_in_its_parents_loop(redis70):
     asyncio.run(parent())
 
 
-@pytest.mark.slow
 def test_the_sdk(service, redis70):
     """The SDK's awaited client likewise: a second run, and a child in its parent's loop."""
     UriFilter.create("sdk", redis=redis70.url, capacity=1000).close()

@@ -16,6 +16,8 @@ from support.site import Served
 
 from urifilter_redis import UriFilter
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 #: Seconds that a crawl may take; only reached when something is wrong.
@@ -63,7 +65,6 @@ def check_committed(site, server) -> None:
         assert all(news.contains_many([site.at("127.0.0.1", path) for path in site.pages]))
 
 
-@pytest.mark.slow
 def test_processes(crawl, redis70):
     """Four processes with an event loop each fetch each page once, between them, and try those that hang up again."""
     with Served(count=1000) as site:
@@ -84,7 +85,6 @@ def workers(process) -> list[int]:
     return [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the processes are found in /proc")
 def test_one_of_the_processes_is_killed(crawl, redis70):
     """It is started again, and others take over the pages that it had in hand: none is missing."""
@@ -100,7 +100,6 @@ def test_one_of_the_processes_is_killed(crawl, redis70):
     assert sum(fetched[path] > 1 for path, page in site.pages.items() if page.status) <= TASKS
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("crawlee") is None, reason="Crawlee is not installed")
 def test_crawlee(crawl):
     """Each page gets into Crawlee's queue once, and a second run fetches none."""

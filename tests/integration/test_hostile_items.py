@@ -10,6 +10,8 @@ from support.colliding import item_of, twin_for_every_seed, uris_for_every_seed
 from urifilter_redis import UriFilter
 from urifilter_redis.bloom.digest import hasher, words
 
+pytestmark = pytest.mark.slow
+
 KNOWN = 7
 LAYOUTS = ("blocked", "classic")
 

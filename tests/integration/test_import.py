@@ -22,6 +22,8 @@ from urifilter_redis.moving import importing, sources
 from urifilter_redis.moving.importing import Import, Receiver
 from urifilter_redis.moving.sources import SetSource
 
+pytestmark = pytest.mark.slow
+
 KEY = "spider:dupefilter"
 
 
@@ -332,7 +334,6 @@ def _restarted(server, news):
     server.start()
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("harm", "reason"),
     [
@@ -443,7 +444,6 @@ def test_server_of_the_set_restarts_during_the_import(redis70, make_server, smal
         assert seen(news, fingerprints(3000)) == 3000
 
 
-@pytest.mark.slow
 def test_server_of_the_set_restarts_between_two_imports(redis70, make_server, small):
     """The cursor of the note counts no more: the import begins anew, and none is left out."""
     source = make_server(appendonly="yes", appendfsync="always")
@@ -491,7 +491,6 @@ def test_missing_right(redis70, command, words):
             client.acl_deluser("reader")
 
 
-@pytest.mark.slow
 def test_filter_whose_user_may_not_run_info(redis70, small):
     """Nothing shows then whether the filter's server was restarted: an interrupted import begins anew."""
     with redis70.client() as client:
@@ -533,7 +532,6 @@ def test_file_goes_on_and_changes(redis70, imported, small, tmp_path, monkeypatc
         assert news.contains("more")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_stopped_by_a_signal(imported, tmp_path, number):
     """The command says that it goes on there, and the same command reads the remaining lines only."""
@@ -556,7 +554,6 @@ def test_stopped_by_a_signal(imported, tmp_path, number):
         assert seen(news, lines) == news.inserted() == 200_000
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_again_and_again(redis70, when):
     """Killed (-9) at any step, the import goes on where its note says, and at the end every member is in the filter."""

@@ -14,7 +14,7 @@ from urifilter_redis.flows import items as item_flows
 from urifilter_redis.sdk import FilterAPIClient
 
 # One that comes while a generator is closed reaches nobody, and the call ends as if there had been none.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 
 ROUND = itertools.count()
 
@@ -176,7 +176,6 @@ def test_a_task_that_is_cancelled_at_any_moment(news, redis70, sample):
     assert sum(asyncio.run(insert(rounds)) for rounds in sample(range(120), 20)) > 0
 
 
-@pytest.mark.slow
 def test_every_place_of_the_sdk(service, redis70, monkeypatch, sample):
     """The SDK's calls likewise."""
     monkeypatch.setattr("urifilter_redis.sdk.parts.ITEMS_A_REQUEST", 5)

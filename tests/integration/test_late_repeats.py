@@ -8,6 +8,8 @@ from support.proxy import Repeating
 
 from urifilter_redis import UriFilter
 
+pytestmark = pytest.mark.slow
+
 OLD, NEW, FORGOTTEN, IN_HAND, UNKNOWN, LATER = (
     range(200),
     range(200, 400),
@@ -65,7 +67,6 @@ def test_restore(late, news, redis70, folder):
     check(news, redis70)
 
 
-@pytest.mark.sampled
 def test_checkpoint(late, news, redis70, folder):
     """What is written is whole, although earlier steps come again."""
     with UriFilter.open("news", redis=late.url, archive=folder) as again:

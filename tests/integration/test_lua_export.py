@@ -11,6 +11,8 @@ from support import cli
 
 from urifilter_redis.protocol.exported import exported_files
 
+pytestmark = pytest.mark.slow
+
 FILES = exported_files()
 
 
@@ -45,7 +47,6 @@ def test_again(tmp_path):
     assert content(tmp_path) == FILES | {"client.js": b"mine"}
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("indexed", [False, True], ids=["no export", "an earlier export"])
 @pytest.mark.parametrize("name", ["insert-classic.lua", "vectors.json", "scripts.json"])
 def test_files_of_others(tmp_path, name, indexed):
@@ -82,7 +83,6 @@ def test_a_folder_in_the_place_of_a_file(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["vectors.json"]
 
 
-@pytest.mark.slow
 def test_a_full_disk(tmp_path):
     """If a file cannot be written, none is there afterwards, and the earlier export is whole."""
     size = len(FILES["vectors.json"]) - 1

@@ -16,6 +16,8 @@ from urifilter_redis.engine import driver, methods
 from urifilter_redis.engine.steps import Send
 from urifilter_redis.flows import items
 
+pytestmark = pytest.mark.slow
+
 SECONDS, LIMIT = 10, 4
 WHO = st.integers(0, 2)
 HOW = st.sampled_from([methods.INSERT_MANY, methods.INSERT_MANY, methods.CONTAINS_MANY, methods.FORGET])
@@ -116,7 +118,6 @@ class Machine(RuleBasedStateMachine):
         return answers
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("examples", [25, pytest.param(400, marks=pytest.mark.slow)])
 def test_model(valkey, examples):
     """The server's answers are right; a cache withholds only what another client forgot, and not for longer than set.

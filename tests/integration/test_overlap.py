@@ -13,6 +13,8 @@ from urifilter_redis.engine import async_driver, driver
 from urifilter_redis.engine.steps import Send
 from urifilter_redis.protocol.calls import ITEMS_A_CALL
 
+pytestmark = pytest.mark.slow
+
 #: Three windows, and some more than one part, of a filter of three shards.
 ITEMS = [f"https://example.com/{number}" for number in range(11_000)]
 TWICE = [*ITEMS, *ITEMS[:100]]
@@ -109,7 +111,6 @@ def test_work_that_fails(request, monkeypatch, client, kind):
         assert news.insert_many(TWICE, retry=lost) == EXPECTED
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER])
 @pytest.mark.parametrize("call", [1, 9, 20])
 def test_lost_replies(redis70, fault, call):

@@ -20,6 +20,8 @@ from urifilter_redis.transport.addresses import Address
 from urifilter_redis.transport.connections import AsyncConnector
 from urifilter_redis.transport.sharing import SharedConnector
 
+pytestmark = pytest.mark.slow
+
 TWO = ("--workers", "2")
 RATES = "urifilter:{news:0}:rates"
 
@@ -99,7 +101,6 @@ def test_a_look_is_shared(server, redis, news):
     assert all(each is first for each in others)
 
 
-@pytest.mark.slow
 def test_tokens(server, redis, news):
     """A token sees its filters alone, and Redis and the service only if it is for all."""
     UriFilter.create("pages", redis=server.url, capacity=1000).close()
@@ -120,7 +121,6 @@ def test_tokens(server, redis, news):
         assert detail(service, token=secrets[1])["access"] == "read"
 
 
-@pytest.mark.slow
 def test_samples(server, redis, news):
     """They are in Redis, the same from every worker and after a restart, and expire."""
     news.insert_many(range(10))
@@ -138,7 +138,6 @@ def test_samples(server, redis, news):
         assert all(column[:1] == first["plots"]["hour"][name] for name, column in plots["hour"].items())
 
 
-@pytest.mark.slow
 def test_speeds(server, redis, news):
     """The speed and the time until a filter is full follow from the samples of the last hour."""
     with Service(server.url):
@@ -156,7 +155,6 @@ def test_speeds(server, redis, news):
         wait_until(lambda: "1" not in redis.hgetall(RATES), "what is outdated stays")
 
 
-@pytest.mark.slow
 def test_a_service_that_may_only_read(server, redis, news):
     """It keeps its samples in memory, says so, and tries in vain only once in a while."""
     url = f"redis://reader:PASSWORD@127.0.0.1:{server.port}/0"
@@ -173,7 +171,6 @@ def test_a_service_that_may_only_read(server, redis, news):
         redis.acl_deluser("reader")
 
 
-@pytest.mark.slow
 def test_drop(server, redis, news):
     """What is plotted goes with the filter."""
     with Service(server.url):
@@ -182,7 +179,6 @@ def test_drop(server, redis, news):
     assert redis.keys("urifilter*") == []
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("usual_timeouts")
 def test_redis_away(redis):
     """Nothing is made up while Redis is away."""

@@ -21,7 +21,7 @@ from urifilter_redis.transport.addresses import Address
 from urifilter_redis.transport.connections import AsyncConnector, Connector
 
 # One that comes while a generator is closed reaches nobody.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 
 KEYS = [f"key{n}" for n in range(40)]
 TIMES = Timeouts(connect=10, reply=10, total=0.3)
@@ -76,7 +76,6 @@ def innermost(error: BaseException) -> str:
     return traceback.extract_tb(error.__traceback__)[-2].name
 
 
-@pytest.mark.slow
 def test_interrupted_everywhere(nodes):
     """Ctrl-C at any place leaves all connections to those who come next, and no answer of another's pipeline.
 

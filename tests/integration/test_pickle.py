@@ -28,6 +28,8 @@ from urifilter_redis import (
 )
 from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPIClient
 
+pytestmark = pytest.mark.slow
+
 WAYS = {f"protocol {n}": lambda made, n=n: pickle.loads(pickle.dumps(made, n)) for n in range(2, 6)}
 WAYS |= {"copy": copy.copy, "deepcopy": copy.deepcopy}
 SETTINGS = {"capacity": 10_000, "error_rate": 1e-9, "shards": 3}
@@ -130,7 +132,6 @@ def test_it_waits_for_replicas_too(kind, redis70):
         insert(again, ["a"]) if kind is UriFilter else insert_awaited(again, ["a"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("start", ["spawn", "fork"])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_pool_of_processes(start, redis70):
@@ -148,7 +149,6 @@ def test_pool_of_processes(start, redis70):
         assert caught.value.indices == [1]
 
 
-@pytest.mark.slow
 def test_multiprocessing_pool(redis70):
     """So do those of multiprocessing, which hang on what cannot be unpickled."""
     spawning, news = multiprocessing.get_context("spawn"), UriFilter.create("news", redis=redis70.url, **SETTINGS)
@@ -226,7 +226,6 @@ def test_retry_of_an_error_that_went_through_pickle(redis70):
         assert news.insert_ages(items, retry=copy.deepcopy(caught.value)) == [0] * 50
 
 
-@pytest.mark.slow
 def test_retry_of_an_error_of_the_sdk_that_went_through_pickle(service, redis70):
     """The same for the SDK's."""
     UriFilter.create("news", redis=redis70.url, **SETTINGS).close()
@@ -248,7 +247,6 @@ def api(service, redis70):
     return FilterAPIClient(service.url, timeouts=Timeouts(total=9))
 
 
-@pytest.mark.slow
 def test_sdk(way, api):
     """Its clients have the same address, path and timeouts."""
     assert api.insert_ages("news", ["a"]) == [0]

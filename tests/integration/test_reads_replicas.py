@@ -9,6 +9,8 @@ from support.servers import Server, silent_port, wait_until
 
 from urifilter_redis import ServerUnavailable, Timeouts, UriFilter
 
+pytestmark = pytest.mark.slow
+
 FILTER = {"capacity": 1000, "error_rate": 1e-8}
 READS = {"reads": "replicas", "timeouts": Timeouts(reply=0.5, total=10)}
 
@@ -80,7 +82,6 @@ def test_replicas_do_the_work(pair, clients):
             assert _asked(replica) == replicas + 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["valkey", "redis62"])
 def test_other_servers(replicated, clients, kind):
     """Their replicas run the script, too."""
@@ -113,7 +114,6 @@ def test_a_replica_is_paused(pair, clients):
             replica.resume()
 
 
-@pytest.mark.slow
 def test_a_replica_is_killed(own_pair, clients):
     """The master answers, and is asked which replicas it has now."""
     master, replica = own_pair
@@ -125,7 +125,6 @@ def test_a_replica_is_killed(own_pair, clients):
         assert _asked(master) - before == 3
 
 
-@pytest.mark.slow
 def test_a_replica_that_is_behind(own_pair, clients):
     """What is not there yet: the master is asked, whatever the replica refuses (NOFILTER, STALE, LOST)."""
     master, replica = own_pair
@@ -142,7 +141,6 @@ def test_a_replica_that_is_behind(own_pair, clients):
             assert news.contains("a") is True
 
 
-@pytest.mark.slow
 def test_a_replica_of_an_older_epoch(replicated, clients):
     """STALE: it has not heard of a rotation that this client knows of."""
     master, replica = replicated()
@@ -169,7 +167,6 @@ def _copy(source, target, keys) -> None:
             here.restore(key, 0, there.dump(key), replace=True)
 
 
-@pytest.mark.slow
 def test_a_new_replica(redis70, clients, monkeypatch):
     """A client that was opened without any finds it after a while, though nothing failed."""
     monkeypatch.setattr("urifilter_redis.engine.routes.BELIEVED", 0.2)
@@ -180,7 +177,6 @@ def test_a_new_replica(redis70, clients, monkeypatch):
             wait_until(lambda: news.contains("a") and _asked(replica), "it is not asked")
 
 
-@pytest.mark.slow
 def test_behind_sentinels(watched, clients):
     """Those that the Sentinels find well are asked; after a failover that is the old master."""
     url = watched.url_of(reads="replicas")

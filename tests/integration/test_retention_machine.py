@@ -44,6 +44,8 @@ from urifilter_redis.transport.connections import Connector
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.slow
+
 RETENTIONS = {
     "growing": {"retention": "growing", "capacity": 6},
     "ring newest": {"retention": "ring", "slices": 3},
@@ -241,7 +243,6 @@ def _small_pieces(monkeypatch):
     monkeypatch.setattr(slices_in_redis.RedisArchive, "at_once", 2)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("examples", [10, pytest.param(80, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", RETENTIONS)
 def test_in_the_model(name, examples):
@@ -249,7 +250,6 @@ def test_in_the_model(name, examples):
     run(lambda: ModelServer().send, RETENTIONS[name], examples, 60)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("kind", "examples"),
     [

@@ -18,6 +18,8 @@ from urifilter_redis.bloom.sizing import BLOCKED_K
 from urifilter_redis.errors import AnswerLost, FilterNotFound, ServerUnavailable, UriFilterError
 from urifilter_redis.protocol import scripts
 
+pytestmark = pytest.mark.slow
+
 TIMED = {"slices": 3, "period": "1d"}
 FILTERS = {
     "blocked": {},
@@ -60,7 +62,6 @@ def users(server):
     made.admin.close()
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("name", FILTERS)
 @pytest.mark.parametrize("how", ["retry", "plainly"])
 def test_no_item_is_lost_for_a_missing_right(users, name, how):
@@ -97,7 +98,6 @@ def test_one_item_in_many_slices_is_not_lost_for_a_missing_right(users):
         assert news.insert("second")
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["blocked", "counting", "ring"])
 def test_forget_and_remove_are_whole_or_not_at_all(users, name):
     """Whichever command is forbidden: what was refused is still seen, and the repeat takes it out."""
@@ -119,7 +119,6 @@ def test_forget_and_remove_are_whole_or_not_at_all(users, name):
             assert news.insert_ages(items) == [0] * 20
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["ring", "rolling", "growing"])
 def test_no_slice_is_lost_for_a_missing_right(users, name):
     """Whichever command is forbidden in the middle of a turn: nothing of the filter is lost, and it turns later."""
@@ -142,7 +141,6 @@ def test_no_slice_is_lost_for_a_missing_right(users, name):
             assert 0 not in news.ages(items), command
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("command", TRIED)
 def test_making_and_dropping_for_a_missing_right(users, command):
     """A filter that could not be made can be; one that could not be dropped is whole, or dropping it again ends it."""
@@ -166,7 +164,6 @@ def test_making_and_dropping_for_a_missing_right(users, command):
         assert news.insert("a")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["forever", "ring", "rolling"])
 def test_nothing_is_lost_for_a_missing_right_in_a_restore(redis70, folder, name):
     """Whichever command is forbidden while a filter is restored: the next restore brings all of it back."""

@@ -15,11 +15,12 @@ from urifilter_redis import UriFilter
 from urifilter_redis.archive.format.manifest import PIECE
 from urifilter_redis.engine import driver
 
+pytestmark = pytest.mark.slow
+
 #: The window of 30 is not to be left, however fast the machine rotates.
 MOST_ROTATIONS = 28
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "capacity", "count"),
     [
@@ -52,7 +53,6 @@ def test_inserts_without_pause_while_rotations_run(request, kind, capacity, coun
         assert count * (1 - 1e-4) < len(told) <= count
 
 
-@pytest.mark.slow
 def test_memory(redis70, monkeypatch):
     """Two bitmaps a shard and the compressed closed slices; one bitmap more of one shard while it rotates."""
     settings = {"capacity": 8_000_000, "retention": "rolling", "slices": 5, "period": "1d", "shards": 2}
@@ -83,7 +83,6 @@ def test_memory(redis70, monkeypatch):
         assert info.archived < 4 * 2 * 0.2 * slice_bytes
 
 
-@pytest.mark.slow
 def test_what_a_closed_slice_takes(redis70):
     """The bytes of a slice with a 30th of a window's items, against the entropy of its bits."""
     settings = {"capacity": 3_000_000, "retention": "rolling", "slices": 30, "period": "1d"}

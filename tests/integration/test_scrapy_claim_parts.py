@@ -26,9 +26,12 @@ from urifilter_redis.scrapy.opening import missing_part  # noqa: E402
 from urifilter_redis.scrapy.page import Page  # noqa: E402
 from urifilter_redis.scrapy.payloads import named, text_of, to_request  # noqa: E402
 
-pytestmark = pytest.mark.skipif(
-    scrapy.version_info < (2, 15, 0), reason="before 2.15, Scrapy runs coroutines in a reactor only"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        scrapy.version_info < (2, 15, 0), reason="before 2.15, Scrapy runs coroutines in a reactor only"
+    ),
+]
 
 CLAIM = {"URIFILTER_CLAIM": True, "URIFILTER_KEY": "url", "URIFILTER_LEASE": 5, "URIFILTER_CLAIM_DELAY": 0}
 
@@ -148,7 +151,6 @@ def test_committed_once_the_callback_has_finished(redis70):
     run(redis70, test)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("how", ["callback", "closes", "exception", "status", "in process_response"])
 def test_what_failed_is_offered_again(redis70, how):
     """A failure is counted for a download that failed and a callback that raised, and not for one that closes."""
@@ -239,7 +241,6 @@ def test_an_idle_spider_takes_over(redis70):
     asyncio.run(main())
 
 
-@pytest.mark.slow
 def test_an_idle_spider_waits_for_others(redis70):
     """It stays open while another crawl has a page in hand, and closes once that is committed."""
 
@@ -254,7 +255,6 @@ def test_an_idle_spider_waits_for_others(redis70):
     run(redis70, test)
 
 
-@pytest.mark.slow
 def test_an_idle_spider_waits_for_one_that_is_busy(redis70):
     """It stays open, however late it looks again: the other calls all the time, and would be dead a lease later."""
 
@@ -654,7 +654,6 @@ def test_a_look_as_the_spider_stops(redis70):
     assert left(redis70).keys() == {A}
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("on_error", ["pause", "pass"])
 def test_a_page_ends_while_redis_is_away(make_server, on_error):
     """A spider that does not wait for Redis tells later that a page was handled: it is not fetched twice."""
@@ -676,7 +675,6 @@ def test_a_page_ends_while_redis_is_away(make_server, on_error):
     assert state(server, A) == "committed"
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("on_error", ["pause", "pass"])
 def test_found_while_redis_is_away(make_server, on_error):
     """Links that nobody was asked about are claimed as the spider closes: the page that has them is committed then."""

@@ -19,6 +19,8 @@ from urifilter_redis import Claim, Timeouts, UriFilter
 from urifilter_redis.errors import FilterAPIError
 from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPIClient
 
+pytestmark = pytest.mark.slow
+
 QUICK = Timeouts(connect=1, reply=2, total=1)
 
 
@@ -61,7 +63,6 @@ def test_all_methods(api, news):
         mine.claim("z")
 
 
-@pytest.mark.slow
 def test_awaited(service, news):
     """The same, awaited, by tasks that share an object."""
 
@@ -86,7 +87,6 @@ def test_awaited(service, news):
     assert len(news.claims().reclaim(100)) == 41
 
 
-@pytest.mark.slow
 def test_after_an_exception(api, news):
     """What is left comes back a lease later: a failure may come again at once."""
     with pytest.raises(ZeroDivisionError), api.claims("news", lease=100) as mine:
@@ -97,7 +97,6 @@ def test_after_an_exception(api, news):
     assert 60 < other.outstanding().due <= 100
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.DELAY, Fault.DUPLICATE])
 def test_a_request_or_an_answer_is_lost(service, news, fault):
     """It is repeated under its key, and has the answers that it would have had."""
@@ -130,7 +129,6 @@ def test_a_request_or_an_answer_is_lost(service, news, fault):
     assert len(news.claims().reclaim(1000)) == 400
 
 
-@pytest.mark.slow
 def test_retries_end(service, news):
     """``retry=`` gets the missing answers from the same object; another one refuses it."""
     with HttpProxy(service.port, first(*[Fault.CUT_AFTER] * 99)) as proxy:
@@ -163,7 +161,6 @@ def until_of(redis) -> float:
     )
 
 
-@pytest.mark.slow
 def test_beats(api, news, redis70):
     """An object that makes no call keeps what it has."""
     with api.claims("news", lease=5) as mine:
@@ -173,7 +170,6 @@ def test_beats(api, news, redis70):
         assert mine.held == held
 
 
-@pytest.mark.slow
 def test_beats_of_a_task(service, news, redis70):
     """Likewise in asyncio."""
 
@@ -188,7 +184,6 @@ def test_beats_of_a_task(service, news, redis70):
     assert asyncio.run(asyncio.wait_for(go(), 60)) == [Claim("a", "a")]
 
 
-@pytest.mark.slow
 def test_beats_survive_a_service_that_is_away(service, news, redis70, caplog):
     """They fail, say so once, and go on once it is back."""
     with (
@@ -225,7 +220,6 @@ def claims_unseen(service, mine, *uris):
     assert ask(service, "POST", "/v1/filters/news/claim", body).json()["unique"] == len(uris)
 
 
-@pytest.mark.slow
 def test_unknown_items_are_let_go(service, api, news, redis70):
     """A beat counts more than the object knows: it is another holder from then on, with all that it knows."""
     with api.claims("news", lease=5) as mine, news.claims(lease=5) as other:
@@ -248,7 +242,6 @@ def test_unknown_items_are_let_go(service, api, news, redis70):
         assert ask(service, "POST", "/v1/filters/news/beat", {"holder": mine.holder}).json()["in_hand"] == 0
 
 
-@pytest.mark.slow
 def test_items_that_are_gone_are_dropped(api, news):
     """A beat counts fewer: what others have committed meanwhile is held no longer, and the rest is."""
     with api.claims("news", lease=5) as mine:
@@ -280,7 +273,6 @@ def test_released_by_another(api, news):
         assert [each.item for each in mine.held] == ["b"]
 
 
-@pytest.mark.slow
 def test_released_while_it_becomes_another_holder(service, news):
     """An item that is released on its way from the old holder's hands to the new one's is offered again."""
     with (
@@ -393,7 +385,6 @@ def test_after_a_fork(api, news):
         assert mine.commit(["a"]) == [True]
 
 
-@pytest.mark.slow
 def test_the_interpreter_ends(service, news):
     """An object that was never closed keeps no interpreter from ending; its items lapse."""
     code = f"""
@@ -406,7 +397,6 @@ print(mine.claim("a"))
     assert news.claims().claim_ages(["a"]) == [-1]
 
 
-@pytest.mark.slow
 def test_an_object_that_is_collected_beats_no_more(api, news):
     """Its thread ends."""
     before = {*threading.enumerate()}

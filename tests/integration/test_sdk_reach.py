@@ -14,6 +14,8 @@ from support.service import Service
 from urifilter_redis import UriFilter
 from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPI, FilterAPIClient, FilterAPIError, Timeouts
 
+pytestmark = pytest.mark.slow
+
 NEWS = {"capacity": 1000, "error_rate": 1e-8}
 
 
@@ -49,7 +51,6 @@ def unique(items, *arguments, **options) -> list:
     return new
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["path", "text", "context", "variable"])
 def test_a_private_ca(behind_tls, authority, how, monkeypatch):
     """Its certificates are trusted by ``verify=``, a path or a context, or as the environment says."""
@@ -63,7 +64,6 @@ def test_a_private_ca(behind_tls, authority, how, monkeypatch):
     assert behind_tls.count == 3
 
 
-@pytest.mark.slow
 def test_a_certificate_that_is_not_trusted(behind_tls, authority, tmp_path, monkeypatch):
     """It is told at once, with what to do; ``verify=`` beats the environment."""
     other = Authority(tmp_path)
@@ -89,7 +89,6 @@ def test_certificates_that_are_none(tmp_path, monkeypatch):
         FilterAPIClient("https://localhost:1")
 
 
-@pytest.mark.slow
 def test_a_proxy(port, monkeypatch):
     """Requests go through the one that is named, and never through the environment's, which is for crawling."""
     with Forwarder(port) as proxy, Forwarder(9) as other:
@@ -101,7 +100,6 @@ def test_a_proxy(port, monkeypatch):
         assert (proxy.count, other.count) == (3, 0)
 
 
-@pytest.mark.slow
 def test_a_mistyped_port():
     """It is told within the patience of a first contact, which the caller may set; by default some seconds."""
     assert Timeouts().first < 10 < Timeouts().total
@@ -118,7 +116,6 @@ def test_a_mistyped_port():
             assert time.monotonic() - began < Timeouts().total
 
 
-@pytest.mark.slow
 def test_a_service_that_is_started_again(redis70):
     """Once it has answered it is waited for, for longer than for one that never did."""
     UriFilter.create("news", redis=redis70.url, **NEWS).close()

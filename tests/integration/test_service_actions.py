@@ -17,6 +17,8 @@ from urifilter_redis.http_api import ACTIONS, FILTERS_PATH
 from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPIClient
 from urifilter_redis.service import tokens
 
+pytestmark = pytest.mark.slow
+
 SECRETS = {name: tokens.new() for name in ("admin", "writer", "reader", "other")}
 ADMIN = SECRETS["admin"]
 RING = {"capacity": 1000, "retention": "ring", "slices": 3, "period": "1d", "error_rate": 1e-8}
@@ -96,7 +98,6 @@ def audited(service):
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize(("who", "status"), [("writer", 403), ("reader", 403), ("other", 403), ("nobody", 401)])
 def test_who_may_not(guarded, name, action, who, status):
@@ -108,14 +109,12 @@ def test_who_may_not(guarded, name, action, who, status):
     assert line | {"result": answer.json()["error_code"]} in audited(guarded)
 
 
-@pytest.mark.slow
 def test_a_service_without_tokens(service):
     """Nobody may act there: who is to be named in the audit log?"""
     for action in ACTIONS:
         assert ask(service, "POST", f"{FILTERS_PATH}/news/{action}", BODIES[action]).status == 403
 
 
-@pytest.mark.slow
 def test_a_life(guarded, redis, api, name):
     """A filter is made, rotated, written, lost, brought back, merged and dropped; the audit log has each action."""
     uid = api("create", name, **RING | {"period": timedelta(days=1)}, seed=1)
@@ -144,7 +143,6 @@ def test_a_life(guarded, redis, api, name):
     assert lines.count(("rotate", "ok")) == 5  # a dry run before each of two, and one by itself
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.DUPLICATE, Fault.DELAY])
 def test_a_reply_is_lost(guarded, api, name, fault):
     """The SDK repeats the request, or an old copy arrives late: it is as if it had been done once."""
@@ -168,7 +166,6 @@ def test_a_reply_is_lost(guarded, api, name, fault):
     assert api("drop", name, anew)
 
 
-@pytest.mark.slow
 def test_a_repeat_while_the_action_is_under_way(service_for_admins, redis70, name):
     """It waits for that action, and gets its answer."""
     running, secret = service_for_admins
@@ -187,7 +184,6 @@ def test_a_repeat_while_the_action_is_under_way(service_for_admins, redis70, nam
         assert [each.answer().json()["shards"] for each in (one, two)] == [1, 1]
 
 
-@pytest.mark.sampled
 def test_a_drop_of_another(api, name):
     """A drop removes the filter of the uid that it names, and no other of the name."""
     uid = api("create", name, **FOREVER)
@@ -197,7 +193,6 @@ def test_a_drop_of_another(api, name):
     assert api("drop", name, uid)
 
 
-@pytest.mark.sampled
 def test_a_rotation_of_the_past(api, name):
     """Of all who rotate from an epoch one does; the others are told the epoch that is reached."""
     uid = api("create", name, **RING)
@@ -208,7 +203,6 @@ def test_a_rotation_of_the_past(api, name):
     assert api("drop", name, uid)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("action", "body", "code"),
     [
@@ -237,7 +231,6 @@ def test_what_is_wrong(guarded, action, body, code):
     )
 
 
-@pytest.mark.slow
 def test_what_cannot_be_done(guarded, redis, service_for_admins, name):
     """Too large for Redis; a filter of the settings, which would be there again; sources of others; no archive."""
     with redis.client() as admin:

@@ -20,6 +20,8 @@ from urifilter_redis.http_api import (
 )
 from urifilter_redis.service import examples, tokens
 
+pytestmark = pytest.mark.slow
+
 FILTERS = """
 [filters.forever]
 capacity = 100_000
@@ -126,7 +128,6 @@ def map_case(context, case):
     return case
 
 
-@pytest.mark.slow
 def test_schemathesis_finds_nothing_without_tokens(alone):
     """Every answer is one that is documented; what is not allowed is refused, and what is allowed is not."""
     found, tried = look(alone)
@@ -134,7 +135,6 @@ def test_schemathesis_finds_nothing_without_tokens(alone):
     assert set(tried) == {f"{m.upper()} {p}" for p, ms in document(alone)["paths"].items() for m in ms}, tried
 
 
-@pytest.mark.slow
 def test_schemathesis_finds_nothing_with_tokens(guarded):
     """The same with a token; without one, or with another, nothing is answered that wants one."""
     found, _ = look(guarded, **AUTHORIZATION)
@@ -154,7 +154,6 @@ def operations(found):
     return {each["operationId"]: each for path in found["paths"].values() for each in path.values()}
 
 
-@pytest.mark.slow
 def test_examples(redis, tmp_path):
     """Each example is in the document, and a new service answers so."""
     token = tokens.Token("all", tokens.digest(TOKEN), access="admin").toml()
@@ -182,7 +181,6 @@ def test_examples(redis, tmp_path):
             }, operation
 
 
-@pytest.mark.slow
 def test_all_operations_are_named(alone, guarded):
     """Each path and method is documented, under a name of its own; with tokens, that and where they are wanted."""
     commands = {f"{FILTERS_PATH}/{{filter_typeid}}/{command}": command for command in ALL}

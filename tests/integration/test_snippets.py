@@ -9,6 +9,8 @@ import pytest
 from support.pages import LANGUAGES, PAGES, ROOT, Session, blocks_of
 from urifilter_redis.cli import main
 
+pytestmark = pytest.mark.slow
+
 #: The page whose snippets are no slow test; tests/packaging follows the tutorial, too.
 QUICK = ("README.md",)
 

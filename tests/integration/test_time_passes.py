@@ -41,7 +41,10 @@ from urifilter_redis.flows import items, timely
 from urifilter_redis.protocol import calls, scripts
 from urifilter_redis.sdk import FilterAPI
 
-pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # pytest's own
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),  # pytest's own
+]
 
 BOTH = pytest.mark.parametrize("settings", [RING, ROLLING], ids=["ring", "rolling"])
 ROOT = Path(__file__).parents[2]
@@ -61,7 +64,6 @@ def slowly(monkeypatch):
     monkeypatch.setattr(timely, "AT_CLOSE", 0.0)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("retention", ["ring", "rolling"])
 def test_a_window_of_two_seconds(server, retention):
     """With nobody but a process that inserts, what was seen is forgotten after one to two periods, and not before."""
@@ -165,7 +167,6 @@ def test_the_command_line(redis70, command):
     assert epochs(redis70) == [1, 1]
 
 
-@pytest.mark.slow
 def test_the_service(redis70):
     """Requests that insert turn a filter, unless the settings say never; others do not."""
     for name in ("news", "other"):
@@ -199,7 +200,6 @@ def test_an_archive_elsewhere(redis70, folder, caplog):
     assert cli.run(*archived)[1] == ""
 
 
-@pytest.mark.slow
 def test_many_at_the_boundary(redis70):
     """Fifty processes that find the period over turn each shard once; the states of all shards are read once."""
     make(redis70, shards=4, **RING)
@@ -239,7 +239,6 @@ def kills_after(turns):
     return dies
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("turns", [1, 2, 3])
 @BOTH
 def test_killed_after_any_shard(redis70, settings, turns):
@@ -262,7 +261,6 @@ def test_killed_after_any_shard(redis70, settings, turns):
         assert all(state.opened_by(10**15) == state.opened for state in states(redis70))
 
 
-@pytest.mark.slow
 def test_killed_again_and_again(redis70):
     """A rolling filter whose turner is killed soon, each time: what is built only grows, and it ends."""
     settings = ROLLING | {"capacity": 600_000, "error_rate": 1e-8, "slices": 4}
@@ -356,7 +354,6 @@ news.close()
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [sys.executable, "python3.12", "python3.13"])
 def test_a_fork_makes_no_warning(redis70, name):
     """No thread runs, so that newer Pythons do not warn of a fork; warnings are errors here."""
@@ -418,7 +415,6 @@ def test_cancelled_meanwhile(redis70, monkeypatch):
     assert epochs(redis70) == [1, 1, 1]
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Ctrl-C as a generator is closed
 def test_interrupted_meanwhile(redis70, sample):
     """Ctrl-C at any place of a call that turns: its answers arrive, or are to be had, and the filter turns later."""
@@ -547,7 +543,6 @@ def test_no_call_takes_much_longer(redis70, monkeypatch):
         assert ticks.spent == pytest.approx(0.5)
 
 
-@pytest.mark.slow
 def test_one_caller_a_second(redis70, monkeypatch):
     """64 shards and a client that inserts once a second: it turns all, though it must give its lease back meanwhile."""
     make(redis70, shards=64, **RING)
@@ -564,7 +559,6 @@ def test_one_caller_a_second(redis70, monkeypatch):
     assert len(takes) > 1
 
 
-@pytest.mark.slow
 def test_a_lease_that_is_earned(redis70, monkeypatch):
     """A client that works much renews its lease, so that nobody takes over; one whose lease was taken stops."""
     make(redis70, shards=64, **RING)

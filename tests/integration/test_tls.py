@@ -22,6 +22,8 @@ from support.service import ask as asked
 from urifilter_redis import AsyncUriFilter, ServerUnavailable, UriFilter
 from urifilter_redis.transport import tls
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def ca(tmp_path_factory):
@@ -102,7 +104,6 @@ def ask(request):
     return request.param
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     "options",
     [
@@ -192,7 +193,6 @@ def test_versions_without_an_overlap(secure, ask):
             admin.config_set("tls-protocols", "")
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("scheme", ["rediss", "redis"])
 def test_the_other_port(secure, ask, scheme):
     """TLS at the port without it, and the other way round."""
@@ -268,7 +268,6 @@ def test_command_line(secure):
     assert "/nosuch/ca.pem" in said
 
 
-@pytest.mark.slow
 def test_service(secure):
     """The service's redis_url takes the same options."""
     with Service(secure.address(**secure.of("locked"), password="a key's password")) as service:

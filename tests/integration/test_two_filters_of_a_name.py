@@ -20,6 +20,8 @@ from urifilter_redis import (
 from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.worker import Worker
 
+pytestmark = pytest.mark.slow
+
 INSERT = "/cr-clawr/uri_filter/api/uri_filter"
 
 SEEN = [b"%d" % number for number in range(100)]
@@ -63,7 +65,6 @@ def refused(error, where) -> None:
         assert part in str(error)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("named", ["call", "environment"])
 def test_open_and_create(impostor, monkeypatch, named):
     """ConfigMismatch, blocking and asyncio; it opens without the archive; once dropped the archive's comes back."""
@@ -87,7 +88,6 @@ def test_open_and_create(impostor, monkeypatch, named):
         assert "x" not in news
 
 
-@pytest.mark.sampled
 def test_commands(impostor, monkeypatch):
     """Exit 2, nothing on stdout but the worker's report."""
     monkeypatch.setenv("URIFILTER_REDIS_URL", impostor["redis"])
@@ -112,7 +112,6 @@ def test_worker(impostor):
     assert [(each.error, each.checkpoint) for each in done[1:]] == [(None, None), (None, 1)]
 
 
-@pytest.mark.slow
 def test_service(impostor):
     """It answers neither of the two, and does not tell where the archive is; without the archive it serves."""
     question = {"filter_typeid": "news", "URI_list": ["1"]}

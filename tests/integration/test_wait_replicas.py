@@ -14,6 +14,8 @@ from urifilter_redis import AnswerLost, Timeouts, UriFilter, UriFilterError
 from urifilter_redis.transport.addresses import Address
 from urifilter_redis.transport.connections import AsyncConnector
 
+pytestmark = pytest.mark.slow
+
 FEW = "replicas have the answer"
 
 #: Such a wait for replicas lasts 0.4 s, also behind a call that is refused (NOSCRIPT, STALE).
@@ -44,7 +46,6 @@ def test_a_replica_is_away(pair):
             news.insert("b")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_replica_that_stands_still(replicated, clients, kind):
     """The answer is lost, in words; asked again when the replica is back it is right, and the replica has it."""
@@ -65,7 +66,6 @@ def test_a_replica_that_stands_still(replicated, clients, kind):
         assert news.insert("c") is False
 
 
-@pytest.mark.slow
 def test_a_replica_that_is_killed(pair, clients):
     """Nothing is believed until there is a replica again; nothing is told twice."""
     master, replica = pair
@@ -85,7 +85,6 @@ def test_a_replica_that_is_killed(pair, clients):
         assert has(replica, "a")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", ["insert_many", "forget", "remove", "claim", "commit", "release", "reclaim"])
 def test_each_command_that_is_told_waits(pair, clients, command):
     """Of each the answer is lost while the replica stands still, and is the same afterwards."""
@@ -153,7 +152,6 @@ def _calls(server, command: str) -> int:
         return client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"]
 
 
-@pytest.mark.slow
 def test_a_keyed_call_of_another_process(pair):
     """A request under a key that is repeated by another process waits for the replica, and is answered as at first."""
     master, replica = pair
@@ -175,7 +173,6 @@ def _post(service, path, body):
         return connection.ask(request("POST", path, json.dumps(body).encode(), Idempotency_Key="ab" * 8 + "/0/1"))
 
 
-@pytest.mark.slow
 def test_command_line(pair, monkeypatch):
     """The address has the option, also that of the environment; the error is in words."""
     master, replica = pair
