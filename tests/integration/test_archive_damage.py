@@ -596,6 +596,7 @@ def test_bomb(name, copied, redis70):
         assert isinstance(look(redis70, archive, "forever"), ArchiveCorrupt)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["replies", "forgotten"])
 def test_bomb_of_many_pieces(name, copied, redis70):
     """Records that are packed to a thousandth take no more memory than others, and are refused if they are none."""
@@ -612,6 +613,7 @@ def right(ages, seen):
     return (0 not in ages) if seen else not any(ages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=pytest.mark.slow) for each in ("forever", "ring")] + ["rolling"]
 )

@@ -219,7 +219,7 @@ def test_bounds(news):
     assert mine.release(["a"], delay=600) == [True]
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 def test_the_default_lease(clients, redis70):
     """It is 60 s up to 64 shards, then a second a shard, at most 600 s."""
     for shards, lease in ((1, 60), (64, 60), (128, 128), (1024, 600)):
@@ -470,6 +470,7 @@ def test_a_client_of_each_protocol(redis70, protocol):
             assert mine.commit(["a", "b", "c"]) == [True] * 3
 
 
+@pytest.mark.slow
 def test_claims_are_not_coalesced_and_inserts_still_are(redis70):
     """Many tasks of one client: each item is one task's, whether it inserts or claims."""
 
@@ -602,6 +603,7 @@ def lossy(redis70):
         yield news, proxy
 
 
+@pytest.mark.slow
 def test_answer_lost(lossy):
     """Its answers are in the terms of the method; the same object gets the others by any method of the command."""
     news, proxy = lossy
@@ -653,6 +655,7 @@ def test_a_retry_by_two_threads(lossy, monkeypatch):
         assert answers == [True, True]
 
 
+@pytest.mark.slow
 def test_a_retry_distrusts_the_near_cache(lossy):
     """A method that tells ages asks the server about what the near cache had answered."""
     news, proxy = lossy
@@ -663,6 +666,7 @@ def test_a_retry_distrusts_the_near_cache(lossy):
         assert mine.claim_ages(["seen", "a"], retry=error) == [1, 0]
 
 
+@pytest.mark.slow
 def test_a_late_failure_of_a_reclaim(lossy, monkeypatch):
     """It is raised only if nothing was found before; what was found is in hand."""
     news, _ = lossy

@@ -271,6 +271,7 @@ def test_a_call_whose_answer_is_lost(redis70, monkeypatch):
         mine.close()
 
 
+@pytest.mark.slow
 def test_a_reclaim_whose_answer_is_lost(redis70, monkeypatch):
     """What it may have taken is given back after its deadline, although calls go on and nothing else is in hand."""
     monkeypatch.setattr(hand, "CALL_LIFE", 500)

@@ -167,6 +167,7 @@ def test_what_is_said_beats_the_environments_archive(there, tmp_path, monkeypatc
     assert [(tmp_path / name).exists() for name in ("mine", "other")] == [False, True]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("usual_timeouts")
 def test_server_away(there):
     """A server that is not there: within its time, said once, no traceback; the environment's is not asked instead."""
@@ -375,6 +376,7 @@ def test_doctor_without_permission(make_server):
     assert found["persistence"][0] == "note"
 
 
+@pytest.mark.slow
 def test_embedded_by_default(tmp_path, monkeypatch):
     """Without any address the embedded server is used, with its data in URIFILTER_DATA_DIR."""
     monkeypatch.setenv("URIFILTER_DATA_DIR", str(tmp_path / "data"))

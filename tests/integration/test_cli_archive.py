@@ -634,6 +634,7 @@ def test_worker_in_a_loop(make_server, folder, monkeypatch, started, tmp_path):
     assert leftovers(folder) == 0
 
 
+@pytest.mark.slow
 def test_worker_stops_in_the_middle_of_a_checkpoint(there, folder, started):
     """SIGTERM while it uploads: it ends with 0, lets go of the filter, and leaves nothing behind."""
     make()
@@ -737,6 +738,7 @@ def daemon(there, tmp_path):
         wait_until(lambda: not running(made.pidfile), "it does not die")
 
 
+@pytest.mark.slow
 def test_daemon(daemon, folder):
     """Status before, while and after; one at a time; what it did is in the log."""
     assert daemon.status(3) == "not running\n"
@@ -810,6 +812,7 @@ def test_stop_waits(daemon, started):
     cli.run("worker", "stop", "--pidfile", daemon.pidfile)
 
 
+@pytest.mark.slow
 def test_pidfile_in_the_foreground(there, tmp_path, started):
     """Without --daemon the pidfile is held too: for supervisors."""
     make()
@@ -823,6 +826,7 @@ def test_pidfile_in_the_foreground(there, tmp_path, started):
     assert (tmp_path / "log").read_text().endswith("INFO stopped\n")
 
 
+@pytest.mark.slow
 def test_daemon_keeps_the_umask(daemon, folder):
     """What a daemon writes is no more open than what the command in the foreground writes."""
     before = os.umask(0o027)

@@ -297,7 +297,7 @@ def test_full_disk(tmp_path, command):
     assert sorted(given_back + claimed) == sorted(urls(5000))
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [20, 30_000])
 def test_head_closes_the_pipe_and_nothing_is_missing(tmp_path, count):
     """Claim | head, then claim again whole: both outputs together have every line."""
@@ -310,7 +310,7 @@ def test_head_closes_the_pipe_and_nothing_is_missing(tmp_path, count):
     assert {*done.stdout.split(b"\n"), *others} >= set(urls(count))
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "number"),
     [
@@ -341,6 +341,7 @@ def test_signal_while_the_reader_is_slow(tmp_path, command, number):
     assert {*printed.split(b"\n")[:-1], *others} >= set(urls(5000))
 
 
+@pytest.mark.slow
 def test_kill_9(server_, tmp_path):
     """What a killed claim had taken, printed or not, is reclaimed once its lease is over."""
     (tmp_path / "urls").write_bytes(joined(urls(5000)))

@@ -97,6 +97,7 @@ def test_list_fits_a_terminal(redis70):
     assert "300%!" in text
 
 
+@pytest.mark.slow
 def test_worker_says_that_it_has_begun():
     """On stderr, once it looks after the filters."""
     process = cli.start("worker", "--filter", "news")

@@ -114,6 +114,7 @@ def test_repeated_lines_are_kept_from_the_server(server_, tmp_path, command):
     assert calls <= 15  # of 36 that all lines would take: six, each once more once the script is loaded, and to open
 
 
+@pytest.mark.slow
 def test_lines_before_a_named_pipe_without_a_writer(tmp_path):
     """They are printed before it is opened, which takes until there is a writer."""
     (tmp_path / "one").write_bytes(b"a\n")
@@ -124,6 +125,7 @@ def test_lines_before_a_named_pipe_without_a_writer(tmp_path):
     assert process.communicate(timeout=60) == (b"b\n", b"")
 
 
+@pytest.mark.slow
 def test_long_lines(tmp_path):
     """A line of 16 MiB is an item; a longer one is reported by its number, the rest goes on, exit 2."""
     make()
@@ -153,7 +155,7 @@ def test_temporary(server_):
         assert client.keys() == []
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [20, 30_000])
 def test_head_closes_the_pipe_and_nothing_is_missing(tmp_path, count):
     """Dedupe | head, then dedupe again whole: both outputs together have every line."""
@@ -233,6 +235,7 @@ def test_file_size_limit(tmp_path):
     assert whole + cli.run("dedupe", "--filter", "precise", tmp_path / "urls")[0] == joined(urls(9000))
 
 
+@pytest.mark.slow
 def test_signal_while_waiting_for_input():
     """Ctrl-C while stdin is silent ends at once; what was printed stays printed."""
     make()

@@ -415,6 +415,7 @@ def test_a_request_under_way_is_answered(redis70):
     assert seen(redis70.url, "news", ["a"]) == [True]
 
 
+@pytest.mark.slow
 def test_ctrl_c(redis70):
     """SIGINT, which a terminal sends to all of them: exit 0, no worker left, no traceback."""
     with Service(redis70.url, "--workers", "2") as service:

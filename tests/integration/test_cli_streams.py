@@ -82,7 +82,7 @@ def test_stdout_is_closed_and_there_is_nothing_to_print(command, given, code):
     run(*command, given=given, code=code, closed=[1, 2])
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "given", "code"), PRINTING[:1] + PRINTING[8:9])
 def test_all_are_closed(command, given, code):
     """An error, which nobody is told; of a process, too, that opens files before it can look at its streams."""

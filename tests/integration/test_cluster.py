@@ -157,6 +157,7 @@ def test_claims(news, clients, cluster):
     assert news.insert_many(some) == [False] * 20 + [True] * 20
 
 
+@pytest.mark.sampled
 def test_rotation_by_hand(clients, cluster):
     """A ring and rolling turn on all masters; what expires is new again."""
     for name, more in (("ring", {}), ("rolling", {"retention": "rolling"})):

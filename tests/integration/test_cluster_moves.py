@@ -64,6 +64,7 @@ def answers_of(news, items, error=None):
             error = again
 
 
+@pytest.mark.slow
 def test_a_master_hears_late_that_its_slot_has_moved(cluster, slots):
     """It goes on to claim the slot, and in the end all nodes agree that another has it."""
     home = cluster.owner(slots[0])
@@ -111,7 +112,7 @@ def test_slots_that_have_moved(news, cluster, slots):
         assert mine.commit(ITEMS[200:250]) == [True] * 50
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 def test_a_slot_in_the_middle_of_its_move(clients, cluster, slots):
     """ASK, and TRYAGAIN for as long as some keys of a script are not where the others are."""
     news = clients.create("news", redis=cluster.url, **PRECISE)

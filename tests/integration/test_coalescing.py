@@ -355,6 +355,7 @@ def test_a_retry_whose_caller_is_cancelled(server, monkeypatch):
     gated(server, monkeypatch, test, timeouts=QUICK)
 
 
+@pytest.mark.slow
 def test_time_counts_from_the_queuing(server, monkeypatch):
     """A call that has waited for ``total`` fails, certainly not sent. ``retry=`` sends it."""
     create(server)
@@ -380,6 +381,7 @@ def test_time_counts_from_the_queuing(server, monkeypatch):
     gated(server, monkeypatch, test, timeouts=LATER)
 
 
+@pytest.mark.slow
 def test_callers_of_one_call_end_at_their_own_time(server, monkeypatch):
     """If replies are lost, who has waited for ``total`` is told; the others, who asked later, wait on."""
     create(server)
@@ -406,6 +408,7 @@ def test_callers_of_one_call_end_at_their_own_time(server, monkeypatch):
     gated(server, monkeypatch, test, timeouts=LATER)
 
 
+@pytest.mark.slow
 def test_an_item_that_was_never_sent_leaves_its_call(server, monkeypatch):
     """Without a connection, who has waited for ``total`` is told that nothing was sent; the others go on without it."""
     create(server)

@@ -154,6 +154,7 @@ def test_fill_and_error_rate(redis70):
         assert info.slice_bytes == pytest.approx(4 * 5000 * 9.585 / 8, rel=0.01)
 
 
+@pytest.mark.slow
 def test_removing_in_many_processes(redis70, tmp_path):
     """Two processes remove the same 500 items: each item is told to one of them."""
     with UriFilter.create("queue", redis=redis70.url, **SETTINGS) as queue:

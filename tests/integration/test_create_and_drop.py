@@ -100,7 +100,7 @@ class Scene:
         assert {self.admin.hget(name, "phase") for name in names[::2]} == {b"idle"}
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("there", [True, False], ids=["made", "not made"])
 @pytest.mark.parametrize("kinds", [("drop", "create"), ("create", "drop"), ("drop", "drop"), ("create", "create")])
 def test_two_with_a_stall_at_each_step(redis70, kinds, there, sample):

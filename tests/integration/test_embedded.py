@@ -134,6 +134,7 @@ def test_many_start_at_once(data, count):
     assert [answer for answer, _ in lines].count("True") == 1
 
 
+@pytest.mark.slow
 def test_server_killed_under_use(data):
     """Kill -9 of the server: the next call starts it again within its retries, with all data."""
     with make() as news:
@@ -312,6 +313,7 @@ def test_unusable_folder(tmp_path, monkeypatch):
         make()
 
 
+@pytest.mark.slow
 def test_damaged_data(data):
     """A server that cannot read its data does not start: its own last words are told."""
     with make() as news:
@@ -343,6 +345,7 @@ def fill(path) -> None:
         os.close(descriptor)
 
 
+@pytest.mark.slow
 def test_full_disk_at_start(small_disk):
     """A full disk is a clear error."""
     fill(small_disk / "full")

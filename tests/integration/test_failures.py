@@ -226,6 +226,7 @@ def test_server_that_is_loading(make_server):
         assert "LOADING" in str(error)
 
 
+@pytest.mark.slow
 def test_no_exception_of_redis_escapes_the_async_client(make_server):
     """The asyncio client raises the same tree."""
 

@@ -92,7 +92,7 @@ def test_unique_and_call(news):
     assert news.insert_ages(iter(["f", "a"])) == [0, 1]
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 def test_iter_unique(news):
     """A stream of any length; what is not taken from it is forgotten again."""
     stream = (f"u{i % 7000}" for i in range(15_000))

@@ -69,6 +69,7 @@ def claim_calls(config, keys, state):
     yield claims.beat(config.uid, keys, holding)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("number", OTHERS)
 @pytest.mark.parametrize("layout", ["blocked", "classic", "counting"])
 @pytest.mark.parametrize("with_claims", [False, True])

@@ -136,7 +136,7 @@ def test_seen_items_make_nothing_grow(server):
         assert news.epoch() == 0
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["blocked", "classic"])
 @pytest.mark.parametrize("rate", [1e-2, 1e-4, 1e-8])
 @pytest.mark.parametrize("capacity", [1, 1000, 10**6, 10**8])

@@ -190,6 +190,7 @@ def test_the_clients_name_a_call(clients, redis70):
     assert news.insert_many(pages, key=lambda page: page["url"], call_key="monday/7") == first
 
 
+@pytest.mark.sampled
 def test_a_named_call_whose_answers_are_lost(clients, redis70):
     """Another object gets the answers by its name, and this one, as of any call, by ``retry=``."""
     news = clients.create("news", redis=redis70.url, capacity=10_000, error_rate=1e-8)

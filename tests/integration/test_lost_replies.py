@@ -78,6 +78,7 @@ def test_answer_lost_and_retried(server):
         assert news.insert_ages(items) == [1] * 100
 
 
+@pytest.mark.slow
 def test_retry_with_other_items_is_refused(server):
     """retry= is for the same items of the same method of the same filter object."""
     create(server)
@@ -93,6 +94,7 @@ def test_retry_with_other_items_is_refused(server):
             other.insert_many(["a"], retry=caught.value)
 
 
+@pytest.mark.slow
 def test_an_unresolved_slot_is_not_used_again(server):
     """A call without an answer keeps its slot; later calls take others, and its record stays."""
     create(server)
@@ -141,6 +143,7 @@ def test_late_duplicate_of_a_refused_call(make_server):
         assert news.insert("a", retry=caught.value) is True
 
 
+@pytest.mark.slow
 def test_nothing_sent_is_not_answer_lost(make_server):
     """A server that cannot be reached has certainly inserted nothing."""
     server = make_server("redis70")

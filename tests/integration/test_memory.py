@@ -234,7 +234,7 @@ def test_command_line(server, admin):
     assert "raise maxmemory" in cli.run(*where, "create", "news", "--capacity", "100M", "--yes", code=2)[1]
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", ["y", "n"])
 def test_command_line_asks(redis70, answer):
     """On a terminal ``create`` asks."""

@@ -296,6 +296,7 @@ def test_what_is_in_hand(redis70, news):
     assert age > 0
 
 
+@pytest.mark.slow
 def test_a_filter_that_cannot_be_looked_at(redis70, news):
     """It is down, has no other gauges, and those of the others are there."""
     with UriFilter.create("broken", redis=redis70.url, **NEWS), Service(redis70.url) as service:

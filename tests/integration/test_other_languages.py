@@ -90,6 +90,7 @@ class NotFound(http.server.BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [each if each == "unique.mjs" else SLOW(each) for each in PROGRAMS])
 def test_a_page_in_html_ends_the_program(tmp_path, name):
     """A status that is final is not asked for again, also if the body is no JSON; the message has both."""

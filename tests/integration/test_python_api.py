@@ -161,6 +161,7 @@ def test_a_stream_that_ends_while_its_objects_change(redis70):
         assert news.contains_many("0123"[n] for n in range(4)) == [True, False, False, False]
 
 
+@pytest.mark.slow
 def test_a_stream_that_cannot_forget(redis70):
     """If the rest of an ended stream cannot be forgotten, ``unresolved`` tells of it."""
     UriFilter.create("news", redis=redis70.url, capacity=1000).close()

@@ -154,6 +154,7 @@ def test_addresses_that_are_none(url, monkeypatch):
         FilterAPIClient(url)
 
 
+@pytest.mark.slow
 def test_a_service_that_is_away():
     """It is an error within the time that was given, and nothing can have been inserted."""
     with FilterAPIClient("http://127.0.0.1:9", timeouts=QUICK) as api, pytest.raises(FilterAPIError) as away:
@@ -229,6 +230,7 @@ def test_a_cancelled_task(service, news):
     assert asyncio.run(ask()) == []
 
 
+@pytest.mark.slow
 def test_threads_share_a_client(service, news):
     """8 threads over one client and a proxy that loses a tenth of everything: each item is new once."""
     told: collections.Counter[str] = collections.Counter()
@@ -497,6 +499,7 @@ def test_a_connection_out_of_step(news, service):
     assert news.inserted() == 11
 
 
+@pytest.mark.slow
 def test_half_of_it_was_inserted(redis70, service):
     """One shard lost its bitmap after the other had inserted: ``answer_lost``, and a retry gets all answers."""
     with (

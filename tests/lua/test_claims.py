@@ -383,7 +383,7 @@ def test_maxmemory(make_server, kind):
         client.config_set("maxmemory", 0)
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 def test_a_missing_right(server):
     """Whichever command is forbidden: what is refused is not half done, and its repeat does it."""
     url = f"redis://crawler:pw@127.0.0.1:{server.port}/0"

@@ -271,6 +271,7 @@ def test_seen_items_write_only_the_record(shard):
     assert "cmdstat_hset" not in shard.client.info("commandstats")
 
 
+@pytest.mark.slow
 def test_all_keys_are_in_one_slot_and_declared(make_server):
     """On a server in cluster mode, which refuses undeclared keys and keys of other slots, everything works."""
     server = make_server("redis70", **{"cluster-enabled": "yes"})

@@ -156,6 +156,7 @@ def test_unfinished_uploads_are_known_and_removed(registered):
     assert drive(home.blobs()) == []
 
 
+@pytest.mark.sampled
 def test_age_is_that_of_the_last_write(registered):
     """An upload that is written to is young."""
     home = registered

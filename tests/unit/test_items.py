@@ -50,6 +50,7 @@ def test_known(item, expected):
     assert encode_items([item, item]) == [expected, expected]
 
 
+@pytest.mark.slow
 @given(json_values)
 def test_any_json_value(value):
     """Every JSON value is an item, and can be read back."""
@@ -129,6 +130,7 @@ def test_many_bad():
     assert caught.value.indices == list(range(10))
 
 
+@pytest.mark.slow
 @given(st.lists(st.text() | st.binary() | st.integers()))
 def test_bulk_is_one_by_one(items):
     """A list is encoded as its items are."""

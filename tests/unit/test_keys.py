@@ -25,6 +25,7 @@ def tag_of(keys: FilterKeys, shard: int) -> str:
     return keys.shard(shard).base.removeprefix("urifilter:{").removesuffix("}:")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("known", KNOWN, ids=lambda known: f"{known['name'][:20]} {known['shards']}")
 def test_known_tags(known):
     """The known answers, which came from CLUSTER KEYSLOT; the model of the tests has them, too."""
@@ -36,6 +37,7 @@ def test_known_tags(known):
             assert spread_tag(known["name"], int(shard), known["shards"]) == tag
 
 
+@pytest.mark.slow
 @given(names, st.sampled_from([1, 2, 3, 5, 18, 48, 63, 64, 256, 1024]), st.data())
 def test_tags_are_those_of_the_model(name, shards, data):
     """For any name and number of shards; shard 0 has the same keys whatever that number is."""

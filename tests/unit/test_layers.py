@@ -75,6 +75,7 @@ def test_imports_lead_down(name):
     assert upward == set(), f"{name} imports {', '.join(sorted(upward))}, of a higher layer"
 
 
+@pytest.mark.slow
 def test_no_circles():
     """No module imports, by way of others, itself."""
     below = {name: imported(name) for name in MODULES}

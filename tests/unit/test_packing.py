@@ -170,6 +170,7 @@ def test_every_coding_is_used(tag, piece):
     assert pack(piece)[:1] == tag
 
 
+@pytest.mark.slow
 def test_pieces_packed_before():
     """What other levels of zstd and zlib made is read as well."""
     piece = random_bits(0.05)

@@ -74,6 +74,7 @@ def test_items_that_no_pickle_takes():
     assert list(map(type, again.items)) == [str, dict]
 
 
+@pytest.mark.slow
 def test_pool_of_spawned_processes():
     """The error of a worker is raised where its result is wanted; nothing hangs, and the pool goes on."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:

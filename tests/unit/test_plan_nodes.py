@@ -79,6 +79,7 @@ def test_uneven_shards_are_told():
     assert "3 masters do 2 times the work of one. --shards 6 lie evenly" in found["notes"][0]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("capacity", "filters"), [(BILLION, 1), (10 * BILLION, 1), (100 * BILLION, 5)])
 def test_billions(capacity, filters):
     """Filters of at most 4,096 shards hold them all; several are told in words."""

@@ -68,6 +68,7 @@ def test_every_table_stands_on_a_page():
     assert sorted(found) == sorted(TABLES)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_of_the_code(monkeypatch, name):
     """Each row has all its cells, and none that a reader must do without."""
@@ -83,6 +84,7 @@ def test_tables_of_the_code(monkeypatch, name):
             assert all(cell for cell, column in zip(cells, head, strict=True) if column not in may_be_empty), line
 
 
+@pytest.mark.slow
 def test_every_endpoint_has_an_example(monkeypatch):
     """Each endpoint is asked in a snippet, which is run."""
     tables = module("_ext/tables", monkeypatch)
@@ -109,6 +111,7 @@ def test_every_setting_of_scrapy_is_listed():
     assert {text for text in texts if re.fullmatch(r"URIFILTER_[A-Z_]+[A-Z]", text)} <= listed
 
 
+@pytest.mark.slow
 def test_every_variable_is_listed():
     """Each variable of the environment that the code reads by its name has a row, and each row's is read."""
     texts = {text for path in SOURCES if "scrapy" not in path.parts for text in texts_of(path)}

@@ -131,6 +131,7 @@ print("alive")
 """
 
 
+@pytest.mark.slow
 def test_hangups():
     """One that came before the handler is acted on, and a bug in one does not end the next, nor the process."""
     done = subprocess.run([sys.executable, "-c", HANGUPS], capture_output=True, text=True, timeout=60)

@@ -157,6 +157,7 @@ def test_settings_that_do_not_fit(settings, message):
         Settings(**{"capacity": 1000} | settings)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 10**7), st.integers(2, 400))
 def test_items_of_a_period(capacity, slices):
     """A ring's slice is made for twice its part of the window, and never for more than all of it."""

@@ -45,6 +45,7 @@ class Ring:
         return made
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10_000))
 def test_all_that_is_written_is_counted(seed):
     """Turns of single shards between samples neither hide items nor count them twice."""
@@ -89,6 +90,7 @@ def test_speed():
     assert samples.speed(known, last, 1) is None
 
 
+@pytest.mark.slow
 def test_the_key_is_bounded():
     """A sample a minute for two days: there is one for each minute of an hour, and for each ten of a day."""
     kept: list[Sample] = []

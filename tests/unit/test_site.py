@@ -19,6 +19,7 @@ def reached(pages) -> set[str]:
     return found
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("count", [20, 500, 2000])
 def test_every_page_can_be_reached(count):
     """A crawler that follows links and redirects finds every page, and no others."""
