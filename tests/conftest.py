@@ -219,8 +219,8 @@ def server(request, _shared):
 
 
 @pytest.fixture
-def redis70(_shared):
-    """A server, empty."""
+def any_server(_shared):
+    """A server, empty: Debian's Redis if it is there, else the embedded one."""
     return _clean(_shared, servers.DEFAULT)
 
 
@@ -232,8 +232,8 @@ def valkey(_shared):
 
 @pytest.fixture(scope="module")
 def service(_shared):
-    """The HTTP service over Debian's Redis; it outlives that its filters are removed between tests."""
-    with Service(_clean(_shared, "redis70").url) as running:
+    """The HTTP service over a server; it outlives that its filters are removed between tests."""
+    with Service(_clean(_shared, servers.DEFAULT).url) as running:
         yield running
 
 
@@ -242,7 +242,7 @@ def service_for_admins(_shared):
     """The same with one token, that may act on all filters; yields the service and the token."""
     secret = tokens.new()
     known = tokens.Token("admin", tokens.digest(secret), access="admin").toml()
-    with Service(_clean(_shared, "redis70").url, settings=known) as running:
+    with Service(_clean(_shared, servers.DEFAULT).url, settings=known) as running:
         yield running, secret
 
 
@@ -258,7 +258,7 @@ def make_server():
     """Make a server of a test's own, which it may kill: ``make_server(kind, **config)``."""
     made: list[servers.Server] = []
 
-    def make(kind: str = "redis70", **config) -> servers.Server:
+    def make(kind: str = servers.DEFAULT, **config) -> servers.Server:
         made.append(servers.Server(kind, **config))
         return made[-1]
 
@@ -325,14 +325,14 @@ def clients(request):
 
 
 @pytest.fixture
-def archived_filter(redis70, folder):
+def archived_filter(any_server, folder):
     """Make a filter with an archive in a folder, or open it: ``archived_filter(**settings)``."""
     from urifilter_redis import UriFilter
 
     opened = []
 
     def make(**settings):
-        where = {"redis": redis70.url, "archive": folder}
+        where = {"redis": any_server.url, "archive": folder}
         news = UriFilter.create("news", **where, **settings) if settings else UriFilter.open("news", **where)
         opened.append(news)
         return news

@@ -283,9 +283,9 @@ def test_every_server_takes_the_line(server, part):
     users.admin.close()
 
 
-def test_every_command_of_the_library_is_known(redis70):
+def test_every_command_of_the_library_is_known(any_server):
     """Each word of the library that is a command of the server is one that an operator may run."""
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         known = {text_in(name).upper() for name in admin.command_list()} - {"COMMAND", "KEYS"}  # words of our own
     allowed = {word for each in acl.commands("operator", database=1) for word in each.split()}
     found = {}
@@ -302,11 +302,11 @@ def test_parts_grow():
     assert reader < crawler < operator
 
 
-def test_options(redis70):
+def test_options(any_server):
     """The address's database needs SELECT; --json has the parts of the line; --filter is for --acl."""
     assert run("doctor", "--acl", "reader")[0].decode().strip() == acl.line("reader", "urifilter")
-    assert "+select" in line_of("reader", "--redis", f"redis://u:pw@127.0.0.1:{redis70.port}/3")
-    assert "+select" not in line_of("reader", "--redis", f"unix://{redis70.socket}1")
+    assert "+select" in line_of("reader", "--redis", f"redis://u:pw@127.0.0.1:{any_server.port}/3")
+    assert "+select" not in line_of("reader", "--redis", f"unix://{any_server.socket}1")
     found = json.loads(run("doctor", "--acl", "reader", "--json")[0])
     assert found["keys"] == ["urifilter:filters", "urifilter:{*"]
     assert found["line"].startswith("ACL SETUSER reader reset on >PASSWORD")

@@ -30,9 +30,9 @@ def ask(request):
         ("{url}/0?nosuch=1", "nosuch"),
     ],
 )
-def test_hopeless_address(redis70, ask, address, text):
+def test_hopeless_address(any_server, ask, address, text):
     """It is not tried again."""
-    url = address.format(url=redis70.url.removesuffix("/0"))
+    url = address.format(url=any_server.url.removesuffix("/0"))
     with pytest.raises(ServerUnavailable, match=text) as caught:
         ask(url)
     assert "gave up" not in str(caught.value)

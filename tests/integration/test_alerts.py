@@ -161,12 +161,12 @@ def test_promtool_reads_them(tmp_path):
     assert f"{len(rules)} rules found" in promtool("check", "rules", file)
 
 
-def test_every_metric_is_there(redis70, folder):
+def test_every_metric_is_there(any_server, folder):
     """The service has each metric that an alert or the dashboard names."""
     with (
-        UriFilter.create("news", redis=redis70.url, capacity=1000),
-        Service(redis70.url, "--archive", folder) as service,
-        redis70.client() as admin,
+        UriFilter.create("news", redis=any_server.url, capacity=1000),
+        Service(any_server.url, "--archive", folder) as service,
+        any_server.client() as admin,
     ):
         admin.script_flush()  # so that there is an error of a script
         ask(service, "POST", "/v1/filters/news/insert", {"URI_list": ["a"]})

@@ -96,9 +96,9 @@ def check(news, last):
     assert set(news.ages(items(last - 2))) == {0}
 
 
-def test_rotation(redis70, folder, disk):
+def test_rotation(any_server, folder, disk):
     """It is refused before anything has turned; once the disk is back it goes on, and nothing is late."""
-    with UriFilter.create("news", redis=redis70.url, archive=folder, **ROLLING) as news:
+    with UriFilter.create("news", redis=any_server.url, archive=folder, **ROLLING) as news:
         for epoch in range(4):
             news.insert_many(items(epoch))
             disk.unmount()
@@ -113,9 +113,9 @@ def test_rotation(redis70, folder, disk):
     assert leftovers(folder) == 0
 
 
-def test_rotation_at_each_step(redis70, folder, disk, steps):
+def test_rotation_at_each_step(any_server, folder, disk, steps):
     """Whenever the disk goes away: nothing is made in its place, and when it is back no slice is missing."""
-    with UriFilter.create("news", redis=redis70.url, archive=folder, **ROLLING) as news:
+    with UriFilter.create("news", redis=any_server.url, archive=folder, **ROLLING) as news:
         epoch = 0
         while True:
             news.insert_many(items(epoch))
@@ -136,10 +136,10 @@ def test_rotation_at_each_step(redis70, folder, disk, steps):
     sound(folder)
 
 
-def test_checkpoint_at_each_step(redis70, folder, disk, steps):
+def test_checkpoint_at_each_step(any_server, folder, disk, steps):
     """Whenever the disk goes away: nothing is made in its place, and the next checkpoint is whole."""
     number, seen = 0, []
-    with UriFilter.create("news", redis=redis70.url, archive=folder, shards=2, **SETTINGS) as news:
+    with UriFilter.create("news", redis=any_server.url, archive=folder, shards=2, **SETTINGS) as news:
         while True:
             seen += items(number)
             news.insert_many(items(number))
@@ -155,37 +155,37 @@ def test_checkpoint_at_each_step(redis70, folder, disk, steps):
             number += 1
         news.checkpoint()
     assert number > 20
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         admin.flushall()
-    with UriFilter.open("news", redis=redis70.url, archive=folder) as news:
+    with UriFilter.open("news", redis=any_server.url, archive=folder) as news:
         assert news.restored.problems == ()
         assert 0 not in news.ages(seen)
     leftovers(folder)
     sound(folder)
 
 
-def test_restore_at_each_step(redis70, folder, disk, steps):
+def test_restore_at_each_step(any_server, folder, disk, steps):
     """Whenever the disk goes away: the filter does not come back with less, and comes back when the disk does."""
-    with UriFilter.create("news", redis=redis70.url, archive=folder, **ROLLING) as news:
+    with UriFilter.create("news", redis=any_server.url, archive=folder, **ROLLING) as news:
         for epoch in range(2):
             news.insert_many(items(epoch))
             news.checkpoint()
             news.rotate()
     number = 0
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         while True:
             number += 1
             admin.flushall()
             steps.at(number)
             with contextlib.suppress(ArchiveError, FilterNotFound):
-                UriFilter.open("news", redis=redis70.url, archive=folder).close()
+                UriFilter.open("news", redis=any_server.url, archive=folder).close()
             reached = steps.count < number
             steps.at(0)
             disk.mount()
             for key in admin.scan_iter("*:meta"):  # one that has begun to write is taken over when it is silent
                 if admin.hexists(key, "restored"):
                     admin.hset(key, "restored", 0)
-            with UriFilter.open("news", redis=redis70.url, archive=folder) as news:
+            with UriFilter.open("news", redis=any_server.url, archive=folder) as news:
                 assert news.restored is None or news.restored.problems == ()
                 assert 0 not in news.ages([*items(0), *items(1)])
                 assert (news.epoch(), news.info().phase) == (2, "idle")
@@ -194,16 +194,16 @@ def test_restore_at_each_step(redis70, folder, disk, steps):
     assert number > 20
 
 
-def test_create_at_each_step(redis70, folder, disk, steps):
+def test_create_at_each_step(any_server, folder, disk, steps):
     """Whenever the disk goes away: nothing is made in its place, by this create or the next, and nothing seen is new.
 
     If it goes away when all is restored, Redis keeps the filter: it may have been inserted into by then.
     """
-    made, phases, number = {"redis": redis70.url, "archive": folder} | SETTINGS, [], 0
+    made, phases, number = {"redis": any_server.url, "archive": folder} | SETTINGS, [], 0
     with UriFilter.create("news", **made) as news:
         news.insert_many(items(0))
         news.checkpoint()
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         while True:
             number += 1
             admin.flushall()
@@ -226,16 +226,16 @@ def test_create_at_each_step(redis70, folder, disk, steps):
     assert phases[-1] == b"idle"
 
 
-def test_import_at_each_step(redis70, folder, disk, steps, tmp_path):
+def test_import_at_each_step(any_server, folder, disk, steps, tmp_path):
     """Whenever the disk goes away after the filter was found there: nothing is made, and importing again ends it."""
-    with UriFilter.create("news", redis=redis70.url, archive=folder, shards=2, **SETTINGS) as news:
+    with UriFilter.create("news", redis=any_server.url, archive=folder, shards=2, **SETTINGS) as news:
         news.insert_many(items(0))
         news.checkpoint()
     home, number = open_home(folder), 1
     drive(export(home, "news", tmp_path / "exported", lambda *_: None))
     while True:
         number += 1
-        drop_filter("news", redis=redis70.url, archive=folder)
+        drop_filter("news", redis=any_server.url, archive=folder)
         uid = drive(import_(home, tmp_path / "exported", lambda *_: None))[1].uid
         for path in disk.point.glob(f"news.filter/{uid}/checkpoint-1-*"):  # the first shard is there
             path.unlink()
@@ -253,9 +253,9 @@ def test_import_at_each_step(redis70, folder, disk, steps, tmp_path):
     assert number > 5
 
 
-def test_upkeep(folder, redis70, tmp_path):
+def test_upkeep(folder, any_server, tmp_path):
     """Export, prune and verify say that there is no archive, or nothing in it, and make nothing there."""
-    with UriFilter.create("news", redis=redis70.url, archive=folder, **SETTINGS) as news:
+    with UriFilter.create("news", redis=any_server.url, archive=folder, **SETTINGS) as news:
         news.checkpoint()
     home, disk = open_home(folder), Disk(folder, point=False)
     disk.unmount()
@@ -271,9 +271,9 @@ def test_upkeep(folder, redis70, tmp_path):
     assert not (tmp_path / "exported").exists()
 
 
-def test_dropped_while_a_slice_is_archived(redis70, archive, monkeypatch):
+def test_dropped_while_a_slice_is_archived(any_server, archive, monkeypatch):
     """A rotation that publishes its slice when the filter is dropped leaves nothing, and a new filter can be made."""
-    made = {"redis": redis70.url, "archive": archive} | ROLLING
+    made = {"redis": any_server.url, "archive": archive} | ROLLING
     done, number = [], 0
     perform = driver.perform_step
 
@@ -282,7 +282,7 @@ def test_dropped_while_a_slice_is_archived(redis70, archive, monkeypatch):
             done.append(step.name)
             if len(done) == number:
                 monkeypatch.setattr(driver, "perform_step", perform)
-                drop_filter("news", redis=redis70.url, archive=archive)
+                drop_filter("news", redis=any_server.url, archive=archive)
         return perform(step, connector)
 
     for number in (1, 3, 6, 9, 12, 15):  # noqa: B007 - ``dropping`` looks at it
@@ -293,7 +293,7 @@ def test_dropped_while_a_slice_is_archived(redis70, archive, monkeypatch):
             with contextlib.suppress(Exception):
                 news.rotate()
             monkeypatch.setattr(driver, "perform_step", perform)
-        drop_filter("news", redis=redis70.url, archive=archive)
+        drop_filter("news", redis=any_server.url, archive=archive)
         home = open_home(archive)
         assert drive(home.keys()) == []
         drive(home.close())

@@ -175,7 +175,7 @@ def damage(data, path, others):
 )
 @fuzzed(max_examples=80)
 @given(data=st.data())
-def test_any_file_damaged_in_any_way(name, made, copied, redis70, data):
+def test_any_file_damaged_in_any_way(name, made, copied, any_server, data):
     """Refused with Redis untouched, or all that was inserted before the older checkpoint is seen, and no more."""
     archive = copied()
     path = data.draw(st.sampled_from(files(archive / f"{name}.filter")), "path")
@@ -183,22 +183,22 @@ def test_any_file_damaged_in_any_way(name, made, copied, redis70, data):
     if path.name != "filter.json":  # for that see below
         others += [each for each in files(made / "other") if kind(each) == kind(path)]
     how = damage(data, path, others)
-    found = look(redis70, archive, name)
+    found = look(any_server, archive, name)
     assert not isinstance(found, UriFilterError) or path.name == "filter.json" or how == "swap"
 
 
-def test_registration_of_another_filter_of_the_name(made, copied, redis70):
+def test_registration_of_another_filter_of_the_name(made, copied, any_server):
     """It is refused if the archive has checkpoints of this name that are not its."""
     archive = copied()
     shutil.copy(made / "other" / "forever.filter" / "filter.json", archive / "forever.filter" / "filter.json")
-    assert isinstance(look(redis70, archive, "forever"), ArchiveError)
+    assert isinstance(look(any_server, archive, "forever"), ArchiveError)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RETENTIONS)
 @fuzzed(max_examples=20)
 @given(data=st.data())
-def test_newest_checkpoint_damaged(name, made, copied, redis70, data):
+def test_newest_checkpoint_damaged(name, made, copied, any_server, data):
     """The one before is used, what is wrong is told, and all that follows is as if nothing had been."""
     archive = copied()
     newest, older = checkpoint_documents(archive, name)
@@ -209,16 +209,16 @@ def test_newest_checkpoint_damaged(name, made, copied, redis70, data):
     path = data.draw(st.sampled_from([path, *blobs]), "path")
     others = [each for each in files(made / "other" / f"{name}.filter") if kind(each) == kind(path)]
     how = damage(data, path, others) if path.suffix == ".blob" else flip_or_cut(data, path)
-    restored = look(redis70, archive, name)
+    restored = look(any_server, archive, name)
     if how == "flip" and not restored.problems:  # white space, or the last bits of what is packed
-        assert look(redis70, archive, name, also=SECOND).problems == ()
+        assert look(any_server, archive, name, also=SECOND).problems == ()
         return
     assert any(f"shard {shard}" in problem for problem in restored.problems)
-    where = {"redis": redis70.url, "archive": archive.as_uri()}
+    where = {"redis": any_server.url, "archive": archive.as_uri()}
     with UriFilter.open(name, **where) as opened:
         opened.insert_many(THIRD)
         assert opened.checkpoint().shards == opened.config.shards
-    assert look(redis70, archive, name, also=THIRD).problems == ()
+    assert look(any_server, archive, name, also=THIRD).problems == ()
     with UriFilter.open(name, **where) as opened:
         opened.checkpoint(full=True)
     drop_others(archive, name)
@@ -350,7 +350,7 @@ LIES = {
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", LIES)
-def test_lying_checkpoint(name, copied, redis70):
+def test_lying_checkpoint(name, copied, any_server):
     """The one before is used, and what is wrong is told; if both lie, they are refused."""
     archive = copied()
     blob = next(path for path in files(archive / "ring.filter") if path.suffix == ".blob")
@@ -359,29 +359,29 @@ def test_lying_checkpoint(name, copied, redis70):
     newest, older = checkpoint_documents(archive, "ring")
     for path in newest:
         lie(path, LIES[name])
-    restored = look(redis70, archive, "ring")
+    restored = look(any_server, archive, "ring")
     assert restored.checkpoint == 1
     assert len(restored.problems) == 2
     if name in {"bitmap's epoch", "closed empty", "epoch", "oldest", "phase rotating"}:
         return  # the older ones are of epoch 0, where some of this is so
     for path in older:
         lie(path, LIES[name])
-    assert isinstance(look(redis70, archive, "ring"), ArchiveCorrupt)
+    assert isinstance(look(any_server, archive, "ring"), ArchiveCorrupt)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("number", [3, 2**53 - 1, 2**53])
-def test_checkpoint_with_a_large_number(number, copied, redis70):
+def test_checkpoint_with_a_large_number(number, copied, any_server):
     """It is refused, or the checkpoints that follow are as good as any."""
     archive = copied()
     for path in checkpoint_documents(archive, "forever")[0]:
         lie(path, put(number, "number"))
-    look(redis70, archive, "forever")
-    with UriFilter.open("forever", redis=redis70.url, archive=archive.as_uri()) as opened:
+    look(any_server, archive, "forever")
+    with UriFilter.open("forever", redis=any_server.url, archive=archive.as_uri()) as opened:
         for some in (THIRD, range(1000, 1100)):
             opened.insert_many(some)
             opened.checkpoint()
-    assert look(redis70, archive, "forever", also=[*THIRD, *range(1000, 1100)]).problems == ()
+    assert look(any_server, archive, "forever", also=[*THIRD, *range(1000, 1100)]).problems == ()
 
 
 def blob_of(path, name, data, pieces):
@@ -406,15 +406,15 @@ def piece_of(data):
     ],
     ids=["replies", "forgotten", "not a number", "infinity"],
 )
-def test_records_that_are_none(name, data, copied, redis70):
+def test_records_that_are_none(name, data, copied, any_server):
     """What is no record is found before Redis is touched: the checkpoint before is used, or nothing."""
     archive = copied()
     newest, older = checkpoint_documents(archive, "forever")
     packed, piece = piece_of(data)
     blob_of(newest[0], name, packed, [piece])
-    assert look(redis70, archive, "forever").checkpoint == 1
+    assert look(any_server, archive, "forever").checkpoint == 1
     blob_of(older[0], name, packed, [piece])
-    assert isinstance(look(redis70, archive, "forever"), ArchiveCorrupt)
+    assert isinstance(look(any_server, archive, "forever"), ArchiveCorrupt)
 
 
 REGISTRATIONS = {
@@ -445,14 +445,14 @@ REGISTRATIONS = {
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", REGISTRATIONS)
-def test_lying_registration(name, copied, redis70):
+def test_lying_registration(name, copied, any_server):
     """It is refused, and nothing outside the archive is made or removed."""
     archive = copied()
     lie(archive / "ring.filter" / "filter.json", REGISTRATIONS[name])
     before = files(archive.parent)
-    assert isinstance(look(redis70, archive, "ring"), UriFilterError)
+    assert isinstance(look(any_server, archive, "ring"), UriFilterError)
     with contextlib.suppress(UriFilterError):
-        drop_filter("ring", redis=redis70.url, archive=archive.as_uri())
+        drop_filter("ring", redis=any_server.url, archive=archive.as_uri())
     after = [each for each in before if (archive / "ring.filter") not in each.parents]
     assert [each for each in files(archive.parent) if each in after] == after
 
@@ -467,11 +467,11 @@ def test_lying_registration(name, copied, redis70):
     ],
     ids=range(4),
 )
-def test_registration_with_another_address(archive_of_it, copied, redis70):
+def test_registration_with_another_address(archive_of_it, copied, any_server):
     """It is refused, or does no harm: the archive that was named counts."""
     archive = copied()
     lie(archive / "ring.filter" / "filter.json", put(archive_of_it, "config", "archive"))
-    look(redis70, archive, "ring")
+    look(any_server, archive, "ring")
 
 
 #: Of a closed slice.
@@ -498,14 +498,14 @@ SLICES = {
 @pytest.mark.sampled
 @pytest.mark.parametrize("epoch", [0, 1])
 @pytest.mark.parametrize("name", SLICES)
-def test_lying_slice(name, epoch, copied, redis70):
+def test_lying_slice(name, epoch, copied, any_server):
     """It is not used, which is told, and what it had is in the checkpoints; rotations go on."""
     archive = copied()
     (path,) = (archive / "rolling.filter").glob(f"*/slice-0-{epoch}.json")
     lie(path, SLICES[name])
-    restored = look(redis70, archive, "rolling", also=SECOND)
+    restored = look(any_server, archive, "rolling", also=SECOND)
     assert any(f"slice {epoch} " in problem for problem in restored.problems)
-    with UriFilter.open("rolling", redis=redis70.url, archive=archive.as_uri()) as opened:
+    with UriFilter.open("rolling", redis=any_server.url, archive=archive.as_uri()) as opened:
         turned = opened.rotate().epoch
         assert 0 not in opened.ages([*FIRST, *SECOND])
         while turned < 8:
@@ -516,19 +516,19 @@ def test_lying_slice(name, epoch, copied, redis70):
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_rotation_removes_nothing_outside(epoch, copied, redis70, tmp_path):
+def test_rotation_removes_nothing_outside(epoch, copied, any_server, tmp_path):
     """A slice that expires, or is archived anew, takes no file with it that is not its own."""
     archive = copied()
     victim, other = tmp_path / "victim.blob", tmp_path / "victim.part"
     victim.touch()
     other.touch()
-    look(redis70, archive, "rolling")
+    look(any_server, archive, "rolling")
     (path,) = (archive / "rolling.filter").glob(f"*/slice-0-{epoch}.json")
     lie(path, put(str(victim.with_suffix("")), "content", "blob"))
-    with UriFilter.open("rolling", redis=redis70.url, archive=archive.as_uri()) as opened:
+    with UriFilter.open("rolling", redis=any_server.url, archive=archive.as_uri()) as opened:
         while opened.rotate().epoch < 8:
             pass
-    drop_filter("rolling", redis=redis70.url, archive=archive.as_uri())
+    drop_filter("rolling", redis=any_server.url, archive=archive.as_uri())
     assert victim.exists()
     assert other.exists()
 
@@ -580,7 +580,7 @@ def little_memory():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
-def test_bomb(name, copied, redis70):
+def test_bomb(name, copied, any_server):
     """It is refused, and takes no more memory than a piece."""
     archive, bomb = copied(), BOMBS[name]()
     newest, older = checkpoint_documents(archive, "forever")
@@ -588,24 +588,24 @@ def test_bomb(name, copied, redis70):
     assert len(bomb) <= PIECE + 1
     blob_of(newest[0], "replies", bomb, [piece])
     with little_memory():
-        restored = look(redis70, archive, "forever")
+        restored = look(any_server, archive, "forever")
     assert restored.checkpoint == 1
     assert len(restored.problems) == 1
     blob_of(older[0], "replies", bomb, [piece])
     with little_memory():
-        assert isinstance(look(redis70, archive, "forever"), ArchiveCorrupt)
+        assert isinstance(look(any_server, archive, "forever"), ArchiveCorrupt)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", ["replies", "forgotten"])
-def test_bomb_of_many_pieces(name, copied, redis70):
+def test_bomb_of_many_pieces(name, copied, any_server):
     """Records that are packed to a thousandth take no more memory than others, and are refused if they are none."""
     archive = copied()
     packed, piece = piece_of(b"\xff" * PIECE)
     newest, _ = checkpoint_documents(archive, "forever")
     blob_of(newest[0], name, packed * 401, [piece] * 401)
     with little_memory():
-        restored = look(redis70, archive, "forever")
+        restored = look(any_server, archive, "forever")
     assert restored.checkpoint == 1
 
 
@@ -707,20 +707,20 @@ def test_lying_export(name, made, tmp_path):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", RETENTIONS)
-def test_import(name, made, archive, redis70):
+def test_import(name, made, archive, any_server):
     """What was exported is restored from where it was imported; again, or older, it changes nothing."""
     home = open_home(archive)
     for _ in range(2):
         assert drive(import_(home, made / f"{name}.uf", lambda *_: None))[0] == name
-    with UriFilter.open(name, redis=redis70.url, archive=archive) as opened:
+    with UriFilter.open(name, redis=any_server.url, archive=archive) as opened:
         assert opened.restored.checkpoint == 2
         assert 0 not in opened.ages([*FIRST, *SECOND])
         opened.insert_many(THIRD)
         opened.checkpoint()
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         admin.flushall()
     drive(import_(home, made / f"{name}.uf", lambda *_: None))
-    with UriFilter.open(name, redis=redis70.url, archive=archive) as opened:
+    with UriFilter.open(name, redis=any_server.url, archive=archive) as opened:
         assert 0 not in opened.ages([*FIRST, *SECOND, *THIRD])
         assert not any(opened.ages(NEVER))
     drive(home.close())
@@ -728,9 +728,9 @@ def test_import(name, made, archive, redis70):
     sound(archive, slices=name != "rolling")
 
 
-def test_import_over_another(made, archive, redis70):
+def test_import_over_another(made, archive, any_server):
     """Another filter of the name is left as it is."""
-    make_it = UriFilter.create("forever", redis=redis70.url, archive=archive, **SETTINGS)
+    make_it = UriFilter.create("forever", redis=any_server.url, archive=archive, **SETTINGS)
     with make_it as other:
         other.insert_many(THIRD)
         other.checkpoint()
@@ -738,9 +738,9 @@ def test_import_over_another(made, archive, redis70):
     with pytest.raises(ConfigMismatch, match="forever"):
         drive(import_(home, made / "forever.uf", lambda *_: None))
     drive(home.close())
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         admin.flushall()
-    with UriFilter.open("forever", redis=redis70.url, archive=archive) as other:
+    with UriFilter.open("forever", redis=any_server.url, archive=archive) as other:
         assert 0 not in other.ages(THIRD)
         assert not any(other.ages(FIRST))
     assert leftovers(archive) == 0
@@ -764,15 +764,15 @@ def fill_up(folder, but):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", RETENTIONS)
-def test_full_disk(name, small_disk, redis70):
+def test_full_disk(name, small_disk, any_server):
     """What does not fit is an error, and harms nothing that is there; with room again all goes on."""
     folder = small_disk / "archive"
-    make(redis70, folder, name)
+    make(any_server, folder, name)
     archive, blocks, known = folder.as_uri(), -1, [*SECOND]
     while True:
         blocks += 1
         more = range(10_000 + 100 * blocks, 10_100 + 100 * blocks)
-        with UriFilter.open(name, redis=redis70.url, archive=archive) as opened:
+        with UriFilter.open(name, redis=any_server.url, archive=archive) as opened:
             opened.insert_many(more)
             fill_up(small_disk, blocks)
             failed = ""
@@ -785,14 +785,14 @@ def test_full_disk(name, small_disk, redis70):
             assert "disk is full" in failed
             assert archive in failed
             assert 0 not in opened.ages(more)
-        assert look(redis70, folder, name, also=known).problems == ()
+        assert look(any_server, folder, name, also=known).problems == ()
         leftovers(archive)
         (small_disk / "ballast").unlink()
-        with UriFilter.open(name, redis=redis70.url, archive=archive) as opened:
+        with UriFilter.open(name, redis=any_server.url, archive=archive) as opened:
             opened.insert_many(more)
             opened.checkpoint()
         known += more
-        assert look(redis70, folder, name, also=known).problems == ()
+        assert look(any_server, folder, name, also=known).problems == ()
         assert leftovers(archive) == 0
         sound(archive)
     assert blocks > 2
@@ -850,12 +850,12 @@ def some_of(names, *wanted):
 
 
 @pytest.mark.slow
-def test_mongodb_killed_in_a_checkpoint(kept_mongo, redis70, monkeypatch):
+def test_mongodb_killed_in_a_checkpoint(kept_mongo, any_server, monkeypatch):
     """It fails with an error of the archive; once the server is back, another one completes it."""
     archive = f"{kept_mongo.url}?serverSelectionTimeoutMS=300"
     options = SETTINGS | RETENTIONS["ring"]
     steps = _At(monkeypatch, driver)
-    with UriFilter.create("news", redis=redis70.url, archive=archive, **options) as news:
+    with UriFilter.create("news", redis=any_server.url, archive=archive, **options) as news:
         news.insert_many(FIRST)
         steps.at(0, kept_mongo.kill)
         news.checkpoint()
@@ -870,9 +870,9 @@ def test_mongodb_killed_in_a_checkpoint(kept_mongo, redis70, monkeypatch):
             kept_mongo.start()
             steps.at(0, kept_mongo.kill)
             news.checkpoint()
-            with redis70.client() as admin:
+            with any_server.client() as admin:
                 admin.flushall()
-            with UriFilter.open("news", redis=redis70.url, archive=archive) as again:
+            with UriFilter.open("news", redis=any_server.url, archive=archive) as again:
                 assert 0 not in again.ages(seen)
                 assert not any(again.ages(NEVER))
             leftovers(archive)
@@ -881,28 +881,28 @@ def test_mongodb_killed_in_a_checkpoint(kept_mongo, redis70, monkeypatch):
 
 
 @pytest.mark.slow
-def test_mongodb_killed_in_a_restore(kept_mongo, redis70, monkeypatch):
+def test_mongodb_killed_in_a_restore(kept_mongo, any_server, monkeypatch):
     """It fails with an error of the archive; once the server is back, another one completes it."""
     archive = f"{kept_mongo.url}?serverSelectionTimeoutMS=300"
     options = SETTINGS | RETENTIONS["rolling"]
     steps = _At(monkeypatch, driver)
-    with redis70.client() as admin:
-        with UriFilter.create("old", redis=redis70.url, archive=archive, **options) as old:
+    with any_server.client() as admin:
+        with UriFilter.create("old", redis=any_server.url, archive=archive, **options) as old:
             for some in (FIRST, SECOND):
                 old.insert_many(some)
                 old.checkpoint()
                 old.rotate()
         admin.flushall()
         steps.at(0, kept_mongo.kill)
-        UriFilter.open("old", redis=redis70.url, archive=archive).close()
+        UriFilter.open("old", redis=any_server.url, archive=archive).close()
         for number in some_of(steps.names[:-1], "archive read", "archive download"):
             admin.flushall()
             steps.at(number, kept_mongo.kill)
             with pytest.raises(ArchiveError, match="mongodb://"):
-                UriFilter.open("old", redis=redis70.url, archive=archive)
+                UriFilter.open("old", redis=any_server.url, archive=archive)
             kept_mongo.start()
             steps.at(0, kept_mongo.kill)
-            with UriFilter.open("old", redis=redis70.url, archive=archive) as old:
+            with UriFilter.open("old", redis=any_server.url, archive=archive) as old:
                 assert 0 not in old.ages([*FIRST, *SECOND])
                 assert not any(old.ages(NEVER))
                 assert old.info().phase == "idle"
@@ -917,11 +917,11 @@ def async_archive(archive):
     return archive
 
 
-def test_asyncio(async_archive, redis70):
+def test_asyncio(async_archive, any_server):
     """Checkpoint, crash, restore and rotation, awaited."""
 
     async def main():
-        where = {"redis": redis70.url, "archive": async_archive}
+        where = {"redis": any_server.url, "archive": async_archive}
         options = SETTINGS | RETENTIONS["rolling"]
         async with await AsyncUriFilter.create("news", **where, **options) as news:
             assert await news.insert_ages(FIRST) == [0] * 100
@@ -929,7 +929,7 @@ def test_asyncio(async_archive, redis70):
             assert (await news.rotate()).epoch == 1
             await news.insert_many(SECOND)
             assert (await news.checkpoint()).number == 2
-        with redis70.client() as admin:
+        with any_server.client() as admin:
             admin.flushall()
         async with await AsyncUriFilter.open("news", **where) as news:
             assert news.restored.checkpoint == 2
@@ -946,7 +946,7 @@ def test_asyncio(async_archive, redis70):
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_cancelled_checkpoint(after, async_archive, redis70, monkeypatch, sample):
+def test_cancelled_checkpoint(after, async_archive, any_server, monkeypatch, sample):
     """A task that is cancelled in any step leaves the archive sound, and another one completes it."""
     steps = _At(monkeypatch, async_driver)
 
@@ -960,7 +960,7 @@ def test_cancelled_checkpoint(after, async_archive, redis70, monkeypatch, sample
         return False
 
     async def main():
-        where = {"redis": redis70.url, "archive": async_archive}
+        where = {"redis": any_server.url, "archive": async_archive}
         async with await AsyncUriFilter.create("news", **where, **SETTINGS, **RETENTIONS["ring"]) as news:
             await news.insert_many(FIRST)
             await news.checkpoint()
@@ -978,10 +978,10 @@ def test_cancelled_checkpoint(after, async_archive, redis70, monkeypatch, sample
         return numbers
 
     tried = asyncio.run(main())
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         admin.flushall()
     seen = [item for number in tried for item in range(1000 * number, 1000 * number + 20)]
-    with UriFilter.open("news", redis=redis70.url, archive=async_archive) as news:
+    with UriFilter.open("news", redis=any_server.url, archive=async_archive) as news:
         assert 0 not in news.ages([*FIRST, *seen])
         assert not any(news.ages(range(900_000, 900_100)))
     leftovers(async_archive)

@@ -147,12 +147,12 @@ class Scene:
 @pytest.mark.parametrize(
     ("retention", "method"), [each if each in QUICK else pytest.param(*each, marks=pytest.mark.slow) for each in FLOWS]
 )
-def test_killed_at_each_step(retention, method, redis70, folder, tmp_path, killer, sample):
+def test_killed_at_each_step(retention, method, any_server, folder, tmp_path, killer, sample):
     """After the first and the last step of each name, which is before the next.
 
     A ring writes the steps of rolling to its archive, of whose points all are tried.
     """
-    scene = Scene(retention, method, redis70, folder, tmp_path)
+    scene = Scene(retention, method, any_server, folder, tmp_path)
     names = steps_of(scene, killer)
     last = {name: number for number, name in enumerate(names, 1)}
     first = {name: number for number, name in reversed(list(enumerate(names, 1)))}
@@ -162,11 +162,11 @@ def test_killed_at_each_step(retention, method, redis70, folder, tmp_path, kille
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("retention", "method"), FLOWS_OF_MONGODB)
-def test_killed_at_each_step_with_mongodb(retention, method, redis70, mongodb, tmp_path, killer):
+def test_killed_at_each_step_with_mongodb(retention, method, any_server, mongodb, tmp_path, killer):
     """After the last step of each name."""
     if mongodb.startswith("mongodb://mock"):
         pytest.skip("mongomock is of this process alone: TEST_URIFILTER_MONGODB or TEST_URIFILTER_MONGOECO")
-    scene = Scene(retention, method, redis70, mongodb, tmp_path)
+    scene = Scene(retention, method, any_server, mongodb, tmp_path)
     last = {name: number for number, name in enumerate(steps_of(scene, killer), 1)}
     kill_at(scene, killer, [(number, "after") for number in sorted(last.values())])
 

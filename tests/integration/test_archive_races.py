@@ -81,7 +81,7 @@ def silent(server) -> None:
 
 @pytest.mark.parametrize("fails", ["checkpoint finish", "archive delete"])
 @pytest.mark.usefixtures("usual_timeouts")
-def test_a_published_checkpoint_keeps_its_blobs(redis70, folder, archived_filter, fails):
+def test_a_published_checkpoint_keeps_its_blobs(any_server, folder, archived_filter, fails):
     """Whatever fails after the document was replaced: nothing that it names is removed."""
     news = archived_filter(**RING)
     news.insert_many(range(300))
@@ -95,7 +95,7 @@ def test_a_published_checkpoint_keeps_its_blobs(redis70, folder, archived_filter
         running.fail(OSError("away")) if fails.startswith("archive") else give_up(running)
     sound(folder)
     news.checkpoint()
-    flush(redis70)
+    flush(any_server)
     assert 0 not in archived_filter().ages(range(400))
 
 
@@ -106,7 +106,7 @@ def give_up(running) -> None:
         running.step = running.flow.send(sent and [Unanswered(ConnectionBroken("away"))] * len(sent))
 
 
-def test_damaged_newest_checkpoint(redis70, folder, archived_filter):
+def test_damaged_newest_checkpoint(any_server, folder, archived_filter):
     """The one before is used, what was wrong is told, and the next checkpoints and restores work."""
     news = archived_filter(capacity=2000)
     news.insert_many(range(100))
@@ -115,18 +115,18 @@ def test_damaged_newest_checkpoint(redis70, folder, archived_filter):
     news.checkpoint()
     newest = checkpoints(folder)[-1]
     newest.write_bytes(newest.read_bytes().replace(b'"sha256": "', b'"sha256": "0', 1))
-    flush(redis70)
+    flush(any_server)
     again = archived_filter()
     assert again.restored.checkpoint == 1
     assert "SHA-256" in again.restored.problems[0]
     assert 0 not in again.ages(range(100))
     assert again.checkpoint().shards == 1
     assert archived_filter().restored is None
-    flush(redis70)
+    flush(any_server)
     assert 0 not in archived_filter().ages(range(100))
 
 
-def test_damaged_closed_slice_is_written_anew(redis70, folder, archived_filter):
+def test_damaged_closed_slice_is_written_anew(any_server, folder, archived_filter):
     """A slice that checkpoints take over from the one before is looked at each time."""
     news = archived_filter(**RING)
     news.insert_many(range(300))
@@ -141,18 +141,18 @@ def test_damaged_closed_slice_is_written_anew(redis70, folder, archived_filter):
     kept.write_bytes(bytes(len(kept.read_bytes())))
     news.insert("b")
     news.checkpoint()
-    flush(redis70)
+    flush(any_server)
     assert 0 not in archived_filter().ages([*range(300), "a", "b"])
 
 
-def test_a_restorer_that_wakes_up(redis70, folder, archived_filter):
+def test_a_restorer_that_wakes_up(any_server, folder, archived_filter):
     """It finds that another has taken over, and changes nothing; what was inserted meanwhile stays."""
     news = archived_filter(capacity=1000, retention="growing")
     news.insert_many(range(500))
     news.checkpoint()
-    flush(redis70)
-    late = Suspended(*restorer(redis70, folder), "archive download")
-    silent(redis70)
+    flush(any_server)
+    late = Suspended(*restorer(any_server, folder), "archive download")
+    silent(any_server)
     other = archived_filter()
     assert other.restored.shards == 1
     assert other.insert_ages(range(1000, 7000)).count(0) > 5_900
@@ -163,54 +163,54 @@ def test_a_restorer_that_wakes_up(redis70, folder, archived_filter):
     assert 0 not in archived_filter().ages([*range(500), *range(1000, 7000)])
 
 
-def test_a_late_opener_leaves_a_whole_filter_alone(redis70, folder, archived_filter):
+def test_a_late_opener_leaves_a_whole_filter_alone(any_server, folder, archived_filter):
     """Who saw an empty server, and comes when another has restored it, does not stop it once more."""
     news = archived_filter(capacity=1000)
     news.insert_many(range(500))
     news.checkpoint()
-    flush(redis70)
-    late = Suspended(*restorer(redis70, folder), "restore begin")
+    flush(any_server)
+    late = Suspended(*restorer(any_server, folder), "restore begin")
     other = archived_filter()
     assert other.insert("x")
     late.go_on()
     assert "x" in other
 
 
-def test_the_server_dies_while_its_archive_is_looked_at(redis70, folder, archived_filter):
+def test_the_server_dies_while_its_archive_is_looked_at(any_server, folder, archived_filter):
     """What was begun is gone with it; the next one does it."""
     news = archived_filter(capacity=1000)
     news.insert_many(range(500))
     news.checkpoint()
-    flush(redis70)
-    late = Suspended(*restorer(redis70, folder), "archive download")
-    flush(redis70)
+    flush(any_server)
+    late = Suspended(*restorer(any_server, folder), "archive download")
+    flush(any_server)
     with pytest.raises(FilterNotFound):
         late.go_on()
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         assert admin.exists(META) == 0
     assert 0 not in archived_filter().ages(range(500))
 
 
-def test_a_checkpoint_of_a_server_that_came_back(redis70, folder, archived_filter):
+def test_a_checkpoint_of_a_server_that_came_back(any_server, folder, archived_filter):
     """Bits that were read before it died are not published without the replies that went with them."""
     news = archived_filter(capacity=5000)
     news.insert_many(range(100))
     news.checkpoint()
     news.insert_many(range(1000, 1500))
     late = Suspended(checkpoint(news._session), news._connector, "HSCAN replies")
-    flush(redis70)
+    flush(any_server)
     other = archived_filter()
     assert other.restored.checkpoint == 1
     late.go_on()
     assert archived_filter().insert_ages(range(1000, 1500)).count(0) > 490
 
 
-def test_what_an_older_rolling_server_was_told(redis70, folder, archived_filter):
+def test_what_an_older_rolling_server_was_told(any_server, folder, archived_filter):
     """It inserts and rotates, and is then brought to what its archive has: nothing that it knew is lost."""
     news = archived_filter(**ROLLING)
     news.insert_many(range(100))
     news.checkpoint()
-    saved = Saved(redis70)
+    saved = Saved(any_server)
     news.rotate()
     news.rotate()
     news.checkpoint()
@@ -224,28 +224,28 @@ def test_what_an_older_rolling_server_was_told(redis70, folder, archived_filter)
     assert 0 not in again.ages(range(100, 200))
 
 
-def test_a_slice_that_was_archived_by_another_line_of_time(redis70, folder, archived_filter):
+def test_a_slice_that_was_archived_by_another_line_of_time(any_server, folder, archived_filter):
     """Today at the checkpoint had more than the slice that was closed under its epoch: that is not lost."""
     news = archived_filter(**ROLLING)
     news.insert_many(range(100))
     news.checkpoint()
-    saved = Saved(redis70)
+    saved = Saved(any_server)
     news.rotate()
     saved.bring_back()
     news.insert_many(range(100, 200))
     news.checkpoint()
-    flush(redis70)
+    flush(any_server)
     again = archived_filter()
     assert 0 not in again.ages(range(200))
     again.rotate()
     assert 0 not in again.ages(range(200))
 
 
-def test_write_all_after_an_older_server(redis70, folder, archived_filter):
+def test_write_all_after_an_older_server(any_server, folder, archived_filter):
     """What it was told is in every slice that will be looked at."""
     news = archived_filter(**(RING | {"write": "all"}))
     news.rotate()
-    saved = Saved(redis70)
+    saved = Saved(any_server)
     news.rotate()
     news.rotate()
     news.insert("a")
@@ -258,13 +258,13 @@ def test_write_all_after_an_older_server(redis70, folder, archived_filter):
         again.rotate()
 
 
-def test_what_was_forgotten_on_both_sides(redis70, folder, archived_filter):
+def test_what_was_forgotten_on_both_sides(any_server, folder, archived_filter):
     """Told after the checkpoint is seen; forgotten after it stays new; the archive decides of what was before."""
     news = archived_filter(capacity=1000)
     news.insert_many(["told", "back", "kept", "gone"])
     news.forget(["told", "back"])
     news.checkpoint()
-    saved = Saved(redis70)
+    saved = Saved(any_server)
     assert news.insert("back")
     news.checkpoint()
     saved.bring_back()
@@ -276,15 +276,15 @@ def test_what_was_forgotten_on_both_sides(redis70, folder, archived_filter):
 
 
 @pytest.mark.parametrize(("milliseconds", "seen"), [(-3, True), (0, True), (3, False)])
-def test_forgotten_close_to_a_checkpoint(redis70, folder, archived_filter, milliseconds, seen):
+def test_forgotten_close_to_a_checkpoint(any_server, folder, archived_filter, milliseconds, seen):
     """An older Redis has it as forgotten just before the checkpoint began, or as it did: the archive knows better."""
     news = archived_filter(capacity=1000)
     news.insert("back")
     news.forget(["back"])
-    saved = Saved(redis70)
+    saved = Saved(any_server)
     assert news.insert("back")
     news.checkpoint()
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         begun = int(admin.hget("urifilter:{news:0}:meta", "checkpointed"))  # ms, of this shard
         saved.bring_back()
         assert news.insert("later")
@@ -295,85 +295,85 @@ def test_forgotten_close_to_a_checkpoint(redis70, folder, archived_filter, milli
     assert [uri in again for uri in ("back", "later")] == [seen, True]
 
 
-def test_reinserted_between_what_is_read(redis70, folder, archived_filter):
+def test_reinserted_between_what_is_read(any_server, folder, archived_filter):
     """An item that was forgotten, and is inserted anew while the replies are read, is not seen without its reply."""
     news = archived_filter(capacity=1000)
     news.insert("x")
     news.forget(["x"])
     running = Suspended(checkpoint(news._session), news._connector, "HSCAN replies")
     running.step = running.flow.send(running.perform())
-    with UriFilter.open("news", redis=redis70.url) as other:
+    with UriFilter.open("news", redis=any_server.url) as other:
         assert other.insert("x")
     running.go_on()
-    flush(redis70)
+    flush(any_server)
     assert "x" not in archived_filter()
 
 
-def test_forgotten_between_what_is_read(redis70, folder, archived_filter):
+def test_forgotten_between_what_is_read(any_server, folder, archived_filter):
     """An item that is forgotten while a checkpoint reads the replies is new after a restore, and is crawled again."""
     news = archived_filter(capacity=1000)
     news.insert("x")
     running = Suspended(checkpoint(news._session), news._connector, "HSCAN replies")
-    with UriFilter.open("news", redis=redis70.url) as other:
+    with UriFilter.open("news", redis=any_server.url) as other:
         assert other.forget(["x"]) == [True]
     running.go_on()
-    flush(redis70)
+    flush(any_server)
     assert "x" not in archived_filter()
 
 
-def test_leftovers_of_another_filter(redis70, folder):
+def test_leftovers_of_another_filter(any_server, folder):
     """Slices without meta stop a new filter; of one that the archive knows they are replaced."""
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         admin.set("urifilter:{news:0}:today", b"\xff" * 3120)
     with pytest.raises(SliceLost, match="earlier filter"):
-        UriFilter.create("news", redis=redis70.url, archive=folder, capacity=1000)
-    flush(redis70)
-    with UriFilter.create("news", redis=redis70.url, archive=folder, capacity=1000) as news:
+        UriFilter.create("news", redis=any_server.url, archive=folder, capacity=1000)
+    flush(any_server)
+    with UriFilter.create("news", redis=any_server.url, archive=folder, capacity=1000) as news:
         size = news.config.bytes
         news.checkpoint()
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         admin.flushall()
         admin.set("urifilter:{news:0}:today", b"\xff" * size)
-    with UriFilter.open("news", redis=redis70.url, archive=folder) as news:
+    with UriFilter.open("news", redis=any_server.url, archive=folder) as news:
         assert news.insert_ages(range(100)) == [0] * 100
 
 
-def test_an_archive_that_is_not_there(redis70, folder, tmp_path, archived_filter):
+def test_an_archive_that_is_not_there(any_server, folder, tmp_path, archived_filter):
     """An empty folder in its place, and a registration that is gone, make no new filter."""
     archived_filter(capacity=1000).checkpoint()
-    flush(redis70)
+    flush(any_server)
     with pytest.raises(ArchiveMissing, match="is that mounted"):
-        UriFilter.create("news", redis=redis70.url, archive=(tmp_path / "other").as_uri(), capacity=1000)
+        UriFilter.create("news", redis=any_server.url, archive=(tmp_path / "other").as_uri(), capacity=1000)
     with pytest.raises(ArchiveMissing, match="had the archive"):
-        UriFilter.create("news", redis=redis70.url.replace("127.0.0.1", "localhost"), capacity=1000)
+        UriFilter.create("news", redis=any_server.url.replace("127.0.0.1", "localhost"), capacity=1000)
     with pytest.raises(ArchiveMissing, match="had the archive"):
-        UriFilter.open("news", redis=redis70.url)
+        UriFilter.open("news", redis=any_server.url)
     (registration,) = (tmp_path / "archive").glob("*/filter.json")
     registration.unlink()
     Path(os.environ["URIFILTER_DATA_DIR"], "archives").rename(tmp_path / "notes")
     with pytest.raises(ArchiveCorrupt, match="registration is missing"):
-        UriFilter.create("news", redis=redis70.url, archive=folder, capacity=1000)
-    assert drop_filter("news", redis=redis70.url, archive=folder)
+        UriFilter.create("news", redis=any_server.url, archive=folder, capacity=1000)
+    assert drop_filter("news", redis=any_server.url, archive=folder)
     assert leftovers(folder) == 0
 
 
-def test_drop_during_a_checkpoint(redis70, folder, archived_filter):
+def test_drop_during_a_checkpoint(any_server, folder, archived_filter):
     """Nothing of the dropped filter is left."""
     news = archived_filter(capacity=1000)
     news.insert("a")
     running = Suspended(checkpoint(news._session), news._connector, "archive swap")
-    drop_filter("news", redis=redis70.url, archive=folder)
+    drop_filter("news", redis=any_server.url, archive=folder)
     with pytest.raises(ArchiveMissing):
         running.go_on()
     assert drive(news._session.home.keys()) == []
     assert leftovers(folder) == 0
 
 
-def test_counting_is_not_merged(redis70, folder, archived_filter):
+def test_counting_is_not_merged(any_server, folder, archived_filter):
     """An older server that was not worked on gets what the archive has; one that was keeps its own, and says so."""
     news = archived_filter(capacity=1000, layout="counting")
     news.insert_many(range(100))
-    saved = Saved(redis70)
+    saved = Saved(any_server)
     news.insert_many(range(100, 200))
     news.checkpoint()
     saved.bring_back()
@@ -385,35 +385,35 @@ def test_counting_is_not_merged(redis70, folder, archived_filter):
     assert "counters cannot be merged" in again.restored.problems[0]
 
 
-def test_union_from_a_filter_that_is_being_restored(redis70, folder, archived_filter):
+def test_union_from_a_filter_that_is_being_restored(any_server, folder, archived_filter):
     """It is refused: half of it may be back."""
     news = archived_filter(capacity=1000, seed=1)
     news.insert_many(range(100))
     news.checkpoint()
-    flush(redis70)
-    Suspended(*restorer(redis70, folder), "archive download")
-    with UriFilter.create("all", redis=redis70.url, capacity=1000, seed=1) as other, pytest.raises(Restoring):
+    flush(any_server)
+    Suspended(*restorer(any_server, folder), "archive download")
+    with UriFilter.create("all", redis=any_server.url, capacity=1000, seed=1) as other, pytest.raises(Restoring):
         other.union("news")
 
 
-def test_waiting_for_a_restore(redis70, folder, archived_filter):
+def test_waiting_for_a_restore(any_server, folder, archived_filter):
     """Callers get Restoring, or wait if they want to; opening and creating do, too."""
     news = archived_filter(capacity=1000)
     news.insert_many(range(100))
     news.checkpoint()
-    flush(redis70)
-    late = Suspended(*restorer(redis70, folder), "archive download")
+    flush(any_server)
+    late = Suspended(*restorer(any_server, folder), "archive download")
     for without in ("", folder):
-        with pytest.raises(Restoring), UriFilter.open("news", redis=redis70.url, archive=without) as other:
+        with pytest.raises(Restoring), UriFilter.open("news", redis=any_server.url, archive=without) as other:
             other.insert("a")
-    with UriFilter.open("news", redis=redis70.url, timeouts=Timeouts(total=0.1, restoring=60)) as patient:
+    with UriFilter.open("news", redis=any_server.url, timeouts=Timeouts(total=0.1, restoring=60)) as patient:
         timer = threading.Timer(1, late.go_on)
         timer.start()
         assert patient.insert_ages(range(101)) == [1] * 100 + [0]
         timer.join()
 
 
-def test_inserted_while_all_slices_are_read(redis70, folder, archived_filter):
+def test_inserted_while_all_slices_are_read(any_server, folder, archived_filter):
     """Of ring with write=all: what is new after a restore is not seen later, when the oldest slice is gone."""
     news = archived_filter(**(RING | {"write": "all", "slices": 3}))
     for _ in range(2):
@@ -421,35 +421,35 @@ def test_inserted_while_all_slices_are_read(redis70, folder, archived_filter):
     running = Suspended(checkpoint(news._session), news._connector, "GETRANGE history_1")
     assert news.insert("x")
     running.go_on()
-    flush(redis70)
+    flush(any_server)
     again = archived_filter()
     before = "x" in again
     again.rotate()
     assert before or "x" not in again
 
 
-def test_a_restorer_that_died_while_it_filled(redis70, folder, archived_filter):
+def test_a_restorer_that_died_while_it_filled(any_server, folder, archived_filter):
     """Who takes over trusts no slice that may be half full, also what only closed slices of the archive have."""
     news = archived_filter(**ROLLING)
     news.checkpoint()
     news.insert_many(range(100))
     news.rotate()
-    flush(redis70)
-    Suspended(*restorer(redis70, folder), "restore finish")
-    with redis70.client() as admin:
+    flush(any_server)
+    Suspended(*restorer(any_server, folder), "restore finish")
+    with any_server.client() as admin:
         size = admin.strlen("urifilter:{news:0}:history")
         admin.set("urifilter:{news:0}:history", bytes(size))
-    silent(redis70)
+    silent(any_server)
     assert 0 not in archived_filter().ages(range(100))
 
 
-def test_the_oldest_slice_of_write_all_is_lost(redis70, folder, archived_filter):
+def test_the_oldest_slice_of_write_all_is_lost(any_server, folder, archived_filter):
     """It gets what newer slices have: an item is not new now and seen later, when it is the oldest one's turn."""
     news = archived_filter(**(RING | {"write": "all", "slices": 3}))
     news.rotate()
     news.checkpoint()
     assert news.insert("x")
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         admin.delete("urifilter:{news:0}:history_1")
     again = archived_filter()
     assert "x" in again

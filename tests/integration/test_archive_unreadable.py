@@ -96,9 +96,9 @@ def check(folder, name="news"):
 
 
 @pytest.mark.parametrize("what", ["document", "blob"])
-def test_rotation(what, spoil, redis70, folder):
+def test_rotation(what, spoil, any_server, folder):
     """The old history stays in: nothing is lost, which and why is told, and later rotations are as ever."""
-    with UriFilter.create("news", redis=redis70.url, archive=folder, **ROLLING) as news:
+    with UriFilter.create("news", redis=any_server.url, archive=folder, **ROLLING) as news:
         for epoch in range(2):
             news.insert_many(items(epoch))
             assert news.rotate().problems == ()
@@ -119,9 +119,9 @@ def test_rotation(what, spoil, redis70, folder):
     leftovers(folder)
 
 
-def test_archiving_over_what_cannot_be_read(spoil, redis70, folder):
+def test_archiving_over_what_cannot_be_read(spoil, any_server, folder):
     """A slice whose place is taken is archived all the same."""
-    with UriFilter.create("news", redis=redis70.url, archive=folder, **ROLLING) as news:
+    with UriFilter.create("news", redis=any_server.url, archive=folder, **ROLLING) as news:
         news.rotate()
         news.insert_many(items(1))
         spoil(slice_of(folder, 0).with_name("slice-0-1.json"))
@@ -134,9 +134,9 @@ def test_archiving_over_what_cannot_be_read(spoil, redis70, folder):
 
 
 @pytest.mark.parametrize("what", ["document", "blob"])
-def test_restore(what, spoil, redis70, folder):
+def test_restore(what, spoil, any_server, folder):
     """The checkpoint before is used, which and why is told, and all that follows is as if nothing had been."""
-    with UriFilter.create("news", redis=redis70.url, archive=folder, **SETTINGS) as news:
+    with UriFilter.create("news", redis=any_server.url, archive=folder, **SETTINGS) as news:
         for epoch in range(2):
             news.insert_many(items(epoch))
             news.checkpoint()
@@ -146,9 +146,9 @@ def test_restore(what, spoil, redis70, folder):
     (problem,) = check(folder)
     assert str(path) in problem
     assert reason in problem
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         admin.flushall()
-        with UriFilter.open("news", redis=redis70.url, archive=folder) as news:
+        with UriFilter.open("news", redis=any_server.url, archive=folder) as news:
             (problem,) = news.restored.problems
             assert str(path) in problem
             assert reason in problem
@@ -158,35 +158,35 @@ def test_restore(what, spoil, redis70, folder):
             news.insert_many(items(2))
             news.checkpoint()
         admin.flushall()
-    with UriFilter.open("news", redis=redis70.url, archive=folder) as news:
+    with UriFilter.open("news", redis=any_server.url, archive=folder) as news:
         assert news.restored.problems == ()
         assert 0 not in news.ages([*items(0), *items(1), *items(2)])
     leftovers(folder)
     sound(folder)
 
 
-def test_nothing_good_to_restore(spoil, redis70, folder):
+def test_nothing_good_to_restore(spoil, any_server, folder):
     """If neither checkpoint can be read there is an error that says why, and Redis is left as it was."""
-    with UriFilter.create("news", redis=redis70.url, archive=folder, **SETTINGS) as news:
+    with UriFilter.create("news", redis=any_server.url, archive=folder, **SETTINGS) as news:
         for epoch in range(2):
             news.insert_many(items(epoch))
             news.checkpoint()
     reasons = [spoil(path) for path in checkpoints(folder)]
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         admin.flushall()
         with pytest.raises(ArchiveCorrupt, match=reasons[0]):
-            UriFilter.open("news", redis=redis70.url, archive=folder)
+            UriFilter.open("news", redis=any_server.url, archive=folder)
         assert set(admin.keys()) <= {b"urifilter:filters"}
-    assert drop_filter("news", redis=redis70.url, archive=folder)
+    assert drop_filter("news", redis=any_server.url, archive=folder)
     leftovers(folder)
-    with UriFilter.create("news", redis=redis70.url, archive=folder, **SETTINGS) as news:
+    with UriFilter.create("news", redis=any_server.url, archive=folder, **SETTINGS) as news:
         news.checkpoint()
     sound(folder)
 
 
-def test_checkpoint_that_takes_over(spoil, redis70, folder):
+def test_checkpoint_that_takes_over(spoil, any_server, folder):
     """A closed slice whose file cannot be read is written anew."""
-    with UriFilter.create("news", redis=redis70.url, archive=folder, **RING) as news:
+    with UriFilter.create("news", redis=any_server.url, archive=folder, **RING) as news:
         news.insert_many(items(0))
         news.rotate()
         news.checkpoint()
@@ -196,19 +196,19 @@ def test_checkpoint_that_takes_over(spoil, redis70, folder):
         news.checkpoint()
         news.insert_many(items(2))
         news.checkpoint()
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         admin.flushall()
-    with UriFilter.open("news", redis=redis70.url, archive=folder) as news:
+    with UriFilter.open("news", redis=any_server.url, archive=folder) as news:
         assert news.restored.problems == ()
         assert 0 not in news.ages([*items(0), *items(1), *items(2)])
     leftovers(folder)
     sound(folder)
 
 
-def test_registration(spoil, redis70, folder):
+def test_registration(spoil, any_server, folder):
     """Without it the archive counts as away: nothing is changed by anybody, and the other filters are looked after."""
-    with UriFilter.create("news", redis=redis70.url, archive=folder, **ROLLING) as news:
-        with UriFilter.create("other", redis=redis70.url, archive=folder, **SETTINGS) as other:
+    with UriFilter.create("news", redis=any_server.url, archive=folder, **ROLLING) as news:
+        with UriFilter.create("other", redis=any_server.url, archive=folder, **SETTINGS) as other:
             other.checkpoint()
         news.rotate()
         (registration,) = Path(urlsplit(folder).path).glob("news.filter/filter.json")
@@ -219,7 +219,7 @@ def test_registration(spoil, redis70, folder):
                 refused()
         assert (news.epoch(), news.info().phase) == (1, "idle")
         with pytest.raises(ArchiveError):
-            UriFilter.create("news", redis=redis70.url, archive=folder, **ROLLING)
+            UriFilter.create("news", redis=any_server.url, archive=folder, **ROLLING)
         (problem,) = check(folder, None)
         assert reason in problem
         registration.rename(registration.with_name("aside"))
@@ -227,9 +227,9 @@ def test_registration(spoil, redis70, folder):
         assert news.rotate().problems == ()
 
 
-def test_this_process_has_no_more_files(redis70, folder):
+def test_this_process_has_no_more_files(any_server, folder):
     """That says nothing of the archive: it is an error, and no slice counts as damaged."""
-    with UriFilter.create("news", redis=redis70.url, archive=folder, **ROLLING) as news:
+    with UriFilter.create("news", redis=any_server.url, archive=folder, **ROLLING) as news:
         news.insert_many(items(0))
         news.rotate()
     home, (_, hard) = open_home(folder), resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -276,10 +276,10 @@ def harm(how, home, key):
 
 
 @pytest.mark.parametrize("how", HARMED)
-def test_mongodb_rotation(how, redis70, mongodb):
+def test_mongodb_rotation(how, any_server, mongodb):
     """As in a folder: late, loudly, and never stuck."""
     home = open_home(mongodb)
-    with UriFilter.create("news", redis=redis70.url, archive=mongodb, **ROLLING) as news:
+    with UriFilter.create("news", redis=any_server.url, archive=mongodb, **ROLLING) as news:
         for epoch in range(2):
             news.insert_many(items(epoch))
             news.rotate()
@@ -298,23 +298,23 @@ def test_mongodb_rotation(how, redis70, mongodb):
 
 
 @pytest.mark.parametrize("how", HARMED)
-def test_mongodb_checkpoint(how, redis70, mongodb):
+def test_mongodb_checkpoint(how, any_server, mongodb):
     """The checkpoint before is restored, and later ones take the place of what was harmed."""
     home = open_home(mongodb)
-    with UriFilter.create("news", redis=redis70.url, archive=mongodb, **SETTINGS) as news:
+    with UriFilter.create("news", redis=any_server.url, archive=mongodb, **SETTINGS) as news:
         for epoch in range(2):
             news.insert_many(items(epoch))
             news.checkpoint()
         harm(how, home, Key("news", "checkpoint", news.config.uid, 0, 1))
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         admin.flushall()
-        with UriFilter.open("news", redis=redis70.url, archive=mongodb) as news:
+        with UriFilter.open("news", redis=any_server.url, archive=mongodb) as news:
             assert len(news.restored.problems) == 1
             for epoch in range(1, 4):
                 news.insert_many(items(epoch))
                 news.checkpoint()
         admin.flushall()
-    with UriFilter.open("news", redis=redis70.url, archive=mongodb) as news:
+    with UriFilter.open("news", redis=any_server.url, archive=mongodb) as news:
         assert news.restored.problems == ()
         assert 0 not in news.ages([*items(0), *items(1), *items(2), *items(3)])
     drive(home.close())

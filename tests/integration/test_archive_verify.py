@@ -77,10 +77,10 @@ def reopen(server, archive):
     return UriFilter.open("news", redis=server.url, archive=archive)
 
 
-def test_registration_is_gone(redis70, archive):
+def test_registration_is_gone(any_server, archive):
     """It is a problem of its own, and the documents and contents are read all the same."""
-    uid = make(redis70, archive)
-    make(redis70, archive, "other")
+    uid = make(any_server, archive)
+    make(any_server, archive, "other")
     remove(archive, Key("news"))
     (problem,) = problems(archive)
     assert "registration of 'news' is missing" in problem
@@ -96,9 +96,9 @@ def test_registration_is_gone(redis70, archive):
     assert uid in blob.id
 
 
-def test_what_cannot_be_listed(redis70, folder, monkeypatch):
+def test_what_cannot_be_listed(any_server, folder, monkeypatch):
     """A root or a filter's folder that cannot be read is told, with exit code 1 or 2, and other filters are read."""
-    make(redis70, folder)
+    make(any_server, folder)
     monkeypatch.setenv("URIFILTER_ARCHIVE", folder)
     (root(folder) / "broken.filter").symlink_to("broken.filter")
     out, err = cli.run("archive", "verify", code=1)
@@ -115,46 +115,46 @@ def test_what_cannot_be_listed(redis70, folder, monkeypatch):
     assert "is that mounted" in cli.run("archive", "verify", code=1)[1]
 
 
-def test_a_closed_slice_is_missing(redis70, archive):
+def test_a_closed_slice_is_missing(any_server, archive):
     """Each slice that the next history needs is missed, and no other."""
-    uid = make(redis70, archive, times=6, **ROLLING)
+    uid = make(any_server, archive, times=6, **ROLLING)
     assert problems(archive) == ()
     for epoch in (4, 3):
         remove(archive, Key("news", "slice", uid, 0, epoch))
     missed = "slice {} of 'news', shard 0: it is missing: what it held expires late"
     assert problems(archive) == (missed.format(3), missed.format(4))
-    with UriFilter.open("news", redis=redis70.url, archive=archive) as news:
+    with UriFilter.open("news", redis=any_server.url, archive=archive) as news:
         while news.epoch() < 12:
             news.rotate()
     assert problems(archive) == ()
     leftovers(archive)
 
 
-def test_newest_checkpoint_is_gone(redis70, archive):
+def test_newest_checkpoint_is_gone(any_server, archive):
     """Of one shard of two: verify, list and the restore, which takes the one before, say so; the next one ends it."""
-    uid = make(redis70, archive, times=3, shards=2, **SETTINGS)
+    uid = make(any_server, archive, times=3, shards=2, **SETTINGS)
     remove(archive, Key("news", "checkpoint", uid, 1, 0))  # of 1, 2 and 3 the third
     (problem,) = problems(archive)
     assert problem == "checkpoint 3 of 'news', shard 1: its document is gone"
     home = open_home(archive)
     assert drive(entries(home))[0].problems == (problem,)
     drive(home.close())
-    with reopen(redis70, archive) as news:
+    with reopen(any_server, archive) as news:
         assert news.restored.problems == ("checkpoint 3, shard 1: its document is gone",)
         assert 0 not in news.ages([*items(0), *items(1)])
         news.checkpoint()
     assert problems(archive) == ()
-    with reopen(redis70, archive) as news:
+    with reopen(any_server, archive) as news:
         assert news.restored.problems == ()
     leftovers(archive)
     sound(archive)
 
 
-def test_a_checkpoint_of_what_is_gone(redis70, folder):
+def test_a_checkpoint_of_what_is_gone(any_server, folder):
     """It is written though nothing has changed since; a copy of an older document in its place does not hide it."""
-    make(redis70, folder)
+    make(any_server, folder)
     older = shutil.copy(checkpoints(folder)[0], root(folder) / "older")
-    with UriFilter.open("news", redis=redis70.url, archive=folder) as news:
+    with UriFilter.open("news", redis=any_server.url, archive=folder) as news:
         news.insert_many(items(2))
         news.checkpoint()
         shutil.copy(older, checkpoints(folder)[-1])
@@ -163,9 +163,9 @@ def test_a_checkpoint_of_what_is_gone(redis70, folder):
     sound(folder)
 
 
-def test_all_checkpoints_are_gone(redis70, archive):
+def test_all_checkpoints_are_gone(any_server, archive):
     """The only one of a shard: it is told, and the filter is not brought back with less; none is missed before it."""
-    with UriFilter.create("news", redis=redis70.url, archive=archive, shards=2, **SETTINGS) as news:
+    with UriFilter.create("news", redis=any_server.url, archive=archive, shards=2, **SETTINGS) as news:
         assert problems(archive) == ()
         news.insert_many(items(0))
         news.checkpoint()
@@ -173,15 +173,15 @@ def test_all_checkpoints_are_gone(redis70, archive):
     remove(archive, Key("news", "checkpoint", uid, 1, 0))
     assert problems(archive) == ("checkpoints of 'news', shard 1: they are gone",)
     with pytest.raises(ArchiveCorrupt, match="shard 1: its checkpoints are gone"):
-        reopen(redis70, archive)
-    with redis70.client() as admin:
+        reopen(any_server, archive)
+    with any_server.client() as admin:
         assert set(admin.keys()) <= {b"urifilter:filters"}
 
 
-def test_killed_before_it_is_noted(redis70, folder):
+def test_killed_before_it_is_noted(any_server, folder):
     """A checkpoint that dies anywhere is not taken for one whose document is gone."""
-    make(redis70, folder, times=1)
-    with UriFilter.open("news", redis=redis70.url, archive=folder) as news:
+    make(any_server, folder, times=1)
+    with UriFilter.open("news", redis=any_server.url, archive=folder) as news:
         for steps in range(30):
             news.insert_many(items(steps + 1))
             for number, _ in enumerate(pipelines(checkpoint(news._session, full=True), news._connector)):
@@ -211,9 +211,9 @@ RECORDS = {
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_impossible_records(name, redis70, folder):
+def test_impossible_records(name, any_server, folder):
     """Records that cannot be parsed, or cannot have been written, are told."""
-    make(redis70, folder)
+    make(any_server, folder)
     change_blob(checkpoints(folder)[-1], *RECORDS[name])
     (problem,) = problems(folder)
     assert problem.startswith("checkpoint of 'news', shard 0, ")
@@ -233,28 +233,28 @@ def count(where, number):
 
 @pytest.mark.parametrize("number", [-1, 41, 10**9, 10**14])
 @pytest.mark.parametrize("where", ["state", "bitmap", "closed"])
-def test_impossible_counts(where, number, redis70, folder):
+def test_impossible_counts(where, number, any_server, folder):
     """Counts below 0, more than can have been inserted, and those of a bitmap that are not its shard's."""
-    make(redis70, folder, retention="ring", slices=3, period="1d", **SETTINGS)
+    make(any_server, folder, retention="ring", slices=3, period="1d", **SETTINGS)
     lie(checkpoints(folder)[-1], count(where, number))
     possible = number == 41 and where == "state"
     assert len(problems(folder)) == (0 if possible else 1)
 
 
-def test_impossible_count_of_a_slice(redis70, folder):
+def test_impossible_count_of_a_slice(any_server, folder):
     """Of a closed slice likewise."""
-    make(redis70, folder, **ROLLING)
+    make(any_server, folder, **ROLLING)
     (path,) = root(folder).glob("*/*/slice-0-0.json")
     lie(path, lambda values: values.update(inserted=10**12))
     (problem,) = problems(folder)
     assert problem == "slice of 'news', shard 0, epoch 0: it counts more items than can have been inserted"
 
 
-def test_everything_that_is_wrong(redis70, folder, monkeypatch):
+def test_everything_that_is_wrong(any_server, folder, monkeypatch):
     """All of it is listed, one a line, and the exit code is 1."""
-    make(redis70, folder, **ROLLING)
-    make(redis70, folder, "other")
-    make(redis70, folder, "third")
+    make(any_server, folder, **ROLLING)
+    make(any_server, folder, "other")
+    make(any_server, folder, "third")
     (slice_,) = root(folder).glob("news.filter/*/slice-0-0.json")
     slice_.unlink()
     slice_.mkdir()
@@ -271,14 +271,14 @@ def test_everything_that_is_wrong(redis70, folder, monkeypatch):
     assert err.endswith(": 4 damaged\n")
 
 
-def test_after_an_import(redis70, folder, tmp_path):
+def test_after_an_import(any_server, folder, tmp_path):
     """An exported rolling filter has no closed slices: they are missing until they would have expired."""
-    make(redis70, folder, **ROLLING)
+    make(any_server, folder, **ROLLING)
     home, there = open_home(folder), (tmp_path / "there").as_uri()
     drive(export(home, "news", tmp_path / "exported", lambda *_: None))
     drive(import_(open_home(there), tmp_path / "exported", lambda *_: None))
     assert problems(there) == ("slice 0 of 'news', shard 0: it is missing: what it held expires late",)
-    with reopen(redis70, there) as news:
+    with reopen(any_server, there) as news:
         assert 0 not in news.ages([*items(0), *items(1)])
         while news.epoch() < 7:
             news.rotate()
@@ -286,9 +286,9 @@ def test_after_an_import(redis70, folder, tmp_path):
     assert problems(there) == ()
 
 
-def test_export_of_the_checkpoint_before(redis70, folder, tmp_path, monkeypatch):
+def test_export_of_the_checkpoint_before(any_server, folder, tmp_path, monkeypatch):
     """It says that the newest could not be exported."""
-    make(redis70, folder)
+    make(any_server, folder)
     checkpoints(folder)[-1].unlink()
     monkeypatch.setenv("URIFILTER_ARCHIVE", folder)
     assert "its document is gone" in cli.run("archive", "export", "news", str(tmp_path / "exported"))[1]

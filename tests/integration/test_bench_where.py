@@ -7,9 +7,9 @@ import redis
 from bench.where import MIXES, ROWS, table
 
 
-def test_table(redis70):
+def test_table(any_server):
     """It has each row, for each size of lists and each mix; what was measured is more than nothing."""
-    with redis.Redis(unix_socket_path=str(redis70.socket)) as client:
+    with redis.Redis(unix_socket_path=str(any_server.socket)) as client:
         head, _, *rows = table(client, 600, [200, 600], rounds=1).splitlines()
     assert head == "| µs an item | 200, new | 200, seen | 600, new | 600, seen |"
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]

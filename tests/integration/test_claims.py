@@ -45,14 +45,14 @@ SETTINGS = {
 
 
 @pytest.fixture
-def news(clients, redis70):
-    return clients.create("news", redis=redis70.url, **PRECISE)
+def news(clients, any_server):
+    return clients.create("news", redis=any_server.url, **PRECISE)
 
 
 @pytest.fixture
-def other(clients, news, redis70):
+def other(clients, news, any_server):
     """Another client of the filter."""
-    return clients.open("news", redis=redis70.url)
+    return clients.open("news", redis=any_server.url)
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
@@ -220,10 +220,10 @@ def test_bounds(news):
 
 
 @pytest.mark.slow
-def test_the_default_lease(clients, redis70):
+def test_the_default_lease(clients, any_server):
     """It is 60 s up to 64 shards, then a second a shard, at most 600 s."""
     for shards, lease in ((1, 60), (64, 60), (128, 128), (1024, 600)):
-        made = clients.create(f"s{shards}", redis=redis70.url, capacity=100_000, shards=shards)
+        made = clients.create(f"s{shards}", redis=any_server.url, capacity=100_000, shards=shards)
         assert made.claims().lease == lease
 
 
@@ -254,9 +254,9 @@ def test_closed(news):
         mine.__enter__()
 
 
-def test_closed_after_its_filter(clients, redis70, caplog):
+def test_closed_after_its_filter(clients, any_server, caplog):
     """What is left lapses, a warning says so, and nothing is raised in place of the caller's own error."""
-    news = clients.create("news", redis=redis70.url, **PRECISE)
+    news = clients.create("news", redis=any_server.url, **PRECISE)
     mine = news.claims()
     mine.claim("a")
     news.close()
@@ -265,7 +265,7 @@ def test_closed_after_its_filter(clients, redis70, caplog):
     assert "what is in hand is free after its lease only: filter 'news' is closed" in caplog.text
 
 
-def test_closed_after_its_filter_was_dropped(clients, redis70, news, caplog):
+def test_closed_after_its_filter_was_dropped(clients, any_server, news, caplog):
     """Likewise when the filter is gone."""
     with caplog.at_level(logging.WARNING), news.claims() as mine:
         mine.claim("a")
@@ -281,9 +281,9 @@ def test_nothing_is_pickled(news):
             take(mine)
 
 
-def test_an_unpickled_filter(redis70):
+def test_an_unpickled_filter(any_server):
     """It claims, commits and gives back like the one that it was made of."""
-    with UriFilter.create("news", redis=redis70.url, **PRECISE) as made, pickle.loads(pickle.dumps(made)) as news:
+    with UriFilter.create("news", redis=any_server.url, **PRECISE) as made, pickle.loads(pickle.dumps(made)) as news:
         with news.claims() as mine:
             assert mine.claim_many(["a", "b"]) == [True, True]
             assert mine.commit(["a"]) == [True]
@@ -307,9 +307,9 @@ def test_by_hand(news, other):
         assert sorted(theirs.reclaim(), key=lambda claim: claim.item) == [Claim("b", "b", 1), Claim("c", "c")]
 
 
-def test_reclaim_takes_all_in_rounds(clients, redis70):
+def test_reclaim_takes_all_in_rounds(clients, any_server):
     """As many as were asked for, over all shards, each once; ``outstanding`` counts the rest."""
-    news = clients.create("news", redis=redis70.url, **PRECISE, shards=40)
+    news = clients.create("news", redis=any_server.url, **PRECISE, shards=40)
     with news.claims() as dead:
         assert dead.claim_many(range(500)) == [True] * 500
     with news.claims() as mine:
@@ -324,11 +324,11 @@ def test_reclaim_takes_all_in_rounds(clients, redis70):
         assert mine.commit(range(500)) == [True] * 500
 
 
-def test_reclaim_of_much(clients, redis70):
+def test_reclaim_of_much(clients, any_server):
     """Calls are cut at 256 KiB of what is kept, at claim and at reclaim."""
-    news = clients.create("news", redis=redis70.url, **PRECISE)
+    news = clients.create("news", redis=any_server.url, **PRECISE)
     payloads = {str(number): "x" * 60_000 + str(number) for number in range(20)}
-    with redis_py.Redis.from_url(redis70.url) as admin:
+    with redis_py.Redis.from_url(any_server.url) as admin:
         with news.claims() as dead:
             admin.config_resetstat()
             assert dead.claim_many(list(payloads), payload=payloads.get) == [True] * 20
@@ -337,9 +337,9 @@ def test_reclaim_of_much(clients, redis70):
             assert {claim.item: claim.payload for claim in mine.reclaim()} == payloads
 
 
-def test_the_pause_after_an_empty_round(news, other, redis70):
+def test_the_pause_after_an_empty_round(news, other, any_server):
     """An empty round is followed by a pause, in which the server is not asked; one's own release ends it."""
-    with other.claims() as theirs, news.claims(lease=60) as mine, redis_py.Redis.from_url(redis70.url) as admin:
+    with other.claims() as theirs, news.claims(lease=60) as mine, redis_py.Redis.from_url(any_server.url) as admin:
         theirs.claim("a")
         assert mine.reclaim() == []
         admin.config_resetstat()
@@ -370,11 +370,11 @@ def test_figures_do_not_count_ones_own(news, other):
         assert mine.outstanding().others == 2
 
 
-def test_an_entry_that_cannot_be_read(news, redis70, caplog):
+def test_an_entry_that_cannot_be_read(news, any_server, caplog):
     """It does not hide those beside it; alone, it is raised."""
     with news.claims() as dead:
         dead.claim_many(["a", "b"])
-    with redis_py.Redis.from_url(redis70.url) as admin:
+    with redis_py.Redis.from_url(any_server.url) as admin:
         entries = admin.hgetall("urifilter:{news:0}:leases")
         digest = next(each for each, entry in entries.items() if entry.endswith(b"sa"))
         admin.hset("urifilter:{news:0}:leases", digest, entries[digest][:-2] + b"?a")
@@ -385,9 +385,9 @@ def test_an_entry_that_cannot_be_read(news, redis70, caplog):
         mine.reclaim()
 
 
-def test_growing_in_claim_and_commit(clients, redis70):
+def test_growing_in_claim_and_commit(clients, any_server):
     """A full slice makes the next, in claim and in commit; what is in hand counts nowhere until it is committed."""
-    news = clients.create("news", redis=redis70.url, capacity=500, error_rate=1e-6, retention="growing")
+    news = clients.create("news", redis=any_server.url, capacity=500, error_rate=1e-6, retention="growing")
     with news.claims() as mine:
         assert mine.claim_many(range(450)) == [True] * 450
         assert news.epoch() == 0
@@ -399,11 +399,11 @@ def test_growing_in_claim_and_commit(clients, redis70):
     assert news.inserted() == 700
 
 
-def test_near_cache(clients, redis70):
+def test_near_cache(clients, any_server):
     """It learns what is committed or seen, and never what is claimed, in hand or released."""
-    clients.create("news", redis=redis70.url, **PRECISE)
-    news = clients.open("news", redis=redis70.url, near_cache=100)
-    other = clients.open("news", redis=redis70.url)
+    clients.create("news", redis=any_server.url, **PRECISE)
+    news = clients.open("news", redis=any_server.url, near_cache=100)
+    other = clients.open("news", redis=any_server.url)
     with other.claims() as theirs, news.claims() as mine:
         assert mine.claim_many(["a", "b"]) == [True, True]
         theirs.claim("c")
@@ -439,9 +439,9 @@ def test_time_passes(clients, clocked, call):
     assert news.epoch() == 1
 
 
-def test_full(clients, redis70, monkeypatch):
+def test_full(clients, any_server, monkeypatch):
     """A growing filter without room for another slice refuses before anything is claimed or committed."""
-    news = clients.create("news", redis=redis70.url, capacity=200, error_rate=1e-6, retention="growing")
+    news = clients.create("news", redis=any_server.url, capacity=200, error_rate=1e-6, retention="growing")
     monkeypatch.setattr(retention, "GROWN_LIMIT", 1)
     with news.claims() as mine:
         assert mine.claim_many(range(150)) == [True] * 150
@@ -456,10 +456,10 @@ def test_full(clients, redis70, monkeypatch):
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_a_client_of_each_protocol(redis70, protocol):
+def test_a_client_of_each_protocol(any_server, protocol):
     """Replies of RESP2 and RESP3 mean the same."""
     with (
-        redis_py.Redis.from_url(redis70.url, protocol=protocol) as given,
+        redis_py.Redis.from_url(any_server.url, protocol=protocol) as given,
         UriFilter.create("news", redis=given, **PRECISE, shards=3) as news,
     ):
         with news.claims() as dead:
@@ -471,11 +471,11 @@ def test_a_client_of_each_protocol(redis70, protocol):
 
 
 @pytest.mark.slow
-def test_claims_are_not_coalesced_and_inserts_still_are(redis70):
+def test_claims_are_not_coalesced_and_inserts_still_are(any_server):
     """Many tasks of one client: each item is one task's, whether it inserts or claims."""
 
     async def crawl() -> None:
-        async with AsyncUriFilter.create("news", redis=redis70.url, **PRECISE) as news, news.claims() as mine:
+        async with AsyncUriFilter.create("news", redis=any_server.url, **PRECISE) as news, news.claims() as mine:
             items = [f"u{number % 50}" for number in range(300)]
             claimed = asyncio.gather(*(mine.claim(item) for item in items))
             inserted = asyncio.gather(*(news.insert(f"i{item}") for item in items))
@@ -488,9 +488,9 @@ def test_claims_are_not_coalesced_and_inserts_still_are(redis70):
     asyncio.run(crawl())
 
 
-def test_threads_share(redis70):
+def test_threads_share(any_server):
     """Threads that share one object get each item once, and each True of a commit once."""
-    with UriFilter.create("news", redis=redis70.url, **PRECISE, shards=3) as news, news.claims() as mine:
+    with UriFilter.create("news", redis=any_server.url, **PRECISE, shards=3) as news, news.claims() as mine:
         got: list[str] = []
         final: list[bool] = []
 
@@ -510,9 +510,9 @@ def test_threads_share(redis70):
         assert mine.held == []
 
 
-def test_a_forked_child(redis70):
+def test_a_forked_child(any_server):
     """It is another holder, holds nothing, and gives back nothing of its parent's."""
-    with UriFilter.create("news", redis=redis70.url, **PRECISE) as news, news.claims() as mine:
+    with UriFilter.create("news", redis=any_server.url, **PRECISE) as news, news.claims() as mine:
         assert mine.claim_many(["a", "b"]) == [True, True]
 
         def child():
@@ -527,20 +527,20 @@ def test_a_forked_child(redis70):
         assert mine.commit(["a", "b"]) == [True, True]
 
 
-def test_a_forked_child_that_only_closes(redis70):
+def test_a_forked_child_that_only_closes(any_server):
     """What the parent has in hand stays, and so does its thread."""
-    with UriFilter.create("news", redis=redis70.url, **PRECISE) as news, news.claims() as mine:
+    with UriFilter.create("news", redis=any_server.url, **PRECISE) as news, news.claims() as mine:
         mine.claim("a")
         assert in_child(mine.close) is None
         assert mine.reclaim() == []
         assert mine.outstanding() == Outstanding(0, None)
 
 
-def test_another_event_loop(redis70):
+def test_another_event_loop(any_server):
     """Claims of asyncio belong to the loop of their first call."""
 
     async def begin():
-        news = await AsyncUriFilter.create("news", redis=redis70.url, **PRECISE)
+        news = await AsyncUriFilter.create("news", redis=any_server.url, **PRECISE)
         mine = news.claims()
         assert await mine.claim("a") is True
         return mine
@@ -586,13 +586,13 @@ def lost(proxy, method, *arguments, cut: int = 0):
 
 
 @pytest.fixture
-def lossy(redis70):
+def lossy(any_server):
     """A filter of four shards over a proxy, its scripts loaded, and the proxy."""
-    settings = {"redis": redis70.url, "shards": 4, "seed": 1} | PRECISE
+    settings = {"redis": any_server.url, "shards": 4, "seed": 1} | PRECISE
     quick = Timeouts(connect=1, reply=0.3, total=0.5)
     with (
         UriFilter.create("news", **settings) as made,
-        Proxy(redis70.port) as proxy,
+        Proxy(any_server.port) as proxy,
         UriFilter.open("news", redis=proxy.url, timeouts=quick, near_cache=100) as news,
     ):
         with made.claims() as loading:
@@ -695,12 +695,12 @@ def test_a_late_failure_of_a_reclaim(lossy, monkeypatch):
 
 
 @pytest.mark.parametrize("waits", [0, 10])
-def test_restoring(redis70, waits):
+def test_restoring(any_server, waits):
     """A call about claims fails while the filter is restored, or waits, as the caller chose."""
     timeouts = Timeouts(restoring=waits)
     with (
-        UriFilter.create("news", redis=redis70.url, timeouts=timeouts, **PRECISE) as news,
-        redis70.client() as admin,
+        UriFilter.create("news", redis=any_server.url, timeouts=timeouts, **PRECISE) as news,
+        any_server.client() as admin,
         news.claims() as mine,
     ):
         mine.claim("a")

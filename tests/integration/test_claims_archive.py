@@ -38,10 +38,10 @@ def names(items) -> set[str]:
 
 
 @pytest.mark.parametrize("name", RETENTIONS)
-def test_into_an_empty_redis(redis70, folder, name):
+def test_into_an_empty_redis(any_server, folder, name):
     """All entries are in hand again, with their counts and texts; what was committed is seen, and the rest is new."""
-    where = {"redis": redis70.url, "archive": folder}
-    with UriFilter.create("news", **where, **SETTINGS | RETENTIONS[name]) as news, redis70.client() as admin:
+    where = {"redis": any_server.url, "archive": folder}
+    with UriFilter.create("news", **where, **SETTINGS | RETENTIONS[name]) as news, any_server.client() as admin:
         one, other = Holder(news), Holder(news, payload=LARGE)
         assert one.claim(range(100)) == [0] * 100
         assert other.claim(range(50, 200)) == [-1] * 50 + [0] * 100
@@ -63,10 +63,10 @@ def test_into_an_empty_redis(redis70, folder, name):
     sound(folder)
 
 
-def test_after_the_restore_everybody_has_a_lease(redis70, folder):
+def test_after_the_restore_everybody_has_a_lease(any_server, folder):
     """A holder that lives on beats; what a dead one had is reclaimed after the longest lease, with all of its text."""
-    where = {"redis": redis70.url, "archive": folder}
-    with UriFilter.create("news", **where, **SETTINGS) as news, redis70.client() as admin:
+    where = {"redis": any_server.url, "archive": folder}
+    with UriFilter.create("news", **where, **SETTINGS) as news, any_server.client() as admin:
         Holder(news, 5, LARGE).claim(range(20))
         Holder(news, 5).claim(range(20, 40))
         news.checkpoint()
@@ -84,10 +84,10 @@ def test_after_the_restore_everybody_has_a_lease(redis70, folder):
             assert {entry.lapses for entry in found} == {1}
 
 
-def test_nothing_changed_but_hands(redis70, folder):
+def test_nothing_changed_but_hands(any_server, folder):
     """A claim, a release and a reclaim are changes for the next checkpoint; a beat is none."""
-    where = {"redis": redis70.url, "archive": folder}
-    with UriFilter.create("news", **where, **SETTINGS | {"shards": 1}) as news, redis70.client() as admin:
+    where = {"redis": any_server.url, "archive": folder}
+    with UriFilter.create("news", **where, **SETTINGS | {"shards": 1}) as news, any_server.client() as admin:
         one = Holder(news)
         news.checkpoint()
         for change in (lambda: one.claim(range(5)), lambda: one.release([1]), lambda: Holder(news).reclaim(),
@@ -105,9 +105,9 @@ def test_nothing_changed_but_hands(redis70, folder):
 
 
 @pytest.mark.parametrize("lost", ["today", "leases", "hands", "holders", "leases hands holders"])
-def test_a_part_is_lost(redis70, folder, lost):
+def test_a_part_is_lost(any_server, folder, lost):
     """Redis lost a slice, and perhaps keys of claims: nothing in hand is lost, and what was committed since is seen."""
-    where = {"redis": redis70.url, "archive": folder}
+    where = {"redis": any_server.url, "archive": folder}
     with UriFilter.create("news", **where, **SETTINGS | RETENTIONS["ring"] | {"shards": 1}) as news:
         one = Holder(news)
         one.claim(range(100))
@@ -118,7 +118,7 @@ def test_a_part_is_lost(redis70, folder, lost):
         one.release([60], failed=True)
         news.rotate()
         keys = news._session.keys.shard(0)
-        with redis70.client() as admin:
+        with any_server.client() as admin:
             admin.delete(keys.slice("history_1"), *(keys.slice(each) for each in lost.split() if each != "today"))
             with UriFilter.open("news", **where) as again:
                 there = in_hand(again, admin)
@@ -131,20 +131,20 @@ def test_a_part_is_lost(redis70, folder, lost):
                 assert again.contains_many([500]) == [False]
 
 
-def test_redis_comes_back_older(redis70, folder):
+def test_redis_comes_back_older(any_server, folder):
     """What is in hand in either is in hand; an item that was committed since may come twice."""
-    where = {"redis": redis70.url, "archive": folder}
-    with UriFilter.create("news", **where, **SETTINGS) as news, redis70.client() as admin:
+    where = {"redis": any_server.url, "archive": folder}
+    with UriFilter.create("news", **where, **SETTINGS) as news, any_server.client() as admin:
         one = Holder(news)
         one.claim(range(100))
         news.checkpoint()
-        older = Saved(redis70)
+        older = Saved(any_server)
         one.commit(range(40))
         one.claim(range(100, 150))
         one.release([50], failed=True)
         news.checkpoint()
         older.bring_back()
-        with UriFilter.open("news", redis=redis70.url, archive="") as without:  # somebody works with the older state
+        with UriFilter.open("news", redis=any_server.url, archive="") as without:  # somebody works with the older state
             assert Holder(without).claim(range(200, 220)) == [0] * 20
             assert one.release([60], failed=True) == [1]
         with UriFilter.open("news", **where) as again:
@@ -155,10 +155,10 @@ def test_redis_comes_back_older(redis70, folder):
             assert again.insert_ages(range(40)) == [1] * 40
 
 
-def test_taken_over_half_way(redis70, folder):
+def test_taken_over_half_way(any_server, folder):
     """A restorer dies while it writes leases: the next one writes the rest."""
-    where = {"redis": redis70.url, "archive": folder}
-    with UriFilter.create("news", **where, **SETTINGS | {"shards": 1}) as news, redis70.client() as admin:
+    where = {"redis": any_server.url, "archive": folder}
+    with UriFilter.create("news", **where, **SETTINGS | {"shards": 1}) as news, any_server.client() as admin:
         Holder(news, payload=LARGE).claim(range(250))
         Holder(news).claim(range(250, 400))
         news.checkpoint()
@@ -174,10 +174,10 @@ def test_taken_over_half_way(redis70, folder):
             assert in_hand(again, admin) == expected
 
 
-def test_a_shard_without_claims(redis70, folder):
+def test_a_shard_without_claims(any_server, folder):
     """One shard has claims, the others have none, and each is so again."""
-    where = {"redis": redis70.url, "archive": folder}
-    with UriFilter.create("news", **where, **SETTINGS) as news, redis70.client() as admin:
+    where = {"redis": any_server.url, "archive": folder}
+    with UriFilter.create("news", **where, **SETTINGS) as news, any_server.client() as admin:
         assert Holder(news).claim([1]) == [0]
         news.insert_many(range(100, 200))
         news.checkpoint()
@@ -193,10 +193,10 @@ def test_a_shard_without_claims(redis70, folder):
             assert set(in_hand(again, admin)) == {"1"}
 
 
-def test_damaged_leases(redis70, folder, tmp_path):
+def test_damaged_leases(any_server, folder, tmp_path):
     """Verify names them, and the checkpoint before is restored; if that is damaged too, Redis stays as it is."""
-    where = {"redis": redis70.url, "archive": folder}
-    with UriFilter.create("news", **where, **SETTINGS | {"shards": 1}) as news, redis70.client() as admin:
+    where = {"redis": any_server.url, "archive": folder}
+    with UriFilter.create("news", **where, **SETTINGS | {"shards": 1}) as news, any_server.client() as admin:
         Holder(news).claim(range(10))
         news.checkpoint()
         Holder(news).claim(range(10, 20))
@@ -225,10 +225,13 @@ def damage(folder, document) -> None:
     path.write_bytes(data)
 
 
-def test_an_export(redis70, folder, tmp_path):
+def test_an_export(any_server, folder, tmp_path):
     """A file has what is in hand; imported and restored it is in hand elsewhere. The file itself has not seen it."""
     path = tmp_path / "news.uf"
-    with UriFilter.create("news", redis=redis70.url, archive=folder, **SETTINGS) as news, redis70.client() as admin:
+    with (
+        UriFilter.create("news", redis=any_server.url, archive=folder, **SETTINGS) as news,
+        any_server.client() as admin,
+    ):
         one = Holder(news, payload=LARGE)
         one.claim(range(100))
         one.commit(range(50))
@@ -242,7 +245,7 @@ def test_an_export(redis70, folder, tmp_path):
         cli.run("archive", "import", str(path), "--archive", elsewhere)
         sound(elsewhere)
         admin.flushall()
-        with UriFilter.open("news", redis=redis70.url, archive=elsewhere) as again:
+        with UriFilter.open("news", redis=any_server.url, archive=elsewhere) as again:
             assert in_hand(again, admin) == expected
 
 
@@ -260,11 +263,11 @@ def sizes_of_scans(news, flow) -> list[int]:
     return sizes
 
 
-def test_many_and_large(redis70, folder):
+def test_many_and_large(any_server, folder):
     """However many and large the entries are, no reply is long, and a call has a part of them."""
-    where = {"redis": redis70.url, "archive": folder}
+    where = {"redis": any_server.url, "archive": folder}
     settings = SETTINGS | {"capacity": 20_000, "shards": 1}
-    with UriFilter.create("news", **where, **settings) as news, redis70.client() as admin:
+    with UriFilter.create("news", **where, **settings) as news, any_server.client() as admin:
         Holder(news).claim(range(5000))
         Holder(news, payload="y" * 60_000).claim(range(5000, 5030))
         sizes = sizes_of_scans(news, checkpoint(news._session))
@@ -278,10 +281,10 @@ def test_many_and_large(redis70, folder):
             assert in_hand(again, admin) == expected
 
 
-def test_in_mongodb(redis70, mongodb):
+def test_in_mongodb(any_server, mongodb):
     """It goes there and comes back, too."""
-    where = {"redis": redis70.url, "archive": mongodb}
-    with UriFilter.create("news", **where, **SETTINGS) as news, redis70.client() as admin:
+    where = {"redis": any_server.url, "archive": mongodb}
+    with UriFilter.create("news", **where, **SETTINGS) as news, any_server.client() as admin:
         Holder(news, payload=LARGE).claim(range(100))
         news.checkpoint()
         expected = in_hand(news, admin)

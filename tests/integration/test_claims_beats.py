@@ -28,15 +28,15 @@ def often(monkeypatch):
 
 
 @pytest.fixture
-def news(redis70):
-    with UriFilter.create("news", redis=redis70.url, **PRECISE) as made:
+def news(any_server):
+    with UriFilter.create("news", redis=any_server.url, **PRECISE) as made:
         yield made
 
 
 @pytest.fixture
-def other(news, redis70):
+def other(news, any_server):
     """Another client of the filter."""
-    with UriFilter.open("news", redis=redis70.url) as made:
+    with UriFilter.open("news", redis=any_server.url) as made:
         yield made
 
 
@@ -87,9 +87,9 @@ def test_a_late_beat_revives(clients, clocked):
         assert mine.held == [Claim("a", "a")]
 
 
-def test_only_silent_shards_are_beaten(redis70, monkeypatch):
+def test_only_silent_shards_are_beaten(any_server, monkeypatch):
     """A beat goes to the shards that have something in hand and heard nothing within a third of the lease."""
-    with UriFilter.create("news", redis=redis70.url, **PRECISE, shards=8) as news, redis70.client() as admin:
+    with UriFilter.create("news", redis=any_server.url, **PRECISE, shards=8) as news, any_server.client() as admin:
         mine = news.claims(lease=3600)
         news.beat(mine.holder)  # so that the script is loaded
         items = ["a", "b", "c"]
@@ -139,12 +139,12 @@ def test_the_server_goes_away(clients, make_server, caplog):
 @pytest.mark.sampled
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("trouble", ["restoring", "gone"])
-def test_a_filter_in_trouble(clients, redis70, caplog, trouble):
+def test_a_filter_in_trouble(clients, any_server, caplog, trouble):
     """Beats go on, are logged once, and count again once the filter is well."""
-    news = clients.create("news", redis=redis70.url, timeouts=QUICK, **PRECISE)
-    with caplog.at_level(logging.WARNING), news.claims(lease=5) as mine, redis70.client() as admin:
+    news = clients.create("news", redis=any_server.url, timeouts=QUICK, **PRECISE)
+    with caplog.at_level(logging.WARNING), news.claims(lease=5) as mine, any_server.client() as admin:
         mine.claim("a")
-        before = lives_until(redis70)
+        before = lives_until(any_server)
         if trouble == "restoring":
             phase = admin.hget(META, "phase")
             admin.hset(META, "phase", "restoring")
@@ -153,12 +153,12 @@ def test_a_filter_in_trouble(clients, redis70, caplog, trouble):
         clients.wait_until(lambda: "a beat failed" in caplog.text, "no failure is logged")
         clients.let_pass(0.5)
         assert caplog.text.count("a beat failed") == 1
-        held_until = lives_until(redis70)
+        held_until = lives_until(any_server)
         if trouble == "restoring":
             admin.hset(META, "phase", phase)
         else:
             admin.rename("elsewhere", META)
-        clients.wait_until(lambda: lives_until(redis70) > held_until, "there was no beat")
+        clients.wait_until(lambda: lives_until(any_server) > held_until, "there was no beat")
         assert held_until >= before
         assert mine.commit(["a"]) == [True]
 
@@ -180,10 +180,10 @@ def test_a_beat_drops_what_is_gone(clients, clocked):
 
 
 @pytest.mark.usefixtures("often")
-def test_a_beat_gives_back_what_is_not_known(clients, redis70):
+def test_a_beat_gives_back_what_is_not_known(clients, any_server):
     """What the server has in this holder's hands, and the object does not know, is released."""
-    news = clients.create("news", redis=redis70.url, **PRECISE)
-    with UriFilter.open("news", redis=redis70.url) as other, news.claims(lease=5) as mine:
+    news = clients.create("news", redis=any_server.url, **PRECISE)
+    with UriFilter.open("news", redis=any_server.url) as other, news.claims(lease=5) as mine:
         mine.claim("a")
         lost = other.claims(holder=mine.holder, beats=False)
         assert lost.claim_many(["b", "c"]) == [True, True]
@@ -230,14 +230,14 @@ def test_counts_tell_nothing_while_a_call_is_under_way(news, other, monkeypatch)
 
 
 @pytest.mark.slow
-def test_a_call_whose_answer_is_lost(redis70, monkeypatch):
+def test_a_call_whose_answer_is_lost(any_server, monkeypatch):
     """It is under way until its deadline: until then a retry gets the answers, after it a beat gives the items back."""
     monkeypatch.setattr(hand, "CALL_LIFE", 1000)
-    UriFilter.create("news", redis=redis70.url, **PRECISE).close()
+    UriFilter.create("news", redis=any_server.url, **PRECISE).close()
     with (
-        Proxy(redis70.port) as proxy,
+        Proxy(any_server.port) as proxy,
         UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news,
-        UriFilter.open("news", redis=redis70.url) as other,
+        UriFilter.open("news", redis=any_server.url) as other,
     ):
         mine = news.claims(lease=60)
         mine.claim("known")
@@ -272,14 +272,14 @@ def test_a_call_whose_answer_is_lost(redis70, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_reclaim_whose_answer_is_lost(redis70, monkeypatch):
+def test_a_reclaim_whose_answer_is_lost(any_server, monkeypatch):
     """What it may have taken is given back after its deadline, although calls go on and nothing else is in hand."""
     monkeypatch.setattr(hand, "CALL_LIFE", 500)
-    UriFilter.create("news", redis=redis70.url, **PRECISE).close()
+    UriFilter.create("news", redis=any_server.url, **PRECISE).close()
     with (
-        Proxy(redis70.port) as proxy,
+        Proxy(any_server.port) as proxy,
         UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news,
-        UriFilter.open("news", redis=redis70.url) as other,
+        UriFilter.open("news", redis=any_server.url) as other,
     ):
         with other.claims() as dead:
             dead.claim_many(["a", "b"])
@@ -349,29 +349,29 @@ def test_the_thread_ends_with_its_object(news):
 
 
 @pytest.mark.usefixtures("often")
-def test_nothing_beats_for_a_closed_filter(clients, redis70):
+def test_nothing_beats_for_a_closed_filter(clients, any_server):
     """What is in hand then lapses; the object is not closed, and nobody could commit by it."""
-    news = clients.create("news", redis=redis70.url, **PRECISE)
+    news = clients.create("news", redis=any_server.url, **PRECISE)
     mine = news.claims(lease=5)
     mine.claim("a")
     news.close()
     clients.let_pass(0.3)
-    before = lives_until(redis70)
+    before = lives_until(any_server)
     clients.let_pass(0.3)
-    assert lives_until(redis70) == before > 0
+    assert lives_until(any_server) == before > 0
     mine.close()
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("way", ["falls off the end", "sys.exit(3)", "raise ValueError", "a daemon thread claims"])
-def test_a_thread_keeps_no_interpreter_from_ending(news, redis70, way):
+def test_a_thread_keeps_no_interpreter_from_ending(news, any_server, way):
     """However a program ends, it ends at once, and without a word about threads."""
     source = f"""
 import sys, threading
 from urifilter_redis import UriFilter
 from urifilter_redis.engine import hand
 hand.BEATS = 0.0002
-mine = UriFilter.open("news", redis={redis70.url!r}).claims(lease=5)
+mine = UriFilter.open("news", redis={any_server.url!r}).claims(lease=5)
 assert mine.claim({way!r})
 def crawl():
     for number in range(10**9):
@@ -388,11 +388,11 @@ threading.Event().wait(0.3)
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("often")
-def test_beats_over_a_lossy_way(redis70):
+def test_beats_over_a_lossy_way(any_server):
     """Lost, late and repeated calls and beats: each item is final once, and nothing stays in anybody's hands."""
-    UriFilter.create("news", redis=redis70.url, **PRECISE, shards=3).close()
+    UriFilter.create("news", redis=any_server.url, **PRECISE, shards=3).close()
     with (
-        Proxy(redis70.port, at_random(7, 0.3), late_after=5) as proxy,
+        Proxy(any_server.port, at_random(7, 0.3), late_after=5) as proxy,
         UriFilter.open("news", redis=proxy.url) as news,
     ):
         final = 0
@@ -404,5 +404,5 @@ def test_beats_over_a_lossy_way(redis70):
             proxy.plan = first()
             proxy.release()
         assert final == 300
-        with redis70.client() as admin:
+        with any_server.client() as admin:
             assert [admin.zcard(key) for key in admin.keys("*:hands")] == []

@@ -19,16 +19,16 @@ SETTINGS = {"capacity": 2000, "error_rate": 1e-8, "shards": 3, "seed": 1}
 
 
 @pytest.fixture
-def news(redis70):
+def news(any_server):
     """A filter of three shards."""
-    with UriFilter.create("news", redis=redis70.url, **SETTINGS) as made:
+    with UriFilter.create("news", redis=any_server.url, **SETTINGS) as made:
         yield made
 
 
 @pytest.fixture
-def admin(redis70):
+def admin(any_server):
     """A client of the server."""
-    with redis70.client() as client:
+    with any_server.client() as client:
         yield client
 
 
@@ -71,9 +71,9 @@ def test_many_holders(news, admin):
     assert (found.in_hand, found.lapsed, found.holders) == (50 + 1250, 1250, 1 + 1250)
 
 
-def test_the_command_line(news, admin, redis70):
+def test_the_command_line(news, admin, any_server):
     """Info prints the counts; doctor says that nobody reclaims, once items have lapsed for over three leases."""
-    where = ("--redis", redis70.url)
+    where = ("--redis", any_server.url)
     assert "lapsed" not in cli.run("info", "news", *where)[0].decode()
     assert "claims" not in cli.run("doctor", *where, code=1)[0].decode()
     one = Holder(news, 60)
@@ -95,9 +95,9 @@ def test_the_command_line(news, admin, redis70):
     assert "urifilter reclaim news" in cli.run("doctor", *where, code=1)[0].decode()
 
 
-def test_a_union_leaves_them_behind(news, admin, redis70):
+def test_a_union_leaves_them_behind(news, admin, any_server):
     """What is in hand in the source is new in the target, even if the target has forgotten it; and the other way."""
-    with UriFilter.create("monday", redis=redis70.url, **news.settings) as source:
+    with UriFilter.create("monday", redis=any_server.url, **news.settings) as source:
         mine, theirs = Holder(news), Holder(source)
         news.insert_many(range(5))
         news.forget(range(5))
@@ -115,35 +115,35 @@ def test_a_union_leaves_them_behind(news, admin, redis70):
         assert len(in_hand(source, admin)) == 55
 
 
-def test_a_drop(news, admin, redis70):
+def test_a_drop(news, admin, any_server):
     """Nothing is left: neither of a whole filter, nor of one whose meta is gone."""
     for lost in (False, True):
-        with UriFilter.create("news", redis=redis70.url, **SETTINGS) as made:
+        with UriFilter.create("news", redis=any_server.url, **SETTINGS) as made:
             assert Holder(made, payload="x" * 2000).claim(range(100)) == [0] * 100
         if lost:
             admin.delete(*(shard_key("news", shard, 3, "meta") for shard in range(3)))
-        assert drop_filter("news", redis=redis70.url)
+        assert drop_filter("news", redis=any_server.url)
         assert admin.keys() == []
 
 
-def test_leftovers_are_not_taken_over(news, admin, redis70):
+def test_leftovers_are_not_taken_over(news, admin, any_server):
     """A filter that is made anew has nothing in hand, whatever an earlier one of its name left."""
     Holder(news).claim(range(100))
     kept = {key: admin.dump(key) for key in admin.keys("*}:[lh]*")}
     assert len(kept) == 9
-    drop_filter("news", redis=redis70.url)
+    drop_filter("news", redis=any_server.url)
     for key, value in kept.items():
         admin.restore(key, 0, value)
-    with UriFilter.create("news", redis=redis70.url, **SETTINGS) as again:
+    with UriFilter.create("news", redis=any_server.url, **SETTINGS) as again:
         assert Holder(again).claim(range(100)) == [0] * 100
         assert len(in_hand(again, admin)) == 100
 
 
 @pytest.mark.parametrize("retention", ["ring", "rolling"])
-def test_rotations(redis70, admin, retention):
+def test_rotations(any_server, admin, retention):
     """What is in hand stays through any number of them, and a commit writes it to the newest slice."""
     settings = SETTINGS | {"retention": retention, "slices": 3, "period": "1d"}
-    with UriFilter.create("news", redis=redis70.url, **settings) as news:
+    with UriFilter.create("news", redis=any_server.url, **settings) as news:
         one = Holder(news)
         one.claim(range(50))
         for _ in range(5):

@@ -210,17 +210,17 @@ def create(server, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_hundred_kills(redis70, tmp_path, capsys):
+def test_a_hundred_kills(any_server, tmp_path, capsys):
     """20,000 pages, 100 kills and 6 stops, over a lossy way: with claims none is lost, with insert some are."""
-    create(redis70, 20_000)
-    with Proxy(redis70.port, at_random(1, 0.05, FAULTS), late_after=20) as proxy:
+    create(any_server, 20_000)
+    with Proxy(any_server.port, at_random(1, 0.05, FAULTS), late_after=20) as proxy:
         crowd = crash(proxy.url, tmp_path / "claim", 20_000, "claim", kills=100, stops=5, work=0.018)
         proxy.release()
-    figures = [f"claim: {check_claims(redis70, crowd, 20_000)}"]
-    with redis70.client() as admin:
+    figures = [f"claim: {check_claims(any_server, crowd, 20_000)}"]
+    with any_server.client() as admin:
         admin.flushall()
-    create(redis70, 20_000)
-    with Proxy(redis70.port, at_random(2, 0.05, FAULTS), late_after=20) as proxy:
+    create(any_server, 20_000)
+    with Proxy(any_server.port, at_random(2, 0.05, FAULTS), late_after=20) as proxy:
         crowd = crash(proxy.url, tmp_path / "insert", 20_000, "insert", kills=100, stops=0, work=0.005)
     figures.append(f"insert: {check_inserts(crowd, 20_000)}")
     with capsys.disabled():
@@ -228,15 +228,15 @@ def test_a_hundred_kills(redis70, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_few_kills(redis70, tmp_path):
+def test_a_few_kills(any_server, tmp_path):
     """The same in small."""
     settings = {"stops": 0, "kills": 3, "work": 0.01}
-    create(redis70, 400)
-    with Proxy(redis70.port, at_random(1, 0.05, FAULTS), late_after=20) as proxy:
+    create(any_server, 400)
+    with Proxy(any_server.port, at_random(1, 0.05, FAULTS), late_after=20) as proxy:
         crowd = crash(proxy.url, tmp_path / "claim", 400, "claim", **settings)
         proxy.release()
-    check_claims(redis70, crowd, 400)
-    with redis70.client() as admin:
+    check_claims(any_server, crowd, 400)
+    with any_server.client() as admin:
         admin.flushall()
-    create(redis70, 400)
-    check_inserts(crash(redis70.url, tmp_path / "insert", 400, "insert", **settings), 400)
+    create(any_server, 400)
+    check_inserts(crash(any_server.url, tmp_path / "insert", 400, "insert", **settings), 400)

@@ -27,21 +27,21 @@ PRECISE = {"capacity": 100_000, "error_rate": 1e-9, "shards": 3, "seed": 1}
 
 
 @pytest.fixture
-def news(redis70, monkeypatch):
+def news(any_server, monkeypatch):
     """A filter whose calls are cut small: each item goes out in a call, and each call in a window, of its own.
 
     A call is in doubt for no time at all: this server has answered each before the next is sent.
     """
     monkeypatch.setattr(item_flows, "CALLS_IN_FLIGHT", 1)
     monkeypatch.setattr(hand, "CALL_LIFE", 0)
-    with UriFilter.create("news", redis=redis70.url, **PRECISE) as made:
+    with UriFilter.create("news", redis=any_server.url, **PRECISE) as made:
         yield made
 
 
 @pytest.fixture
-def other(news, redis70):
+def other(news, any_server):
     """Another client of the filter."""
-    with UriFilter.open("news", redis=redis70.url) as made:
+    with UriFilter.open("news", redis=any_server.url) as made:
         yield made
 
 
@@ -251,14 +251,14 @@ def test_a_retry_that_is_interrupted(news, other, sample, monkeypatch):
 
 @pytest.mark.parametrize("lose", ["waiting", "sent"])
 @pytest.mark.parametrize("name", ["claim", "reclaim", "commit", "release"])
-def test_a_cancelled_task(redis70, monkeypatch, name, lose):
+def test_a_cancelled_task(any_server, monkeypatch, name, lose):
     """Cancelled before its pipeline is sent or after, a task leaves nothing in hand, and the answers of commit."""
     monkeypatch.setattr(hand, "CALL_LIFE", 0)
 
     async def crawl() -> None:
         async with (
-            AsyncUriFilter.create("news", redis=redis70.url, **PRECISE) as news,
-            AsyncUriFilter.open("news", redis=redis70.url) as other,
+            AsyncUriFilter.create("news", redis=any_server.url, **PRECISE) as news,
+            AsyncUriFilter.open("news", redis=any_server.url) as other,
         ):
             mine = news.claims(lease=3600)
             if name == "reclaim":
@@ -317,9 +317,9 @@ class Stopper:
         monkeypatch.setattr(async_driver, "perform_step", held)
 
 
-def test_a_forked_child_of_a_thread_that_calls(redis70):
+def test_a_forked_child_of_a_thread_that_calls(any_server):
     """A fork while other threads call leaves the child a holder that can claim and close."""
-    with UriFilter.create("news", redis=redis70.url, **PRECISE) as news, news.claims() as mine:
+    with UriFilter.create("news", redis=any_server.url, **PRECISE) as news, news.claims() as mine:
         ended = threading.Event()
 
         def crawl() -> None:

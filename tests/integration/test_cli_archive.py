@@ -37,11 +37,11 @@ ROLLING = RING | {"retention": "rolling"}
 
 
 @pytest.fixture
-def there(redis70, folder, monkeypatch):
+def there(any_server, folder, monkeypatch):
     """A server and an archive, both named by the environment."""
-    monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
+    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
     monkeypatch.setenv("URIFILTER_ARCHIVE", folder)
-    return redis70
+    return any_server
 
 
 @pytest.fixture
@@ -130,9 +130,9 @@ def flip(path, at=-1) -> None:
 # checkpoint and restore
 
 
-def test_there_and_back(redis70, archive, monkeypatch):
+def test_there_and_back(any_server, archive, monkeypatch):
     """Created with --archive, checkpointed, flushed, restored: seen is seen; said on stdout, exit 0."""
-    monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
+    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
     where = ("--archive", archive)
     cli.run(*NEWS, *where)
     cli.run("add", "-q", "--filter", "news", *where, given=numbers(500))
@@ -140,7 +140,7 @@ def test_there_and_back(redis70, archive, monkeypatch):
     assert out.startswith(b"news: checkpoint 1: 1 of 1 shards, ")
     assert err == ""
     assert cli.run("checkpoint", "news", *where) == (b"news: checkpoint 1: 0 of 1 shards, 0 B\n", "")
-    flush(redis70)
+    flush(any_server)
     out, err = cli.run("restore", "news", *where)
     assert out.startswith(b"news: restored 1 shard to checkpoint 1 of 20")
     assert err == ""
@@ -840,10 +840,10 @@ def test_daemon_keeps_the_umask(daemon, folder):
     assert [path.name for path in written if path.stat().st_mode & 0o027] == []
 
 
-def test_list_of_filters_with_and_without_an_archive(redis70, folder):
+def test_list_of_filters_with_and_without_an_archive(any_server, folder):
     """The archive that is named is for those filters that have one; the others are listed, too."""
-    UriFilter.create("plain", redis=redis70.url, capacity=1000).close()
-    UriFilter.create("written", redis=redis70.url, archive=folder, capacity=1000).close()
-    out, err = cli.run("list", "--json", "--redis", redis70.url, "--archive", folder)
+    UriFilter.create("plain", redis=any_server.url, capacity=1000).close()
+    UriFilter.create("written", redis=any_server.url, archive=folder, capacity=1000).close()
+    out, err = cli.run("list", "--json", "--redis", any_server.url, "--archive", folder)
     assert [each["name"] for each in json.loads(out)] == ["plain", "written"]
     assert err == ""

@@ -11,9 +11,9 @@ from urifilter_redis import UriFilter
 
 
 @pytest.fixture(autouse=True)
-def news(redis70, monkeypatch):
+def news(any_server, monkeypatch):
     """A filter that has seen ``a``; all commands speak to its server, named by the environment."""
-    monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
+    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
     with UriFilter.create("news", capacity=1000, error_rate=1e-8, hash="md5", shards=7) as made:
         made.insert(b"a")
         yield made
@@ -84,13 +84,13 @@ def test_one_line_is_a_line():
     assert cli.run("forget", "--filter", "news", given=b"c\n")[1] == "1 line: 1 forgotten, 0 were not there\n"
 
 
-def test_list_fits_a_terminal(redis70):
+def test_list_fits_a_terminal(any_server):
     """80 columns, of names of usual length."""
     rolling = {"retention": "rolling", "slices": 30, "period": "1d"}
     UriFilter.create("pages-2026", capacity=5_000_000, **rolling).close()
     with UriFilter.create("full", capacity=10) as full:
         full.insert_many(range(30))
-    with redis70.client() as client:
+    with any_server.client() as client:
         client.hset("urifilter:{pages-2026:0}:meta", "inserted", 100_000_000)
     text = cli.run("list")[0].decode()
     assert all(len(line) <= 80 for line in text.splitlines()), text

@@ -20,9 +20,9 @@ from urifilter_redis import UriFilter
 
 
 @pytest.fixture
-def server_(redis70, monkeypatch):
-    monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
-    return redis70
+def server_(any_server, monkeypatch):
+    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
+    return any_server
 
 
 @pytest.fixture(autouse=True)

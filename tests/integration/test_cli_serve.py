@@ -147,27 +147,27 @@ def alone(service, worker):
     ],
     ids=["several", "host", "no TOML", "redis", "no file"],
 )
-def test_wrong_settings(arguments, settings, env, said, redis70, tmp_path):
+def test_wrong_settings(arguments, settings, env, said, any_server, tmp_path):
     """It does not start: exit 2 with the name of each and what is allowed; no secret is told, no filter made."""
     file = tmp_path / "settings.toml"
     file.write_text(settings)
-    env = {"URIFILTER_REDIS_URL": redis70.url, "URIFILTER_SETTINGS": str(file)} | env
+    env = {"URIFILTER_REDIS_URL": any_server.url, "URIFILTER_SETTINGS": str(file)} | env
     text = refused(*arguments, **env)
     for each in said:
         assert each in text
     assert "hunter2" not in text
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         assert admin.keys() == []
 
 
 @pytest.mark.slow
-def test_flags_beat_environment_beats_the_file(redis70, tmp_path):
+def test_flags_beat_environment_beats_the_file(any_server, tmp_path):
     """On the command line as in the library; the environment may name the file, and a flag may say the default."""
     for prefix in ("env", "urifilter"):
-        make(redis70.url, prefix, prefix=prefix)
+        make(any_server.url, prefix, prefix=prefix)
     file = tmp_path / "settings.toml"
     file.write_text("redis_url = 'redis://toml'\nprefix = 'toml'\npath = '/toml'\n[limits]\nitems = 3\nitem = 5\n")
-    env = {"URIFILTER_SETTINGS": str(file), "URIFILTER_REDIS_URL": redis70.url, "URIFILTER_PREFIX": "env"}
+    env = {"URIFILTER_SETTINGS": str(file), "URIFILTER_REDIS_URL": any_server.url, "URIFILTER_PREFIX": "env"}
     with Service(None, URIFILTER_PATH="/env/x", URIFILTER_LIMITS__ITEMS="2", **env) as service:
         assert (service.path, ask(service, "GET", "/v1/filters").json()) == ("/env/x", {"filters": ["env"]})
         codes = [
@@ -176,7 +176,7 @@ def test_flags_beat_environment_beats_the_file(redis70, tmp_path):
         ]
         assert codes == [None, "too_many_items", "item_too_long"]
     env["URIFILTER_REDIS_URL"] = "redis://env"
-    with Service(redis70.url, "--prefix", "urifilter", **env) as service:
+    with Service(any_server.url, "--prefix", "urifilter", **env) as service:
         assert (service.path, ask(service, "GET", "/v1/filters").json()) == ("/toml", {"filters": ["urifilter"]})
         assert unique(service, "urifilter", ["1", "2", "3"]) == ["1", "2", "3"]
 
@@ -185,17 +185,17 @@ def test_flags_beat_environment_beats_the_file(redis70, tmp_path):
 
 
 @pytest.mark.slow
-def test_filters_of_settings_archive_and_redis(redis70, folder):
+def test_filters_of_settings_archive_and_redis(any_server, folder):
     """Those of the settings are made, or restored first; those of the archive alone and of Redis alone are served."""
-    make(redis70.url, items=["a"], archive=folder)
-    make(redis70.url, "archived", items=["b"], archive=folder)
-    with redis70.client() as admin:
+    make(any_server.url, items=["a"], archive=folder)
+    make(any_server.url, "archived", items=["b"], archive=folder)
+    with any_server.client() as admin:
         admin.flushall()
-    make(redis70.url, "plain", items=["c"])
+    make(any_server.url, "plain", items=["c"])
     fresh = "[filters.fresh]\ncapacity = 500\nretention = 'ring'\nslices = 3\nperiod = '1d'\n"
-    with Service(redis70.url, "--archive", folder, settings=NEWS + fresh) as service:
-        assert seen(redis70.url, "news", ["a", "b"]) == [True, False]  # it is there, nobody had to ask for it
-        with UriFilter.open("fresh", redis=redis70.url, archive=folder) as opened:
+    with Service(any_server.url, "--archive", folder, settings=NEWS + fresh) as service:
+        assert seen(any_server.url, "news", ["a", "b"]) == [True, False]  # it is there, nobody had to ask for it
+        with UriFilter.open("fresh", redis=any_server.url, archive=folder) as opened:
             assert (opened.info().capacity, opened.info().retention, opened.info().archive) == (500, "ring", folder)
         assert ask(service, "GET", "/v1/filters").json() == {"filters": ["archived", "fresh", "news", "plain"]}
         assert [ages(service, name, ["a", "b", "c"]) for name in ("news", "archived", "plain", "fresh")] == [
@@ -205,21 +205,21 @@ def test_filters_of_settings_archive_and_redis(redis70, folder):
             [0, 0, 0],
         ]
         assert unique(service, "archived", ["b", "d"]) == ["d"]
-        make(redis70.url, "later", items=["e"])
+        make(any_server.url, "later", items=["e"])
         assert ages(service, "later", ["e", "f"]) == [1, 0]
         assert ask(service, "GET", "/readyz").status == 200
 
 
 @pytest.mark.parametrize("where", ["Redis", "the archive"])
-def test_filter_with_other_settings(where, redis70, folder, tmp_path):
+def test_filter_with_other_settings(where, any_server, folder, tmp_path):
     """The start is refused, naming the filter and each setting; nothing is changed."""
-    make(redis70.url, items=["a"], archive=folder)
+    make(any_server.url, items=["a"], archive=folder)
     if where == "the archive":
-        with redis70.client() as admin:
+        with any_server.client() as admin:
             admin.flushall()
     file = tmp_path / "settings.toml"
     file.write_text("[filters.news]\ncapacity = 2000\nlayout = 'classic'\nerror_rate = 1e-8\nnormalize = 'whatwg'\n")
-    text = refused("--settings", file, "--redis", redis70.url, "--archive", folder)
+    text = refused("--settings", file, "--redis", any_server.url, "--archive", folder)
     assert "'news'" in text
     for name, has, want in (
         ("capacity", 1000, 2000),
@@ -228,7 +228,7 @@ def test_filter_with_other_settings(where, redis70, folder, tmp_path):
     ):
         assert f"{name} is {has!r} and not {want!r}" in text
     assert "error_rate" not in text
-    assert seen(redis70.url, "news", ["a", "b"], archive=folder) == [True, False]
+    assert seen(any_server.url, "news", ["a", "b"], archive=folder) == [True, False]
 
 
 @pytest.mark.slow
@@ -268,25 +268,25 @@ def test_wrong_password(make_server):
 # addresses
 
 
-def test_the_port_is_taken(redis70):
+def test_the_port_is_taken(any_server):
     """Exit 2, and which address it was."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        out, err = cli.run("serve", "--redis", redis70.url, "--port", port, code=2)
+        out, err = cli.run("serve", "--redis", any_server.url, "--port", port, code=2)
     assert out == b""
     assert "already in use" in err
     assert f"('127.0.0.1', {port})" in err
 
 
-def test_an_address_of_another_machine(redis70, tmp_path):
+def test_an_address_of_another_machine(any_server, tmp_path):
     """Exit 2 with the address."""
     file = tmp_path / "settings.toml"
     file.write_text(tokens.Token("one", tokens.digest("x")).toml())
-    assert "192.0.2.1" in refused("--settings", file, "--redis", redis70.url, "--host", "192.0.2.1")
+    assert "192.0.2.1" in refused("--settings", file, "--redis", any_server.url, "--host", "192.0.2.1")
 
 
 @pytest.mark.slow
-def test_ipv6(redis70):
+def test_ipv6(any_server):
     """It is told in brackets, so that it can be copied."""
     if not socket.has_ipv6:
         pytest.skip("no IPv6 here")
@@ -294,7 +294,7 @@ def test_ipv6(redis70):
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
         pytest.skip("no IPv6 here")
-    process = cli.start("serve", "--redis", redis70.url, "--host", "::1", "--port", 0)
+    process = cli.start("serve", "--redis", any_server.url, "--host", "::1", "--port", 0)
     try:
         found = re.fullmatch(rb"listens at http://\[::1\]:(\d+)(/\S+)\n", process.stderr.readline())
         with socket.create_connection(("::1", int(found[1]))) as connection:
@@ -316,10 +316,10 @@ def asked(service) -> list[int]:
 
 
 @pytest.mark.slow
-def test_workers(redis70):
+def test_workers(any_server):
     """Each of two answers, for the same filters; one that is killed (-9) is started again, and service goes on."""
-    make(redis70.url)
-    with Service(redis70.url, "--workers", "2", "--log-requests", "--log-format", "json") as service:
+    make(any_server.url)
+    with Service(any_server.url, "--workers", "2", "--log-requests", "--log-format", "json") as service:
         first, second = workers(service)
         for number, worker in enumerate((first, second)):
             with alone(service, worker):
@@ -339,16 +339,16 @@ def test_workers(redis70):
 
 
 @pytest.mark.slow
-def test_workers_end_with_their_parent(redis70, tmp_path):
+def test_workers_end_with_their_parent(any_server, tmp_path):
     """When the parent is killed (-9) they end too, so that it can be started again at the same address."""
-    make(redis70.url)
-    with Service(redis70.url, "--workers", "2", TMPDIR=str(tmp_path)) as service:
+    make(any_server.url)
+    with Service(any_server.url, "--workers", "2", TMPDIR=str(tmp_path)) as service:
         both = workers(service)
         os.kill(service.process.pid, signal.SIGKILL)
         service.process.wait(30)
         try:
             wait_until(lambda: not any(map(lives, both)), "workers stay behind", patience=10)
-            with Service(redis70.url, "--port", service.port) as again:
+            with Service(any_server.url, "--port", service.port) as again:
                 assert unique(again, "news", ["a"]) == ["a"]
         finally:
             service.kill()
@@ -368,11 +368,11 @@ def gone(service, processes) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_request_that_is_arriving_is_answered(count, redis70, tmp_path):
+def test_a_request_that_is_arriving_is_answered(count, any_server, tmp_path):
     """SIGTERM while its body is on the way: it ends with 0, after the answer; its folder of counts is removed."""
-    make(redis70.url)
+    make(any_server.url)
     more = {"TMPDIR": str(tmp_path), "URIFILTER_LIMITS__SECONDS": "60"}
-    with Service(redis70.url, "--workers", count, **more) as service, service.raw() as connection:
+    with Service(any_server.url, "--workers", count, **more) as service, service.raw() as connection:
         processes = workers(service, count)
         assert len(list(tmp_path.iterdir())) == 1
         data = asked_for(["a", "b"])
@@ -393,10 +393,10 @@ def test_a_request_that_is_arriving_is_answered(count, redis70, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_request_under_way_is_answered(redis70):
+def test_a_request_under_way_is_answered(any_server):
     """SIGTERM while Redis has it and does not answer: it ends with 0, after the answer."""
-    make(redis70.url)
-    with Service(redis70.url) as service, redis70.client() as admin, service.raw() as connection:
+    make(any_server.url)
+    with Service(any_server.url) as service, any_server.client() as admin, service.raw() as connection:
         admin.client_pause(120_000, all=False)
         try:
             connection.send(asked_for(["a"]))
@@ -412,13 +412,13 @@ def test_a_request_under_way_is_answered(redis70):
             assert (answer.status, answer.json()["URI_list_unique"]) == (200, ["a"])
         gone(service, [service.process.pid])
     assert "route=" not in service.log()  # no line for each request, as nobody wanted any
-    assert seen(redis70.url, "news", ["a"]) == [True]
+    assert seen(any_server.url, "news", ["a"]) == [True]
 
 
 @pytest.mark.slow
-def test_ctrl_c(redis70):
+def test_ctrl_c(any_server):
     """SIGINT, which a terminal sends to all of them: exit 0, no worker left, no traceback."""
-    with Service(redis70.url, "--workers", "2") as service:
+    with Service(any_server.url, "--workers", "2") as service:
         processes = workers(service)
         os.killpg(service.process.pid, signal.SIGINT)
         gone(service, processes)
@@ -426,11 +426,11 @@ def test_ctrl_c(redis70):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "seconds"), [(1, 0), (1, 0.002), (2, 0)])
-def test_sigterm_at_the_very_start(count, seconds, redis70, tmp_path):
+def test_sigterm_at_the_very_start(count, seconds, any_server, tmp_path):
     """It ends, however early that comes: as soon as it has said that it listens, or a moment later."""
     env = os.environ | {"TMPDIR": str(tmp_path)}
     process = cli.start(
-        "serve", "--redis", redis70.url, "--port", 0, "--workers", count, env=env, start_new_session=True
+        "serve", "--redis", any_server.url, "--port", 0, "--workers", count, env=env, start_new_session=True
     )
     try:
         assert process.stderr.readline().startswith(b"listens at ")
@@ -485,10 +485,10 @@ class Daemon:
 
 
 @pytest.fixture
-def daemon(redis70, tmp_path):
+def daemon(any_server, tmp_path):
     """A daemon that can be started; killed at the end if it runs."""
-    make(redis70.url)
-    made = Daemon(tmp_path, redis70.url)
+    make(any_server.url)
+    made = Daemon(tmp_path, any_server.url)
     yield made
     if process := running(made.pidfile):
         os.killpg(os.getpgid(process), signal.SIGKILL)
@@ -547,9 +547,9 @@ def test_daemon_with_wrong_settings(daemon, tmp_path):
     [["--daemon", "--pidfile", "pid"], ["status"]],
     ids=" ".join,
 )
-def test_daemon_wrong_use(wrong, redis70, tmp_path):
+def test_daemon_wrong_use(wrong, any_server, tmp_path):
     """Exit 2 with a message before anything listens, and nothing has been started."""
-    where = [] if wrong == ["status"] else ["--redis", redis70.url, "--port", 0]
+    where = [] if wrong == ["status"] else ["--redis", any_server.url, "--port", 0]
     out, err = cli.run("serve", *wrong, *where, code=2, cwd=tmp_path)
     assert out == b""
     assert "pidfile" in err
@@ -558,12 +558,12 @@ def test_daemon_wrong_use(wrong, redis70, tmp_path):
 
 
 @pytest.mark.slow
-def test_pidfile_and_log_file_in_the_foreground(redis70, tmp_path):
+def test_pidfile_and_log_file_in_the_foreground(any_server, tmp_path):
     """Without --daemon the pidfile is held too, for supervisors; and the log is where it was wanted."""
     pidfile, log = tmp_path / "serve.pid", tmp_path / "serve.log"
-    with Service(redis70.url, "--pidfile", pidfile, "--log-file", log) as service:
+    with Service(any_server.url, "--pidfile", pidfile, "--log-file", log) as service:
         assert pidfile.read_text() == f"{service.process.pid}\n"
-        _, err = cli.run("serve", "--redis", redis70.url, "--port", 0, "--pidfile", pidfile, code=2)
+        _, err = cli.run("serve", "--redis", any_server.url, "--port", 0, "--pidfile", pidfile, code=2)
         assert f"it runs already, as process {service.process.pid}" in err
         cli.run("serve", "stop", "--pidfile", pidfile)
         assert service.process.wait(60) == 0
@@ -573,21 +573,21 @@ def test_pidfile_and_log_file_in_the_foreground(redis70, tmp_path):
 
 @pytest.mark.parametrize("option", ["--log-file", "--pidfile"])
 @pytest.mark.parametrize("more", [[], ["--daemon", "--pidfile", "pid", "--log-file", "log"]], ids=["", "daemon"])
-def test_a_file_in_a_missing_folder(option, more, redis70, tmp_path):
+def test_a_file_in_a_missing_folder(option, more, any_server, tmp_path):
     """Exit 2 and one line that names option and folder, before anything is started."""
     wrong = [*more, option, tmp_path / "nowhere" / "file"]
-    out, err = cli.run("serve", "--redis", redis70.url, "--port", 0, *wrong, code=2, cwd=tmp_path)
+    out, err = cli.run("serve", "--redis", any_server.url, "--port", 0, *wrong, code=2, cwd=tmp_path)
     assert (out, err.count("\n")) == (b"", 1)
     assert err.startswith(f"urifilter: {option} {tmp_path}/nowhere/file: there is no folder {tmp_path}/nowhere")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
-def test_log_file_that_is_rotated(count, redis70, tmp_path):
+def test_log_file_that_is_rotated(count, any_server, tmp_path):
     """After a rename and SIGHUP it goes on in a new one, of all processes; none of them is started again."""
     log, old = tmp_path / "serve.log", tmp_path / "serve.log.1"
     said = ("--log-file", log, "--workers", count, "--log-requests")
-    with Service(redis70.url, *said) as service:
+    with Service(any_server.url, *said) as service:
         wait_until(lambda: log.read_text().count("Application startup complete") == count, "they do not start")
         processes = list(map(int, re.findall(r"Started server process \[(\d+)\]", log.read_text())))
         log.rename(old)
@@ -655,11 +655,11 @@ def ask_variously(service, secrets) -> None:
 
 
 @pytest.mark.slow
-def test_log_in_json(redis70, secrets):
+def test_log_in_json(any_server, secrets):
     """Every line is JSON; one for each request has who asked what and how it went, and never a token."""
-    make(redis70.url)
+    make(any_server.url)
     said = ("--workers", "2", "--log-format", "json", "--log-requests")
-    with Service(redis70.url, *said, settings=secrets[1]) as service:
+    with Service(any_server.url, *said, settings=secrets[1]) as service:
         workers(service)
         ask_variously(service, secrets[0])
         assert ask(service, "GET", "/a%0Ab%22%7B").status == 404
@@ -697,10 +697,10 @@ def test_log_in_json(redis70, secrets):
 
 
 @pytest.mark.slow
-def test_log_in_text(redis70, secrets):
+def test_log_in_text(any_server, secrets):
     """A line for each request with --log-requests; never a token, and nothing of a path that there is not."""
-    make(redis70.url)
-    with Service(redis70.url, "--log-requests", settings=secrets[1]) as service:
+    make(any_server.url)
+    with Service(any_server.url, "--log-requests", settings=secrets[1]) as service:
         ask_variously(service, secrets[0])
         assert ask(service, "GET", "/x%0Aforged%0D%1B[31m%E2%80%A8").status == 404
     assert "forged" not in service.log()
@@ -725,9 +725,9 @@ def run_without(hidden, *arguments, code="from urifilter_redis.cli import main; 
 
 
 @pytest.mark.parametrize("hidden", [SERVER_PACKAGES, ["httptools"]], ids=["all", "one"])
-def test_packages_that_are_missing(hidden, redis70):
+def test_packages_that_are_missing(hidden, any_server):
     """All of them, or any one of the extra: exit 2 and what to install, before anything listens."""
-    code, out, err = run_without(hidden, "serve", "--redis", redis70.url, "--port", 0)
+    code, out, err = run_without(hidden, "serve", "--redis", any_server.url, "--port", 0)
     assert (code, out) == (2, "")
     assert err.startswith(f"urifilter: serve needs more packages: {how_to_get('server')}")
     assert all(each in err for each in hidden if each in EXTRA)

@@ -44,11 +44,11 @@ def first_quick(first, *others):
 
 
 @pytest.fixture(autouse=True)
-def server_(redis70, monkeypatch):
+def server_(any_server, monkeypatch):
     """All commands of these tests speak to one server, named by the environment."""
-    monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
+    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
     UriFilter.create("precise", capacity=100_000, error_rate=1e-8).close()
-    return redis70
+    return any_server
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from urifilter_redis import UriFilter
 
 
 @pytest.fixture(autouse=True)
-def news(redis70, monkeypatch):
+def news(any_server, monkeypatch):
     """A filter that has seen ``a``; all commands speak to its server, named by the environment."""
-    monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
+    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
     with UriFilter.create("news", capacity=1000, error_rate=1e-8) as made:
         made.insert(b"a")
         yield made

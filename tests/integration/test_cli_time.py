@@ -15,9 +15,9 @@ RING = ("--capacity", "10k", "--retention", "ring", "--slices", "3", "--period",
 
 
 @pytest.fixture
-def there(redis70, monkeypatch):
-    monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
-    return redis70
+def there(any_server, monkeypatch):
+    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
+    return any_server
 
 
 def age(server, name, days) -> None:

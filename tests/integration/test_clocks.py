@@ -42,56 +42,56 @@ def worker(server, archive) -> Worker:
     return Worker(server.url, "urifilter", archive, open_home(archive), 300.0)
 
 
-def test_checkpoints_go_on(redis70, folder, archived_filter):
+def test_checkpoints_go_on(any_server, folder, archived_filter):
     """A worker writes back although the last checkpoint was in the future, and then when one is due again."""
     news = archived_filter(capacity=2000, shards=2)
     news.insert_many(range(100))
     news.checkpoint()
     assert news.checkpoint_age() < YEAR
-    put(redis70, shard=1, checkpointed=YEAR)
+    put(any_server, shard=1, checkpointed=YEAR)
     assert news.checkpoint_age() == math.inf
-    assert news.info().checkpointed <= now(redis70)
+    assert news.info().checkpointed <= now(any_server)
     news.insert_many(range(100, 200))
-    (done,) = worker(redis70, folder).once()
+    (done,) = worker(any_server, folder).once()
     assert (done.checkpoint, done.shards, done.error) == (2, 2, None)
     assert 0 <= news.checkpoint_age() < DAY
-    assert worker(redis70, folder).once()[0].checkpoint is None
-    with redis70.client() as admin:
+    assert worker(any_server, folder).once()[0].checkpoint is None
+    with any_server.client() as admin:
         admin.flushall()
     assert 0 not in archived_filter().ages(range(200))
 
 
-def test_a_worker_that_died_while_it_was_ahead(redis70, folder, archived_filter):
+def test_a_worker_that_died_while_it_was_ahead(any_server, folder, archived_filter):
     """Its lease ends when any does: the first who comes still waits, a minute later another may."""
     archived_filter(capacity=2000)
-    put(redis70, worker="0123456789abcdef", leased=YEAR)
-    assert worker(redis70, folder).once()[0].busy
-    with redis70.client() as admin:
-        left = int(admin.hget("urifilter:{news:0}:meta", "leased")) / 1000 - now(redis70)
+    put(any_server, worker="0123456789abcdef", leased=YEAR)
+    assert worker(any_server, folder).once()[0].busy
+    with any_server.client() as admin:
+        left = int(admin.hget("urifilter:{news:0}:meta", "leased")) / 1000 - now(any_server)
     assert 0 < left <= 60
 
 
 @pytest.mark.parametrize("settings", [RING, ROLLING], ids=["ring", "rolling"])
 @pytest.mark.parametrize("shard", [None, 1], ids=["all", "one"])
-def test_rotations_are_not_due_in_a_year(redis70, archived_filter, settings, shard):
+def test_rotations_are_not_due_in_a_year(any_server, archived_filter, settings, shard):
     """The next is due a period after somebody who rotates has looked; to ask alone changes nothing."""
     news = archived_filter(**settings)
     news.insert_many(range(100))
-    put(redis70, shard, opened=YEAR)
-    before = now(redis70)
-    untouched = Saved(redis70)._dumped
+    put(any_server, shard, opened=YEAR)
+    before = now(any_server)
+    untouched = Saved(any_server)._dumped
     assert news.due() is None
-    assert news.info().live_slices[0].opened <= now(redis70)
+    assert news.info().live_slices[0].opened <= now(any_server)
     for due in (news.next_rotation(), news.info().next_rotation):
-        assert before + DAY <= due + 0.001 <= now(redis70) + DAY + 0.002
-    assert untouched == Saved(redis70)._dumped
-    with redis70.client() as admin:
-        assert int(admin.hget(shard_key("news", 1, 2, "meta"), "opened")) > 1000 * (now(redis70) + YEAR - DAY)
+        assert before + DAY <= due + 0.001 <= now(any_server) + DAY + 0.002
+    assert untouched == Saved(any_server)._dumped
+    with any_server.client() as admin:
+        assert int(admin.hget(shard_key("news", 1, 2, "meta"), "opened")) > 1000 * (now(any_server) + YEAR - DAY)
     assert news.rotate_due() is None
     due = news.next_rotation()
-    assert due <= now(redis70) + DAY
+    assert due <= now(any_server) + DAY
     assert due == news.next_rotation()
-    put(redis70, opened=-DAY)
+    put(any_server, opened=-DAY)
     assert news.rotate_due().epoch == 1
     assert 0 not in news.ages(range(100))
 
@@ -117,11 +117,11 @@ def test_a_checkpoint_of_the_future(make_server, folder, tmp_path):
         assert "back" in news
 
 
-def test_a_change_of_the_future(redis70, archived_filter):
+def test_a_change_of_the_future(any_server, archived_filter):
     """What the checkpoint knew already does not keep an older server from getting what it lacks."""
     news = archived_filter(capacity=2000, layout="counting")
-    put(redis70, changed=YEAR)
-    saved = Saved(redis70)
+    put(any_server, changed=YEAR)
+    saved = Saved(any_server)
     news.insert("x")
     news.checkpoint()
     saved.bring_back()
@@ -131,21 +131,21 @@ def test_a_change_of_the_future(redis70, archived_filter):
 
 
 @pytest.mark.parametrize("field", ["created", "opened", "changed", "checkpointed", "restored", "leased", "closed"])
-def test_doctor(redis70, archived_filter, field):
+def test_doctor(any_server, archived_filter, field):
     """It names the field and the shard, with exit code 0; times that are all right are not mentioned."""
     archived_filter(**RING).close()
-    subject = ("--redis", redis70.url, "--json")
+    subject = ("--redis", any_server.url, "--json")
     texts = [each["text"] for each in json.loads(cli.run("doctor", *subject, code=1)[0])]
     assert not any("future" in text for text in texts)
-    assert run(examine_clock, "news", redis=redis70.url) is None
-    put(redis70, opened=3, checkpointed=3, leased=60, changed=30)  # as other servers' clocks may differ
-    assert run(examine_clock, "news", redis=redis70.url) is None
+    assert run(examine_clock, "news", redis=any_server.url) is None
+    put(any_server, opened=3, checkpointed=3, leased=60, changed=30)  # as other servers' clocks may differ
+    assert run(examine_clock, "news", redis=any_server.url) is None
     if field == "closed":
-        end = round(1000 * (now(redis70) + YEAR))
-        put(redis70, 1, closed=f"0:1:2:3 1:2:{end}:3")
+        end = round(1000 * (now(any_server) + YEAR))
+        put(any_server, 1, closed=f"0:1:2:3 1:2:{end}:3")
     else:
-        put(redis70, 1, **{field: YEAR})
-    found = run(examine_clock, "news", redis=redis70.url)
+        put(any_server, 1, **{field: YEAR})
+    found = run(examine_clock, "news", redis=any_server.url)
     assert (found.level, found.subject) == ("note", "filter news")
     assert f"shard 1: {field} by 31,5" in found.text
     assert "shard 0" not in found.text

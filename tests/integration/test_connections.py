@@ -62,17 +62,17 @@ def in_threads(count, work):
     return [outcomes[n] for n in range(count)]
 
 
-def test_a_client_that_nobody_closes(redis70):
+def test_a_client_that_nobody_closes(any_server):
     """As the last reference to it ends, so do its connections: refusals that it got do not keep it alive."""
-    before = connections(redis70)
-    with redis70.client() as admin:
+    before = connections(any_server)
+    with any_server.client() as admin:
         admin.script_flush()
     gc.disable()
     try:
-        news = made(redis70)
-        assert connected(redis70, before) == 1
+        news = made(any_server)
+        assert connected(any_server, before) == 1
         del news
-        wait_until(lambda: connected(redis70, before) == 0, "a connection stays open")
+        wait_until(lambda: connected(any_server, before) == 0, "a connection stays open")
     finally:
         gc.enable()
 
@@ -120,17 +120,17 @@ def test_as_many_as_there_are_by_default(server):
 
 @pytest.mark.parametrize("kind", [UriFilter, AsyncUriFilter])
 @pytest.mark.parametrize("connections", [0, -1, 1.5, True, "8"])
-def test_no_number_of_connections(kind, connections, redis70):
+def test_no_number_of_connections(kind, connections, any_server):
     """Anything but a number from 1 up is refused before anything is asked."""
     with pytest.raises(ValueError, match="connections is a whole number from 1 up and not"):
-        opened = kind.open("news", redis=redis70.url, connections=connections)
+        opened = kind.open("news", redis=any_server.url, connections=connections)
         asyncio.run(opened)
 
 
-def test_a_client_that_is_given(redis70):
+def test_a_client_that_is_given(any_server):
     """Its pool's limit counts, over all filters that have it; ``connections=`` is refused."""
-    made(redis70).close()
-    with redis.Redis.from_url(redis70.url, max_connections=3) as client:
+    made(any_server).close()
+    with redis.Redis.from_url(any_server.url, max_connections=3) as client:
         both = [UriFilter.open("news", redis=client) for _ in range(2)]
         answers = in_threads(60, lambda n: both[n % 2].insert(f"{n % 30}"))
         assert sum(each is True for each in answers) == 30
@@ -138,23 +138,23 @@ def test_a_client_that_is_given(redis70):
             UriFilter.open("news", redis=client, connections=4)
 
     async def run():
-        async with redis.asyncio.Redis.from_url(redis70.url, max_connections=3) as client:
+        async with redis.asyncio.Redis.from_url(any_server.url, max_connections=3) as client:
             both = [await AsyncUriFilter.open("news", redis=client) for _ in range(2)]
             return sum(await asyncio.gather(*(both[n % 2].insert(f"b{n % 30}") for n in range(60))))
 
     assert asyncio.run(run()) == 30
 
 
-def test_a_client_that_is_given_has_its_connections_back(redis70):
+def test_a_client_that_is_given_has_its_connections_back(any_server):
     """Between the filter's calls its owner has all connections of its pool."""
-    made(redis70).close()
+    made(any_server).close()
     only = {"max_connections": 1, "protocol": 2}
-    with redis.Redis.from_url(redis70.url, **only) as client, UriFilter.open("news", redis=client) as news:
+    with redis.Redis.from_url(any_server.url, **only) as client, UriFilter.open("news", redis=client) as news:
         for n in range(3):
             assert (news.insert(f"a{n}"), client.ping()) == (True, True)
 
     async def run():
-        async with redis.asyncio.Redis.from_url(redis70.url, **only) as client:
+        async with redis.asyncio.Redis.from_url(any_server.url, **only) as client:
             news = await AsyncUriFilter.open("news", redis=client)
             return [(await news.insert(f"b{n}"), await client.ping()) for n in range(3)]
 
@@ -189,13 +189,13 @@ def test_a_connection_that_the_server_has_closed(server, monkeypatch):
     asyncio.run(run())
 
 
-def test_tasks_in_their_order(redis70):
+def test_tasks_in_their_order(any_server):
     """Over one connection tasks are answered in the order in which they asked."""
-    made(redis70).close()
+    made(any_server).close()
 
     async def run():
         answered = []
-        async with await AsyncUriFilter.open("news", redis=redis70.url, connections=1, coalesce=False) as news:
+        async with await AsyncUriFilter.open("news", redis=any_server.url, connections=1, coalesce=False) as news:
 
             async def ask(n: int) -> None:
                 assert await news.insert(f"{n}") is True
@@ -257,12 +257,12 @@ def test_cancelled_at_any_moment(server):
 REFUSED = "no connection became free in 0.3 s, as all 1 are in use: raise connections=.*gave up after 0.3 s"
 
 
-def test_the_patience_of_threads(redis70):
+def test_the_patience_of_threads(any_server):
     """Who finds no connection within ``timeouts.total`` hears why, and may ask again; nothing of it was sent."""
-    made(redis70).close()
-    with UriFilter.open("news", redis=redis70.url, connections=1, timeouts=Timeouts(reply=30, total=0.3)) as news:
+    made(any_server).close()
+    with UriFilter.open("news", redis=any_server.url, connections=1, timeouts=Timeouts(reply=30, total=0.3)) as news:
         first = threading.Thread(target=news.insert, args=("a",))
-        redis70.suspend()
+        any_server.suspend()
         try:
             first.start()
             wait_until(lambda: news._session.pending._owners, "the first asks")
@@ -270,27 +270,27 @@ def test_the_patience_of_threads(redis70):
             with pytest.raises(ServerUnavailable, match=REFUSED) as caught:
                 news.insert("b")
         finally:
-            redis70.resume()
+            any_server.resume()
         first.join()
         assert type(caught.value) is ServerUnavailable
         assert (news.insert("a"), news.insert("b", retry=caught.value)) == (False, True)
 
 
-def test_the_patience_of_tasks(redis70):
+def test_the_patience_of_tasks(any_server):
     """The same, awaited."""
-    made(redis70).close()
+    made(any_server).close()
 
     async def run():
         timeouts = Timeouts(reply=30, total=0.3)
-        news = await AsyncUriFilter.open("news", redis=redis70.url, connections=1, timeouts=timeouts, coalesce=False)
-        redis70.suspend()
+        news = await AsyncUriFilter.open("news", redis=any_server.url, connections=1, timeouts=timeouts, coalesce=False)
+        any_server.suspend()
         try:
             first = asyncio.create_task(news.insert("a"))
             await asyncio.sleep(0)
             with pytest.raises(ServerUnavailable, match=REFUSED) as caught:
                 await news.insert("b")
         finally:
-            redis70.resume()
+            any_server.resume()
         assert await first is True
         assert type(caught.value) is ServerUnavailable
         assert (await news.insert("a"), await news.insert("b", retry=caught.value)) == (False, True)

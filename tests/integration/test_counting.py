@@ -52,11 +52,11 @@ def test_forgotten_items(queue):
 
 
 @pytest.mark.parametrize("fault", [Fault.CUT_AFTER, Fault.DUPLICATE, Fault.DELAY])
-def test_a_retried_removal_removes_once(redis70, fault):
+def test_a_retried_removal_removes_once(any_server, fault):
     """The reply is lost, or the command comes twice: another item with the same counters keeps them."""
-    with UriFilter.create("queue", redis=redis70.url, **SETTINGS) as queue:
+    with UriFilter.create("queue", redis=any_server.url, **SETTINGS) as queue:
         queue.insert_many(range(10))
-        with Proxy(redis70.port) as proxy, UriFilter.open("queue", redis=proxy.url) as other:
+        with Proxy(any_server.port) as proxy, UriFilter.open("queue", redis=proxy.url) as other:
             proxy.plan = first(fault)
             assert other.remove([3, 4]) == [True, True]
             assert queue.insert(3) is True  # between the removal and a late copy of it
@@ -102,34 +102,34 @@ def test_threads_insert_and_remove(server):
     assert queue.info().fill == 0.0
 
 
-def test_what_counting_does_not_do(redis70):
+def test_what_counting_does_not_do(any_server):
     """No retention but forever, no union; and other layouts do not remove."""
-    with UriFilter.create("queue", redis=redis70.url, **SETTINGS) as queue:
-        UriFilter.create("other", redis=redis70.url, **queue.settings).close()
+    with UriFilter.create("queue", redis=any_server.url, **SETTINGS) as queue:
+        UriFilter.create("other", redis=any_server.url, **queue.settings).close()
         with pytest.raises(UriFilterError, match="counting cannot be merged"):
             queue.union("other")
     with (
-        UriFilter.create("news", redis=redis70.url, capacity=100) as news,
+        UriFilter.create("news", redis=any_server.url, capacity=100) as news,
         pytest.raises(ValueError, match="remove is for layout counting, and this filter is blocked: use forget"),
     ):
         news.remove(["a"])
 
 
-def test_asyncio(redis70):
+def test_asyncio(any_server):
     """The same, awaited."""
     import asyncio
 
     async def work():
-        async with await AsyncUriFilter.create("queue", redis=redis70.url, **SETTINGS) as queue:
+        async with await AsyncUriFilter.create("queue", redis=any_server.url, **SETTINGS) as queue:
             await queue.insert_many(["a", "b"])
             return await queue.remove(["a", "c"]), await queue.ages(["a", "b"])
 
     assert asyncio.run(work()) == ([True, False], [0, 1])
 
 
-def test_command_line(redis70):
+def test_command_line(any_server):
     """``remove`` takes lines out again and says how many were there."""
-    where = ("--redis", redis70.url)
+    where = ("--redis", any_server.url)
     cli.run("create", "queue", "--capacity", "1k", "--layout", "counting", *where)
     cli.run("add", "--filter", "queue", *where, given=b"a\nb\n")
     _, err = cli.run("remove", "--filter", "queue", *where, given=b"a\nx\n")
@@ -142,10 +142,10 @@ def test_command_line(redis70):
 
 
 @pytest.mark.slow
-def test_fill_and_error_rate(redis70):
+def test_fill_and_error_rate(any_server):
     """Counters over 0, and about the asked rate at capacity."""
     settings = SETTINGS | {"capacity": 5000, "error_rate": 1e-2}
-    with UriFilter.create("queue", redis=redis70.url, **settings) as queue:
+    with UriFilter.create("queue", redis=any_server.url, **settings) as queue:
         queue.insert_many(range(5000))
         info = queue.info()
         assert info.error_rate_now == pytest.approx(1e-2, rel=0.15)
@@ -155,13 +155,13 @@ def test_fill_and_error_rate(redis70):
 
 
 @pytest.mark.slow
-def test_removing_in_many_processes(redis70, tmp_path):
+def test_removing_in_many_processes(any_server, tmp_path):
     """Two processes remove the same 500 items: each item is told to one of them."""
-    with UriFilter.create("queue", redis=redis70.url, **SETTINGS) as queue:
+    with UriFilter.create("queue", redis=any_server.url, **SETTINGS) as queue:
         queue.insert_many(range(500))
     code = (
         "import sys; from urifilter_redis import UriFilter; q = UriFilter.open('queue', redis=sys.argv[1]);"
         "print(sum(sum(q.remove([i])) for i in range(500)))"
     )
-    running = [subprocess.Popen([sys.executable, "-c", code, redis70.url], stdout=subprocess.PIPE) for _ in range(2)]
+    running = [subprocess.Popen([sys.executable, "-c", code, any_server.url], stdout=subprocess.PIPE) for _ in range(2)]
     assert sum(int(each.communicate(timeout=60)[0]) for each in running) == 500

@@ -151,11 +151,11 @@ def crowd(server, archive, settings, safe) -> list[str]:
 
 
 @pytest.mark.parametrize("retention", ["ring", "rolling"])
-def test_a_rotator_without_the_archive_refuses(redis70, folder, retention):
+def test_a_rotator_without_the_archive_refuses(any_server, folder, retention):
     """It could rotate a Redis that is older than its archive."""
     settings = {"capacity": 1000, "retention": retention, "slices": 3, "period": "1d"}
-    UriFilter.create("news", redis=redis70.url, archive=folder, **settings).close()
-    with UriFilter.open("news", redis=redis70.url) as news:
+    UriFilter.create("news", redis=any_server.url, archive=folder, **settings).close()
+    with UriFilter.open("news", redis=any_server.url) as news:
         for rotate in (news.rotate, news.rotate_due, news.due):
             with pytest.raises(ArchiveMissing, match="needs its archive file:///"):
                 rotate()

@@ -103,15 +103,15 @@ class Scene:
 @pytest.mark.slow
 @pytest.mark.parametrize("there", [True, False], ids=["made", "not made"])
 @pytest.mark.parametrize("kinds", [("drop", "create"), ("create", "drop"), ("drop", "drop"), ("create", "create")])
-def test_two_with_a_stall_at_each_step(redis70, kinds, there, sample):
+def test_two_with_a_stall_at_each_step(any_server, kinds, there, sample):
     """One stops at any step; the other goes on for some, or to its end; then the first goes on, or is dead."""
-    scene = Scene(redis70, kinds, there=there)
+    scene = Scene(any_server, kinds, there=there)
     scene.actors[0].run()
     scene.end()
     assert scene.actors[0].steps > 2
     for steps in sample(range(scene.actors[0].steps + 1), 4):
         for between, dies in BETWEEN:
-            scene = Scene(redis70, kinds, there=there)
+            scene = Scene(any_server, kinds, there=there)
             one, other = scene.actors
             one.run(steps)
             other.run(between)
@@ -132,13 +132,13 @@ def test_two_with_a_stall_at_each_step(redis70, kinds, there, sample):
     ],
     ids=", ".join,
 )
-def test_any_order(redis70, kinds, there, sample):
+def test_any_order(any_server, kinds, there, sample):
     """Any number, in any order, with stalls of any length; some die."""
     if not there and "drop old" in kinds:
         return
     for seed in sample(range(40), 10):
         chosen = random.Random(seed)
-        scene = Scene(redis70, kinds, there=there)
+        scene = Scene(any_server, kinds, there=there)
         doomed = chosen.choice([None, *scene.actors])
         last = chosen.randrange(1, 20)
         while not all(actor.ended for actor in scene.actors):
@@ -149,9 +149,9 @@ def test_any_order(redis70, kinds, there, sample):
         scene.end()
 
 
-def test_a_live_filter_is_listed_again(redis70):
+def test_a_live_filter_is_listed_again(any_server):
     """A dropper that took the name of a new filter out, and died before it looked: the next open lists it again."""
-    scene = Scene(redis70, ["drop", "create"])
+    scene = Scene(any_server, ["drop", "create"])
     dropper, creator = scene.actors
     for _ in range(2):  # the first one only tries whether this user may
         dropper.step()
@@ -159,6 +159,6 @@ def test_a_live_filter_is_listed_again(redis70):
             dropper.step()
     creator.run()
     dropper.step()
-    assert list_filters(redis=redis70.url) == []
+    assert list_filters(redis=any_server.url) == []
     scene.die(dropper)
     scene.end()

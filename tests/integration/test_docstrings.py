@@ -93,9 +93,9 @@ def documented_classes():
 
 
 @pytest.mark.parametrize("function", [drop_filter, list_filters, Timeouts], ids=lambda function: function.__name__)
-def test_example_of_a_function(redis70, monkeypatch, function):
+def test_example_of_a_function(any_server, monkeypatch, function):
     """Each example of a function does what it says."""
-    monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
+    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
     UriFilter.create("news", capacity=10).close()
     names = {each.__name__: each for each in (drop_filter, list_filters, Timeouts)}
     examples = doctest.DocTestParser().get_examples(inspect.getdoc(function))
@@ -114,12 +114,12 @@ def test_example_of_an_error(name):
 
 
 @pytest.mark.parametrize("documented", WITHOUT_A_CLIENT, ids=lambda documented: documented.__name__)
-def test_example_of_an_archive(redis70, monkeypatch, tmp_path, documented):
+def test_example_of_an_archive(any_server, monkeypatch, tmp_path, documented):
     """Each example of the archive and of the worker does what it says, on an archive of two filters."""
     monkeypatch.chdir(tmp_path)
     url = (tmp_path / "archive").as_uri()
     for name in ("images", "news"):
-        with UriFilter.create(name, capacity=1_000_000, redis=redis70.url, archive=url) as made:
+        with UriFilter.create(name, capacity=1_000_000, redis=any_server.url, archive=url) as made:
             made.insert("https://example.com/a")
             made.checkpoint()
     home = opening.open_home(url)
@@ -128,7 +128,7 @@ def test_example_of_an_archive(redis70, monkeypatch, tmp_path, documented):
     examples = doctest.DocTestParser().get_examples(inspect.getdoc(documented))
     assert examples
     for example in examples:
-        source = example.source.replace("file:///srv/uris", url).replace("redis://localhost:6379/0", redis70.url)
+        source = example.source.replace("file:///srv/uris", url).replace("redis://localhost:6379/0", any_server.url)
         assert asyncio.run(run(source, names)) == example.want.replace("file:///srv/uris", url)
 
 
@@ -178,9 +178,9 @@ def wanted(example: doctest.Example) -> str:
 
 
 @pytest.mark.parametrize(("name", "text"), [*documented(CLASSES), *documented_classes()])
-def test_example(redis70, monkeypatch, folder, name, text):
+def test_example(any_server, monkeypatch, folder, name, text):
     """Each example does what it says."""
-    monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
+    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
     monkeypatch.setenv("URIFILTER_ARCHIVE", "")
     examples = doctest.DocTestParser().get_examples(text)
     assert examples, "there is no example"
@@ -208,27 +208,27 @@ def test_example(redis70, monkeypatch, folder, name, text):
 
 
 @pytest.mark.parametrize("name", SDK_NAMES)
-def test_example_of_the_sdk(redis70, service, name):
+def test_example_of_the_sdk(any_server, service, name):
     """Each example of the SDK's functions and classes does what it says."""
-    with UriFilter.create("news", redis=redis70.url, capacity=1000):
+    with UriFilter.create("news", redis=any_server.url, capacity=1000):
         check_with_the_service(service, inspect.getdoc(SDK_NAMES[name]), dict(SDK_NAMES))
 
 
 @pytest.mark.parametrize(("name", "text"), list(documented(SDK_CLASSES)))
-def test_example_of_a_client_of_the_service(redis70, service, name, text):
+def test_example_of_a_client_of_the_service(any_server, service, name, text):
     """Each example of the SDK's methods does what it says."""
     with (
-        UriFilter.create("news", redis=redis70.url, capacity=1000),
-        UriFilter.create("queue", redis=redis70.url, capacity=1000, layout="counting"),
+        UriFilter.create("news", redis=any_server.url, capacity=1000),
+        UriFilter.create("queue", redis=any_server.url, capacity=1000, layout="counting"),
     ):
         check_with_the_service(service, text, {"api": SDK_NAMES[name](service.url)})
 
 
 @pytest.mark.parametrize(("name", "text"), list(documented(ACTING)))
-def test_example_of_an_action(redis70, service_for_admins, name, text):
+def test_example_of_an_action(any_server, service_for_admins, name, text):
     """Each example of an action does what it says, for a token that may do it."""
     running, secret = service_for_admins
-    with UriFilter.create("news", redis=redis70.url, capacity=1000):
+    with UriFilter.create("news", redis=any_server.url, capacity=1000):
         check_with_the_service(running, text, {"api": SDK_NAMES[name](running.url, secret)})
 
 

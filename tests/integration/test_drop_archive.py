@@ -70,8 +70,8 @@ pytestmark = [
 
 
 @pytest.fixture
-def scene(redis70, archive):
-    made = Scene(redis70, archive)
+def scene(any_server, archive):
+    made = Scene(any_server, archive)
     yield made
     made.admin.close()
     gc.collect()  # what they left is collected here, and not in another test

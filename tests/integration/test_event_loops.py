@@ -35,16 +35,16 @@ def test_a_second_run(server):
     asyncio.run(news.close())
 
 
-def test_many_runs(service, redis70):
+def test_many_runs(service, any_server):
     """Each run ends with its connections: neither this process nor the server runs out of them."""
-    news = opened(redis70)
-    UriFilter.create("sdk", redis=redis70.url, capacity=10_000).close()
+    news = opened(any_server)
+    UriFilter.create("sdk", redis=any_server.url, capacity=10_000).close()
     api = AsyncFilterAPIClient(service.url)
 
     def descriptors() -> int:
         return len(os.listdir("/dev/fd"))
 
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         clients, before = len(admin.client_list()), descriptors()
         for n in range(40):
             assert asyncio.run(news.insert(f"{n}")) is True
@@ -69,20 +69,20 @@ def test_loops_in_turn(server):
 
 
 @pytest.mark.skipif(mongo.kind() == "mongomock", reason="mongomock has no awaited client: set TEST_URIFILTER_MONGOECO")
-def test_a_second_run_with_an_archive(redis70, mongodb):
+def test_a_second_run_with_an_archive(any_server, mongodb):
     """The archive's connections are a loop's, too."""
-    UriFilter.create("news", redis=redis70.url, capacity=1000, archive=mongodb).close()
-    news = asyncio.run(AsyncUriFilter.open("news", redis=redis70.url, archive=mongodb))
+    UriFilter.create("news", redis=any_server.url, capacity=1000, archive=mongodb).close()
+    news = asyncio.run(AsyncUriFilter.open("news", redis=any_server.url, archive=mongodb))
     for n in range(3):
         assert asyncio.run(news.insert(f"{n}")) is True
         assert asyncio.run(news.checkpoint()).number == n + 1
     asyncio.run(news.close())
 
 
-def test_a_client_of_another_loop(redis70):
+def test_a_client_of_another_loop(any_server):
     """A client that was given belongs to one loop: elsewhere nothing is sent, and the error says what to do."""
-    UriFilter.create("news", redis=redis70.url, capacity=1000).close()
-    client = redis.asyncio.Redis.from_url(redis70.url)
+    UriFilter.create("news", redis=any_server.url, capacity=1000).close()
+    client = redis.asyncio.Redis.from_url(any_server.url)
 
     async def first():
         news = await AsyncUriFilter.open("news", redis=client)
@@ -91,7 +91,7 @@ def test_a_client_of_another_loop(redis70):
         return news
 
     news = asyncio.run(first())
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         admin.config_resetstat()
         with pytest.raises(UriFilterError, match="belongs to another event loop or process: open the filter anew"):
             asyncio.run(news.insert("b"))
@@ -134,9 +134,9 @@ async def refused_in_child(ask) -> str:
     return said
 
 
-def test_a_forked_child_in_its_parents_loop(redis70):
+def test_a_forked_child_in_its_parents_loop(any_server):
     """It is refused before anything is sent, and the parent goes on."""
-    news = opened(redis70)
+    news = opened(any_server)
 
     async def parent():
         assert await news.insert("a") is True
@@ -148,9 +148,9 @@ def test_a_forked_child_in_its_parents_loop(redis70):
     asyncio.run(parent())
 
 
-def test_the_sdk(service, redis70):
+def test_the_sdk(service, any_server):
     """The SDK's awaited client likewise: a second run, and a child in its parent's loop."""
-    UriFilter.create("sdk", redis=redis70.url, capacity=1000).close()
+    UriFilter.create("sdk", redis=any_server.url, capacity=1000).close()
     api = AsyncFilterAPIClient(service.url)
     for n in range(3):
         assert asyncio.run(api.insert_ages("sdk", [f"{n}"])) == [0]

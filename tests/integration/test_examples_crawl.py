@@ -28,7 +28,7 @@ TASKS, TRIES = 16, 3
 
 
 @pytest.fixture
-def crawl(redis70, tmp_path):
+def crawl(any_server, tmp_path):
     """Start an example that crawls a site; at the end it and its processes are killed if they still run."""
     with programs(tmp_path) as start:
 
@@ -36,7 +36,7 @@ def crawl(redis70, tmp_path):
             # its folder is on the path, as it is where a reader runs it
             environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(EXAMPLES), os.environ["PYTHONPATH"]))}
             return start(
-                [sys.executable, EXAMPLES / f"{name}.py", site.url, "--redis", redis70.url, *more], environment
+                [sys.executable, EXAMPLES / f"{name}.py", site.url, "--redis", any_server.url, *more], environment
             )
 
         yield start_example
@@ -65,7 +65,7 @@ def check_committed(site, server) -> None:
         assert all(news.contains_many([site.at("127.0.0.1", path) for path in site.pages]))
 
 
-def test_processes(crawl, redis70):
+def test_processes(crawl, any_server):
     """Four processes with an event loop each fetch each page once, between them, and try those that hang up again."""
     with Served(count=1000) as site:
         last = finished(crawl("crawl_asyncio", site, "--lease", "5"))
@@ -75,7 +75,7 @@ def test_processes(crawl, redis70):
         assert {path: fetched[path] for path in answering} == dict.fromkeys(answering, 1)
         # more than that if a process claims one that a link leads to, as it does not know then how often it has failed
         assert all(fetched[path] >= TRIES for path in site.pages.keys() - answering)
-        check_committed(site, redis70)
+        check_committed(site, any_server)
 
 
 def workers(process) -> list[int]:
@@ -86,7 +86,7 @@ def workers(process) -> list[int]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the processes are found in /proc")
-def test_one_of_the_processes_is_killed(crawl, redis70):
+def test_one_of_the_processes_is_killed(crawl, any_server):
     """It is started again, and others take over the pages that it had in hand: none is missing."""
     with Served(count=1000, delay=0.01) as site:
         process = crawl("crawl_asyncio", site, "--lease", "5")
@@ -95,7 +95,7 @@ def test_one_of_the_processes_is_killed(crawl, redis70):
         assert finished(process) == "1,000 pages fetched; processes that were started again: 1"
         fetched = Counter(site.fetched())
         assert fetched.keys() == site.pages.keys()
-        check_committed(site, redis70)
+        check_committed(site, any_server)
     # Twice: those that the killed process was fetching, or had fetched and not committed, at most one by each task.
     assert sum(fetched[path] > 1 for path, page in site.pages.items() if page.status) <= TASKS
 

@@ -259,9 +259,9 @@ def test_disconnected_fake_server():
 
 
 @pytest.mark.parametrize("damage", [None, "x"])
-def test_damaged_meta_of_an_open_filter(redis70, damage):
+def test_damaged_meta_of_an_open_filter(any_server, damage):
     """The field that scripts read is gone, or cannot be read: LOST, and nothing is written."""
-    with UriFilter.create("news", redis=redis70.url, capacity=1000) as news, redis70.client() as admin:
+    with UriFilter.create("news", redis=any_server.url, capacity=1000) as news, any_server.client() as admin:
         admin.hdel("urifilter:{news:0}:meta", "fixed")
         if damage:
             admin.hset("urifilter:{news:0}:meta", "fixed", damage)
@@ -272,17 +272,17 @@ def test_damaged_meta_of_an_open_filter(redis70, damage):
         assert dumped(admin) == before
 
 
-def test_damaged_meta(redis70):
+def test_damaged_meta(any_server):
     """A meta with missing or unreadable fields is LOST."""
-    UriFilter.create("news", redis=redis70.url, capacity=1000).close()
+    UriFilter.create("news", redis=any_server.url, capacity=1000).close()
     for change in ({"k": "many"}, {"format": "x"}, {"slices": "today"}):
-        with redis70.client() as admin:
+        with any_server.client() as admin:
             saved = admin.hgetall("urifilter:{news:0}:meta")
             admin.hset("urifilter:{news:0}:meta", mapping=change)
             with pytest.raises(SliceLost):
-                UriFilter.open("news", redis=redis70.url)
+                UriFilter.open("news", redis=any_server.url)
             admin.hset("urifilter:{news:0}:meta", mapping=saved)
             admin.hdel("urifilter:{news:0}:meta", *change)
             with pytest.raises(SliceLost):
-                UriFilter.open("news", redis=redis70.url)
+                UriFilter.open("news", redis=any_server.url)
             admin.hset("urifilter:{news:0}:meta", mapping=saved)

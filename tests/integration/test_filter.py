@@ -145,9 +145,9 @@ def test_one_string_is_no_list(news):
 @pytest.mark.parametrize(
     "one", ["abc", b"abc", bytearray(b"abc"), memoryview(b"abc")], ids=lambda one: type(one).__name__
 )
-def test_one_item_for_many(redis70, one):
+def test_one_item_for_many(any_server, one):
     """One string, or bytes of any kind, for a list is refused by every method: its members are no items."""
-    with UriFilter.create("news", capacity=1000, redis=redis70.url) as news:
+    with UriFilter.create("news", capacity=1000, redis=any_server.url) as news:
         for method in (
             news.insert_ages,
             news.unique,
@@ -160,7 +160,7 @@ def test_one_item_for_many(redis70, one):
         assert news.inserted() == 0
 
     async def stream():
-        async with await AsyncUriFilter.open("news", redis=redis70.url) as news:
+        async with await AsyncUriFilter.open("news", redis=any_server.url) as news:
             return [item async for item in news.iter_unique(one)]
 
     with pytest.raises(TypeError, match="list of items is wanted"):
@@ -170,9 +170,9 @@ def test_one_item_for_many(redis70, one):
 @pytest.mark.parametrize(
     "retry", [7, "text", True, object(), ValueError("another")], ids=lambda each: type(each).__name__
 )
-def test_retry_of_something_else(redis70, retry):
+def test_retry_of_something_else(any_server, retry):
     """``retry=`` takes what the method raised, and nothing that merely is there."""
-    with UriFilter.create("news", capacity=1000, redis=redis70.url) as news:
+    with UriFilter.create("news", capacity=1000, redis=any_server.url) as news:
         for method in (news.insert_ages, news.unique, news.forget):
             with pytest.raises(ValueError, match="retry= takes what"):
                 method(["a"], retry=retry)
@@ -300,26 +300,26 @@ def test_leftover_shards_of_an_earlier_filter(server):
         assert admin.keys() == []
 
 
-def test_prefixes_and_names(redis70):
+def test_prefixes_and_names(any_server):
     """Filters of other prefixes do not meet; names and prefixes that would break keys are refused."""
-    with UriFilter.create("a.b-c_D9", redis=redis70.url, prefix="x:y", **PRECISE) as one:
+    with UriFilter.create("a.b-c_D9", redis=any_server.url, prefix="x:y", **PRECISE) as one:
         one.insert("a")
-    assert list_filters(redis=redis70.url) == []
-    assert list_filters(redis=redis70.url, prefix="x:y") == ["a.b-c_D9"]
+    assert list_filters(redis=any_server.url) == []
+    assert list_filters(redis=any_server.url, prefix="x:y") == ["a.b-c_D9"]
     for wrong in ("", "a b", "a/b", "{a}", "é", "x" * 65):
         with pytest.raises(ValueError, match="name is"):
-            UriFilter.open(wrong, redis=redis70.url)
+            UriFilter.open(wrong, redis=any_server.url)
     with pytest.raises(ValueError, match="prefix is"):
-        UriFilter.open("a", redis=redis70.url, prefix="{a}")
+        UriFilter.open("a", redis=any_server.url, prefix="{a}")
 
 
-def test_redis_argument(redis70):
+def test_redis_argument(any_server):
     """A client of the caller's is used and left open; other things are refused."""
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         with UriFilter.create("news", redis=admin, **PRECISE) as news:
             assert news.insert("a") is True
         assert admin.ping()
-    decoding = redis.Redis(port=redis70.port, decode_responses=True, protocol=3)
+    decoding = redis.Redis(port=any_server.port, decode_responses=True, protocol=3)
     with UriFilter.open("news", redis=decoding) as news:
         assert news.insert("a") is False
         assert news.info().inserted == 1
@@ -330,17 +330,17 @@ def test_redis_argument(redis70):
         UriFilter.open("news", redis="http://localhost")
 
 
-def test_environment_names_the_server(redis70, monkeypatch):
+def test_environment_names_the_server(any_server, monkeypatch):
     """URIFILTER_REDIS_URL is the default address."""
-    monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
+    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
     UriFilter.create("news", **PRECISE).close()
-    assert list_filters(redis=redis70.url) == ["news"]
+    assert list_filters(redis=any_server.url) == ["news"]
 
 
 @pytest.mark.parametrize(("normalize", "new"), [("none", 5), ("whatwg", 4), ("sorted", 3), ("loose", 2)])
-def test_normalize(redis70, normalize, new):
+def test_normalize(any_server, normalize, new):
     """Which spellings are one item is fixed at creation."""
-    with UriFilter.create("news", redis=redis70.url, normalize=normalize, **PRECISE) as news:
+    with UriFilter.create("news", redis=any_server.url, normalize=normalize, **PRECISE) as news:
         spellings = [
             "http://example.com/?a=1&b=2",
             "http://Example.com:80/?a=1&b=2#x",
@@ -353,11 +353,11 @@ def test_normalize(redis70, normalize, new):
 
 
 @pytest.mark.parametrize("hash_", ["mmh3", "md5", "blake2b"])
-def test_hashes(redis70, hash_):
+def test_hashes(any_server, hash_):
     """Every hash works over shards, and clients share the seed."""
-    with UriFilter.create("news", redis=redis70.url, hash=hash_, shards=5, **PRECISE) as news:
+    with UriFilter.create("news", redis=any_server.url, hash=hash_, shards=5, **PRECISE) as news:
         assert news.insert_ages(range(1000)) == [0] * 1000
-    with UriFilter.open("news", redis=redis70.url) as news:
+    with UriFilter.open("news", redis=any_server.url) as news:
         assert news.insert_ages(range(1000)) == [1] * 1000
 
 

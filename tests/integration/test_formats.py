@@ -73,9 +73,12 @@ def claim_calls(config, keys, state):
 @pytest.mark.parametrize("number", OTHERS)
 @pytest.mark.parametrize("layout", ["blocked", "classic", "counting"])
 @pytest.mark.parametrize("with_claims", [False, True])
-def test_scripts(redis70, number, layout, with_claims):
+def test_scripts(any_server, number, layout, with_claims):
     """Each refuses it in each shard, in a filter that a process has open."""
-    with UriFilter.create("news", redis=redis70.url, layout=layout, **SETTINGS) as news, redis70.client() as admin:
+    with (
+        UriFilter.create("news", redis=any_server.url, layout=layout, **SETTINGS) as news,
+        any_server.client() as admin,
+    ):
         news.insert_many(range(100))
         if with_claims:
             news.claims().claim_many(range(100, 200))
@@ -100,36 +103,36 @@ def test_scripts(redis70, number, layout, with_claims):
 
 
 @pytest.mark.parametrize("number", OTHERS)
-def test_a_filter(redis70, number):
+def test_a_filter(any_server, number):
     """The library and the command line do not open, make or drop it."""
-    UriFilter.create("news", redis=redis70.url, **SETTINGS).close()
-    with redis70.client() as admin:
+    UriFilter.create("news", redis=any_server.url, **SETTINGS).close()
+    with any_server.client() as admin:
         admin.hset("urifilter:{news:0}:meta", "format", number)
         before = dumped(admin)
         for use in (
-            lambda: UriFilter.open("news", redis=redis70.url),
-            lambda: UriFilter.create("news", redis=redis70.url, **SETTINGS),
-            lambda: drop_filter("news", redis=redis70.url),
+            lambda: UriFilter.open("news", redis=any_server.url),
+            lambda: UriFilter.create("news", redis=any_server.url, **SETTINGS),
+            lambda: drop_filter("news", redis=any_server.url),
         ):
             with pytest.raises(UriFilterError, match=words(number)):
                 use()
         for command in ("info", "rotate", "checkpoint", "restore"):
-            assert words(number) in cli.run(command, "news", "--redis", redis70.url, code=2)[1]
-        assert words(number) in cli.run("add", "--filter", "news", "--redis", redis70.url, given=b"a\n", code=2)[1]
-        found = json.loads(cli.run("doctor", "--json", "--redis", redis70.url, code=1)[0])
+            assert words(number) in cli.run(command, "news", "--redis", any_server.url, code=2)[1]
+        assert words(number) in cli.run("add", "--filter", "news", "--redis", any_server.url, given=b"a\n", code=2)[1]
+        found = json.loads(cli.run("doctor", "--json", "--redis", any_server.url, code=1)[0])
         (told,) = (each for each in found if each["subject"] == "filter news")
         assert (told["level"], words(number) in told["text"]) == ("danger", True)
         assert before == dumped(admin)
 
 
 @pytest.mark.parametrize("number", OTHERS)
-def test_a_shard_of_another_format_than_shard_0(redis70, number):
+def test_a_shard_of_another_format_than_shard_0(any_server, number):
     """Whoever asks all shards is told; the others answer."""
-    with UriFilter.create("news", redis=redis70.url, **SETTINGS) as news, redis70.client() as admin:
+    with UriFilter.create("news", redis=any_server.url, **SETTINGS) as news, any_server.client() as admin:
         admin.hset(news._session.keys.shard(1).meta, "format", number)
-        with UriFilter.open("news", redis=redis70.url) as again, pytest.raises(UriFilterError, match=words(number)):
+        with UriFilter.open("news", redis=any_server.url) as again, pytest.raises(UriFilterError, match=words(number)):
             again.info()
-        assert words(number) in cli.run("info", "news", "--redis", redis70.url, code=2)[1]
+        assert words(number) in cli.run("info", "news", "--redis", any_server.url, code=2)[1]
 
 
 def put_format(path: Path, number: int) -> None:
@@ -140,21 +143,21 @@ def put_format(path: Path, number: int) -> None:
 
 
 @pytest.fixture
-def archived(redis70, folder):
+def archived(any_server, folder):
     """A rolling filter with a closed slice in its archive, and a checkpoint of each shard."""
-    with UriFilter.create("news", redis=redis70.url, archive=folder, **ROLLING) as news:
+    with UriFilter.create("news", redis=any_server.url, archive=folder, **ROLLING) as news:
         news.insert_many(range(100))
         news.rotate()
         news.insert_many(range(100, 200))
         news.checkpoint()
-    return {"redis": redis70.url, "archive": folder}
+    return {"redis": any_server.url, "archive": folder}
 
 
 @pytest.mark.parametrize("number", OTHERS)
 @pytest.mark.parametrize(
     ("which", "lost"), [("filter.json", False), ("filter.json", True), ("checkpoint-*.json", True)]
 )
-def test_an_archive(redis70, archived, tmp_path, which, number, lost):
+def test_an_archive(any_server, archived, tmp_path, which, number, lost):
     """Nothing is restored from it or written to it, whether Redis has lost the filter or not."""
     paths = [path for path in tmp_path.rglob("*.json") if path.match(which)]
     assert paths
@@ -162,7 +165,7 @@ def test_an_archive(redis70, archived, tmp_path, which, number, lost):
         put_format(path, number)
     texts = [path.read_bytes() for path in paths]
     assert words(number) in cli.run("archive", "verify", "news", "--archive", archived["archive"], code=1)[0].decode()
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         if lost:
             admin.flushall()
         before = dumped(admin)

@@ -29,16 +29,16 @@ class Old:
 
 
 @pytest.fixture
-def names(redis70, monkeypatch):
+def names(any_server, monkeypatch):
     """Python's names after the snippets, with an old filter that is set by the test."""
-    monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
+    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
     found = [block.code for block in blocks_of(PAGE) if "def unseen" in block.code]
     assert len(found) == 2
 
     def do(number, old):
         made = {}
         for code in found[: number + 1]:
-            exec(code.replace(REDIS, redis70.url), made)
+            exec(code.replace(REDIS, any_server.url), made)
         made["old"].close()
         made["old"] = old
         opened.append(made["news"])

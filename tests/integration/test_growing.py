@@ -59,17 +59,17 @@ def test_each_shard_grows_at_its_own_pace(server):
         assert 0 not in UriFilter.open("news", redis=server.url).ages(range(count))
 
 
-def test_an_item_given_many_times_takes_one_place(redis70):
+def test_an_item_given_many_times_takes_one_place(any_server):
     """Near the limit the different new items are counted."""
-    with UriFilter.create("news", redis=redis70.url, capacity=500, error_rate=1e-8, retention="growing") as news:
+    with UriFilter.create("news", redis=any_server.url, capacity=500, error_rate=1e-8, retention="growing") as news:
         news.insert("a")
         assert news.insert_ages(["b"] * 500).count(0) == 1
         assert news.epoch() == 0
 
 
-def test_ages(redis70):
+def test_ages(any_server):
     """The slice in which an item is, counted from the newest."""
-    with UriFilter.create("news", redis=redis70.url, capacity=10, error_rate=1e-8, retention="growing") as news:
+    with UriFilter.create("news", redis=any_server.url, capacity=10, error_rate=1e-8, retention="growing") as news:
         news.insert_many(range(10))
         news.insert_many(range(10, 30))
         news.insert_many(range(30, 40))
@@ -111,10 +111,10 @@ def test_killed_while_it_grows(server):
                 other.drop()
 
 
-def test_full_when_no_slice_can_be_made(redis70, monkeypatch):
+def test_full_when_no_slice_can_be_made(any_server, monkeypatch):
     """FilterFull says what to do; nothing of the call that did not fit is inserted, and what fits still is."""
     monkeypatch.setattr(retention, "GROWN_LIMIT", 2)
-    with UriFilter.create("news", redis=redis70.url, capacity=10, error_rate=1e-8, retention="growing") as news:
+    with UriFilter.create("news", redis=any_server.url, capacity=10, error_rate=1e-8, retention="growing") as news:
         news.insert_many(range(10))
         news.insert_many(range(10, 28))
         with pytest.raises(FilterFull, match="make a filter of a larger capacity") as caught:

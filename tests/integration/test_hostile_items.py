@@ -41,11 +41,11 @@ def of_one_block(number: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_known_seed_loses_all_that_collide(redis70, layout):
+def test_a_known_seed_loses_all_that_collide(any_server, layout):
     """Of 1,000 items with one digest one is new, and a page that was never inserted is seen."""
     items = of_one_digest(1000)
     assert len({*items}) == 1000
-    with made(redis70, layout=layout, seed=KNOWN) as news:
+    with made(any_server, layout=layout, seed=KNOWN) as news:
         assert news.insert_many(items) == [True] + [False] * 999
         assert news.contains("https://example.com/page")
         assert not news.contains("https://example.com/other")
@@ -54,18 +54,18 @@ def test_a_known_seed_loses_all_that_collide(redis70, layout):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("secret", SECRET)
-def test_a_secret_seed_is_not_harmed_by_them(redis70, layout, secret):
+def test_a_secret_seed_is_not_harmed_by_them(any_server, layout, secret):
     """The same 1,000 items are 1,000 new ones, and the page is not seen."""
-    with made(redis70, layout=layout, **SECRET[secret]) as news:
+    with made(any_server, layout=layout, **SECRET[secret]) as news:
         assert news.insert_many(of_one_digest(1000)) == [True] * 1000
         assert not news.contains("https://example.com/page")
 
 
-def test_a_known_seed_lets_a_block_be_filled(redis70):
+def test_a_known_seed_lets_a_block_be_filled(any_server):
     """After 32 items made for one block, exactly the pages of that block are seen, and none of the others."""
     uris = [f"https://example.com/{number}" for number in range(5000)]
     digests = hasher("mmh3", str(KNOWN))([uri.encode() for uri in uris])
-    with made(redis70, capacity=1000, error_rate=1e-4, seed=KNOWN) as news:
+    with made(any_server, capacity=1000, error_rate=1e-4, seed=KNOWN) as news:
         blocks = news.config.units
         items = of_one_block(3)
         assert news.insert_many(items) == [True] * 32
@@ -74,37 +74,37 @@ def test_a_known_seed_lets_a_block_be_filled(redis70):
         assert sum(in_the_block) > 50
 
 
-def test_a_known_seed_lets_a_whole_filter_be_filled(redis70):
+def test_a_known_seed_lets_a_whole_filter_be_filled(any_server):
     """32 made items a block make every page seen; as many under a secret seed make no more so than any others do."""
     uris = [f"https://example.com/{number}" for number in range(1000)]
-    with made(redis70, capacity=1000, error_rate=1e-4, seed=KNOWN) as news:
+    with made(any_server, capacity=1000, error_rate=1e-4, seed=KNOWN) as news:
         items = [item for number in range(news.config.units) for item in of_one_block(number)]
         assert news.insert_many(items) == [True] * len(items)
         assert all(news.contains_many(uris))
         news.drop()
-    with made(redis70, capacity=1000, error_rate=1e-4) as news:
+    with made(any_server, capacity=1000, error_rate=1e-4) as news:
         news.insert_many(items)
         assert sum(news.contains_many(uris)) < 100
 
 
-def test_some_uris_collide_under_every_seed_of_mmh3(redis70):
+def test_some_uris_collide_under_every_seed_of_mmh3(any_server):
     """A secret seed does not help against these: of 1,024 URIs one is new. Only a keyed hash has all as new."""
     uris = uris_for_every_seed(10)
     assert len({*uris}) == 1024
-    with made(redis70) as news:
+    with made(any_server) as news:
         assert news.insert_many(uris) == [True] + [False] * 1023
         news.drop()
-    with made(redis70, hash="blake2b") as news:
+    with made(any_server, hash="blake2b") as news:
         assert news.insert_many(uris) == [True] * 1024
 
 
-def test_a_page_is_hidden_under_every_seed_of_mmh3(redis70):
+def test_a_page_is_hidden_under_every_seed_of_mmh3(any_server):
     """Of any item of 32 bytes or more there is a twin, in bytes that are seldom text; a keyed hash tells them apart."""
     page = "https://example.com/a-page-that-somebody-wants-to-hide"
     twin = twin_for_every_seed(page.encode())
     assert twin != page.encode()
     for settings in ({}, {"layout": "classic"}, {"hash": "blake2b"}):
-        with made(redis70, **settings) as news:
+        with made(any_server, **settings) as news:
             assert news.insert(twin)
             assert news.insert(page) is ("hash" in settings)
             news.drop()

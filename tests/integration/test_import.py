@@ -32,9 +32,9 @@ def fingerprints(count: int, start: int = 0) -> list[str]:
 
 
 @pytest.fixture
-def imported(redis70, monkeypatch):
+def imported(any_server, monkeypatch):
     """Run ``urifilter import news`` with more arguments; return its JSON and stderr."""
-    monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
+    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
 
     def do(*arguments, **options):
         out, err = run("import", "news", "--json", *arguments, **options)
@@ -65,10 +65,10 @@ def begin(news, members, windows: int | None = None, **options) -> Import:
     return moving
 
 
-def test_set(redis70, imported):
+def test_set(any_server, imported):
     """All members are new once; the new filter has room for twice as many; the summary is one line on stderr."""
     members = fingerprints(6000)
-    with redis70.client() as client:
+    with any_server.client() as client:
         client.sadd(KEY, *members)
     found, _ = imported("--set", KEY, "--error-rate", 1e-9)
     assert (found["items"], found["new"], found["seen"], found["bad"]) == (6000, 6000, 0, 0)
@@ -79,7 +79,7 @@ def test_set(redis70, imported):
         assert (news.config.capacity, news.config.error_rate) == (12_000, 1e-9)
 
 
-def test_sorted_set_of_another_server(redis70, valkey, imported):
+def test_sorted_set_of_another_server(any_server, valkey, imported):
     """``--from`` names the set's server; of a sorted set the members are taken, not the scores."""
     with valkey.client() as client:
         client.zadd("queue", {"https://example.com/a": 1, "https://example.com/b": 2.5})
@@ -101,36 +101,36 @@ def test_sorted_set_of_another_server(redis70, valkey, imported):
         (("HSET", "there", "a", "b"), "HKEYS"),
     ],
 )
-def test_key_that_is_no_set(redis70, imported, command, words):
+def test_key_that_is_no_set(any_server, imported, command, words):
     """The message names the type and says what to do; no filter is made."""
-    with redis70.client() as client:
+    with any_server.client() as client:
         client.execute_command(*command)
     _, err = imported("--set", "there", code=2)
     assert words in json.loads(err)["error"]
     assert list_filters() == []
 
 
-def test_advice_for_a_list_can_be_run(redis70, imported, monkeypatch):
+def test_advice_for_a_list_can_be_run(any_server, imported, monkeypatch):
     """The advised command reads the list of the named server, whatever the key's characters."""
     if shutil.which("redis-cli") is None:
         pytest.skip("redis-cli is missing: apt-get install redis-tools")
     monkeypatch.delenv("URIFILTER_REDIS_URL")
-    UriFilter.create("news", redis=redis70.url, capacity=1000).close()
-    with redis70.client() as client:
+    UriFilter.create("news", redis=any_server.url, capacity=1000).close()
+    with any_server.client() as client:
         for key in ("it's a; list", b"\xff'list"):
             client.rpush(key, "https://example.com/")
-            _, err = imported("--set", os.fsdecode(key), "--redis", redis70.url, code=2)
+            _, err = imported("--set", os.fsdecode(key), "--redis", any_server.url, code=2)
             advised = json.loads(err)["error"].partition("pipe its elements: ")[2]
             reading = advised.removesuffix(" | urifilter import NAME")
             assert reading != advised
             assert subprocess.check_output(["bash", "-c", reading], text=True) == "https://example.com/\n"
 
 
-def test_digests(redis70, imported):
+def test_digests(any_server, imported):
     """MD5 digests, raw and as hex digits, are those of the filter: ``check`` finds the URLs. Others are named."""
     urls = [b"https://example.com/%d" % number for number in range(40)]
     raw, text = ([hashlib.md5(url).digest() for url in urls[:20]], [hashlib.md5(url).hexdigest() for url in urls[20:]])
-    with redis70.client() as client:
+    with any_server.client() as client:
         client.sadd("digests", *raw, *text, "https://example.com/odd", "g" * 32)
         client.sadd("others", *fingerprints(5))
     _, err = imported("--set", "digests", "--digests", code=2)
@@ -192,7 +192,7 @@ def test_digests_of_another_hash(imported, settings, refused, done):
         assert (found["new"], err) == (1, "")
 
 
-def test_mistake_makes_no_filter(redis70, imported, tmp_path):
+def test_mistake_makes_no_filter(any_server, imported, tmp_path):
     """Files that are all missing, or items that are no digests, end the command before it makes a filter."""
     (tmp_path / "urls").write_text("https://example.com/a\n")
     _, err = imported(tmp_path / "missing", tmp_path / "gone", code=2)
@@ -200,7 +200,7 @@ def test_mistake_makes_no_filter(redis70, imported, tmp_path):
     assert "nothing could be read, so filter 'news' was not made" in err
     _, err = imported("--digests", "--hash", "md5", tmp_path / "urls", code=2)
     assert "is no digest" in err
-    with redis70.client() as client:
+    with any_server.client() as client:
         client.sadd(KEY, *fingerprints(5))
         _, err = imported("--digests", "--hash", "md5", "--set", KEY, code=2)
         assert "is no digest" in err
@@ -223,9 +223,9 @@ def test_options_that_do_not_go_together(imported, arguments, words):
     assert words in err
 
 
-def test_existing_filter(redis70, imported):
+def test_existing_filter(any_server, imported):
     """Its own settings count, and too little room is said before the import begins."""
-    with redis70.client() as client:
+    with any_server.client() as client:
         client.sadd(KEY, *fingerprints(500))
     UriFilter.create("news", capacity=400, error_rate=1e-6).close()
     found, err = imported("--set", KEY, "--layout", "classic", "--expect", "1k")
@@ -236,9 +236,9 @@ def test_existing_filter(redis70, imported):
     assert "import: filter news is over its capacity: 500 of 400; it goes on working" in err
 
 
-def test_set_larger_than_expected(redis70, imported):
+def test_set_larger_than_expected(any_server, imported):
     """--expect does not hide the number of members: too little room is said, before and at the end."""
-    with redis70.client() as client:
+    with any_server.client() as client:
         client.sadd(KEY, *fingerprints(500))
     found, err = imported("--set", KEY, "--expect", 100)
     assert "has room for 100 more items, and 500 are expected" in err
@@ -254,9 +254,9 @@ def test_pipe_larger_than_expected(imported):
     assert re.fullmatch(r"import: filter news is over its capacity: \d+ of 100; .*\n", err)
 
 
-def test_ring_has_room_for_all_of_them_in_one_period(redis70, imported):
+def test_ring_has_room_for_all_of_them_in_one_period(any_server, imported):
     """All items come in the first period, and a new ring is made for that."""
-    with redis70.client() as client:
+    with any_server.client() as client:
         client.sadd(KEY, *fingerprints(3000))
     _, err = imported("--set", KEY, "--retention", "ring", "--slices", 30, "--period", "1d")
     assert err == ""
@@ -264,12 +264,12 @@ def test_ring_has_room_for_all_of_them_in_one_period(redis70, imported):
         assert not news.info().over_capacity
 
 
-def test_rehashing_set(redis70, small):
+def test_rehashing_set(any_server, small):
     """Members that the set has throughout are all inserted, though it grows and shrinks while it is read."""
     members, others = fingerprints(5000), fingerprints(40_000, start=5000)
-    with redis70.client() as client, Receiver.create("news", redis=redis70.url, capacity=100_000) as news:
+    with any_server.client() as client, Receiver.create("news", redis=any_server.url, capacity=100_000) as news:
         client.sadd(KEY, *members)
-        with SetSource(KEY.encode(), redis=redis70.url) as source:
+        with SetSource(KEY.encode(), redis=any_server.url) as source:
             moving = Import(news, source, print)
             for number, window in enumerate(moving.windows()):
                 moving.insert(window)
@@ -282,9 +282,9 @@ def test_rehashing_set(redis70, small):
         assert seen(news, members) == 5000
 
 
-def test_interrupted_import_goes_on(redis70, small, imported):
+def test_interrupted_import_goes_on(any_server, small, imported):
     """The same command reads the remaining members only; its counts are those of both runs."""
-    with redis70.client() as client:
+    with any_server.client() as client:
         client.sadd(KEY, *fingerprints(3000))
     with Receiver.create("news", capacity=10_000, error_rate=1e-9) as news:
         with SetSource(KEY.encode()) as members:
@@ -368,16 +368,16 @@ def test_note_that_does_not_count(make_server, folder, small, harm, reason):
             assert seen(news, client.smembers(KEY)) == client.scard(KEY)
 
 
-def test_replaced_sorted_set(redis70, small):
+def test_replaced_sorted_set(any_server, small):
     """A sorted set that was replaced is read from its beginning; one that was not, with a score of 0, goes on."""
-    with redis70.client() as client, Receiver.create("news", redis=redis70.url, capacity=10_000) as news:
+    with any_server.client() as client, Receiver.create("news", redis=any_server.url, capacity=10_000) as news:
         client.zadd(KEY, dict.fromkeys(fingerprints(1000), 0))
-        with SetSource(KEY.encode(), redis=redis70.url) as members:
+        with SetSource(KEY.encode(), redis=any_server.url) as members:
             begin(news, members, 2)
             assert Import(news, members, print).resumed > 0
         client.delete(KEY)
         client.zadd(KEY, dict.fromkeys(fingerprints(1000, start=1000), 0))
-        with SetSource(KEY.encode(), redis=redis70.url) as members:
+        with SetSource(KEY.encode(), redis=any_server.url) as members:
             assert begin(news, members).begun_anew == "the source of the members has changed"
         assert seen(news, fingerprints(1000, start=1000)) == 1000
 
@@ -394,13 +394,13 @@ def test_sample_is_spread_over_the_part_that_was_read():
     assert len(place.sampled()) < 10
 
 
-def test_ring_whose_first_items_have_expired(redis70, small):
+def test_ring_whose_first_items_have_expired(any_server, small):
     """The note counts until the ring has turned so often that items of the first run are gone."""
     ring = {"retention": "ring", "slices": 3, "period": "1d"}
-    with redis70.client() as client:
+    with any_server.client() as client:
         client.sadd(KEY, *fingerprints(1000))
-    with Receiver.create("news", redis=redis70.url, capacity=10_000, **ring) as news:
-        with SetSource(KEY.encode(), redis=redis70.url) as members:
+    with Receiver.create("news", redis=any_server.url, capacity=10_000, **ring) as news:
+        with SetSource(KEY.encode(), redis=any_server.url) as members:
             begin(news, members, 2)
             for turn in range(1, 4):
                 news.rotate()
@@ -409,11 +409,11 @@ def test_ring_whose_first_items_have_expired(redis70, small):
         assert "expired" in moving.begun_anew
 
 
-def test_filter_that_loses_items_during_the_import(redis70, small):
+def test_filter_that_loses_items_during_the_import(any_server, small):
     """The end of the import says so, and the next run begins anew."""
-    with redis70.client() as client, Receiver.create("news", redis=redis70.url, capacity=10_000) as news:
+    with any_server.client() as client, Receiver.create("news", redis=any_server.url, capacity=10_000) as news:
         client.sadd(KEY, *fingerprints(1000))
-        with SetSource(KEY.encode(), redis=redis70.url) as members:
+        with SetSource(KEY.encode(), redis=any_server.url) as members:
             moving = begin(news, members, 2)
             client.hset("urifilter:{news:0}:meta", "inserted", 0)
             with pytest.raises(UriFilterError, match="fewer items than before; .* give the same command again"):
@@ -422,10 +422,10 @@ def test_filter_that_loses_items_during_the_import(redis70, small):
 
 
 @pytest.mark.parametrize("is_the_filters", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_server_of_the_set_restarts_during_the_import(redis70, make_server, small, is_the_filters):
+def test_server_of_the_set_restarts_during_the_import(any_server, make_server, small, is_the_filters):
     """Its cursors count no more: all members are read once more, and none is left out."""
     source = make_server(appendonly="yes", appendfsync="always")
-    target = source if is_the_filters else redis70
+    target = source if is_the_filters else any_server
     with source.client() as client:
         client.sadd(KEY, *fingerprints(3000))
     with (
@@ -444,12 +444,12 @@ def test_server_of_the_set_restarts_during_the_import(redis70, make_server, smal
         assert seen(news, fingerprints(3000)) == 3000
 
 
-def test_server_of_the_set_restarts_between_two_imports(redis70, make_server, small):
+def test_server_of_the_set_restarts_between_two_imports(any_server, make_server, small):
     """The cursor of the note counts no more: the import begins anew, and none is left out."""
     source = make_server(appendonly="yes", appendfsync="always")
     with source.client() as client:
         client.sadd(KEY, *fingerprints(3000))
-    with Receiver.create("news", redis=redis70.url, capacity=10_000, error_rate=1e-9) as news:
+    with Receiver.create("news", redis=any_server.url, capacity=10_000, error_rate=1e-9) as news:
         with SetSource(KEY.encode(), redis=source.url) as members:
             begin(news, members, 4)
         _restarted(source, news)
@@ -458,11 +458,11 @@ def test_server_of_the_set_restarts_between_two_imports(redis70, make_server, sm
         assert seen(news, fingerprints(3000)) == 3000
 
 
-def test_set_that_is_deleted_during_the_import(redis70, small):
+def test_set_that_is_deleted_during_the_import(any_server, small):
     """Members may be missing: the import fails."""
-    with redis70.client() as client, Receiver.create("news", redis=redis70.url, capacity=10_000) as news:
+    with any_server.client() as client, Receiver.create("news", redis=any_server.url, capacity=10_000) as news:
         client.sadd(KEY, *fingerprints(1000))
-        with SetSource(KEY.encode(), redis=redis70.url) as members:
+        with SetSource(KEY.encode(), redis=any_server.url) as members:
             moving = Import(news, members, print)
             with pytest.raises(UriFilterError, match="there is no key .*it was there when the import began"):
                 for window in moving.windows():
@@ -473,15 +473,15 @@ def test_set_that_is_deleted_during_the_import(redis70, small):
 @pytest.mark.parametrize(
     ("command", "words"), [("sscan", "'sscan'"), ("info", "may not run INFO"), ("scard", "'scard'")]
 )
-def test_missing_right(redis70, command, words):
+def test_missing_right(any_server, command, words):
     """A user who may not read the set is told which command is forbidden."""
-    with redis70.client() as client:
+    with any_server.client() as client:
         client.sadd(KEY, "a")
         client.acl_setuser("reader", enabled=True, passwords="+pw", commands=["+@all", f"-{command}"], keys=["*"])
-        url = f"redis://reader:pw@127.0.0.1:{redis70.port}/0"
+        url = f"redis://reader:pw@127.0.0.1:{any_server.port}/0"
         try:
             with (
-                Receiver.create("news", redis=redis70.url, capacity=1000) as news,
+                Receiver.create("news", redis=any_server.url, capacity=1000) as news,
                 pytest.raises(UriFilterError, match=words) as refused,
                 SetSource(KEY.encode(), redis=url) as members,
             ):
@@ -491,17 +491,17 @@ def test_missing_right(redis70, command, words):
             client.acl_deluser("reader")
 
 
-def test_filter_whose_user_may_not_run_info(redis70, small):
+def test_filter_whose_user_may_not_run_info(any_server, small):
     """Nothing shows then whether the filter's server was restarted: an interrupted import begins anew."""
-    with redis70.client() as client:
+    with any_server.client() as client:
         client.sadd(KEY, *fingerprints(1000))
         client.acl_setuser("writer", enabled=True, passwords="+pw", commands=["+@all", "-info"], keys=["*"])
-        Receiver.create("news", redis=redis70.url, capacity=10_000).close()
-        url = f"redis://writer:pw@127.0.0.1:{redis70.port}/0"
+        Receiver.create("news", redis=any_server.url, capacity=10_000).close()
+        url = f"redis://writer:pw@127.0.0.1:{any_server.port}/0"
         try:
             with (
                 Receiver.open("news", redis=url) as news,
-                SetSource(KEY.encode(), redis=redis70.url) as members,
+                SetSource(KEY.encode(), redis=any_server.url) as members,
             ):
                 assert not begin(news, members, 2).can_resume
                 moving = begin(news, members)
@@ -510,7 +510,7 @@ def test_filter_whose_user_may_not_run_info(redis70, small):
             client.acl_deluser("writer")
 
 
-def test_file_goes_on_and_changes(redis70, imported, small, tmp_path, monkeypatch):
+def test_file_goes_on_and_changes(any_server, imported, small, tmp_path, monkeypatch):
     """An interrupted import of files goes on in the middle of one; of files that were changed it begins anew."""
     lines = fingerprints(9000)
     first, second = tmp_path / "first", tmp_path / "second"
@@ -555,19 +555,19 @@ def test_stopped_by_a_signal(imported, tmp_path, number):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_again_and_again(redis70, when):
+def test_killed_again_and_again(any_server, when):
     """Killed (-9) at any step, the import goes on where its note says, and at the end every member is in the filter."""
     members = fingerprints(60_000)
-    with redis70.client() as client:
+    with any_server.client() as client:
         client.sadd(KEY, *members)
-    what = ("move in", redis70.url, "", KEY)
-    with Receiver.create("news", redis=redis70.url, capacity=100_000, error_rate=1e-9) as news, Killer() as killer:
+    what = ("move in", any_server.url, "", KEY)
+    with Receiver.create("news", redis=any_server.url, capacity=100_000, error_rate=1e-9) as news, Killer() as killer:
         resumed = kills = 0
         for step in [*range(8, 40), *range(40, 400, 9)]:
             if not killer.kill(step, when, *what):
                 break
             kills += 1
-            with SetSource(KEY.encode(), redis=redis70.url) as source:
+            with SetSource(KEY.encode(), redis=any_server.url) as source:
                 moving = Import(news, source, print)
             assert moving.begun_anew == ""
             assert moving.resumed >= resumed

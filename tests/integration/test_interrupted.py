@@ -20,7 +20,7 @@ ROUND = itertools.count()
 
 
 @pytest.fixture
-def news(redis70, monkeypatch):
+def news(any_server, monkeypatch):
     """A filter whose calls are cut small: a call for each shard and part of the items, and a window for each call.
 
     It may have many connections: Ctrl-C at the step that hands one over costs that one, and here each step is hit.
@@ -29,7 +29,7 @@ def news(redis70, monkeypatch):
     monkeypatch.setattr(item_flows, "PART", 4)
     monkeypatch.setattr(cutting, "PART_OF_A_SHARD", 1)
     options = {"capacity": 100_000, "error_rate": 1e-9, "shards": 3, "connections": 1000}
-    with UriFilter.create("news", redis=redis70.url, **options) as made:
+    with UriFilter.create("news", redis=any_server.url, **options) as made:
         yield made
 
 
@@ -153,12 +153,12 @@ def test_places_in_the_connection(news, sample):
         assert (resolved(news, news.insert_ages, items) if answers is None else answers) == [0] * 12
 
 
-def test_a_task_that_is_cancelled_at_any_moment(news, redis70, sample):
+def test_a_task_that_is_cancelled_at_any_moment(news, any_server, sample):
     """Cancelled after any number of rounds of its loop, a task leaves all answers to be had."""
 
     async def insert(rounds: int) -> bool:
         items = fresh()
-        async with AsyncUriFilter.open("news", redis=redis70.url) as made:
+        async with AsyncUriFilter.open("news", redis=any_server.url) as made:
             await made.insert(f"{items[0]}: the script is loaded now")
             task = asyncio.create_task(made.insert_ages(items))
             for _ in range(rounds):
@@ -176,10 +176,10 @@ def test_a_task_that_is_cancelled_at_any_moment(news, redis70, sample):
     assert sum(asyncio.run(insert(rounds)) for rounds in sample(range(120), 20)) > 0
 
 
-def test_every_place_of_the_sdk(service, redis70, monkeypatch, sample):
+def test_every_place_of_the_sdk(service, any_server, monkeypatch, sample):
     """The SDK's calls likewise."""
     monkeypatch.setattr("urifilter_redis.sdk.parts.ITEMS_A_REQUEST", 5)
-    UriFilter.create("sdk", redis=redis70.url, capacity=10_000, error_rate=1e-9).close()
+    UriFilter.create("sdk", redis=any_server.url, capacity=10_000, error_rate=1e-9).close()
     with FilterAPIClient(service.url) as api:
 
         def insert_ages(items, **more):

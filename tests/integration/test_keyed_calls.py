@@ -58,34 +58,34 @@ def answer(url, items, key=KEY, command="insert"):
 
 
 @pytest.fixture(params=RETENTIONS)
-def news(request, redis70):
+def news(request, any_server):
     settings = {"error_rate": 1e-8, "seed": 1} | RETENTIONS[request.param]
-    with UriFilter.create("news", redis=redis70.url, **settings) as made:
+    with UriFilter.create("news", redis=any_server.url, **settings) as made:
         yield made
 
 
-def test_another_worker_repeats_it(news, redis70):
+def test_another_worker_repeats_it(news, any_server):
     """2,000 items, in many calls over all shards: the repeat by a second worker answers what the first did."""
     items = [f"https://example.com/{i % 1900}" for i in range(2000)]
     news.insert_many(items[:50])
-    first = answer(redis70.url, items)
+    first = answer(any_server.url, items)
     assert (first.count(0), sum(age > 0 for age in first)) == (1850, 150)
-    assert answer(redis70.url, items) == first
-    assert answer(redis70.url, items, None).count(0) == 0
+    assert answer(any_server.url, items) == first
+    assert answer(any_server.url, items, None).count(0) == 0
 
 
-def test_slices_change_before_the_repeat(news, redis70):
+def test_slices_change_before_the_repeat(news, any_server):
     """The filter turned, so that calls would be cut otherwise: the repeat still finds the answers."""
     items = [f"https://example.com/{i}" for i in range(1200)]
-    first = answer(redis70.url, items)
+    first = answer(any_server.url, items)
     assert set(first) == {0}
     if news.config.retention in {"ring", "rolling"}:
         news.rotate()
     news.insert_many(f"https://example.org/{i}" for i in range(1200))
-    assert answer(redis70.url, items) == first
+    assert answer(any_server.url, items) == first
 
 
-def test_part_of_it_was_done(news, redis70):
+def test_part_of_it_was_done(news, any_server):
     """A worker died in the middle: the repeat does the rest, and every item is new once."""
     items = [f"https://example.com/{i}" for i in range(6000)]
 
@@ -103,51 +103,51 @@ def test_part_of_it_was_done(news, redis70):
         return once
 
     async def die():
-        async with worker(redis70.url, dies) as filters:
+        async with worker(any_server.url, dies) as filters:
             await filters.run("news", inserting(items, KEY))
 
     with pytest.raises(RuntimeError, match="dead"):
         asyncio.run(die())
     before = news.inserted()
-    assert answer(redis70.url, items) == [0] * 6000
+    assert answer(any_server.url, items) == [0] * 6000
     assert news.inserted() >= 6000 > before
 
 
-def test_a_later_request_of_the_slot_ends_it(redis70):
+def test_a_later_request_of_the_slot_ends_it(any_server):
     """The slot's next request overwrites its records; what comes late then is refused, and does nothing."""
-    with UriFilter.create("news", redis=redis70.url, capacity=10_000, error_rate=1e-8) as news:
-        answer(redis70.url, ["a", "b"])
-        answer(redis70.url, ["c"], CallKey("0123456789abcdef/7/2"))
+    with UriFilter.create("news", redis=any_server.url, capacity=10_000, error_rate=1e-8) as news:
+        answer(any_server.url, ["a", "b"])
+        answer(any_server.url, ["c"], CallKey("0123456789abcdef/7/2"))
         with pytest.raises(UriFilterError, match="OLDCALL"):
-            answer(redis70.url, ["d"], KEY)
+            answer(any_server.url, ["d"], KEY)
         assert news.ages(["a", "b", "c", "d"]) == [1, 1, 1, 0]
-        with redis70.client() as admin:
+        with any_server.client() as admin:
             assert admin.hkeys("urifilter:{news:0}:replies") == [b"0123456789abcdef/2100000"]
 
 
-def test_a_key_for_other_items(redis70):
+def test_a_key_for_other_items(any_server):
     """Of the form client/slot/sequence it is refused; any other text is a key for these items alone."""
-    with UriFilter.create("news", redis=redis70.url, capacity=10_000, error_rate=1e-8) as news:
-        assert answer(redis70.url, ["a", "b"]) == [0, 0]
+    with UriFilter.create("news", redis=any_server.url, capacity=10_000, error_rate=1e-8) as news:
+        assert answer(any_server.url, ["a", "b"]) == [0, 0]
         for others in (["c", "d"], ["c", "b"], ["b", "a"], ["b"]):
             with pytest.raises(UriFilterError, match="other items"):
-                answer(redis70.url, others)
-        assert answer(redis70.url, ["a", "b"], command="forget") == [1, 1]
-        assert answer(redis70.url, ["a", "b"]) == [0, 0]
+                answer(any_server.url, others)
+        assert answer(any_server.url, ["a", "b"], command="forget") == [1, 1]
+        assert answer(any_server.url, ["a", "b"]) == [0, 0]
         assert news.insert_ages(["a", "b"]) == [0, 0]
         uuid = CallKey("8e03978e-40d5-43dd-bc93-6894a57f9324", "crawlers")
-        assert [answer(redis70.url, items, uuid) for items in (["e", "x"], ["e", "x"], ["f", "x"])] == [
+        assert [answer(any_server.url, items, uuid) for items in (["e", "x"], ["e", "x"], ["f", "x"])] == [
             [0, 0],
             [0, 0],
             [0, 1],
         ]
-        assert answer(redis70.url, ["e", "x"], CallKey(uuid.text, "another token")) == [1, 1]
-        assert answer(redis70.url, ["e", "x"], uuid, "forget") == [1, 1]
-        assert answer(redis70.url, ["e", "x"], uuid) == [0, 0]
+        assert answer(any_server.url, ["e", "x"], CallKey(uuid.text, "another token")) == [1, 1]
+        assert answer(any_server.url, ["e", "x"], uuid, "forget") == [1, 1]
+        assert answer(any_server.url, ["e", "x"], uuid) == [0, 0]
         assert news.contains("c") is False
 
 
-def test_tasks_share_pipelines_and_never_a_call(redis70):
+def test_tasks_share_pipelines_and_never_a_call(any_server):
     """100 requests at once: as many script calls, in far fewer pipelines; each gets its own answers."""
     sizes = []
 
@@ -159,25 +159,25 @@ def test_tasks_share_pipelines_and_never_a_call(redis70):
         return counted
 
     async def ask():
-        async with worker(redis70.url, counts) as filters:
+        async with worker(any_server.url, counts) as filters:
             await filters.run("news", lambda session: flow.answer(session, "contains", ["a"]))
             sizes.clear()
             tasks = [filters.run("news", inserting([f"https://example.com/{i // 2}"])) for i in range(100)]
             return await asyncio.gather(*tasks)
 
-    with UriFilter.create("news", redis=redis70.url, capacity=10_000, error_rate=1e-8):
+    with UriFilter.create("news", redis=any_server.url, capacity=10_000, error_rate=1e-8):
         answers = asyncio.run(ask())
-        calls = redis70.client().info("commandstats")["cmdstat_evalsha"]["calls"]
+        calls = any_server.client().info("commandstats")["cmdstat_evalsha"]["calls"]
     assert sum(each == [0] for each in answers) == 50
     assert all(sorted(pair) == [[0], [1]] for pair in zip(answers[::2], answers[1::2], strict=True))
     assert calls - sum(sizes) <= 5
     assert len(sizes) < 20
 
 
-def test_the_clients_name_a_call(clients, redis70):
+def test_the_clients_name_a_call(clients, any_server):
     """Whichever object repeats it with the same items gets the same answers; under another name it is another call."""
     items = [f"https://example.com/{i % 1900}" for i in range(2000)]
-    where = {"redis": redis70.url, "near_cache": 10_000}
+    where = {"redis": any_server.url, "near_cache": 10_000}
     news = clients.create("news", capacity=10_000, error_rate=1e-8, shards=3, **where)
     first = news.insert_many(items, call_key="monday/7")
     assert first == [True] * 1900 + [False] * 100
@@ -191,11 +191,11 @@ def test_the_clients_name_a_call(clients, redis70):
 
 
 @pytest.mark.sampled
-def test_a_named_call_whose_answers_are_lost(clients, redis70):
+def test_a_named_call_whose_answers_are_lost(clients, any_server):
     """Another object gets the answers by its name, and this one, as of any call, by ``retry=``."""
-    news = clients.create("news", redis=redis70.url, capacity=10_000, error_rate=1e-8)
+    news = clients.create("news", redis=any_server.url, capacity=10_000, error_rate=1e-8)
     news.insert("c")  # the server has the script from now on
-    with Proxy(redis70.port) as proxy:
+    with Proxy(any_server.port) as proxy:
         bad = clients.open("news", redis=proxy.url, timeouts=Timeouts(connect=0.3, reply=0.3, total=0.6))
         proxy.plan = first(*[Fault.CUT_AFTER] * 50)
         with pytest.raises(AnswerLost) as lost:

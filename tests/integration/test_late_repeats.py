@@ -28,17 +28,17 @@ SHAPES = {
 
 
 @pytest.fixture(params=[0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))])
-def late(request, redis70):
+def late(request, any_server):
     """A proxy before a server."""
-    with Repeating(redis70.port, request.param) as proxy:
+    with Repeating(any_server.port, request.param) as proxy:
         yield proxy
 
 
 @pytest.fixture(params=SHAPES)
-def news(request, redis70, folder):
+def news(request, any_server, folder):
     """A filter that has items of two slices, forgotten ones, and some in hand."""
     shape = SHAPES[request.param] | {"shards": 2, "capacity": 2000, "error_rate": 1e-8}
-    with UriFilter.create("news", redis=redis70.url, archive=folder, **shape) as made:
+    with UriFilter.create("news", redis=any_server.url, archive=folder, **shape) as made:
         made.insert_many([*OLD, *FORGOTTEN])
         if "period" in shape:
             made.rotate()
@@ -49,37 +49,37 @@ def news(request, redis70, folder):
         yield made
 
 
-def check(news, redis70, more=()) -> None:
+def check(news, any_server, more=()) -> None:
     """The filter has all of it, and nothing else."""
-    with UriFilter.open("news", redis=redis70.url, archive=news.config.archive) as again:
+    with UriFilter.open("news", redis=any_server.url, archive=news.config.archive) as again:
         assert again.restored is None
         assert 0 not in again.ages([*OLD, *NEW, *more])
         assert set(again.ages([*FORGOTTEN, *UNKNOWN])) == {0}
-        with redis70.client() as admin:
+        with any_server.client() as admin:
             assert set(in_hand(again, admin)) == {str(item) for item in IN_HAND}
 
 
-def test_restore(late, news, redis70, folder):
+def test_restore(late, news, any_server, folder):
     """A slice that is filled stays so, and so do records, forgotten items and those in hand."""
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         admin.flushall()
     UriFilter.open("news", redis=late.url, archive=folder).close()
-    check(news, redis70)
+    check(news, any_server)
 
 
-def test_checkpoint(late, news, redis70, folder):
+def test_checkpoint(late, news, any_server, folder):
     """What is written is whole, although earlier steps come again."""
     with UriFilter.open("news", redis=late.url, archive=folder) as again:
         again.insert_many(LATER)
         for _ in range(2):
             again.checkpoint(full=True)
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         admin.flushall()
-    UriFilter.open("news", redis=redis70.url, archive=folder).close()
-    check(news, redis70, LATER)
+    UriFilter.open("news", redis=any_server.url, archive=folder).close()
+    check(news, any_server, LATER)
 
 
-def test_rotate(late, news, redis70, folder):
+def test_rotate(late, news, any_server, folder):
     """Each item stays for its periods, and nothing turns twice."""
     if news.config.period is None:
         pytest.skip("it has no periods")
@@ -88,19 +88,19 @@ def test_rotate(late, news, redis70, folder):
         again.insert_many(LATER)
         again.rotate()
         assert again.epoch() == epoch + 1
-    check(news, redis70, LATER)
+    check(news, any_server, LATER)
 
 
-def test_union(late, news, redis70, folder):
+def test_union(late, news, any_server, folder):
     """Items of another filter come once, and none goes."""
-    with UriFilter.create("other", redis=redis70.url, **news.config.settings) as other:
+    with UriFilter.create("other", redis=any_server.url, **news.config.settings) as other:
         other.insert_many(LATER)
     with UriFilter.open("news", redis=late.url, archive=folder) as again:
         again.union("other")
-    check(news, redis70, LATER)
+    check(news, any_server, LATER)
 
 
-def test_made_and_dropped(late, redis70, folder):
+def test_made_and_dropped(late, any_server, folder):
     """Each filter of a name is whole, and leaves nothing behind."""
     options = {"redis": late.url, "archive": folder, "shards": 2, "capacity": 2000}
     for number in range(3):
@@ -110,7 +110,7 @@ def test_made_and_dropped(late, redis70, folder):
             if number < 2:
                 late.forget()  # a creation that comes after its drop makes an empty filter: opening it says so
                 made.drop()
-    with UriFilter.open("news", redis=redis70.url, archive=folder) as again:
+    with UriFilter.open("news", redis=any_server.url, archive=folder) as again:
         assert 0 not in again.ages(OLD)
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         assert not [key for key in admin.keys("*") if b"merging" in key]

@@ -66,12 +66,12 @@ def test_what_does_not_fit_is_refused(server, admin):
 
 
 @pytest.mark.slow
-def test_what_the_machine_has_not_is_refused(redis70):
+def test_what_the_machine_has_not_is_refused(any_server):
     """Without maxmemory it is the machine's memory that counts."""
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         total = admin.info("memory")["total_system_memory"]
         with pytest.raises(TooLarge, match="used of the machine's") as caught:
-            UriFilter.create("news", redis=redis70.url, capacity=int(total / 2), error_rate=1e-4, large=True)
+            UriFilter.create("news", redis=any_server.url, capacity=int(total / 2), error_rate=1e-4, large=True)
         assert not caught.value.fits
         assert admin.keys() == []
 
@@ -104,15 +104,15 @@ def test_all_that_lives_at_once_counts(server, admin):
         UriFilter.create("news", redis=server.url, capacity=300_000, **where).drop()
 
 
-def test_made_by_another_meanwhile(redis70):
+def test_made_by_another_meanwhile(any_server):
     """What another has made when this process is about to refuse is opened."""
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         leave(admin, 2 * MB)
         try:
-            creator = Actor(redis70, functools.partial(lifecycle.create, settings=Settings(**MIDDLING)))
+            creator = Actor(any_server, functools.partial(lifecycle.create, settings=Settings(**MIDDLING)))
             while creator.next() != "INFO":
                 creator.step()
-            UriFilter.create("news", redis=redis70.url, **MIDDLING, large=True).close()
+            UriFilter.create("news", redis=any_server.url, **MIDDLING, large=True).close()
             creator.run()
             assert creator.error is None
         finally:
@@ -134,11 +134,11 @@ def test_a_user_who_may_not_ask(server, admin):
 
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("at", ["SADD", "EVALSHA"])
-def test_memory_that_is_taken_meanwhile(redis70, at, shards):
+def test_memory_that_is_taken_meanwhile(any_server, at, shards):
     """The server is full when the filter is half made: nothing of it is left, and the message says so."""
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         settings = Settings(capacity=1000, shards=shards)
-        creator = Actor(redis70, functools.partial(lifecycle.create, settings=settings))
+        creator = Actor(any_server, functools.partial(lifecycle.create, settings=settings))
         while creator.next() != "SADD":
             creator.step()
         if at == "EVALSHA":
@@ -155,29 +155,31 @@ def test_memory_that_is_taken_meanwhile(redis70, at, shards):
         assert admin.keys() == []
 
 
-def test_others_complete_what_ran_out_of_memory(redis70):
+def test_others_complete_what_ran_out_of_memory(any_server):
     """Who ran out of memory opens what another has completed meanwhile, and does not remove it."""
     settings = {"capacity": 1000, "shards": 3}
-    with redis70.client() as admin:
-        creator = Actor(redis70, functools.partial(lifecycle.create, settings=Settings(**settings)))
+    with any_server.client() as admin:
+        creator = Actor(any_server, functools.partial(lifecycle.create, settings=Settings(**settings)))
         while admin.exists("urifilter:{news:0}:meta") == 0:
             creator.step()
         fill(admin)
         while creator.next() != "HGETALL":  # it looks whether it may remove what was made
             creator.step()
         admin.config_set("maxmemory", 0)
-        with UriFilter.create("news", redis=redis70.url, **settings) as other:
+        with UriFilter.create("news", redis=any_server.url, **settings) as other:
             creator.run()
             assert creator.result == other.config
             assert other.insert_ages(range(100)).count(0) == 100
 
 
-def test_with_an_archive_it_is_completed(redis70, folder):
+def test_with_an_archive_it_is_completed(any_server, folder):
     """With an archive, which knows the filter already, the next create completes it; drop frees all."""
-    settings, url = {"capacity": 1000, "shards": 3}, f"unix://{redis70.socket}"
-    with redis70.client() as admin:
+    settings, url = {"capacity": 1000, "shards": 3}, f"unix://{any_server.socket}"
+    with any_server.client() as admin:
         for end in ("create", "drop"):
-            creator = Actor(redis70, functools.partial(lifecycle.create, settings=Settings(**settings)), archive=folder)
+            creator = Actor(
+                any_server, functools.partial(lifecycle.create, settings=Settings(**settings)), archive=folder
+            )
             while not creator.ended and admin.exists(shard_key("news", 1, 3, "meta")) == 0:
                 creator.step()
             fill(admin)
@@ -236,13 +238,13 @@ def test_command_line(server, admin):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("answer", ["y", "n"])
-def test_command_line_asks(redis70, answer):
+def test_command_line_asks(any_server, answer):
     """On a terminal ``create`` asks."""
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         leave(admin, 60 * MB)
         terminal, end = pty.openpty()
         try:
-            process = cli.start("--redis", redis70.url, "create", "news", "--capacity", "15M", stdin=end)
+            process = cli.start("--redis", any_server.url, "create", "news", "--capacity", "15M", stdin=end)
             os.write(terminal, answer.encode() + b"\n")
             _, err = process.communicate(timeout=60)
         finally:
@@ -254,13 +256,13 @@ def test_command_line_asks(redis70, answer):
         assert (process.returncode, admin.exists("urifilter:{news:0}:meta")) == ((0, 1) if answer == "y" else (1, 0))
 
 
-def test_service(redis70, tmp_path):
+def test_service(any_server, tmp_path):
     """A filter of the settings says ``large = true``."""
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         leave(admin, 2 * MB)
         try:
             file = tmp_path / "settings.toml"
-            file.write_text(f'redis_url = "{redis70.url}"\n[filters.news]\ncapacity = 500_000\n')
+            file.write_text(f'redis_url = "{any_server.url}"\n[filters.news]\ncapacity = 500_000\n')
             with pytest.raises(TooLarge):
                 try_all(load({}, file))
             file.write_text(f"{file.read_text()}large = true\n")
@@ -295,9 +297,9 @@ def test_a_restore_that_does_not_fit(make_server, folder):
 
 
 @pytest.mark.parametrize("length", [1500, 48_000, 100_000, 290_208, 2_901_840, 9_000_000, SLICE_LIMIT])
-def test_what_a_bitmap_takes(redis70, length):
+def test_what_a_bitmap_takes(any_server, length):
     """MEMORY USAGE of a bitmap, within 1 %."""
     key = "urifilter:{news:0}:today"
-    with redis70.client() as client:
+    with any_server.client() as client:
         client.setrange(key, length - 1, b"\0")
         assert allocated(length) == pytest.approx(client.memory_usage(key), rel=0.01)

@@ -66,8 +66,8 @@ def workers_alive(service) -> list[int]:
 
 
 @pytest.fixture
-def news(redis70):
-    with UriFilter.create("news", redis=redis70.url, **NEWS) as made:
+def news(any_server):
+    with UriFilter.create("news", redis=any_server.url, **NEWS) as made:
         yield made
 
 
@@ -75,9 +75,9 @@ def news(redis70):
 
 
 @pytest.mark.slow
-def test_counts_over_workers(redis70, news):
+def test_counts_over_workers(any_server, news):
     """New and seen are exact over both workers and all connections, whichever is asked, and after a kill -9."""
-    with Service(redis70.url, *TWO) as service:
+    with Service(any_server.url, *TWO) as service:
         first, second = workers(service)
         with alone(service, first):
             assert insert(service, list(range(50)), connections=10) == 50
@@ -106,9 +106,9 @@ def test_counts_over_workers(redis70, news):
 
 
 @pytest.mark.slow
-def test_requests_and_their_times(redis70, news):
+def test_requests_and_their_times(any_server, news):
     """Each request is counted once, by command, status and error code, and its time; over both workers."""
-    with Service(redis70.url, *TWO) as service:
+    with Service(any_server.url, *TWO) as service:
         both = workers(service)
         before = Metrics(service).requests()
         for worker in both:
@@ -152,9 +152,9 @@ def test_requests_and_their_times(redis70, news):
 
 
 @pytest.mark.slow
-def test_what_nobody_knows_makes_no_labels(redis70, news):
+def test_what_nobody_knows_makes_no_labels(any_server, news):
     """Names of filters that there are not, paths, methods, headers and tokens do not become series."""
-    with Service(redis70.url) as service:
+    with Service(any_server.url) as service:
         insert(service, ["a"])
         for number in range(10):
             odd = f"odd-{number}"
@@ -215,15 +215,15 @@ def at(server, **fields) -> None:
                     admin.hincrby(key, name, -1000 * seconds)
 
 
-def test_gauges(redis70, folder):
+def test_gauges(any_server, folder):
     """Each filter's are what the library says of it; ages are counted by the server's clock."""
-    url = redis70.url
+    url = any_server.url
     rolling = {"retention": "rolling", "slices": 3, "period": "1d", "archive": folder}
     with (
         UriFilter.create("full", redis=url, capacity=100, seed=1) as full,
         UriFilter.create("pages", redis=url, **NEWS, **rolling) as pages,
         UriFilter.create("empty", redis=url, **NEWS) as empty,
-        redis70.client() as admin,
+        any_server.client() as admin,
     ):
         full.insert_many(list(range(150)))
         pages.insert_many(list(range(50)))
@@ -231,7 +231,7 @@ def test_gauges(redis70, folder):
         pages.rotate()
         pages.insert_many(list(range(50, 70)))
         pages.checkpoint()
-        at(redis70, opened=90_000, checkpointed=5000)
+        at(any_server, opened=90_000, checkpointed=5000)
         began = admin.time()[0]
         with Service(url, "--archive", folder) as service:
             found = with_gauges(service, "full", "pages", "empty")
@@ -276,12 +276,12 @@ def test_gauges(redis70, folder):
 
 
 @pytest.mark.slow
-def test_what_is_in_hand(redis70, news):
+def test_what_is_in_hand(any_server, news):
     """It is counted, and what has lapsed; of a filter without claims there is neither."""
     names = ("in_hand_items", "lapsed_items", "delayed_items", "holders", "lease_seconds")
 
     def told() -> list[float | None]:
-        with Service(redis70.url) as service:
+        with Service(any_server.url) as service:
             found = with_gauges(service, "news")
             age = found("urifilter_filter_oldest_lapse_seconds", filter="news")
             return [*(found(f"urifilter_filter_{name}", filter="news") for name in names), age]
@@ -297,11 +297,11 @@ def test_what_is_in_hand(redis70, news):
 
 
 @pytest.mark.slow
-def test_a_filter_that_cannot_be_looked_at(redis70, news):
+def test_a_filter_that_cannot_be_looked_at(any_server, news):
     """It is down, has no other gauges, and those of the others are there."""
-    with UriFilter.create("broken", redis=redis70.url, **NEWS), Service(redis70.url) as service:
+    with UriFilter.create("broken", redis=any_server.url, **NEWS), Service(any_server.url) as service:
         insert(service, ["a"], "broken")
-        with redis70.client() as admin:
+        with any_server.client() as admin:
             admin.hset("urifilter:{broken:0}:meta", "slices", "nonsense")
         # until then it has what it measured before that
         wait_until(lambda: ask(service, "GET", "/v1/filters/broken/detail").status != 200, "it is up", patience=60)
@@ -317,9 +317,9 @@ def test_a_filter_that_cannot_be_looked_at(redis70, news):
 
 
 @pytest.mark.slow
-def test_gauges_follow(redis70, news):
+def test_gauges_follow(any_server, news):
     """What was measured is told for a while, never for long: the newest count of items comes through."""
-    with Service(redis70.url) as service:
+    with Service(any_server.url) as service:
         assert with_gauges(service, "news")("urifilter_filter_items", filter="news") == 0
         insert(service, ["a", "b"])
         wait_until(lambda: Metrics(service)("urifilter_filter_items", filter="news") == 2, "never", patience=60)
@@ -329,7 +329,7 @@ def test_gauges_follow(redis70, news):
 
 
 @pytest.mark.slow
-def test_who_may_ask(redis70, news):
+def test_who_may_ask(any_server, news):
     """Metrics are for tokens of all filters; health is for everybody."""
     made = {name: tokens.new() for name in ("all", "some", "both")}
     known = [
@@ -337,7 +337,7 @@ def test_who_may_ask(redis70, news):
         tokens.Token("some", tokens.digest(made["some"]), ("news",), "write"),
         tokens.Token("both", tokens.digest(made["both"]), ("news", "n*"), "write"),
     ]
-    with Service(redis70.url, settings="\n".join(each.toml() for each in known)) as service:
+    with Service(any_server.url, settings="\n".join(each.toml() for each in known)) as service:
         for path in ("/healthz", "/readyz"):
             assert ask(service, "GET", path).status == 200
         for name, status, code in (("some", 403, "forbidden"), ("both", 403, "forbidden"), (None, 401, "unauthorized")):
@@ -427,46 +427,46 @@ def test_metrics_without_redis_from_the_start(make_server):
 
 
 @pytest.mark.slow
-def test_metrics_without_the_archive(redis70, news):
+def test_metrics_without_the_archive(any_server, news):
     """It is down, and Redis and its filters are not."""
     archive = f"mongodb://127.0.0.1:{silent_port()}/urifilter?serverSelectionTimeoutMS=200"
-    with Service(redis70.url, "--archive", archive) as service:
+    with Service(any_server.url, "--archive", archive) as service:
         found = Metrics(service)
         assert (found("urifilter_redis_up"), found("urifilter_archive_up")) == (1, 0)
         assert found("urifilter_filter_up", filter="news") == 1
 
 
 @pytest.mark.slow
-def test_metrics_before_the_archive_has_answered(redis70):
+def test_metrics_before_the_archive_has_answered(any_server):
     """Its first question is still under way: the archive is not up."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         archive = f"mongodb://127.0.0.1:{silent.getsockname()[1]}/urifilter?serverSelectionTimeoutMS=2000"
-        with Service(redis70.url, "--archive", archive) as service:
+        with Service(any_server.url, "--archive", archive) as service:
             assert Metrics(service)("urifilter_archive_up") == 0
 
 
-def replace_news(redis70) -> None:
+def replace_news(any_server) -> None:
     """Put another filter in the place of the one of the settings, which the service may make anew at any moment."""
     while True:
-        with redis70.client() as admin:
+        with any_server.client() as admin:
             admin.flushall()
         with contextlib.suppress(ConfigMismatch):
-            UriFilter.create("news", redis=redis70.url, capacity=2000).close()
+            UriFilter.create("news", redis=any_server.url, capacity=2000).close()
             return
 
 
 @pytest.mark.slow
-def test_ready_when_the_filters_of_the_settings_are(redis70):
+def test_ready_when_the_filters_of_the_settings_are(any_server):
     """A filter that somebody replaced by one with other settings: not ready, and it is said why; until it is mended."""
-    with Service(redis70.url, settings="[filters.news]\ncapacity = 1000\n") as service:
+    with Service(any_server.url, settings="[filters.news]\ncapacity = 1000\n") as service:
         assert ask(service, "GET", "/readyz").status == 200
-        replace_news(redis70)
+        replace_news(any_server)
         answer = ask(service, "POST", service.path, {"filter_typeid": "news", "URI_list": ["a"]})
         assert (answer.status, answer.json()["error_code"]) == (409, "config_mismatch")
         answer = ask(service, "GET", "/readyz")
         assert (answer.status, answer.json()["error_code"]) == (503, "not_ready")
         assert "capacity is 2000 and not 1000" in answer.json()["error"]
-        with redis70.client() as admin:
+        with any_server.client() as admin:
             admin.flushall()
         assert ask(service, "GET", "/readyz").status == 200
         assert insert(service, ["a"]) == 1

@@ -18,8 +18,8 @@ NEWS = {"capacity": 1000, "seed": 1}
 
 
 @pytest.fixture
-def news(redis70):
-    with UriFilter.create("news", redis=redis70.url, **NEWS) as made:
+def news(any_server):
+    with UriFilter.create("news", redis=any_server.url, **NEWS) as made:
         yield made
 
 
@@ -28,14 +28,14 @@ def insert(path: str, *items: str) -> bytes:
 
 
 @pytest.mark.slow
-def test_requests_by_token_and_filter(redis70, news):
+def test_requests_by_token_and_filter(any_server, news):
     """Each is counted under the names of its token and its filter, if they exist. Versions are told."""
     made = {name: tokens.new() for name in ("writer", "reader")}
     known = [
         tokens.Token("writer", tokens.digest(made["writer"]), ("news",), "write"),
         tokens.Token("reader", tokens.digest(made["reader"]), ("*",), "read"),
     ]
-    with Service(redis70.url, settings="\n".join(each.toml() for each in known)) as service:
+    with Service(any_server.url, settings="\n".join(each.toml() for each in known)) as service:
         for number in range(3):
             ask(service, "POST", "/v1/filters/news/insert", {"URI_list": [number]}, made["writer"])
         ask(service, "GET", "/v1/filters/news", token=made["reader"])
@@ -98,9 +98,9 @@ def test_what_is_in_flight(make_server):
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies(redis70, news):
+def test_a_worker_that_dies(any_server, news):
     """It is counted, and what it had in hand is not told any more."""
-    with Service(redis70.url, "--workers", "2") as service:
+    with Service(any_server.url, "--workers", "2") as service:
         first = workers(service)[0]
         before = Metrics(service)("urifilter_worker_restarts_total")
         wait_until(lambda: Metrics(service)("urifilter_workers") == 2, "they do not tell of themselves")
@@ -117,7 +117,7 @@ def test_a_worker_that_dies(redis70, news):
 
 
 @pytest.mark.slow
-def test_how_far_a_restore_has_come(redis70):
+def test_how_far_a_restore_has_come(any_server):
     """The shards that are not restored yet are counted, also while nobody can open the filter."""
     names = ("restoring", "restoring_shards", "shards")
 
@@ -129,14 +129,14 @@ def test_how_far_a_restore_has_come(redis70):
         return sorted(admin.scan_iter("urifilter:{large:*:meta"))
 
     with (
-        UriFilter.create("large", redis=redis70.url, capacity=1000, shards=4),
-        Service(redis70.url) as service,
-        redis70.client() as admin,
+        UriFilter.create("large", redis=any_server.url, capacity=1000, shards=4),
+        Service(any_server.url) as service,
+        any_server.client() as admin,
     ):
         wait_until(lambda: progress() == (0, 0, 4), "it is not told of")
         for count in (4, 1):
             for number, meta in enumerate(metas()):
                 admin.hset(meta, "phase", "restoring" if number < count else "idle")
             wait_until(lambda count=count: progress() == (1, count, 4), "no progress", patience=60)
-    with Service(redis70.url) as service:  # which cannot open it
+    with Service(any_server.url) as service:  # which cannot open it
         wait_until(lambda: progress() == (1, 1, 4), "no progress")

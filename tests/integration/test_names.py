@@ -40,9 +40,9 @@ LINES = [line.split() for line in re.split(r"[|\n]", COMMANDS.strip())]
 
 
 @pytest.fixture
-def there(redis70, folder, monkeypatch):
+def there(any_server, folder, monkeypatch):
     """A server and an archive in a folder, named by the environment, both with ``news``; a neighbour of the archive."""
-    monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
+    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
     monkeypatch.setenv("URIFILTER_ARCHIVE", folder)
     with UriFilter.create("news", capacity=1000) as news:
         news.insert("a")
@@ -50,7 +50,7 @@ def there(redis70, folder, monkeypatch):
     root = Path(folder.removeprefix("file://"))
     neighbour = root.parent / "x.filter"  # what ../x would be: blobs that no document there names
     shutil.copytree(root / "news.filter", neighbour, ignore=shutil.ignore_patterns("*.json"))
-    return redis70
+    return any_server
 
 
 def snapshot(server, tmp_path):

@@ -94,8 +94,8 @@ class Nginx:
 
 
 @pytest.fixture
-def news(redis70):
-    with UriFilter.create("news", redis=redis70.url, capacity=100_000) as made:
+def news(any_server):
+    with UriFilter.create("news", redis=any_server.url, capacity=100_000) as made:
         yield made
 
 
@@ -108,10 +108,10 @@ def served(server, *arguments: object):
         yield service
 
 
-def test_the_page_below_the_prefix(redis70, news, tmp_path):
+def test_the_page_below_the_prefix(any_server, news, tmp_path):
     """A filter's page survives a reload; figures, answers, metrics and the API's description come."""
     with (
-        served(redis70) as service,
+        served(any_server) as service,
         Nginx(tmp_path, service.port) as nginx,
         launched() as browser,
         Tab(browser, f"{nginx.url}/", ignore_https_errors=True) as tab,
@@ -131,10 +131,10 @@ def test_the_page_below_the_prefix(redis70, news, tmp_path):
         expect(page.locator("#manual")).to_contain_text("/v1/filters/{filter_typeid}/insert")
 
 
-def test_it_keeps_connections(redis70, news, tmp_path):
+def test_it_keeps_connections(any_server, news, tmp_path):
     """Requests over TLS below the prefix take one connection to nginx, and nginx one to the service."""
     with (
-        served(redis70) as service,
+        served(any_server) as service,
         Forwarder(service.port) as inner,
         Nginx(tmp_path, inner.port) as nginx,
         Forwarder(nginx.port) as outer,
@@ -149,9 +149,9 @@ def test_it_keeps_connections(redis70, news, tmp_path):
         assert raised.value.error_code in {"item_too_long", "bad_response"}
 
 
-def test_all_paths_are_below_the_prefix(redis70, news, tmp_path):
+def test_all_paths_are_below_the_prefix(any_server, news, tmp_path):
     """The page with all its parts, health and metrics; other paths of the site are nginx's."""
-    with served(redis70) as service, Nginx(tmp_path, service.port) as nginx:
+    with served(any_server) as service, Nginx(tmp_path, service.port) as nginx:
         client = httpx.Client(verify=nginx.authority.trusting(), headers={"Authorization": f"Bearer {TOKEN}"})
         with client:
             page = client.get(f"{nginx.url}/")
@@ -166,7 +166,7 @@ def test_all_paths_are_below_the_prefix(redis70, news, tmp_path):
             assert client.get(f"{nginx.url}/v1/filters", headers={"Authorization": "Bearer x"}).status_code == 401
 
 
-def test_claims_of_many_tasks(redis70, news, tmp_path):
+def test_claims_of_many_tasks(any_server, news, tmp_path):
     """The awaited client claims and commits through it, many at once."""
 
     async def crawl(address: str, verify: str) -> int:
@@ -175,11 +175,11 @@ def test_claims_of_many_tasks(redis70, news, tmp_path):
             final = await mine.commit([uri for some in claimed for uri in some])
             return sum(final)
 
-    with served(redis70) as service, Nginx(tmp_path, service.port) as nginx:
+    with served(any_server) as service, Nginx(tmp_path, service.port) as nginx:
         assert asyncio.run(crawl(nginx.url, nginx.trust)) == 40
 
 
-def test_nothing_is_lost_in_reloads_and_restarts(redis70, news, tmp_path):
+def test_nothing_is_lost_in_reloads_and_restarts(any_server, news, tmp_path):
     """Nginx is reloaded, and the service is killed and started again, under requests: each item is new once."""
     port = free_port()
     with Nginx(tmp_path, port) as nginx, FilterAPIClient(nginx.url, access_token=TOKEN, verify=nginx.trust) as api:
@@ -195,13 +195,13 @@ def test_nothing_is_lost_in_reloads_and_restarts(redis70, news, tmp_path):
                 assert done.acquire(timeout=120)
 
         with ThreadPoolExecutor(8) as pool, contextlib.ExitStack() as stack:
-            first = stack.enter_context(served(redis70, "--port", port))
+            first = stack.enter_context(served(any_server, "--port", port))
             asked = [pool.submit(ask, number) for number in range(300)]
             wait_for(50)
             nginx.reload()
             wait_for(50)
             first.kill()
-            stack.enter_context(served(redis70, "--port", port))
+            stack.enter_context(served(any_server, "--port", port))
             wait_for(50)
             nginx.reload()
             found = [item for each in asked for item in each.result()]

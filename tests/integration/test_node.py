@@ -50,19 +50,22 @@ def agree(news, js, items) -> None:
     assert js("contains", items) == news.ages(items)
 
 
-def test_check(folder, redis70):
+def test_check(folder, any_server):
     """The program of the example finds all known answers right, and gets a lost reply again."""
-    with UriFilter.create("news", redis=redis70.url, shards=3, **SETTINGS):
-        said = node.run(folder, "check.mjs", "scripts", redis70.url, "news")
+    with UriFilter.create("news", redis=any_server.url, shards=3, **SETTINGS):
+        said = node.run(folder, "check.mjs", "scripts", any_server.url, "news")
     assert said == "the known answers: right\nthe filter news: right; a lost reply came again\n"
 
 
 @pytest.mark.parametrize("hash_", ["mmh3", "md5", "blake2b"])
 @pytest.mark.parametrize("normalize", ["none", "whatwg", "sorted", "loose"])
-def test_one_digest(folder, redis70, hash_, normalize):
+def test_one_digest(folder, any_server, hash_, normalize):
     """Each kind of item is the same item to both, under each hash and normalisation."""
     settings = {"hash": hash_, "normalize": normalize, "shards": 5}
-    with UriFilter.create("news", redis=redis70.url, **SETTINGS, **settings) as news, Node(folder, redis70.url) as js:
+    with (
+        UriFilter.create("news", redis=any_server.url, **SETTINGS, **settings) as news,
+        Node(folder, any_server.url) as js,
+    ):
         new = js("insert", ITEMS).count(0)
         assert all(news.contains_many(ITEMS))
         assert news.unique(MORE) == MORE
@@ -74,10 +77,13 @@ def test_one_digest(folder, redis70, hash_, normalize):
 
 @pytest.mark.parametrize("retention", RETENTIONS)
 @pytest.mark.parametrize("layout", ["blocked", "classic"])
-def test_retentions(folder, redis70, layout, retention):
+def test_retentions(folder, any_server, layout, retention):
     """Both see the same ages, also after a turn that the other has not heard of (STALE)."""
     settings = {"layout": layout, "shards": 3, **RETENTIONS[retention]}
-    with UriFilter.create("news", redis=redis70.url, **SETTINGS, **settings) as news, Node(folder, redis70.url) as js:
+    with (
+        UriFilter.create("news", redis=any_server.url, **SETTINGS, **settings) as news,
+        Node(folder, any_server.url) as js,
+    ):
         for turn in range(3):
             some = [f"{turn}: {n}" for n in range(300)]
             assert js("insert", some[:200]) == [0] * 200
@@ -91,19 +97,22 @@ def test_retentions(folder, redis70, layout, retention):
         agree(news, js, ["2: 1", "2: 2"])
 
 
-def test_max_age(folder, redis70):
+def test_max_age(folder, any_server):
     """A ring may be asked about its newest slices only."""
     settings = SETTINGS | RETENTIONS["ring"]
-    with UriFilter.create("news", redis=redis70.url, **settings) as news, Node(folder, redis70.url) as js:
+    with UriFilter.create("news", redis=any_server.url, **settings) as news, Node(folder, any_server.url) as js:
         js("insert", ["a"])
         news.rotate()
         assert [js("contains", ["a"], max_age=j) for j in (0, 1, 2)] == [[2], [0], [2]]
 
 
-def test_counting(folder, redis70):
+def test_counting(folder, any_server):
     """An item that one removed is gone for the other."""
     settings = {"layout": "counting", "shards": 2}
-    with UriFilter.create("news", redis=redis70.url, **SETTINGS, **settings) as news, Node(folder, redis70.url) as js:
+    with (
+        UriFilter.create("news", redis=any_server.url, **SETTINGS, **settings) as news,
+        Node(folder, any_server.url) as js,
+    ):
         assert js("insert", ["a", "b", "c"]) == [0, 0, 0]
         assert js("remove", ["a", "x"]) == [1, 0]
         assert news.remove(["b"]) == [True]
@@ -111,10 +120,10 @@ def test_counting(folder, redis70):
         assert js("contains", ["a", "b", "c"]) == [0, 0, 1]
 
 
-def test_a_growing_filter_that_is_full(folder, redis70):
+def test_a_growing_filter_that_is_full(folder, any_server):
     """FULL changes nothing. Once another client has made the next slice, the same call is answered."""
     settings = {"capacity": 100, "error_rate": 1e-8, "retention": "growing"}
-    with UriFilter.create("news", redis=redis70.url, **settings) as news, Node(folder, redis70.url) as js:
+    with UriFilter.create("news", redis=any_server.url, **settings) as news, Node(folder, any_server.url) as js:
         some = [f"{n}" for n in range(80)]
         assert js("insert", some) == [0] * 80
         said = js.fails("insert", ["x", *some[:20], *map(str, range(1000, 1040))])
@@ -126,9 +135,9 @@ def test_a_growing_filter_that_is_full(folder, redis70):
 
 
 @pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.DELAY, Fault.DUPLICATE, Fault.HANG])
-def test_one_fault(folder, redis70, fault):
+def test_one_fault(folder, any_server, fault):
     """A command that is lost, late or doubled, or whose reply is lost, is answered right at the first asking."""
-    with UriFilter.create("news", redis=redis70.url, **SETTINGS) as news, Proxy(redis70.port) as proxy:
+    with UriFilter.create("news", redis=any_server.url, **SETTINGS) as news, Proxy(any_server.port) as proxy:
         with Node(folder, proxy.url) as js:
             assert js("insert", ["a"]) == [0]  # loads the script
             proxy.plan = first(fault)
@@ -149,12 +158,12 @@ def all_new(js, items) -> list[str]:
     return [item for item, age in zip(items, said["answers"], strict=True) if age == 0]
 
 
-def test_many_faults(folder, redis70):
+def test_many_faults(folder, any_server):
     """Three processes of two languages insert the same items over bad lines; each item is new exactly once."""
     every, new = [f"https://example.com/{n}" for n in range(3000)], []
     with contextlib.ExitStack() as stack:
-        news = stack.enter_context(UriFilter.create("news", redis=redis70.url, shards=3, **SETTINGS))
-        proxy = stack.enter_context(Proxy(redis70.port, late_after=20))
+        news = stack.enter_context(UriFilter.create("news", redis=any_server.url, shards=3, **SETTINGS))
+        proxy = stack.enter_context(Proxy(any_server.port, late_after=20))
         python = stack.enter_context(UriFilter.open("news", redis=proxy.url))
         both = [stack.enter_context(Node(folder, proxy.url)) for _ in range(2)]
         proxy.plan = at_random(7, 0.1)
@@ -174,10 +183,10 @@ def test_many_faults(folder, redis70):
     ("behind", "cut", "certain"),
     [(200_000, False, True), (200_000, True, True), (500_000, False, True), (500_000, True, False)],
 )
-def test_a_call_after_its_deadline(folder, redis70, behind, cut, certain):
+def test_a_call_after_its_deadline(folder, any_server, behind, cut, certain):
     """LATECALL: the call gets a new id if it certainly did nothing; otherwise its answer is lost."""
-    settings = {"redis": redis70.url, **SETTINGS}
-    with UriFilter.create("news", **settings), Proxy(redis70.port) as proxy, Node(folder, proxy.url) as js:
+    settings = {"redis": any_server.url, **SETTINGS}
+    with UriFilter.create("news", **settings), Proxy(any_server.port) as proxy, Node(folder, proxy.url) as js:
         assert js("insert", ["a"]) == [0]
         proxy.plan = first(*[Fault.CUT_BEFORE] * cut)
         js.begin("insert", ["b"], behind=behind)
@@ -187,10 +196,10 @@ def test_a_call_after_its_deadline(folder, redis70, behind, cut, certain):
         assert js("insert", ["c"]) == [0]
 
 
-def test_a_server_that_is_away(folder, redis70):
+def test_a_server_that_is_away(folder, any_server):
     """After some seconds the answer counts as lost; asked again under the same ids, it is there."""
-    settings = {"redis": redis70.url, **SETTINGS}
-    with UriFilter.create("news", **settings), Proxy(redis70.port) as proxy, Node(folder, proxy.url) as js:
+    settings = {"redis": any_server.url, **SETTINGS}
+    with UriFilter.create("news", **settings), Proxy(any_server.port) as proxy, Node(folder, proxy.url) as js:
         assert js("insert", ["a"]) == [0]
         proxy.plan = lambda _: Fault.CUT_AFTER
         said = js.fails("insert", ["b"])
@@ -199,25 +208,25 @@ def test_a_server_that_is_away(folder, redis70):
         assert js("retry") == [0]
 
 
-def test_the_filter_is_gone(folder, redis70):
+def test_the_filter_is_gone(folder, any_server):
     """NOFILTER after a drop, MISMATCH once another filter has the name; the scripts may be gone as well."""
-    with UriFilter.create("news", redis=redis70.url, **SETTINGS) as news, Node(folder, redis70.url) as js:
+    with UriFilter.create("news", redis=any_server.url, **SETTINGS) as news, Node(folder, any_server.url) as js:
         assert js("insert", ["a"]) == [0]
-        with redis70.client() as client:
+        with any_server.client() as client:
             client.script_flush()
         assert js("insert", ["a"]) == [1]
         news.drop()
         said = js.fails("insert", ["a"])
         assert (said["kind"], said["error"].split()[0]) == ("FilterError", "NOFILTER")
-        with UriFilter.create("news", redis=redis70.url, **SETTINGS):
+        with UriFilter.create("news", redis=any_server.url, **SETTINGS):
             assert js.fails("insert", ["a"])["error"].split()[0] == "MISMATCH"
-    with Node(folder, redis70.url, "nothing") as js:
+    with Node(folder, any_server.url, "nothing") as js:
         assert js.fails("insert", ["a"])["error"].split()[0] == "NOFILTER"
 
 
-def test_a_shard_with_claims(folder, redis70):
+def test_a_shard_with_claims(folder, any_server):
     """The client has no scripts that look at leases: it is refused at the first call, and answers for other shards."""
-    with UriFilter.create("news", redis=redis70.url, **SETTINGS) as news, Node(folder, redis70.url) as js:
+    with UriFilter.create("news", redis=any_server.url, **SETTINGS) as news, Node(folder, any_server.url) as js:
         assert js("insert", ["a"]) == [0]
         assert news.claims().claim("b")
         for command in ("insert", "contains"):
@@ -226,11 +235,11 @@ def test_a_shard_with_claims(folder, redis70):
         assert news.insert_ages(["a", "b"]) == [1, -1]
 
 
-def test_another_format(folder, redis70):
+def test_another_format(folder, any_server):
     """It is refused when the filter is opened."""
-    UriFilter.create("news", redis=redis70.url, **SETTINGS).close()
-    with redis70.client() as admin:
+    UriFilter.create("news", redis=any_server.url, **SETTINGS).close()
+    with any_server.client() as admin:
         admin.hset("urifilter:{news:0}:meta", "format", 2)
-    with Node(folder, redis70.url) as js:
+    with Node(folder, any_server.url) as js:
         said = js.fails("contains", ["a"])
     assert (said["kind"], said["error"].split()[0]) == ("FilterError", "FORMAT")

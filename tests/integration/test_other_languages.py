@@ -109,10 +109,10 @@ def test_a_page_in_html_ends_the_program(tmp_path, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_lost_reply_is_asked_for_again(redis70, tmp_path, name):
+def test_a_lost_reply_is_asked_for_again(any_server, tmp_path, name):
     """The service inserts, its reply is lost, and the program still gets "new"."""
-    with UriFilter.create("news", redis=redis70.url, capacity=1000) as news:
-        service = Service(redis70.url)
+    with UriFilter.create("news", redis=any_server.url, capacity=1000) as news:
+        service = Service(any_server.url)
         try:
             with Losing(service.port) as way:
                 done = program(name, tmp_path, way.url, "https://example.com/a")

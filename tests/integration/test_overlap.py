@@ -59,11 +59,11 @@ def overlapped(monkeypatch):
 
 
 @pytest.mark.parametrize("client", ["blocking", "asyncio"])
-def test_long_lists(redis70, overlapped, client):
+def test_long_lists(any_server, overlapped, client):
     """All answers are right and in order; each window's work is done once, while its replies are on their way."""
-    with create(redis70.url) as news:
+    with create(any_server.url) as news:
         overlapped.clear()
-        assert (news.insert_many(TWICE) if client == "blocking" else answered(redis70.url)) == EXPECTED
+        assert (news.insert_many(TWICE) if client == "blocking" else answered(any_server.url)) == EXPECTED
         assert len(overlapped) >= len(ITEMS) / ITEMS_A_CALL / 8
         assert all(done == [1] for done in overlapped)
         assert news.contains_many(ITEMS) == [True] * len(ITEMS)
@@ -113,10 +113,10 @@ def test_work_that_fails(request, monkeypatch, client, kind):
 
 @pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER])
 @pytest.mark.parametrize("call", [1, 9, 20])
-def test_lost_replies(redis70, fault, call):
+def test_lost_replies(any_server, fault, call):
     """A reply that is lost in any window is asked for again, and the answers are right."""
-    create(redis70.url).close()
-    with Proxy(redis70.port) as proxy, UriFilter.open("news", redis=proxy.url) as news:
+    create(any_server.url).close()
+    with Proxy(any_server.port) as proxy, UriFilter.open("news", redis=proxy.url) as news:
         news.insert("the script is loaded now")
         proxy.plan = first(*[Fault.PASS] * call, fault)
         assert news.insert_many(TWICE) == EXPECTED
@@ -124,13 +124,13 @@ def test_lost_replies(redis70, fault, call):
         assert news.unresolved == []
 
 
-def test_server_that_goes_away_in_a_later_window(redis70):
+def test_server_that_goes_away_in_a_later_window(any_server):
     """The error has the answers of the windows before, and ``retry=`` asks for the rest, cut or not."""
-    create(redis70.url).close()
+    create(any_server.url).close()
     goes_away = itertools.chain([Fault.PASS] * 12, itertools.repeat(Fault.CUT_AFTER))
     quick = Timeouts(total=0.1)
     with (
-        Proxy(redis70.port) as proxy,
+        Proxy(any_server.port) as proxy,
         UriFilter.open("news", redis=proxy.url, timeouts=quick) as news,
     ):
         news.insert("the script is loaded now")
@@ -144,15 +144,15 @@ def test_server_that_goes_away_in_a_later_window(redis70):
 
 
 @pytest.mark.parametrize("client", ["blocking", "asyncio"])
-def test_a_bad_item_at_the_end(redis70, client):
+def test_a_bad_item_at_the_end(any_server, client):
     """It is refused before anything is sent, however long the list is."""
     items = [*ITEMS, float("nan")]
 
     async def ask() -> None:
-        async with AsyncUriFilter.open("news", redis=redis70.url) as news:
+        async with AsyncUriFilter.open("news", redis=any_server.url) as news:
             await news.insert_many(items)
 
-    with create(redis70.url) as news:
+    with create(any_server.url) as news:
         with pytest.raises(BadItem) as refused:
             news.insert_many(items) if client == "blocking" else asyncio.run(ask())
         assert refused.value.indices == [len(ITEMS)]

@@ -28,14 +28,14 @@ TIMES = Timeouts(connect=10, reply=10, total=0.3)
 
 
 @pytest.fixture
-def nodes(redis70, valkey):
+def nodes(any_server, valkey):
     """Two servers that share the slots, each value being its key; no Redis Cluster, so that they refuse nothing."""
-    first, second = (f"127.0.0.1:{each.port}" for each in (redis70, valkey))
+    first, second = (f"127.0.0.1:{each.port}" for each in (any_server, valkey))
     found = NodeMap([first] * (SLOTS // 2) + [second] * (SLOTS // 2))
-    for number, server in enumerate((redis70, valkey)):
+    for number, server in enumerate((any_server, valkey)):
         with server.client() as client:
             client.mset({key: key for key in KEYS if slot_of(key) * 2 // SLOTS == number})
-    return redis70.url, found
+    return any_server.url, found
 
 
 def connector_of(nodes, kind=Connector, connections=1):

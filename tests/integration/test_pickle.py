@@ -84,10 +84,10 @@ def test_awaited_filter(way, server):
     assert insert_awaited(asyncio.run(run()), ["a", "b", "c"]) == [1, 1, 0]
 
 
-def test_nothing_is_asked_before_the_first_call(redis70):
+def test_nothing_is_asked_before_the_first_call(any_server):
     """So whatever is wrong is raised by a call, and not by the pool that hands the filter over."""
-    packed = pickle.dumps(UriFilter.create("news", redis=redis70.url, **SETTINGS))
-    drop_filter("news", redis=redis70.url)
+    packed = pickle.dumps(UriFilter.create("news", redis=any_server.url, **SETTINGS))
+    drop_filter("news", redis=any_server.url)
     again = pickle.loads(packed)
     assert again.config.capacity == 10_000
     for _ in range(2):
@@ -97,18 +97,18 @@ def test_nothing_is_asked_before_the_first_call(redis70):
 
 
 @pytest.mark.parametrize("kind", [UriFilter, AsyncUriFilter])
-def test_another_filter_by_now(kind, redis70):
+def test_another_filter_by_now(kind, any_server):
     """Another of the name, though its settings are the same, is refused each time, with both uids."""
-    UriFilter.create("news", redis=redis70.url, **SETTINGS).close()
+    UriFilter.create("news", redis=any_server.url, **SETTINGS).close()
 
     def ask(news):
         return insert(news, ["a"]) if kind is UriFilter else insert_awaited(news, ["a"])
 
-    opened = kind.open("news", redis=redis70.url)
+    opened = kind.open("news", redis=any_server.url)
     old = opened if kind is UriFilter else asyncio.run(_itself(opened))
     packed = pickle.dumps(old)
-    drop_filter("news", redis=redis70.url)
-    with UriFilter.create("news", redis=redis70.url, **SETTINGS) as new:
+    drop_filter("news", redis=any_server.url)
+    with UriFilter.create("news", redis=any_server.url, **SETTINGS) as new:
         for _ in range(2):
             again = pickle.loads(packed)
             with pytest.raises(ConfigMismatch, match="dropped and created anew") as caught:
@@ -122,11 +122,11 @@ async def _itself(opening):
 
 
 @pytest.mark.parametrize("kind", [UriFilter, AsyncUriFilter])
-def test_it_waits_for_replicas_too(kind, redis70):
+def test_it_waits_for_replicas_too(kind, any_server):
     """No answer is believed that no replica has: the session of what was unpickled has the routes of its connector."""
-    with UriFilter.create("news", redis=redis70.url, **SETTINGS) as news:
+    with UriFilter.create("news", redis=any_server.url, **SETTINGS) as news:
         news.insert_many(range(20))  # loads the script
-    opened = kind.open("news", redis=redis70.url, wait_replicas=1, timeouts=Timeouts(reply=0.2, total=0.2))
+    opened = kind.open("news", redis=any_server.url, wait_replicas=1, timeouts=Timeouts(reply=0.2, total=0.2))
     again = pickle.loads(pickle.dumps(opened if kind is UriFilter else asyncio.run(_itself(opened))))
     with pytest.raises(AnswerLost, match="replicas have the answer"):
         insert(again, ["a"]) if kind is UriFilter else insert_awaited(again, ["a"])
@@ -134,10 +134,10 @@ def test_it_waits_for_replicas_too(kind, redis70):
 
 @pytest.mark.parametrize("start", ["spawn", "fork"])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_pool_of_processes(start, redis70):
+def test_pool_of_processes(start, any_server):
     """Workers get the filter as an argument: each item is new once over all; errors come back whole."""
-    news = UriFilter.create("news", redis=redis70.url, **SETTINGS)
-    awaited = asyncio.run(_itself(AsyncUriFilter.open("news", redis=redis70.url)))
+    news = UriFilter.create("news", redis=any_server.url, **SETTINGS)
+    awaited = asyncio.run(_itself(AsyncUriFilter.open("news", redis=any_server.url)))
     context = multiprocessing.get_context(start)
     with news, ProcessPoolExecutor(2, mp_context=context) as pool:
         some = [[f"{n}" for n in range(part, part + 40)] for part in range(0, 60, 20)]
@@ -149,20 +149,20 @@ def test_pool_of_processes(start, redis70):
         assert caught.value.indices == [1]
 
 
-def test_multiprocessing_pool(redis70):
+def test_multiprocessing_pool(any_server):
     """So do those of multiprocessing, which hang on what cannot be unpickled."""
-    spawning, news = multiprocessing.get_context("spawn"), UriFilter.create("news", redis=redis70.url, **SETTINGS)
+    spawning, news = multiprocessing.get_context("spawn"), UriFilter.create("news", redis=any_server.url, **SETTINGS)
     with news, spawning.Pool(1) as pool:
         assert pool.apply_async(insert, (news, ["a", "b"])).get(60) == [0, 0]
 
 
-def test_with_its_archive(redis70, folder):
+def test_with_its_archive(any_server, folder):
     """It knows its archive, from which it is brought back; one that the environment named later is not asked."""
-    news = UriFilter.create("news", redis=redis70.url, archive=folder, **SETTINGS)
+    news = UriFilter.create("news", redis=any_server.url, archive=folder, **SETTINGS)
     news.insert("a")
     news.checkpoint()
     packed = pickle.dumps(news)
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         admin.flushall()
     with pickle.loads(packed) as again:
         assert again.insert_ages(["a", "b"]) == [1, 0]
@@ -192,16 +192,16 @@ def test_no_password_travels(make_server, monkeypatch):
 
 
 @pytest.mark.parametrize("way", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_filter_of_a_client_object(way, redis70):
+def test_filter_of_a_client_object(way, any_server):
     """It is refused, and the error says what to do."""
-    UriFilter.create("news", redis=redis70.url, **SETTINGS).close()
-    with redis.Redis.from_url(redis70.url) as client:
+    UriFilter.create("news", redis=any_server.url, **SETTINGS).close()
+    with redis.Redis.from_url(any_server.url) as client:
         news = UriFilter.open("news", redis=client)
         with pytest.raises(TypeError, match="open it with the server's address"):
             way(news)
 
     async def run():
-        async with redis.asyncio.Redis.from_url(redis70.url) as client:
+        async with redis.asyncio.Redis.from_url(any_server.url) as client:
             news = await AsyncUriFilter.open("news", redis=client)
             with pytest.raises(TypeError, match="open it with the server's address"):
                 way(news)
@@ -209,11 +209,11 @@ def test_filter_of_a_client_object(way, redis70):
     asyncio.run(run())
 
 
-def test_retry_of_an_error_that_went_through_pickle(redis70):
+def test_retry_of_an_error_that_went_through_pickle(any_server):
     """It has the answers, and is refused in words as ``retry=``; a copy is as good as the error itself."""
-    UriFilter.create("news", redis=redis70.url, **SETTINGS).close()
+    UriFilter.create("news", redis=any_server.url, **SETTINGS).close()
     items, quick = [f"u{n}" for n in range(50)], Timeouts(reply=0.2, total=0.3)
-    with Proxy(redis70.port) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=quick) as news:
+    with Proxy(any_server.port) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=quick) as news:
         news.insert("the script is loaded now")
         proxy.plan = first(Fault.PASS, *[Fault.CUT_AFTER] * 50)
         with pytest.raises(AnswerLost) as caught:
@@ -226,9 +226,9 @@ def test_retry_of_an_error_that_went_through_pickle(redis70):
         assert news.insert_ages(items, retry=copy.deepcopy(caught.value)) == [0] * 50
 
 
-def test_retry_of_an_error_of_the_sdk_that_went_through_pickle(service, redis70):
+def test_retry_of_an_error_of_the_sdk_that_went_through_pickle(service, any_server):
     """The same for the SDK's."""
-    UriFilter.create("news", redis=redis70.url, **SETTINGS).close()
+    UriFilter.create("news", redis=any_server.url, **SETTINGS).close()
     port, quick = int(service.url.rsplit(":", 1)[1]), Timeouts(connect=1, reply=1, total=0.3)
     with HttpProxy(port, first(*[Fault.CUT_AFTER] * 99)) as proxy, FilterAPIClient(proxy.url, timeouts=quick) as api:
         with pytest.raises(FilterAPIError) as caught:
@@ -242,8 +242,8 @@ def test_retry_of_an_error_of_the_sdk_that_went_through_pickle(service, redis70)
 
 
 @pytest.fixture
-def api(service, redis70):
-    UriFilter.create("news", redis=redis70.url, **SETTINGS).close()
+def api(service, any_server):
+    UriFilter.create("news", redis=any_server.url, **SETTINGS).close()
     return FilterAPIClient(service.url, timeouts=Timeouts(total=9))
 
 

@@ -45,16 +45,16 @@ class Of:
 
 
 @pytest.fixture(params=["blocking", "asyncio", "SDK", "asyncio SDK"])
-def news(request, redis70):
+def news(request, any_server):
     """A client of each kind."""
     url = request.getfixturevalue("service").url if "SDK" in request.param else ""
-    with UriFilter.create("news", redis=redis70.url, capacity=1000, error_rate=1e-9) as made:
+    with UriFilter.create("news", redis=any_server.url, capacity=1000, error_rate=1e-9) as made:
         if request.param == "blocking":
             yield made
             return
         with asyncio.Runner() as runner:
             if request.param == "asyncio":
-                client = runner.run(AsyncUriFilter.open("news", redis=redis70.url))
+                client = runner.run(AsyncUriFilter.open("news", redis=any_server.url))
                 yield Awaited(client, runner.run)
                 runner.run(client.close())
                 return
@@ -133,39 +133,39 @@ def test_objects_with_a_key(news):
     assert news.insert_many(["a", "b"]) == [True, True]
 
 
-def test_streams_with_a_key(redis70):
+def test_streams_with_a_key(any_server):
     """``iter_unique`` yields the objects; the rest that it inserted is forgotten, though the filter is closed."""
     pages = [Page(str(n)) for n in range(10)]
-    with UriFilter.create("news", redis=redis70.url, capacity=1000) as news:
+    with UriFilter.create("news", redis=any_server.url, capacity=1000) as news:
         stream = news.iter_unique(pages, key=url_of)
         assert [next(stream), next(stream)] == pages[:2]
     stream.close()
 
     async def session():
-        async with AsyncUriFilter.open("news", redis=redis70.url) as again:
+        async with AsyncUriFilter.open("news", redis=any_server.url) as again:
             stream = again.iter_unique(pages, key=url_of)
             assert await anext(stream) is pages[2]
         await stream.aclose()
 
     asyncio.run(session())
-    with UriFilter.open("news", redis=redis70.url) as news:
+    with UriFilter.open("news", redis=any_server.url) as news:
         assert news.contains_many(pages, key=url_of) == [True] * 3 + [False] * 7
 
 
-def test_a_stream_that_ends_while_its_objects_change(redis70):
+def test_a_stream_that_ends_while_its_objects_change(any_server):
     """The rest is forgotten by its digests: not by a key that answers otherwise, or only once."""
     pages = [{"url": str(n)} for n in range(4)]
-    with UriFilter.create("news", redis=redis70.url, capacity=1000) as news:
+    with UriFilter.create("news", redis=any_server.url, capacity=1000) as news:
         for _ in news.iter_unique(pages, key=lambda page: page.pop("url")):
             break
         assert news.contains_many("0123"[n] for n in range(4)) == [True, False, False, False]
 
 
 @pytest.mark.slow
-def test_a_stream_that_cannot_forget(redis70):
+def test_a_stream_that_cannot_forget(any_server):
     """If the rest of an ended stream cannot be forgotten, ``unresolved`` tells of it."""
-    UriFilter.create("news", redis=redis70.url, capacity=1000).close()
-    with Proxy(redis70.port) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news:
+    UriFilter.create("news", redis=any_server.url, capacity=1000).close()
+    with Proxy(any_server.port) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news:
         stream = news.iter_unique(["a", "b", "c"])
         assert next(stream) == "a"
         proxy.plan = first(*[Fault.CUT_BEFORE] * 50)
@@ -178,11 +178,11 @@ def test_a_stream_that_cannot_forget(redis70):
         assert news.contains_many("abc"[n] for n in range(3)) == [True, False, False]
 
 
-def test_a_list_that_changes_meanwhile(redis70):
+def test_a_list_that_changes_meanwhile(any_server):
     """The answers are about the items as they were given."""
 
     async def session():
-        async with AsyncUriFilter.create("news", redis=redis70.url, capacity=1000) as news:
+        async with AsyncUriFilter.create("news", redis=any_server.url, capacity=1000) as news:
             todo = ["a", "b"]
 
             async def other():
@@ -195,10 +195,10 @@ def test_a_list_that_changes_meanwhile(redis70):
     asyncio.run(session())
 
 
-def test_an_error_that_two_threads_retry(redis70):
+def test_an_error_that_two_threads_retry(any_server):
     """One of them gets the answers, and the other is refused, with the library's client."""
-    UriFilter.create("news", redis=redis70.url, capacity=1000).close()
-    with Proxy(redis70.port) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news:
+    UriFilter.create("news", redis=any_server.url, capacity=1000).close()
+    with Proxy(any_server.port) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news:
         proxy.plan = first(*[Fault.CUT_AFTER] * 50)
         with pytest.raises(AnswerLost) as lost:
             news.insert_many(["a", "b"])
@@ -213,15 +213,15 @@ def test_an_error_that_two_threads_retry(redis70):
 
 
 @pytest.mark.slow
-def test_any_inserting_method_goes_on_with_the_error_of_another(redis70):
+def test_any_inserting_method_goes_on_with_the_error_of_another(any_server):
     """``answers`` are in the terms of the method that raised; ``retry=`` serves all methods that insert."""
-    UriFilter.create("news", redis=redis70.url, capacity=1000, shards=4, error_rate=1e-9).close()
+    UriFilter.create("news", redis=any_server.url, capacity=1000, shards=4, error_rate=1e-9).close()
     asked = {
         "insert_many": ({True, None}, lambda found: found == [True] * 50),
         "insert_ages": ({0, None}, lambda found: found == [0] * 50),
         "unique": ({True, None}, lambda found: [page.url for page in found] == [page.url for page in pages]),
     }
-    with Proxy(redis70.port) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news:
+    with Proxy(any_server.port) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news:
         news.insert("the script is loaded now")
         for name, other in (("insert_many", "unique"), ("insert_ages", "insert_many"), ("unique", "insert_ages")):
             (terms, _), (_, is_right) = asked[name], asked[other]
@@ -241,10 +241,10 @@ def test_any_inserting_method_goes_on_with_the_error_of_another(redis70):
         assert news.unique(["alone"], retry=lost.value) == ["alone"]
 
 
-def test_an_error_about_objects_goes_through_pickle(redis70):
+def test_an_error_about_objects_goes_through_pickle(any_server):
     """In place of an object that no pickle takes the error has its item; the answers keep the method's terms."""
-    UriFilter.create("news", redis=redis70.url, capacity=1000, shards=4).close()
-    with Proxy(redis70.port) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news:
+    UriFilter.create("news", redis=any_server.url, capacity=1000, shards=4).close()
+    with Proxy(any_server.port) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news:
         news.insert("the script is loaded now")
         proxy.plan = first(Fault.PASS, Fault.PASS, *[Fault.CUT_AFTER] * 50)
         with pytest.raises(AnswerLost) as lost:
@@ -255,9 +255,9 @@ def test_an_error_about_objects_goes_through_pickle(redis70):
     assert set(again.answers) == {True, None}
 
 
-def test_a_key_that_fails(redis70):
+def test_a_key_that_fails(any_server):
     """A key's exception comes out, and a bad item that it makes is named; nothing is inserted."""
-    with UriFilter.create("news", redis=redis70.url, capacity=1000) as news:
+    with UriFilter.create("news", redis=any_server.url, capacity=1000) as news:
         with pytest.raises(AttributeError):
             news.unique([Page("a"), "b"], key=url_of)
         with pytest.raises(BadItem) as bad:
@@ -298,19 +298,19 @@ def test_columns(news):
     assert news.contains_many([1, 2, 3]) == [True, True, False]
 
 
-def test_columns_of_libraries(redis70):
+def test_columns_of_libraries(any_server):
     """So does a column of Arrow and of pandas, in a stream too."""
     arrow, pandas = pytest.importorskip("pyarrow"), pytest.importorskip("pandas")
-    with UriFilter.create("news", redis=redis70.url, capacity=1000) as news:
+    with UriFilter.create("news", redis=any_server.url, capacity=1000) as news:
         assert news.unique(arrow.array(["a", "b"])) == ["a", "b"]
         assert news.unique(pandas.Series(["b", "c"])) == ["c"]
         assert list(news.iter_unique(arrow.chunked_array([["c", "d"], ["e"]]))) == ["d", "e"]
 
 
 @pytest.mark.parametrize("lone", [b"a", "a", bytearray(b"a"), memoryview(b"a"), array.array("B", b"a"), np.str_("a")])
-def test_a_lone_item_is_refused(redis70, lone):
+def test_a_lone_item_is_refused(any_server, lone):
     """One string, or what is like one, is no list of items."""
-    with UriFilter.create("news", redis=redis70.url, capacity=1000) as news:
+    with UriFilter.create("news", redis=any_server.url, capacity=1000) as news:
         for method in (news.insert_many, news.ages, lambda uris: list(news.iter_unique(uris))):
             with pytest.raises(TypeError, match=r"a list of items is wanted, not one item: \[b?'a'\]"):
                 method(lone)
@@ -330,55 +330,55 @@ def test_numpy_scalars_are_numbers(news):
 
 
 @pytest.mark.parametrize("bad", [np.datetime64("2026-01-01"), np.complex64(1), np.array([1, 2]), np.float32("nan")])
-def test_numpy_without_a_number(redis70, bad):
+def test_numpy_without_a_number(any_server, bad):
     """A date, a complex number, NaN or an array among the items is a bad item."""
-    with UriFilter.create("news", redis=redis70.url, capacity=1000) as news, pytest.raises(BadItem):
+    with UriFilter.create("news", redis=any_server.url, capacity=1000) as news, pytest.raises(BadItem):
         news.insert_many(["a", bad])
 
 
-def test_length_and_truth(redis70):
+def test_length_and_truth(any_server):
     """``len`` counts the items that were answered new; a filter is true without asking the server."""
-    with UriFilter.create("news", redis=redis70.url, capacity=1000, shards=3, error_rate=1e-9) as news:
+    with UriFilter.create("news", redis=any_server.url, capacity=1000, shards=3, error_rate=1e-9) as news:
         assert (len(news), bool(news)) == (0, True)
         news.insert_many(["a", "b", "a"])
         assert len(news) == news.inserted() == 2
-        with redis70.client() as admin:
+        with any_server.client() as admin:
             admin.config_resetstat()
             assert news
             assert not {*admin.info("commandstats")} - {"cmdstat_config|resetstat"}
 
 
-def test_representation(redis70, service):
+def test_representation(any_server, service):
     """``repr`` says name, server, layout and retention; of a client of the service, its address."""
-    with UriFilter.create("news", redis=redis70.url, capacity=1000, retention="growing") as news:
-        assert repr(news) == f"<UriFilter news on {redis70.url}: blocked, growing>"
+    with UriFilter.create("news", redis=any_server.url, capacity=1000, retention="growing") as news:
+        assert repr(news) == f"<UriFilter news on {any_server.url}: blocked, growing>"
         again = pickle.loads(pickle.dumps(news))
         assert repr(again) == repr(news)
-    assert repr(news) == f"<UriFilter news on {redis70.url}: closed>"
+    assert repr(news) == f"<UriFilter news on {any_server.url}: closed>"
     with FilterAPIClient(service.url, access_token="secret") as api:
         assert repr(api) == f"<FilterAPIClient of {service.url}>"
     assert repr(api) == f"<FilterAPIClient of {service.url}: closed>"
 
 
 @pytest.mark.parametrize(("period", "text"), [(timedelta(days=1), "1d"), (timedelta(weeks=60), "60w"), (90, "90s")])
-def test_period_as_a_timedelta(redis70, period, text):
+def test_period_as_a_timedelta(any_server, period, text):
     """A period may be a ``timedelta``; it is the same setting as its text."""
-    settings = {"redis": redis70.url, "capacity": 1000, "retention": "ring", "slices": 3}
+    settings = {"redis": any_server.url, "capacity": 1000, "retention": "ring", "slices": 3}
     with UriFilter.create("news", period=period, **settings) as news:
         assert news.config.period == text
     UriFilter.create("news", period=text, **settings).close()
 
 
 @pytest.mark.parametrize("period", [timedelta(0), timedelta(days=-1), timedelta(milliseconds=1500)])
-def test_period_that_cannot_be(redis70, period):
+def test_period_that_cannot_be(any_server, period):
     """A period is a whole number of seconds, from one up."""
     with pytest.raises(ValueError, match="a period is 45s, 10m"):
-        UriFilter.create("news", redis=redis70.url, capacity=10, retention="ring", slices=3, period=period)
+        UriFilter.create("news", redis=any_server.url, capacity=10, retention="ring", slices=3, period=period)
 
 
-def test_closed(redis70):
+def test_closed(any_server):
     """A closed filter says so in each method, sends nothing, and has nothing unresolved; closing again is no error."""
-    with UriFilter.create("news", redis=redis70.url, capacity=1000) as news:
+    with UriFilter.create("news", redis=any_server.url, capacity=1000) as news:
         pass
     news.close()
     asked = [lambda: news.insert("a"), lambda: news.unique(["a"]), lambda: "a" in news, news.info, lambda: len(news)]
@@ -386,22 +386,22 @@ def test_closed(redis70):
         with pytest.raises(ValueError, match="filter 'news' is closed: open it again"):
             ask()
     assert news.unresolved == []
-    with UriFilter.open("news", redis=redis70.url) as again:
+    with UriFilter.open("news", redis=any_server.url) as again:
         assert len(again) == 0
 
 
-def test_closed_awaited(redis70):
+def test_closed_awaited(any_server):
     """A closed asyncio filter says so, too; ``async with`` opens without ``await``, and with it."""
 
     async def session():
-        async with AsyncUriFilter.create("news", redis=redis70.url, capacity=1000) as news:
+        async with AsyncUriFilter.create("news", redis=any_server.url, capacity=1000) as news:
             assert await news.insert("a")
-        async with await AsyncUriFilter.open("news", redis=redis70.url) as again:
+        async with await AsyncUriFilter.open("news", redis=any_server.url) as again:
             assert not await again.insert("a")
         for ask in (lambda: news.insert("b"), lambda: news.unique(["b"]), news.info, news.__aenter__):
             with pytest.raises(ValueError, match="is closed: open it again"):
                 await ask()
-        task = asyncio.create_task(AsyncUriFilter.open("news", redis=redis70.url))
+        task = asyncio.create_task(AsyncUriFilter.open("news", redis=any_server.url))
         async with await task as third:
             assert not await third.insert("a")
 
@@ -469,11 +469,11 @@ def test_bytes_over_http(service, item):
         assert api.unresolved == []
 
 
-def test_new_over_http(service, redis70):
+def test_new_over_http(service, any_server):
     """The answer of ``insert`` has ``new`` beside the ages; no other command's has it."""
     import httpx
 
-    UriFilter.create("news", redis=redis70.url, capacity=1000).close()
+    UriFilter.create("news", redis=any_server.url, capacity=1000).close()
     with httpx.Client(base_url=service.url) as http:
         answers = [
             http.post(f"/v1/filters/news/{command}", json={"URI_list": ["a", "a"]}).json()

@@ -167,13 +167,13 @@ def _copy(source, target, keys) -> None:
             here.restore(key, 0, there.dump(key), replace=True)
 
 
-def test_a_new_replica(redis70, clients, monkeypatch):
+def test_a_new_replica(any_server, clients, monkeypatch):
     """A client that was opened without any finds it after a while, though nothing failed."""
     monkeypatch.setattr("urifilter_redis.engine.routes.BELIEVED", 0.2)
-    with clients.create("news", redis=redis70.url, **FILTER, **READS) as news:
+    with clients.create("news", redis=any_server.url, **FILTER, **READS) as news:
         news.insert("a")
         assert news.contains("a") is True
-        with replica_of(redis70) as replica:
+        with replica_of(any_server) as replica:
             wait_until(lambda: news.contains("a") and _asked(replica), "it is not asked")
 
 
@@ -193,18 +193,18 @@ def test_behind_sentinels(watched, clients):
         assert news.insert("b") is True
 
 
-def test_a_user_who_may_not_ask_for_the_replicas(redis70):
+def test_a_user_who_may_not_ask_for_the_replicas(any_server):
     """It is told in words and at once: without the option that right is not needed."""
-    with redis70.client() as client:
+    with any_server.client() as client:
         client.acl_setuser("blind", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all", "-role"])
-    UriFilter.create("news", redis=redis70.url, **FILTER).close()
-    url = redis70.url.replace("redis://", "redis://blind:secret@")
+    UriFilter.create("news", redis=any_server.url, **FILTER).close()
+    url = any_server.url.replace("redis://", "redis://blind:secret@")
     with UriFilter.open("news", redis=url) as news:
         assert news.contains("a") is False
     with pytest.raises(ServerUnavailable, match="NOPERM") as caught:
         UriFilter.open("news", redis=url, reads="replicas")
     assert "gave up" not in str(caught.value)
-    with redis70.client() as client:
+    with any_server.client() as client:
         client.acl_deluser("blind")
 
 
@@ -215,6 +215,6 @@ def test_the_server_is_away():
 
 
 @pytest.mark.parametrize("wrong", ["replica", "", None, True])
-def test_no_such_readers(redis70, wrong):
+def test_no_such_readers(any_server, wrong):
     with pytest.raises(ValueError, match="reads is master or replicas and not"):
-        UriFilter.create("news", redis=redis70.url, reads=wrong, **FILTER)
+        UriFilter.create("news", redis=any_server.url, reads=wrong, **FILTER)

@@ -112,9 +112,9 @@ class Steps:
 
 
 @pytest.mark.parametrize("kind", ["empty", "older"])
-def test_it_lasts(redis70, folder, beats, kind):
+def test_it_lasts(any_server, folder, beats, kind):
     """Signs of life are for the shards that are not done yet: a restore of several that lasts is not disturbed."""
-    scene = Scene(redis70, folder)
+    scene = Scene(any_server, folder)
     scene.set(kind)
     with UriFilter.open("news", **scene.where) as news:
         assert news.restored.shards == RING["shards"]
@@ -125,9 +125,9 @@ def test_it_lasts(redis70, folder, beats, kind):
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["empty", "older"])
 @pytest.mark.parametrize("how", ["before", "after", "for good", "reply lost"])
-def test_interrupted_at_each_step(redis70, folder, beats, monkeypatch, kind, how, sample):
+def test_interrupted_at_each_step(any_server, folder, beats, monkeypatch, kind, how, sample):
     """The process that gave up may try again at once, also if it could not tell the server; a lost reply is no end."""
-    scene, steps = Scene(redis70, folder), Steps(monkeypatch)
+    scene, steps = Scene(any_server, folder), Steps(monkeypatch)
     scene.set(kind)
     steps.at(0, how)
     scene.open()
@@ -146,9 +146,9 @@ def test_interrupted_at_each_step(redis70, folder, beats, monkeypatch, kind, how
     assert stopped == (0 if how == "reply lost" else len(points))
 
 
-def test_given_up_while_it_is_written(redis70, folder, beats, monkeypatch):
+def test_given_up_while_it_is_written(any_server, folder, beats, monkeypatch):
     """Others then get Restoring, not a filter of which some shards are missing; another process need not wait."""
-    scene, steps = Scene(redis70, folder), Steps(monkeypatch)
+    scene, steps = Scene(any_server, folder), Steps(monkeypatch)
     scene.set("empty")
     steps.at(0, "after")
     scene.open()
@@ -158,7 +158,7 @@ def test_given_up_while_it_is_written(redis70, folder, beats, monkeypatch):
     with pytest.raises(Stop):
         scene.open()
     steps.at(0, "")
-    with redis70.client() as admin:
+    with any_server.client() as admin:
 
         def phases():
             return {admin.hget(shard_key("news", shard, 3, "meta"), "phase") for shard in range(2)}
@@ -169,13 +169,13 @@ def test_given_up_while_it_is_written(redis70, folder, beats, monkeypatch):
     scene.check()
 
 
-def test_given_up_after_a_slice_was_removed(redis70, folder, beats, monkeypatch):
+def test_given_up_after_a_slice_was_removed(any_server, folder, beats, monkeypatch):
     """The shard of an older server that was being written to is not used as if it were whole."""
-    where, steps = {"redis": redis70.url, "archive": folder}, Steps(monkeypatch)
+    where, steps = {"redis": any_server.url, "archive": folder}, Steps(monkeypatch)
     with UriFilter.create("news", **where, **(RING | {"retention": "rolling", "shards": 1})) as news:
         news.insert_many(SEEN)
         news.rotate()
-        older = Saved(redis70)
+        older = Saved(any_server)
         news.rotate()
         news.checkpoint()
         older.bring_back()
@@ -195,9 +195,9 @@ def test_given_up_after_a_slice_was_removed(redis70, folder, beats, monkeypatch)
 
 
 @pytest.mark.slow
-def test_cancelled_with_asyncio(redis70, folder, beats, monkeypatch):
+def test_cancelled_with_asyncio(any_server, folder, beats, monkeypatch):
     """A task that is cancelled in the middle of a restore locks nobody out."""
-    scene, perform, names, at = Scene(redis70, folder), async_driver.perform_step, [], 0
+    scene, perform, names, at = Scene(any_server, folder), async_driver.perform_step, [], 0
 
     async def counted(step, connector):
         names.append(name_of(step))
@@ -229,13 +229,13 @@ def test_cancelled_with_asyncio(redis70, folder, beats, monkeypatch):
         scene.check()
 
 
-def test_a_refused_restore_leaves_nothing(redis70, folder, tmp_path):
+def test_a_refused_restore_leaves_nothing(any_server, folder, tmp_path):
     """No good checkpoint: Redis is as empty as it was, without the filter's name, too."""
-    scene = Scene(redis70, folder)
+    scene = Scene(any_server, folder)
     scene.set("empty")
     for blob in (tmp_path / "archive").rglob("*.blob"):
         blob.write_bytes(b"")
     with pytest.raises(ArchiveCorrupt):
         scene.open()
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         assert admin.keys() == []

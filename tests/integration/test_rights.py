@@ -165,9 +165,9 @@ def test_making_and_dropping_for_a_missing_right(users, command):
 
 
 @pytest.mark.parametrize("name", ["forever", "ring", "rolling"])
-def test_nothing_is_lost_for_a_missing_right_in_a_restore(redis70, folder, name):
+def test_nothing_is_lost_for_a_missing_right_in_a_restore(any_server, folder, name):
     """Whichever command is forbidden while a filter is restored: the next restore brings all of it back."""
-    users = Users(redis70)
+    users = Users(any_server)
     settings = {"redis": users.url, "archive": folder, "capacity": 1000, "error_rate": 1e-9}
     settings |= {} if name == "forever" else {"retention": name} | TIMED
     with UriFilter.create("news", **settings) as news:

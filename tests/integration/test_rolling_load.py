@@ -53,10 +53,10 @@ def test_inserts_without_pause_while_rotations_run(request, kind, capacity, coun
         assert count * (1 - 1e-4) < len(told) <= count
 
 
-def test_memory(redis70, monkeypatch):
+def test_memory(any_server, monkeypatch):
     """Two bitmaps a shard and the compressed closed slices; one bitmap more of one shard while it rotates."""
     settings = {"capacity": 8_000_000, "retention": "rolling", "slices": 5, "period": "1d", "shards": 2}
-    with UriFilter.create("news", redis=redis70.url, **settings) as news, redis70.client() as admin:
+    with UriFilter.create("news", redis=any_server.url, **settings) as news, any_server.client() as admin:
         empty = admin.info("memory")["used_memory"]
         one = news.info().memory / 2
         perform, most = driver.perform_step, []
@@ -83,10 +83,10 @@ def test_memory(redis70, monkeypatch):
         assert info.archived < 4 * 2 * 0.2 * slice_bytes
 
 
-def test_what_a_closed_slice_takes(redis70):
+def test_what_a_closed_slice_takes(any_server):
     """The bytes of a slice with a 30th of a window's items, against the entropy of its bits."""
     settings = {"capacity": 3_000_000, "retention": "rolling", "slices": 30, "period": "1d"}
-    with UriFilter.create("news", redis=redis70.url, **settings) as news, redis70.client() as admin:
+    with UriFilter.create("news", redis=any_server.url, **settings) as news, any_server.client() as admin:
         news.insert_many(range(100_000))
         fill = news.info().fill
         news.rotate()

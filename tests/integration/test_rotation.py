@@ -154,10 +154,10 @@ ROTATORS = {
 
 
 @pytest.mark.parametrize("rotator", ROTATORS.values(), ids=ROTATORS)
-def test_shard_0_is_the_last(variant, redis70, rotator):
+def test_shard_0_is_the_last(variant, any_server, rotator):
     """At every moment of a rotation: once shard 0 has turned all have, and once it has finished all have."""
-    with UriFilter.create("news", redis=redis70.url, shards=3, **variant, **PRECISE) as news:
-        age_by(redis70, 86_401)
+    with UriFilter.create("news", redis=any_server.url, shards=3, **variant, **PRECISE) as news:
+        age_by(any_server, 86_401)
         orders = []
         for _ in pipelines(rotator(news._session), news._connector):
             states = news._run(read_states(news._session))
@@ -168,11 +168,11 @@ def test_shard_0_is_the_last(variant, redis70, rotator):
         assert orders[-1] == [(1, True)] * 3
 
 
-def test_where_shard_0_alone_leads(variant, redis70):
+def test_where_shard_0_alone_leads(variant, any_server):
     """Left so by an older release: it turns first, so that processes that name one epoch turn each shard once."""
-    with UriFilter.create("news", redis=redis70.url, shards=3, **variant, **PRECISE) as news:
+    with UriFilter.create("news", redis=any_server.url, shards=3, **variant, **PRECISE) as news:
         news.rotate()
-        with redis70.client() as admin:
+        with any_server.client() as admin:
             for shard in (1, 2):
                 keys = [shard_key("news", shard, 3, name) for name in ("meta", "today")]
                 admin.delete(*admin.keys(shard_key("news", shard, 3, "*")))
@@ -192,9 +192,9 @@ def test_where_shard_0_alone_leads(variant, redis70):
         assert 0 not in news.ages(range(100))
 
 
-def test_what_was_archived_is_not_written_again(redis70):
+def test_what_was_archived_is_not_written_again(any_server):
     """A rotator that died while it archived the closed slice: the next writes the pieces that are missing or wrong."""
-    with UriFilter.create("news", redis=redis70.url, **ROLLING) as news, redis70.client() as admin:
+    with UriFilter.create("news", redis=any_server.url, **ROLLING) as news, any_server.client() as admin:
         news.insert_many(range(100))
         key = "urifilter:{news:0}:slice:0"
         for _ in pipelines_of(news):
@@ -326,15 +326,15 @@ def opened_and_rotated(session, expected=None):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("behind", [False, True], ids=["level", "one behind"])
-def test_expected_epoch_in_any_order(redis70, behind):
+def test_expected_epoch_in_any_order(any_server, behind):
     """Whatever the order in which several processes go on: no shard turns twice in one rotation."""
     random_ = random.Random(7)
     for number in range(25):
         name = f"news{number}"
-        with UriFilter.create(name, redis=redis70.url, **(ROLLING | {"shards": 3})) as made:
+        with UriFilter.create(name, redis=any_server.url, **(ROLLING | {"shards": 3})) as made:
             epochs, expected = [0, 0, 0], 0
             if behind:  # a rotator died after two shards, and another rotation came
-                dying = Actor(redis70, opened_and_rotated, name=name)
+                dying = Actor(any_server, opened_and_rotated, name=name)
                 while [state.epoch for state in made._run(read_states(made._session))] != [0, 1, 1]:
                     dying.step()
                 dying.die()
@@ -342,7 +342,7 @@ def test_expected_epoch_in_any_order(redis70, behind):
                 states = made._run(read_states(made._session))
                 epochs, expected = [state.epoch for state in states], max(state.epoch for state in states)
             begin = functools.partial(opened_and_rotated, expected=expected)
-            actors = [Actor(redis70, begin, name=name) for _ in range(4)]
+            actors = [Actor(any_server, begin, name=name) for _ in range(4)]
             while alive := [actor for actor in actors if not actor.ended]:
                 random_.choice(alive).run(random_.randint(1, 12))
             assert [state.epoch for state in made._run(read_states(made._session))] == [each + 1 for each in epochs]
@@ -358,11 +358,15 @@ KILLED = {
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("settings", KILLED.values(), ids=KILLED)
-def test_killed_at_every_step(settings, redis70, sample):
+def test_killed_at_every_step(settings, any_server, sample):
     """SIGKILL before and after each step of a rotation: another process brings it to its end, nothing is lost."""
-    what = "rotate", redis70.url, ""
+    what = "rotate", any_server.url, ""
     items = {}
-    with UriFilter.create("news", redis=redis70.url, **settings) as news, redis70.client() as admin, Killer() as killer:
+    with (
+        UriFilter.create("news", redis=any_server.url, **settings) as news,
+        any_server.client() as admin,
+        Killer() as killer,
+    ):
 
         def insert(epoch) -> None:
             items[epoch] = [f"{epoch}-{i}" for i in range(40)]
@@ -377,7 +381,7 @@ def test_killed_at_every_step(settings, redis70, sample):
             assert killer.kill(number, when, *what)
             check(news, items)
             if news.info().phase != "idle" or news.epoch() == epoch:
-                with UriFilter.open("news", redis=redis70.url) as other:
+                with UriFilter.open("news", redis=any_server.url) as other:
                     assert other.rotate(expected_epoch=epoch).problems == ()
             assert (news.epoch(), news.info().phase) == (epoch + 1, "idle")
             check(news, items)
@@ -408,9 +412,9 @@ BAD_MANIFESTS = [b'{"format": 1}', b"[" * 100_000, b'{"format": 9}', b"null", b"
 
 
 @pytest.mark.parametrize("bad", [*BAD_MANIFESTS, 5, None, [1, 2], [{"length": 1, "packed": 2}]], ids=repr)
-def test_bad_manifests_do_not_stop_rotations(redis70, bad):
+def test_bad_manifests_do_not_stop_rotations(any_server, bad):
     """Whatever stands in the place of a manifest, or of its pieces: the slice is lost, and the rotation ends."""
-    with UriFilter.create("news", redis=redis70.url, **ROLLING) as news, redis70.client() as admin:
+    with UriFilter.create("news", redis=any_server.url, **ROLLING) as news, any_server.client() as admin:
         news.rotate()
         news.insert("a")
         news.rotate()
@@ -458,9 +462,9 @@ def test_archive_that_lost_a_slice(server, harm):
         assert 0 not in news.ages([f"2-{i}" for i in range(50)])
 
 
-def test_who_finishes_a_late_history_says_so(redis70):
+def test_who_finishes_a_late_history_says_so(any_server):
     """The rotator that found a slice missing died before it could say so: whoever finishes says it."""
-    with UriFilter.create("news", redis=redis70.url, **ROLLING) as news, redis70.client() as admin:
+    with UriFilter.create("news", redis=any_server.url, **ROLLING) as news, any_server.client() as admin:
         news.rotate()
         news.rotate()
         admin.delete("urifilter:{news:0}:slice:1")
@@ -489,9 +493,9 @@ def test_out_of_memory(make_server, kind):
         assert news.ages(["a"]) == [2]
 
 
-def test_late_history_keeps_what_was_forgotten(redis70):
+def test_late_history_keeps_what_was_forgotten(any_server):
     """What was forgotten stays forgotten as long as the old history stays in."""
-    with UriFilter.create("news", redis=redis70.url, **ROLLING) as news, redis70.client() as admin:
+    with UriFilter.create("news", redis=any_server.url, **ROLLING) as news, any_server.client() as admin:
         news.insert("a")
         assert news.forget(["a"]) == [True]
         news.rotate()
@@ -505,10 +509,10 @@ def test_late_history_keeps_what_was_forgotten(redis70):
         assert news.info().forgotten == 0
 
 
-def test_a_shard_that_cannot_turn(redis70):
+def test_a_shard_that_cannot_turn(any_server):
     """In a phase of which this version knows nothing: an error, not an endless loop."""
-    with UriFilter.create("news", redis=redis70.url, retention="ring", slices=3, **PRECISE) as news:
-        with redis70.client() as admin:
+    with UriFilter.create("news", redis=any_server.url, retention="ring", slices=3, **PRECISE) as news:
+        with any_server.client() as admin:
             admin.hset("urifilter:{news:0}:meta", "phase", "sleeping")
         with pytest.raises(RotationConflict, match="shard 0 cannot turn from epoch 0 in phase sleeping"):
             news.rotate()
@@ -524,10 +528,10 @@ def test_lost_slices_stop_a_rotation(news, server):
         assert admin.hget("urifilter:{news:0}:meta", "epoch") == b"0"
 
 
-def test_what_does_not_rotate(redis70):
+def test_what_does_not_rotate(any_server):
     """Retentions forever and growing do not rotate by time, and say why."""
     for retention, why in (("forever", "nothing in it expires"), ("growing", "grows when it is full")):
-        with UriFilter.create(retention, redis=redis70.url, capacity=1000, retention=retention) as news:
+        with UriFilter.create(retention, redis=any_server.url, capacity=1000, retention=retention) as news:
             for method in (news.rotate, news.rotate_due, news.due, news.next_rotation):
                 with pytest.raises(UriFilterError, match=why):
                     method()
@@ -603,7 +607,7 @@ def test_no_periods(wrong):
         period_of(wrong)
 
 
-def test_settings_of_time(redis70):
+def test_settings_of_time(any_server):
     """What a retention needs, and what it does not take."""
     ring = {"retention": "ring", "capacity": 1000}
     for wrong, message in [
@@ -623,10 +627,10 @@ def test_settings_of_time(redis70):
         ({"capacity": 10, "retention": "growing", "layout": "counting"}, "counting is for retention forever"),
     ]:
         with pytest.raises(ValueError, match=message):
-            UriFilter.create("news", redis=redis70.url, **wrong)
-    with UriFilter.create("news", redis=redis70.url, slices=7, period="24h", **ring) as news:
+            UriFilter.create("news", redis=any_server.url, **wrong)
+    with UriFilter.create("news", redis=any_server.url, slices=7, period="24h", **ring) as news:
         assert (news.config.period, news.config.write, news.config.expire_after) == ("1d", "newest", "first-seen")
-        UriFilter.create("news", redis=redis70.url, slices=7, period=86_400, write="newest", **ring).close()
+        UriFilter.create("news", redis=any_server.url, slices=7, period=86_400, write="newest", **ring).close()
 
 
 def test_pieces_are_as_the_design_says():
@@ -634,12 +638,12 @@ def test_pieces_are_as_the_design_says():
     assert manifest.PIECE == 256 * 1024
 
 
-def test_asyncio(redis70):
+def test_asyncio(any_server):
     """The same, awaited: rotation by hand and due, growth, union, progress."""
 
     async def work():
         told = []
-        async with await AsyncUriFilter.create("news", redis=redis70.url, shards=2, **ROLLING) as news:
+        async with await AsyncUriFilter.create("news", redis=any_server.url, shards=2, **ROLLING) as news:
             news.on_progress = lambda done, total: told.append((done, total))
             await news.insert_many(range(100))
             assert await news.rotate() == Rotation(1, 2)
@@ -647,11 +651,11 @@ def test_asyncio(redis70):
             assert await news.ages(range(100)) == [2] * 100
             assert (await news.epoch(), await news.due(), await news.rotate_due()) == (1, None, None)
             assert await news.next_rotation() == (await news.info()).next_rotation
-            async with await AsyncUriFilter.create("other", redis=redis70.url, **news.settings) as other:
+            async with await AsyncUriFilter.create("other", redis=any_server.url, **news.settings) as other:
                 assert await other.union("news") == 100
                 assert 0 not in await other.ages(range(100))
         async with await AsyncUriFilter.create(
-            "grow", redis=redis70.url, retention="growing", capacity=10, error_rate=1e-8
+            "grow", redis=any_server.url, retention="growing", capacity=10, error_rate=1e-8
         ) as grow:
             assert await grow.insert_ages(range(50)) == [0] * 50
             assert await grow.epoch() == 2

@@ -135,7 +135,7 @@ def payload(url, name="spider", **fields):
     return json.dumps({"spider": name, "request": {"url": url, **fields}})
 
 
-def test_committed_once_the_callback_has_finished(redis70):
+def test_committed_once_the_callback_has_finished(any_server):
     """A page is in hand until Scrapy is done with it; by then the pages that it leads to are in hand."""
 
     async def test(parts):
@@ -143,16 +143,16 @@ def test_committed_once_the_callback_has_finished(redis70):
         parts.downloads.process_response(first, Response(A, request=first))
         await parts.found(scrapy.Request(B))
         await parts.judge.endings.settle()
-        assert (state(redis70, A), state(redis70, B)) == ("in hand", "in hand")
+        assert (state(any_server, A), state(any_server, B)) == ("in hand", "in hand")
         await parts.end(first)
-        assert (state(redis70, A), state(redis70, B)) == ("committed", "in hand")
+        assert (state(any_server, A), state(any_server, B)) == ("committed", "in hand")
         assert parts.crawler.stats.get_value("urifilter/committed") == 1
 
-    run(redis70, test)
+    run(any_server, test)
 
 
 @pytest.mark.parametrize("how", ["callback", "closes", "exception", "status", "in process_response"])
-def test_what_failed_is_offered_again(redis70, how):
+def test_what_failed_is_offered_again(any_server, how):
     """A failure is counted for a download that failed and a callback that raised, and not for one that closes."""
 
     async def test(parts):
@@ -166,58 +166,58 @@ def test_what_failed_is_offered_again(redis70, how):
             parts.pages.process_spider_exception(response, CloseSpider() if how == "closes" else KeyError())
         await parts.end(request)
         assert parts.judge.link.clients.held == set()
-        return left(redis70)[A]
+        return left(any_server)[A]
 
-    claim = run(redis70, test)
+    claim = run(any_server, test)
     assert (claim.failures, claim.lapses) == (0 if how == "closes" else 1, 0)
 
 
-def test_given_up(redis70):
+def test_given_up(any_server):
     """After URIFILTER_CLAIM_FAILURES tries a page is committed, and counted."""
 
     async def test(parts):
         request = await parts.begun(scrapy.Request(A))
         for number in (1, 2, 3):
-            assert state(redis70, A) == "in hand"
+            assert state(any_server, A) == "in hand"
             parts.downloads.process_exception(request, OSError())
             await parts.end(request)
             if number < 3:
                 assert await parts.idle()
                 request = parts.download(parts.crawler.engine.scheduled.pop())
-        assert state(redis70, A) == "committed"
+        assert state(any_server, A) == "committed"
         stats = parts.crawler.stats.get_stats()
         assert (stats["urifilter/given_up"], stats["urifilter/reclaimed"]) == (1, 2)
         assert not await parts.idle()
 
-    run(redis70, test)
+    run(any_server, test)
 
 
-def test_given_up_by_the_failures_of_others(redis70):
+def test_given_up_by_the_failures_of_others(any_server):
     """A page that others have tried often enough is given up as it is reclaimed."""
 
     async def test(parts):
-        with another(redis70) as mine:
+        with another(any_server) as mine:
             mine.claim(A, payload=payload(A))
             mine.release([A], failed=True)
         assert not await parts.idle()
-        assert state(redis70, A) == "committed"
+        assert state(any_server, A) == "committed"
         assert parts.crawler.stats.get_value("urifilter/given_up") == 1
 
-    run(redis70, test, URIFILTER_CLAIM_FAILURES=1)
+    run(any_server, test, URIFILTER_CLAIM_FAILURES=1)
 
 
-def test_growing_delays(redis70):
+def test_growing_delays(any_server):
     """The delay doubles with each failure, to five minutes at most."""
-    claiming = Judge.of(crawl(redis70, URIFILTER_CLAIM_DELAY=30, URIFILTER_CLAIM_FAILURES=9)).options.claiming
+    claiming = Judge.of(crawl(any_server, URIFILTER_CLAIM_DELAY=30, URIFILTER_CLAIM_FAILURES=9)).options.claiming
     assert [claiming.delay_after(failures) for failures in (1, 2, 3, 8)] == [30, 60, 120, 300]
     assert claiming.longest_delay == 300
 
 
-def test_an_idle_spider_takes_over(redis70):
+def test_an_idle_spider_takes_over(any_server):
     """It gets the requests of a crawl that stopped, with its own methods as callbacks; others wait for no answer."""
 
     async def main():
-        first, second = crawl(redis70), crawl(redis70)
+        first, second = crawl(any_server), crawl(any_server)
         async with opened(first) as dupefilter:
             parts = Parts(first, dupefilter)
             about = scrapy.Request(
@@ -236,26 +236,26 @@ def test_an_idle_spider_takes_over(redis70):
                 await parts.fetched(parts.download(each))
             second.engine.scheduled.clear()
             assert not await parts.idle()
-        assert (state(redis70, A), state(redis70, B)) == ("committed", "committed")
+        assert (state(any_server, A), state(any_server, B)) == ("committed", "committed")
 
     asyncio.run(main())
 
 
-def test_an_idle_spider_waits_for_others(redis70):
+def test_an_idle_spider_waits_for_others(any_server):
     """It stays open while another crawl has a page in hand, and closes once that is committed."""
 
     async def test(parts):
-        with another(redis70) as mine:
+        with another(any_server) as mine:
             mine.claim(A)
             assert await parts.idle()
             mine.commit([A])
             while await parts.idle():
                 await asyncio.sleep(0.1)
 
-    run(redis70, test)
+    run(any_server, test)
 
 
-def test_an_idle_spider_waits_for_one_that_is_busy(redis70):
+def test_an_idle_spider_waits_for_one_that_is_busy(any_server):
     """It stays open, however late it looks again: the other calls all the time, and would be dead a lease later."""
 
     async def be_busy(mine):
@@ -264,26 +264,26 @@ def test_an_idle_spider_waits_for_one_that_is_busy(redis70):
             await asyncio.sleep(0.02)
 
     async def test(parts):
-        with another(redis70) as mine:
+        with another(any_server) as mine:
             busy = asyncio.ensure_future(be_busy(mine))
             for _ in range(16):  # until the pause between two looks would be longer than a lease
                 assert await parts.idle()
             busy.cancel()
 
-    run(redis70, test)
+    run(any_server, test)
 
 
 @pytest.mark.parametrize(("delay", "stays"), [(3, True), (600, False)])
-def test_what_others_have_released(redis70, delay, stays):
+def test_what_others_have_released(any_server, delay, stays):
     """An idle spider waits for pages that others will have tried again soon, and not for those that they parked."""
 
     async def test(parts):
-        with another(redis70) as mine:
+        with another(any_server) as mine:
             mine.claim(A, payload=payload(A))
             mine.release([A], delay=delay)
         assert await parts.idle() is stays
 
-    run(redis70, test)
+    run(any_server, test)
 
 
 @pytest.mark.parametrize(
@@ -296,35 +296,35 @@ def test_what_others_have_released(redis70, delay, stays):
         (json.dumps([1]), "urifilter/unreadable"),
     ],
 )
-def test_not_for_this_spider(redis70, text, stat):
+def test_not_for_this_spider(any_server, text, stat):
     """A page that this spider cannot fetch is left to others for ten minutes; the spider does not wait for it."""
 
     async def test(parts):
-        with another(redis70) as mine:
+        with another(any_server) as mine:
             mine.claim(A, payload=text)
         assert not await parts.idle()
-        assert state(redis70, A) == "in hand"
+        assert state(any_server, A) == "in hand"
         assert parts.judge.link.clients.held == set()
         assert stat is None or parts.crawler.stats.get_value(stat) == 1
-        assert left(redis70) == {}
+        assert left(any_server) == {}
 
-    run(redis70, test)
+    run(any_server, test)
 
 
-def test_an_item_of_no_spider(redis70):
+def test_an_item_of_no_spider(any_server):
     """An item of another tool, which is no text, is left alone."""
 
     async def test(parts):
-        with another(redis70) as mine:
+        with another(any_server) as mine:
             mine.claim({"a": [1]})
         assert not await parts.idle()
         assert parts.judge.link.clients.held == set()
-        assert state(redis70, {"a": [1]}) == "in hand"
+        assert state(any_server, {"a": [1]}) == "in hand"
 
-    run(redis70, test)
+    run(any_server, test)
 
 
-def test_an_item_of_no_spider_that_cannot_be_given_back(redis70, monkeypatch):
+def test_an_item_of_no_spider_that_cannot_be_given_back(any_server, monkeypatch):
     """What came with it is fetched nevertheless, and the next look gives it back."""
     release, failed = AsyncClaims.release, []
 
@@ -337,7 +337,7 @@ def test_an_item_of_no_spider_that_cannot_be_given_back(redis70, monkeypatch):
     monkeypatch.setattr(AsyncClaims, "release", away)
 
     async def test(parts):
-        with another(redis70) as mine:
+        with another(any_server) as mine:
             mine.claim({"a": [1]})
             mine.claim(A, payload=payload(A))
         assert await parts.idle()
@@ -349,30 +349,30 @@ def test_an_item_of_no_spider_that_cannot_be_given_back(redis70, monkeypatch):
         assert parts.judge.link.clients.held == set()
         assert len(failed) == 1
 
-    run(redis70, test)
-    assert state(redis70, A) == "committed"
-    assert left(redis70) == {}
+    run(any_server, test)
+    assert state(any_server, A) == "committed"
+    assert left(any_server) == {}
 
 
-def test_parked(redis70, caplog):
+def test_parked(any_server, caplog):
     """A page that was in the hands of crawls that died is set aside, told and counted, and never committed."""
 
     async def test(parts):
-        with UriFilter.open("news", redis=redis70.url) as news:
+        with UriFilter.open("news", redis=any_server.url) as news:
             for number in range(2):
                 dead = news.claims(lease=5, holder=f"{number + 1:02x}" * 8, beats=False)
                 assert dead.claim(A, payload=payload(A)) if number == 0 else dead.reclaim()
-                redis70.client().zadd("urifilter:{news:0}:holders", {bytes.fromhex(dead.holder): 1})
+                any_server.client().zadd("urifilter:{news:0}:holders", {bytes.fromhex(dead.holder): 1})
         assert not await parts.idle()
-        assert state(redis70, A) == "in hand"
+        assert state(any_server, A) == "in hand"
         assert parts.crawler.stats.get_value("urifilter/parked") == 1
         assert f"{A} killed 2 crawls" in caplog.text
 
-    run(redis70, test, URIFILTER_CLAIM_LAPSES=2)
+    run(any_server, test, URIFILTER_CLAIM_LAPSES=2)
 
 
 @pytest.mark.parametrize("why", ["callback", "meta", "tuple", "size"])
-def test_claimed_with_its_address_alone(redis70, why, caplog):
+def test_claimed_with_its_address_alone(any_server, why, caplog):
     """A request that cannot be written as JSON is claimed, and another crawl gets its address; that is said once."""
     more = {
         "callback": {"callback": print},
@@ -385,9 +385,9 @@ def test_claimed_with_its_address_alone(redis70, why, caplog):
         assert len(await parts.found(scrapy.Request(A, **more), scrapy.Request(B, **more))) == 2
         assert parts.crawler.stats.get_value("urifilter/url_only") == 2
 
-    run(redis70, test)
+    run(any_server, test)
     assert sum("with its address alone" in each.getMessage() for each in caplog.records) == 1
-    assert {item: json.loads(claim.payload) for item, claim in left(redis70).items()} == {
+    assert {item: json.loads(claim.payload) for item, claim in left(any_server).items()} == {
         url: {"spider": "spider", "request": {"url": url}} for url in (A, B)
     }
 
@@ -400,7 +400,7 @@ def test_claimed_with_its_address_alone(redis70, why, caplog):
         lambda: JsonRequest(A, data={"a": [1, None]}, meta={"depth": 3, "urifilter": {"of": "x"}}),
     ],
 )
-def test_payloads(redis70, make):
+def test_payloads(any_server, make):
     """A request comes back as it was written, but for the mark of the crawl that wrote it."""
     spider, request = Spider(), make()
     text = text_of(request, spider)
@@ -422,7 +422,7 @@ def test_a_class_that_redis_names(path):
     assert set(sys.modules) == before
 
 
-def test_a_redirect(redis70):
+def test_a_redirect(any_server):
     """The addresses of a redirect share an outcome."""
 
     async def test(parts):
@@ -430,14 +430,14 @@ def test_a_redirect(redis70):
         moved = redirected(request, B)
         assert parts.schedule(moved)
         await parts.end(request)
-        assert (state(redis70, A), state(redis70, B)) == ("in hand", "in hand")
+        assert (state(any_server, A), state(any_server, B)) == ("in hand", "in hand")
         await parts.fetched(parts.download(moved))
-        assert (state(redis70, A), state(redis70, B)) == ("committed", "committed")
+        assert (state(any_server, A), state(any_server, B)) == ("committed", "committed")
 
-    run(redis70, test)
+    run(any_server, test)
 
 
-def test_a_redirect_that_fails(redis70):
+def test_a_redirect_that_fails(any_server):
     """A failure is counted for each of the addresses, whichever client has claimed it."""
 
     async def test(parts):
@@ -449,12 +449,12 @@ def test_a_redirect_that_fails(redis70):
         await parts.end(moved)
         assert parts.judge.link.clients.held == set()
 
-    run(redis70, test)
-    assert {item: claim.failures for item, claim in left(redis70).items()} == {A: 1, B: 1}
+    run(any_server, test)
+    assert {item: claim.failures for item, claim in left(any_server).items()} == {A: 1, B: 1}
 
 
 @pytest.mark.parametrize("where", ["seen", "offsite", "seen later"])
-def test_a_redirect_to_a_page_of_others(redis70, where):
+def test_a_redirect_to_a_page_of_others(any_server, where):
     """The address that led there was fetched, and is committed."""
 
     async def test(parts):
@@ -467,7 +467,7 @@ def test_a_redirect_to_a_page_of_others(redis70, where):
             offsite.spider_opened(parts.crawler.spider)
             parts.crawler.signals.send_catch_log(signals.request_scheduled, request=moved, spider=parts.crawler.spider)
         else:
-            with UriFilter.open("news", redis=redis70.url) as news:
+            with UriFilter.open("news", redis=any_server.url) as news:
                 news.insert(B)
             if where == "seen later":
                 parts.judge.endings.add(FORGET, [C])  # so that its answer cannot be trusted
@@ -478,26 +478,26 @@ def test_a_redirect_to_a_page_of_others(redis70, where):
             with pytest.raises(IgnoreRequest):
                 await parts.downloads.process_request(moved)
             await parts.end(moved)
-        assert state(redis70, A) == "committed"
+        assert state(any_server, A) == "committed"
         assert parts.judge.link.clients.held == set()
 
-    run(redis70, test)
+    run(any_server, test)
 
 
-def test_a_redirect_to_itself(redis70):
+def test_a_redirect_to_itself(any_server):
     """It is dropped as Scrapy's own filter does, and the address is committed."""
 
     async def test(parts):
         request = await parts.begun(scrapy.Request(A))
         assert not parts.schedule(redirected(request, A))
         await parts.end(request)
-        assert state(redis70, A) == "committed"
+        assert state(any_server, A) == "committed"
 
-    run(redis70, test)
+    run(any_server, test)
 
 
 @pytest.mark.parametrize("of", ["middleware", "callback"])
-def test_a_retry_keeps_the_claim(redis70, of):
+def test_a_retry_keeps_the_claim(any_server, of):
     """The page is in hand until a retry is done, be it of Scrapy's middleware or of the page's own callback."""
 
     async def test(parts):
@@ -508,14 +508,14 @@ def test_a_retry_keeps_the_claim(redis70, of):
             (retry,) = await parts.found(retry)
         assert parts.schedule(retry)
         await parts.end(request)
-        assert state(redis70, A) == "in hand"
+        assert state(any_server, A) == "in hand"
         await parts.fetched(parts.download(retry))
-        assert state(redis70, A) == "committed"
+        assert state(any_server, A) == "committed"
 
-    run(redis70, test)
+    run(any_server, test)
 
 
-def test_a_start_without_end(redis70):
+def test_a_start_without_end(any_server):
     """Requests that have reached the scheduler leave nothing behind, however long ``start()`` goes on."""
 
     async def test(parts):
@@ -527,11 +527,11 @@ def test_a_start_without_end(redis70):
         parts.judge.drop(request)
         assert start.tickets == set()
 
-    run(redis70, test)
+    run(any_server, test)
 
 
 @pytest.mark.parametrize("how", ["page", "status", "exception"])
-def test_a_download_within_a_callback(redis70, how):
+def test_a_download_within_a_callback(any_server, how):
     """A callback that downloads its own page again by the engine has the page in hand until it has finished."""
 
     async def test(parts):
@@ -545,12 +545,12 @@ def test_a_download_within_a_callback(redis70, how):
             await parts.fetched(again, status=503 if how == "status" else 200)
         assert parts.judge.link.clients.held == {A}
         await parts.end(request)
-        assert state(redis70, A) == "committed"
+        assert state(any_server, A) == "committed"
 
-    run(redis70, test)
+    run(any_server, test)
 
 
-def test_a_copy_of_meta_keeps_nothing(redis70):
+def test_a_copy_of_meta_keeps_nothing(any_server):
     """A page whose meta goes to another request is committed as it ends; that request is claimed by itself."""
 
     async def test(parts):
@@ -560,14 +560,14 @@ def test_a_copy_of_meta_keeps_nothing(redis70):
         for unfiltered in (scrapy.Request(C, meta=request.meta, dont_filter=True),):
             assert parts.schedule(unfiltered)
         await parts.end(request)
-        assert [state(redis70, each) for each in (A, B, C)] == ["committed", "in hand", "new"]
+        assert [state(any_server, each) for each in (A, B, C)] == ["committed", "in hand", "new"]
         await parts.fetched(parts.download(other))
-        assert state(redis70, B) == "committed"
+        assert state(any_server, B) == "committed"
 
-    run(redis70, test)
+    run(any_server, test)
 
 
-def test_a_duplicate_of_a_page_under_way(redis70):
+def test_a_duplicate_of_a_page_under_way(any_server):
     """A request that comes by no page is dropped while its page is in hand, and that page is committed as it ends."""
 
     async def test(parts):
@@ -576,24 +576,24 @@ def test_a_duplicate_of_a_page_under_way(redis70):
         parts.downloads.process_response(request, Response(A, request=request))
         assert not parts.schedule(request.copy())
         await parts.end(request)
-        assert state(redis70, A) == "committed"
+        assert state(any_server, A) == "committed"
 
-    run(redis70, test)
+    run(any_server, test)
 
 
-def test_unfiltered(redis70):
+def test_unfiltered(any_server):
     """A request with dont_filter is nobody's claim."""
 
     async def test(parts):
         (request,) = await parts.found(scrapy.Request(A, dont_filter=True))
         await parts.fetched(parts.download(request))
-        assert state(redis70, A) == "new"
+        assert state(any_server, A) == "new"
 
-    run(redis70, test)
+    run(any_server, test)
 
 
 @pytest.mark.parametrize("how", ["robots.txt", "before the scheduler"])
-def test_dropped_by_the_project(redis70, how):
+def test_dropped_by_the_project(any_server, how):
     """The address is new again, as without claims."""
 
     async def test(parts):
@@ -604,14 +604,14 @@ def test_dropped_by_the_project(redis70, how):
             (request,) = await passed(parts.pages, scrapy.Request(A))
             parts.crawler.engine.scraper.slot.active.clear()
         await parts.end(request)
-        assert state(redis70, A) == "new"
-        assert left(redis70) == {}
+        assert state(any_server, A) == "new"
+        assert left(any_server) == {}
         assert parts.judge.link.clients.held == set()
 
-    run(redis70, test)
+    run(any_server, test)
 
 
-def test_a_request_that_vanished(redis70):
+def test_a_request_that_vanished(any_server):
     """If a handler drops a retry, an idle spider does not keep the page, nor wait for it."""
 
     async def test(parts):
@@ -620,12 +620,12 @@ def test_a_request_that_vanished(redis70):
         assert parts.schedule(vanished)
         await parts.end(request)
         assert not await parts.idle()
-        assert (state(redis70, A), parts.judge.link.clients.held) == ("in hand", set())
+        assert (state(any_server, A), parts.judge.link.clients.held) == ("in hand", set())
 
-    run(redis70, test)
+    run(any_server, test)
 
 
-def test_a_spider_that_stops(redis70):
+def test_a_spider_that_stops(any_server):
     """All that it has in hand, by either client, is offered at once, without a failure or lapse."""
 
     async def test(parts):
@@ -634,24 +634,24 @@ def test_a_spider_that_stops(redis70):
         (waiting,) = await parts.found(scrapy.Request(C))
         parts.crawler.engine.keep_in_memory(waiting)
 
-    run(redis70, test)
-    found = left(redis70)
+    run(any_server, test)
+    found = left(any_server)
     assert found.keys() == {A, B, C}
     assert {(claim.failures, claim.lapses) for claim in found.values()} == {(0, 0)}
 
 
-def test_a_look_as_the_spider_stops(redis70):
+def test_a_look_as_the_spider_stops(any_server):
     """Pages that an idle spider takes over as it is stopped are offered at once."""
 
     async def test(parts):
-        with another(redis70) as mine:
+        with another(any_server) as mine:
             mine.claim(A, payload=payload(A))
         parts.crawler.signals.send_catch_log(signals.spider_idle, spider=parts.crawler.spider, dont_log=DontCloseSpider)
         assert parts.judge.reclaiming._task is not None
         await asyncio.sleep(0)
 
-    run(redis70, test)
-    assert left(redis70).keys() == {A}
+    run(any_server, test)
+    assert left(any_server).keys() == {A}
 
 
 @pytest.mark.parametrize("on_error", ["pause", "pass"])
@@ -695,7 +695,7 @@ def test_found_while_redis_is_away(make_server, on_error):
     assert (state(server, A), left(server).keys()) == ("committed", {C})
 
 
-def test_links_that_cannot_be_told(redis70):
+def test_links_that_cannot_be_told(any_server):
     """If the filter cannot be told of a page's links as the spider closes, the page is not committed."""
 
     async def test(parts):
@@ -706,11 +706,11 @@ def test_links_that_cannot_be_told(redis70):
         parts.downloads.process_response(request, Response(A, request=request))
         parts.running.clear()
 
-    run(redis70, test)
-    assert left(redis70).keys() == {A}
+    run(any_server, test)
+    assert left(any_server).keys() == {A}
 
 
-def test_a_redirect_that_waits_as_the_spider_closes(redis70):
+def test_a_redirect_that_waits_as_the_spider_closes(any_server):
     """The address that led to a request about which nobody was asked is given back."""
 
     async def test(parts):
@@ -721,19 +721,19 @@ def test_a_redirect_that_waits_as_the_spider_closes(redis70):
         parts.crawler.engine.keep_in_memory(moved)
         parts.running.clear()
 
-    run(redis70, test, URIFILTER_CLAIM=False)
-    assert state(redis70, A) == "new"
+    run(any_server, test, URIFILTER_CLAIM=False)
+    assert state(any_server, A) == "new"
 
 
 @pytest.mark.parametrize("missing", ["dupefilter", "pages", "downloads"])
-def test_all_parts_are_needed(redis70, missing):
+def test_all_parts_are_needed(any_server, missing):
     """With claims a part that is missing is named before the crawl begins; without, the dupefilter works alone."""
     parts = {"dupefilter": True, "pages": True, "downloads": True}
-    options = Judge.of(crawl(redis70)).options
+    options = Judge.of(crawl(any_server)).options
     assert missing_part(options, **parts) is None
     said = "DUPEFILTER_CLASS" if missing == "dupefilter" else "UriFilterAddon"
     assert said in missing_part(options, **parts | {missing: False})
-    without = Judge.of(crawl(redis70, URIFILTER_CLAIM=False)).options
+    without = Judge.of(crawl(any_server, URIFILTER_CLAIM=False)).options
     assert missing_part(without, dupefilter=True, pages=False, downloads=False) is None
 
 
@@ -749,7 +749,7 @@ def test_all_parts_are_needed(redis70, missing):
         ({"URIFILTER_CLAIM_DELAY": 601}, "a delay is 0 to 600 seconds"),
     ],
 )
-def test_impossible_settings(redis70, settings, said):
+def test_impossible_settings(any_server, settings, said):
     """They are refused before the crawl begins."""
     with pytest.raises(ValueError, match=said):
-        UriDupeFilter.from_crawler(crawl(redis70, **settings))
+        UriDupeFilter.from_crawler(crawl(any_server, **settings))

@@ -38,11 +38,11 @@ def check_committed(server, site) -> None:
     assert [path for path, found in zip(site.pages, seen, strict=True) if not found] == []
 
 
-def test_one_of_three_is_killed(redis70, tmp_path):
+def test_one_of_three_is_killed(any_server, tmp_path):
     """Its pages are fetched by the others: every page of the site is fetched and committed."""
     with Served(count=600, delay=0.01) as site:
         starts = [site.at("127.0.0.1", path) for path in sorted(site.pages)[:3]]
-        more = {"domains": ["127.0.0.1"], "together": (str(tmp_path), 3)} | settings(redis70)
+        more = {"domains": ["127.0.0.1"], "together": (str(tmp_path), 3)} | settings(any_server)
         crawls = [Crawl(site.url, url, **more) for url in starts]
         wait_until(lambda: len(site.fetched()) > 150, "the crawl does not begin")
         crawls[0].kill()
@@ -50,7 +50,7 @@ def test_one_of_three_is_killed(redis70, tmp_path):
         assert [each["finish_reason"] for each in stats] == ["finished"] * 2
         assert sum(each.get("urifilter/reclaimed", 0) for each in stats) > 0
         assert set(site.fetched()) == site.pages.keys()
-        check_committed(redis70, site)
+        check_committed(any_server, site)
         fails = sum(page.fails for page in site.pages.values())
         again = [path for path, times in Counter(site.fetched()).items() if times > 1]
         assert len(again) < 150
@@ -58,25 +58,25 @@ def test_one_of_three_is_killed(redis70, tmp_path):
         assert 0 < sum(each.get("urifilter/given_up", 0) for each in stats) <= fails + len(again)
 
 
-def test_all_are_killed(redis70):
+def test_all_are_killed(any_server):
     """A crawl that comes later finishes: every page is fetched, although it begins at a page that was fetched."""
     with Served(count=250, delay=0.01) as site:
-        more = {"domains": ["127.0.0.1"]} | settings(redis70)
+        more = {"domains": ["127.0.0.1"]} | settings(any_server)
         crawls = [Crawl(site.url, site.at("127.0.0.1", path), **more) for path in sorted(site.pages)[:2]]
         wait_until(lambda: len(site.fetched()) > 80, "the crawl does not begin")
         for each in crawls:
             each.kill()
         assert set(site.fetched()) < site.pages.keys()
-        assert in_hand(redis70) > 0
+        assert in_hand(any_server) > 0
         assert Crawl(site.url, **more).stats()["finish_reason"] == "finished"
         assert set(site.fetched()) == site.pages.keys()
-        check_committed(redis70, site)
+        check_committed(any_server, site)
 
 
-def test_a_spider_that_is_stopped(redis70):
+def test_a_spider_that_is_stopped(any_server):
     """Its pages are offered at once: another crawl takes them over without waiting for a lease."""
     with Served(count=250, delay=0.01) as site:
-        more = {"domains": ["127.0.0.1"]} | settings(redis70, URIFILTER_LEASE=300, URIFILTER_CLAIM_FAILURES=1)
+        more = {"domains": ["127.0.0.1"]} | settings(any_server, URIFILTER_LEASE=300, URIFILTER_CLAIM_FAILURES=1)
         crawl = Crawl(site.url, **more)
         wait_until(lambda: len(site.fetched()) > 60, "the crawl does not begin")
         crawl.stop()
@@ -84,15 +84,15 @@ def test_a_spider_that_is_stopped(redis70):
         assert set(site.fetched()) < site.pages.keys()
         Crawl(site.url, **more).stats()
         assert set(site.fetched()) == site.pages.keys()
-        check_committed(redis70, site)
+        check_committed(any_server, site)
         twice = [site.pages[path] for path, times in Counter(site.fetched()).items() if times > 1]
         assert [each for each in twice if not each.fails and not each.location] == []
 
 
-def test_callbacks_that_raise(redis70):
+def test_callbacks_that_raise(any_server):
     """Their pages are fetched again, and all is found that these lead to."""
     with Served(count=200) as site:
-        more = settings(redis70, URIFILTER_CLAIM_DELAY=0, URIFILTER_CLAIM_FAILURES=3)
+        more = settings(any_server, URIFILTER_CLAIM_DELAY=0, URIFILTER_CLAIM_FAILURES=3)
         stats = Crawl(site.url, spider="Raises", domains=["127.0.0.1"], **more).stats()
         assert stats["finish_reason"] == "finished"
         fetched = Counter(site.fetched())
@@ -101,7 +101,7 @@ def test_callbacks_that_raise(redis70):
         assert {path: fetched[path] for path in once} == {
             path: 2 if path.startswith(("/part1/", "/part2/")) else 1 for path in once
         }
-        check_committed(redis70, site)
+        check_committed(any_server, site)
 
 
 def test_redis_dies_and_comes_back(make_server):
@@ -119,9 +119,9 @@ def test_redis_dies_and_comes_back(make_server):
         check_committed(server, site)
 
 
-def test_a_scheduler_that_keeps_requests(redis70, tmp_path):
+def test_a_scheduler_that_keeps_requests(any_server, tmp_path):
     """The crawl does not begin with JOBDIR, and says why."""
     with Served(count=20) as site:
-        stats = Crawl(site.url, **settings(redis70, JOBDIR=str(tmp_path))).stats()
+        stats = Crawl(site.url, **settings(any_server, JOBDIR=str(tmp_path))).stats()
         assert "URIFILTER_CLAIM needs Scrapy's own scheduler without JOBDIR" in stats["log"]
         assert site.fetched() == []

@@ -54,7 +54,7 @@ def wait_for(site, count: int) -> None:
 
 
 @pytest.mark.parametrize("claim", ["0", pytest.param("1", marks=pytest.mark.slow)])
-def test_the_example(redis70, tmp_path, claim):
+def test_the_example(any_server, tmp_path, claim):
     """The example's spider fetches each page of a site once, with claims and without."""
     with Served(count=40) as site:
         folder = ROOT / "examples" / "crawl_scrapy"
@@ -67,7 +67,7 @@ def test_the_example(redis70, tmp_path, claim):
             env=os.environ
             | {
                 "SCRAPY_SETTINGS_MODULE": "settings",
-                "URIFILTER_REDIS_URL": redis70.url,
+                "URIFILTER_REDIS_URL": any_server.url,
                 "CLAIM": claim,
                 "PYTHONPATH": os.pathsep.join([str(folder), os.environ["PYTHONPATH"]]),
                 "PYTHONDONTWRITEBYTECODE": "1",
@@ -80,17 +80,17 @@ def test_the_example(redis70, tmp_path, claim):
         check(site)
         titles = {json.loads(line)["title"] for line in out.read_text().splitlines()}
         assert titles == paths(site, 200)
-    with UriFilter.open("crawl_scrapy", redis=redis70.url) as pages:
+    with UriFilter.open("crawl_scrapy", redis=any_server.url) as pages:
         assert (pages.config.retention, pages.config.period, pages.config.slices) == ("rolling", "3d", 11)
 
 
 @pytest.mark.slow
-def test_two_processes_share_a_site(redis70, tmp_path):
+def test_two_processes_share_a_site(any_server, tmp_path):
     """Two crawls that begin at different pages fetch each page once together, and miss none."""
     with Served(delay=0.002) as site:
         starts = [site.url], [site.at("127.0.0.1", path) for path in sorted(paths(site, 200))[:20]]
         more = {"domains": ["127.0.0.1"], "together": (str(tmp_path), 2)}
-        crawls = [Crawl(*urls, **more, **settings(redis70)) for urls in starts]
+        crawls = [Crawl(*urls, **more, **settings(any_server)) for urls in starts]
         stats = [each.stats() for each in crawls]
         check(site)
         assert all(each["urifilter/asked"] for each in stats)
@@ -99,11 +99,11 @@ def test_two_processes_share_a_site(redis70, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not PYTHON_DOC.is_dir(), reason="Debian's python3.11-doc is not installed")
-def test_a_real_site(redis70):
+def test_a_real_site(any_server):
     """Two crawls of Python's documentation fetch each page once."""
     with Served(PYTHON_DOC) as site:
         crawls = [
-            Crawl(url, domains=["127.0.0.1"], **settings(redis70))
+            Crawl(url, domains=["127.0.0.1"], **settings(any_server))
             for url in (site.url, site.at("127.0.0.1", "/library/index.html"))
         ]
         for each in crawls:
@@ -112,13 +112,13 @@ def test_a_real_site(redis70):
 
 
 @pytest.mark.slow
-def test_a_link_to_another_spiders_site(redis70):
+def test_a_link_to_another_spiders_site(any_server):
     """A link to another site that one spider finds is fetched by the spider whose site it is."""
     with Served(count=200) as site:
         other = site.at("localhost", "/part1/1.html")
-        Crawl(site.url, other, domains=["127.0.0.1"], **settings(redis70)).stats()
+        Crawl(site.url, other, domains=["127.0.0.1"], **settings(any_server)).stats()
         assert site.fetched("localhost") == []
-        Crawl(other, domains=["localhost"], **settings(redis70)).stats()
+        Crawl(other, domains=["localhost"], **settings(any_server)).stats()
         assert set(site.fetched("localhost")) == site.pages.keys() == set(site.fetched("127.0.0.1"))
 
 
@@ -133,17 +133,17 @@ def test_a_link_to_another_spiders_site(redis70):
     ],
     ids=["nearer to the engine", "before the middleware", "a signal's handler", "depth"],
 )
-def test_dropped_before_the_scheduler(redis70, dropping):
+def test_dropped_before_the_scheduler(any_server, dropping):
     """Requests that other parts drop stay new: the next crawl fetches their pages, and only those."""
     with Served(count=300) as site:
-        Crawl(site.url, domains=["127.0.0.1"], **settings(redis70, **dropping)).stats()
+        Crawl(site.url, domains=["127.0.0.1"], **settings(any_server, **dropping)).stats()
         before = site.fetched()
         first = set(before)
         missed = site.pages.keys() - first
         assert missed
-        with UriFilter.open("news", redis=redis70.url) as news:
+        with UriFilter.open("news", redis=any_server.url) as news:
             news.forget([fingerprint(site.url)])
-        Crawl(site.url, *(site.at("127.0.0.1", each) for each in sorted(first)), **settings(redis70)).stats()
+        Crawl(site.url, *(site.at("127.0.0.1", each) for each in sorted(first)), **settings(any_server)).stats()
         again = site.fetched()[len(before) :]
         assert "/part3/3.html" in missed or "DEPTH_LIMIT" in dropping
         assert set(again) - paths(site, 500) - paths(site, 0) - {site.start} <= missed
@@ -157,23 +157,23 @@ def fingerprint(url: str) -> str:
 
 
 @pytest.mark.slow
-def test_copies_of_meta(redis70):
+def test_copies_of_meta(any_server):
     """A spider that gives its pages' meta to all their links fetches each page once."""
     with Served(count=250) as site:
-        Crawl(site.url, spider="CopyMeta", domains=["127.0.0.1"], **settings(redis70)).stats()
+        Crawl(site.url, spider="CopyMeta", domains=["127.0.0.1"], **settings(any_server)).stats()
         check(site)
 
 
 @pytest.mark.slow
-def test_failed_pages_are_new_again(redis70):
+def test_failed_pages_are_new_again(any_server):
     """What failed, and every address that redirected to it, is fetched by the next crawl, and nothing else."""
     with Served(count=250) as site:
-        stats = Crawl(site.url, domains=["127.0.0.1"], **settings(redis70)).stats()
+        stats = Crawl(site.url, domains=["127.0.0.1"], **settings(any_server)).stats()
         assert stats["urifilter/given_back"] >= len(paths(site, 500) | paths(site, 0))
         failed, port = paths(site, 500) | paths(site, 0), site.port
     with Served(count=250, mended=True, port=port) as site:
         urls = [site.at("127.0.0.1", each) for each in sorted(site.pages)]
-        Crawl(*urls, **settings(redis70)).stats()
+        Crawl(*urls, **settings(any_server)).stats()
         assert set(site.fetched()) == failed
 
 
@@ -191,26 +191,26 @@ def test_failed_pages_are_new_again(redis70):
     ],
     ids=["in memory", "in Redis, deleted at the end", "in Redis, deleted at the start"],
 )
-def test_a_spider_that_closes(redis70, first, then):
+def test_a_spider_that_closes(any_server, first, then):
     """Pages that were found and not fetched, as the queue ended, are fetched by the next spider."""
     with Served(count=250, delay=0.01) as site:
-        first, then = (each | ({"REDIS_URL": redis70.url} if each else {}) for each in (first, then))
-        crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(redis70, **first))
+        first, then = (each | ({"REDIS_URL": any_server.url} if each else {}) for each in (first, then))
+        crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(any_server, **first))
         wait_for(site, 60)
         crawl.stop()
         assert crawl.stats()["finish_reason"] == "shutdown"
         before = set(site.fetched())
         urls = [site.at("127.0.0.1", each) for each in sorted(site.pages)]
-        Crawl(*urls, **settings(redis70, **then)).stats()
+        Crawl(*urls, **settings(any_server, **then)).stats()
         check(site, stopped=True)
         assert 60 <= len(before) < len(site.pages)
 
 
 @pytest.mark.slow
-def test_an_endless_start(redis70):
+def test_an_endless_start(any_server):
     """The requests of a ``start()`` that never ends are fetched, and the spider can be stopped."""
     with Served(count=100) as site:
-        crawl = Crawl(site.url, spider="Endless", domains=["127.0.0.1"], **settings(redis70))
+        crawl = Crawl(site.url, spider="Endless", domains=["127.0.0.1"], **settings(any_server))
         wait_for(site, 100)
         crawl.stop()
         crawl.stats()
@@ -219,25 +219,25 @@ def test_an_endless_start(redis70):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("engine", "reason"), [(True, "shutdown"), (False, "enough")])
-def test_a_start_that_closes_the_spider(redis70, engine, reason):
+def test_a_start_that_closes_the_spider(any_server, engine, reason):
     """The crawl ends if ``start()`` itself stops the engine or closes the spider."""
     with Served(count=20) as site:
         urls = [site.url] * (1 + engine)
-        stats = Crawl(*urls, spider="StopsItself", domains=["127.0.0.1"], **settings(redis70)).stats()
+        stats = Crawl(*urls, spider="StopsItself", domains=["127.0.0.1"], **settings(any_server)).stats()
         assert stats["finish_reason"] == reason
 
 
 @pytest.mark.slow
-def test_a_crawl_on_disk(redis70, tmp_path):
+def test_a_crawl_on_disk(any_server, tmp_path):
     """A crawl with JOBDIR goes on where it stopped."""
     job = {"JOBDIR": str(tmp_path)}
     with Served(count=250, delay=0.01) as site:
-        crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(redis70, **job))
+        crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(any_server, **job))
         wait_for(site, 60)
         crawl.stop()
         crawl.stats()
         assert len(site.fetched()) < len(site.pages)
-        Crawl(site.url, domains=["127.0.0.1"], **settings(redis70, **job)).stats()
+        Crawl(site.url, domains=["127.0.0.1"], **settings(any_server, **job)).stats()
         check(site)
 
 
@@ -289,12 +289,12 @@ def test_redis_stays_away(make_server, on_error, reason):
 
 
 @pytest.mark.slow
-def test_a_filter_that_is_dropped(redis70):
+def test_a_filter_that_is_dropped(any_server):
     """The spider closes and says why, because it would wait for ever."""
     with Served(count=1000, delay=0.02) as site:
-        crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(redis70))
+        crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(any_server))
         wait_for(site, 50)
-        with UriFilter.open("news", redis=redis70.url) as news:
+        with UriFilter.open("news", redis=any_server.url) as news:
             news.drop()
         stats = crawl.stats()
         assert stats["finish_reason"] == "urifilter_error"
@@ -304,16 +304,16 @@ def test_a_filter_that_is_dropped(redis70):
 @pytest.mark.slow
 @needs_scrapy_redis
 @pytest.mark.parametrize("persist", [False, True])
-def test_the_scheduler_of_scrapy_redis(redis70, persist):
+def test_the_scheduler_of_scrapy_redis(any_server, persist):
     """Two processes share a queue and a filter; the filter is there after the first has closed.
 
     Without SCHEDULER_PERSIST the first deletes the queue of both: it may not close before the second is done, too.
     """
-    queue = IN_REDIS | {"REDIS_URL": redis70.url, "SCHEDULER_PERSIST": persist}
+    queue = IN_REDIS | {"REDIS_URL": any_server.url, "SCHEDULER_PERSIST": persist}
     with Served(count=250, delay=0.005) as site:
         urls = site.url, site.at("127.0.0.1", "/part1/1.html")
         more = {"spider": "Follow" if persist else "Endless", "domains": ["127.0.0.1"]}
-        crawls = [Crawl(url, **more, **settings(redis70, **queue)) for url in urls]
+        crawls = [Crawl(url, **more, **settings(any_server, **queue)) for url in urls]
         if not persist:
             wait_for(site, len(site.pages))
             for each in crawls:
@@ -321,15 +321,15 @@ def test_the_scheduler_of_scrapy_redis(redis70, persist):
         stats = [each.stats() for each in crawls]
         check(site, stopped=not persist)
         assert ("URIFILTER_CLEAR" in stats[0]["log"]) is not persist
-        again = Crawl(site.url, domains=["127.0.0.1"], **settings(redis70, **queue)).stats()
+        again = Crawl(site.url, domains=["127.0.0.1"], **settings(any_server, **queue)).stats()
         assert again["dupefilter/filtered"] == 1
 
 
 @pytest.mark.slow
-def test_the_middleware_without_the_dupefilter(redis70):
+def test_the_middleware_without_the_dupefilter(any_server):
     """The spider closes, and says which setting is missing."""
     more = {"ADDONS": {}, "SPIDER_MIDDLEWARES": {"urifilter_redis.scrapy.UriSpiderMiddleware": 10}}
     with Served(count=20) as site:
-        stats = Crawl(site.url, **settings(redis70, **more)).stats()
+        stats = Crawl(site.url, **settings(any_server, **more)).stats()
         assert stats["finish_reason"] == "urifilter_error"
         assert "UriSpiderMiddleware needs DUPEFILTER_CLASS" in stats["log"]

@@ -52,7 +52,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_a_request_is_seen_once_it_was_asked_about(redis70):
+def test_a_request_is_seen_once_it_was_asked_about(any_server):
     """The dupefilter answers by method, canonical address and body, as Scrapy's does."""
 
     async def test(crawler, dupefilter):
@@ -62,29 +62,29 @@ def test_a_request_is_seen_once_it_was_asked_about(redis70):
             *(True, True, True, True),
         ]
 
-    run(redis70, test)
+    run(any_server, test)
 
 
-def test_it_is_shared(redis70):
+def test_it_is_shared(any_server):
     """Two crawls that are open at once have one filter, and it is there after both."""
 
     async def test(crawler, dupefilter):
-        async with opened(crawler_of(redis70)) as other:
+        async with opened(crawler_of(any_server)) as other:
             assert not dupefilter.request_seen(scrapy.Request(A))
             assert other.request_seen(scrapy.Request(A))
             assert not other.request_seen(scrapy.Request(B))
 
-    run(redis70, test)
-    run(redis70, lambda _, dupefilter: asyncio.sleep(0, dupefilter.request_seen(scrapy.Request(B)) or 1 / 0))
+    run(any_server, test)
+    run(any_server, lambda _, dupefilter: asyncio.sleep(0, dupefilter.request_seen(scrapy.Request(B)) or 1 / 0))
 
 
-def test_scrapys_scheduler(redis70):
+def test_scrapys_scheduler(any_server):
     """The scheduler drops duplicates, counts and signals them, and takes what has dont_filter."""
 
     async def main():
         addons = {"urifilter_redis.scrapy.UriFilterAddon": 100}
         queue = "scrapy.pqueues.ScrapyPriorityQueue"  # the default asks the downloader
-        crawler = crawler_of(redis70, ADDONS=addons, SCHEDULER_PRIORITY_QUEUE=queue)
+        crawler = crawler_of(any_server, ADDONS=addons, SCHEDULER_PRIORITY_QUEUE=queue)
         scheduler = Scheduler.from_crawler(crawler)
         assert isinstance(scheduler.df, UriDupeFilter)
         await maybe_deferred_to_future(scheduler.open(crawler.spider))
@@ -98,7 +98,7 @@ def test_scrapys_scheduler(redis70):
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_log(redis70, caplog, debug):
+def test_log(any_server, caplog, debug):
     """The first duplicate is logged, and all with DUPEFILTER_DEBUG."""
 
     async def test(crawler, dupefilter):
@@ -107,13 +107,13 @@ def test_log(redis70, caplog, debug):
                 dupefilter.log(scrapy.Request(A, headers={"Referer": B}), crawler.spider)
         return crawler.stats.get_value("dupefilter/filtered")
 
-    assert run(redis70, test, DUPEFILTER_DEBUG=debug) == 3
+    assert run(any_server, test, DUPEFILTER_DEBUG=debug) == 3
     told = [each.getMessage() for each in caplog.records if "Filtered duplicate request" in each.getMessage()]
     assert len(told) == (3 if debug else 1)
     assert f"<GET {A}> (referer: {B})" in told[0]
 
 
-def test_for_scrapy_redis(redis70, caplog):
+def test_for_scrapy_redis(any_server, caplog):
     """``from_spider`` makes the crawl's dupefilter; ``clear`` warns and keeps the filter without URIFILTER_CLEAR."""
 
     async def test(crawler, dupefilter):
@@ -122,11 +122,11 @@ def test_for_scrapy_redis(redis70, caplog):
         same.clear()
         assert same.request_seen(scrapy.Request(A))
 
-    run(redis70, test)
+    run(any_server, test)
     assert "set URIFILTER_CLEAR to empty it" in caplog.text
 
 
-def test_clear(redis70):
+def test_clear(any_server):
     """With URIFILTER_CLEAR, ``clear`` empties the filter, and the crawl goes on."""
 
     async def test(crawler, dupefilter):
@@ -136,10 +136,10 @@ def test_clear(redis70):
         assert [dupefilter.request_seen(scrapy.Request(A)) for _ in range(2)] == [False, True]
         assert len(await passed(middleware, scrapy.Request(A), scrapy.Request(B))) == 1
 
-    run(redis70, test, URIFILTER_CLEAR=True)
+    run(any_server, test, URIFILTER_CLEAR=True)
 
 
-def test_a_page_is_one_question(redis70):
+def test_a_page_is_one_question(any_server):
     """The middleware drops what was seen; the dupefilter lets the rest pass without asking, once."""
 
     async def test(crawler, dupefilter):
@@ -156,10 +156,10 @@ def test_a_page_is_one_question(redis70):
         stats = crawler.stats.get_stats()
         assert (stats["urifilter/calls"], stats["urifilter/asked"], stats["dupefilter/filtered"]) == (4, 8, 3)
 
-    run(redis70, test)
+    run(any_server, test)
 
 
-def test_a_copy_of_meta_is_no_answer(redis70):
+def test_a_copy_of_meta_is_no_answer(any_server):
     """A mark is good for its own fingerprint, and once: retries, redirects and ``meta=response.meta`` copy it."""
 
     async def test(crawler, dupefilter):
@@ -173,11 +173,11 @@ def test_a_copy_of_meta_is_no_answer(redis70):
         assert copied.url == C
         assert not dupefilter.request_seen(copied)
 
-    run(redis70, test)
+    run(any_server, test)
 
 
 @pytest.mark.parametrize("key", ["fingerprint", "url", "test_scrapy_parts.without_query"])
-def test_key(redis70, key, monkeypatch):
+def test_key(any_server, key, monkeypatch):
     """The item is the fingerprint's hex text, the address, or what a function makes of the request."""
     if "." in key:
         monkeypatch.setattr("urifilter_redis.scrapy.options.load_object", lambda _: without_query)
@@ -188,31 +188,33 @@ def test_key(redis70, key, monkeypatch):
         dupefilter.request_seen(request)
         return crawler.request_fingerprinter.fingerprint(request).hex()
 
-    fingerprint = run(redis70, test, URIFILTER_KEY=key)
+    fingerprint = run(any_server, test, URIFILTER_KEY=key)
     items = [fingerprint, f"{A}?b=1", A]
-    assert seen(redis70, *items) == [each == key for each in ("fingerprint", "url", "test_scrapy_parts.without_query")]
+    assert seen(any_server, *items) == [
+        each == key for each in ("fingerprint", "url", "test_scrapy_parts.without_query")
+    ]
 
 
 def without_query(request):
     return request.url.partition("?")[0]
 
 
-def test_dropped_after_the_middleware(redis70):
+def test_dropped_after_the_middleware(any_server):
     """A request that was answered "new" and did not reach the scheduler is new again once its page is done."""
 
     async def test(crawler, dupefilter):
         middleware = UriSpiderMiddleware.from_crawler(crawler)
         kept, _ = await passed(middleware, scrapy.Request(A), scrapy.Request(B))
         assert not dupefilter.request_seen(kept)
-        assert seen(redis70, *map(Judge.of(crawler).item, (scrapy.Request(A), scrapy.Request(B)))) == [True, True]
+        assert seen(any_server, *map(Judge.of(crawler).item, (scrapy.Request(A), scrapy.Request(B)))) == [True, True]
         pages_are_done(crawler)
         left = await passed(middleware, scrapy.Request(A), scrapy.Request(B))
         assert [each.url for each in left] == [B]
 
-    run(redis70, test)
+    run(any_server, test)
 
 
-def test_a_response_of_another_request(redis70):
+def test_a_response_of_another_request(any_server):
     """If a middleware changes a response's request, the page is done with those that are scraped at its time."""
 
     async def test(crawler, dupefilter):
@@ -231,10 +233,10 @@ def test_a_response_of_another_request(redis70):
         Judge.of(crawler).look()
         assert [each.url for each in await passed(middleware, scrapy.Request(A))] == [A]
 
-    run(redis70, test)
+    run(any_server, test)
 
 
-def test_judged_and_never_yielded(redis70):
+def test_judged_and_never_yielded(any_server):
     """Whoever stops reading a page's output in the middle leaves its other requests new."""
 
     async def test(crawler, dupefilter):
@@ -250,23 +252,23 @@ def test_judged_and_never_yielded(redis70):
         left = await passed(middleware, scrapy.Request(A), scrapy.Request(B), scrapy.Request(C))
         assert [each.url for each in left] == [B, C]
 
-    run(redis70, test)
+    run(any_server, test)
 
 
-def test_a_closing_crawl_gives_back(redis70):
+def test_a_closing_crawl_gives_back(any_server):
     """All requests on their way to the scheduler, and in its memory, are new again after the crawl."""
 
     async def main():
-        crawler = crawler_of(redis70)
+        crawler = crawler_of(any_server)
         async with opened(crawler) as dupefilter:
             kept, _ = await passed(UriSpiderMiddleware.from_crawler(crawler), scrapy.Request(A), scrapy.Request(B))
             dupefilter.request_seen(kept)
             return [Judge.of(crawler).item(scrapy.Request(each)) for each in (A, B)]
 
-    assert seen(redis70, *asyncio.run(main())) == [True, False]
+    assert seen(any_server, *asyncio.run(main())) == [True, False]
 
 
-def test_a_start_that_never_ends(redis70):
+def test_a_start_that_never_ends(any_server):
     """A batch ends 50 ms after its first request, so that requests of an endless ``start()`` go on."""
 
     async def test(crawler, dupefilter):
@@ -281,7 +283,7 @@ def test_a_start_that_never_ends(redis70):
 
         assert await asyncio.wait_for(two(), 10) == [A, B]
 
-    run(redis70, test)
+    run(any_server, test)
 
 
 def test_batches():
@@ -346,11 +348,11 @@ def test_cancelled_as_it_asks(make_server):
     assert seen(server, *asyncio.run(main())) == [True, False]
 
 
-def test_a_start_that_goes_on_as_the_spider_closes(redis70):
+def test_a_start_that_goes_on_as_the_spider_closes(any_server):
     """Requests that reach the scheduler too late to be fetched stay new."""
 
     async def main():
-        crawler = crawler_of(redis70)
+        crawler = crawler_of(any_server)
         async with opened(crawler) as dupefilter:
             assert not dupefilter.request_seen(scrapy.Request(A))
             closing = asyncio.ensure_future(maybe_deferred_to_future(dupefilter.close("finished")))
@@ -360,17 +362,17 @@ def test_a_start_that_goes_on_as_the_spider_closes(redis70):
             assert not dupefilter.request_seen(scrapy.Request(C))
         return [Judge.of(crawler).item(scrapy.Request(each)) for each in (A, B, C)]
 
-    assert seen(redis70, *asyncio.run(main())) == [True, False, False]
+    assert seen(any_server, *asyncio.run(main())) == [True, False, False]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("alone", [False, True])
-def test_a_doubt_as_the_crawl_closes(redis70, alone):
+def test_a_doubt_as_the_crawl_closes(any_server, alone):
     """A request whose answer was lost, and that waits in memory as the spider closes, is new again."""
-    with Proxy(redis70.port) as proxy:
+    with Proxy(any_server.port) as proxy:
 
         async def main():
-            crawler = crawler_of(redis70, URIFILTER_REDIS_URL=proxy.url, URIFILTER_TIMEOUT=0.5)
+            crawler = crawler_of(any_server, URIFILTER_REDIS_URL=proxy.url, URIFILTER_TIMEOUT=0.5)
             async with opened(crawler) as dupefilter:
                 if not alone:
                     UriDownloaderMiddleware(crawler)
@@ -384,11 +386,11 @@ def test_a_doubt_as_the_crawl_closes(redis70, alone):
             return [Judge.of(crawler).item(scrapy.Request(each)) for each in (A, B)]
 
         items = asyncio.run(main())
-    assert seen(redis70, *items) == [True, False]
+    assert seen(any_server, *items) == [True, False]
 
 
 @pytest.mark.parametrize("how", ["exception", "status", "in process_response"])
-def test_a_failed_page_is_new_again(redis70, how):
+def test_a_failed_page_is_new_again(any_server, how):
     """After the retries, the address and all that redirected to it are new again; nothing else is."""
 
     async def test(crawler, dupefilter):
@@ -416,10 +418,10 @@ def test_a_failed_page_is_new_again(redis70, how):
         left = await passed(pages, *map(scrapy.Request, (A, B, C, fetched.url)))
         assert [each.url for each in left] == [A, B, C]
 
-    run(redis70, test)
+    run(any_server, test)
 
 
-def test_a_callback_that_raises(redis70):
+def test_a_callback_that_raises(any_server):
     """Its page was fetched, and stays seen."""
 
     async def test(crawler, dupefilter):
@@ -432,10 +434,10 @@ def test_a_callback_that_raises(redis70):
         pages_are_done(crawler)
         assert await passed(pages, scrapy.Request(A)) == []
 
-    run(redis70, test)
+    run(any_server, test)
 
 
-def test_a_redirect_that_was_seen_ends_there(redis70):
+def test_a_redirect_that_was_seen_ends_there(any_server):
     """The page that it leads to is left alone if the download of another page fails."""
 
     async def test(crawler, dupefilter):
@@ -447,10 +449,10 @@ def test_a_redirect_that_was_seen_ends_there(redis70):
         downloads.process_exception(copied, OSError())
         assert await passed(pages, scrapy.Request(A), scrapy.Request(B)) == []
 
-    run(redis70, test)
+    run(any_server, test)
 
 
-def test_passed_without_the_dupefilter(redis70):
+def test_passed_without_the_dupefilter(any_server):
     """A request that gets dont_filter after it was answered "new" stays seen as it is downloaded."""
 
     async def test(crawler, dupefilter):
@@ -462,7 +464,7 @@ def test_passed_without_the_dupefilter(redis70):
         pages_are_done(crawler)
         assert await passed(pages, scrapy.Request(A)) == []
 
-    run(redis70, test)
+    run(any_server, test)
 
 
 @pytest.mark.slow
@@ -534,7 +536,7 @@ def test_redis_is_away_pass(make_server):
     run(server, test, URIFILTER_ON_ERROR="pass", URIFILTER_TIMEOUT=0.3)
 
 
-def test_redis_leaves_as_a_late_question_is_asked(redis70):
+def test_redis_leaves_as_a_late_question_is_asked(any_server):
     """With "pass" a page whose own address was not recorded gives back the addresses before it, and not its own."""
 
     async def test(crawler, dupefilter):
@@ -547,13 +549,13 @@ def test_redis_leaves_as_a_late_question_is_asked(redis70):
         await downloads.process_request(late)
         return late.meta[META]["items"]
 
-    assert run(redis70, test, URIFILTER_ON_ERROR="pass") == []
+    assert run(any_server, test, URIFILTER_ON_ERROR="pass") == []
 
 
 @pytest.mark.parametrize("name", ["_slot", "_slot.inprogress", "scraper.slot.active"])
-def test_a_scrapy_that_is_too_new(redis70, name):
+def test_a_scrapy_that_is_too_new(any_server, name):
     """The crawl does not begin if a later Scrapy has another name for something that is needed."""
-    crawler = crawler_of(redis70)
+    crawler = crawler_of(any_server)
     *path, last = name.split(".")
     holder = crawler.engine
     for each in path:
@@ -564,10 +566,10 @@ def test_a_scrapy_that_is_too_new(redis70, name):
     assert not engine.is_closing(crawler)
 
 
-def test_settings(redis70):
+def test_settings(any_server):
     """Settings of the command line are text; they become the filter's."""
     crawler = crawler_of(
-        redis70,
+        any_server,
         URIFILTER_ERROR_RATE="1e-3",
         URIFILTER_CAPACITY="5000",
         URIFILTER_AGAIN_AFTER="30d",
@@ -577,7 +579,7 @@ def test_settings(redis70):
     assert options.filter == {
         "capacity": 5000, "error_rate": 1e-3, "retention": "rolling", "slices": 11, "period": 3 * 86400,
     }  # fmt: skip
-    assert options.where == {"redis": redis70.url, "timeouts": Timeouts(total=2)}
+    assert options.where == {"redis": any_server.url, "timeouts": Timeouts(total=2)}
     assert options.failed == {500, 502, 503, 504, 522, 524, 408, 429}
     assert Options.of(get_crawler(scrapy.Spider, {"BOT_NAME": "bot"})).name == "bot"
 
@@ -594,31 +596,31 @@ def test_settings(redis70):
         ({"URIFILTER_AGAIN_AFTER": "30d", "URIFILTER_SLICES": 3}, "leave out URIFILTER_SLICES"),
     ],
 )
-def test_impossible_settings(redis70, settings, said):
+def test_impossible_settings(any_server, settings, said):
     """They are refused before the crawl begins, with the possible ones."""
     with pytest.raises(ValueError, match=said):
-        UriDupeFilter.from_crawler(crawler_of(redis70, **settings))
+        UriDupeFilter.from_crawler(crawler_of(any_server, **settings))
 
 
-def test_other_settings_than_the_filters(redis70):
+def test_other_settings_than_the_filters(any_server):
     """Settings that a filter does not have are refused; without any, the filter is taken as it is."""
-    UriFilter.create("news", redis=redis70.url, capacity=10_000, layout="classic").close()
+    UriFilter.create("news", redis=any_server.url, capacity=10_000, layout="classic").close()
     with pytest.raises(ConfigMismatch, match="layout"):
-        run(redis70, None, URIFILTER_LAYOUT="blocked")
+        run(any_server, None, URIFILTER_LAYOUT="blocked")
 
     async def test(crawler, dupefilter):
         return dupefilter.request_seen(scrapy.Request(A))
 
-    assert run(redis70, test, URIFILTER_CAPACITY=None) is False
+    assert run(any_server, test, URIFILTER_CAPACITY=None) is False
 
 
 @pytest.mark.slow
-def test_nothing_is_left_of_a_crawl(redis70):
+def test_nothing_is_left_of_a_crawl(any_server):
     """A process may run any number of crawls."""
 
     async def test(crawler, dupefilter):
         UriSpiderMiddleware(crawler), UriDownloaderMiddleware(crawler)
 
-    run(redis70, test)
+    run(any_server, test)
     gc.collect()
     assert [each for each in gc.get_objects() if isinstance(each, Judge)] == []

@@ -24,9 +24,9 @@ QUICK = Timeouts(connect=1, reply=2, total=1)
 
 
 @pytest.fixture
-def news(redis70):
+def news(any_server):
     """The filter that is asked about."""
-    with UriFilter.create("news", redis=redis70.url, capacity=100_000, error_rate=1e-8, shards=3) as made:
+    with UriFilter.create("news", redis=any_server.url, capacity=100_000, error_rate=1e-8, shards=3) as made:
         yield made
 
 
@@ -76,10 +76,10 @@ def known(api, before):
     return info if info["info"]["inserted"] and counts(info) != before else None
 
 
-def test_layouts_and_ages(service, news, redis70):
+def test_layouts_and_ages(service, news, any_server):
     """``remove`` where the layout allows; ``max_age`` where the retention does."""
     with (
-        UriFilter.create("queue", redis=redis70.url, capacity=1000, layout="counting"),
+        UriFilter.create("queue", redis=any_server.url, capacity=1000, layout="counting"),
         FilterAPIClient(service.url) as api,
     ):
         api.insert_many("queue", ["a"])
@@ -89,7 +89,7 @@ def test_layouts_and_ages(service, news, redis70):
             api.remove("news", ["a"])
         assert (refused.value.status, refused.value.error_code) == (409, "not_for_this_filter")
     ring = {"capacity": 1000, "retention": "ring", "slices": 3, "period": "1d"}
-    with UriFilter.create("ring", redis=redis70.url, **ring) as made, FilterAPIClient(service.url) as api:
+    with UriFilter.create("ring", redis=any_server.url, **ring) as made, FilterAPIClient(service.url) as api:
         api.insert_many("ring", ["a"])
         made.rotate()
         assert api.ages("ring", ["a"]) == [2]
@@ -500,11 +500,11 @@ def test_a_connection_out_of_step(news, service):
 
 
 @pytest.mark.slow
-def test_half_of_it_was_inserted(redis70, service):
+def test_half_of_it_was_inserted(any_server, service):
     """One shard lost its bitmap after the other had inserted: ``answer_lost``, and a retry gets all answers."""
     with (
-        UriFilter.create("two", redis=redis70.url, capacity=10_000, error_rate=1e-8, shards=2) as two,
-        redis70.client() as admin,
+        UriFilter.create("two", redis=any_server.url, capacity=10_000, error_rate=1e-8, shards=2) as two,
+        any_server.client() as admin,
     ):
         uris = [f"https://example.com/{i}" for i in range(20)]
         api = FilterAPIClient(service.url, timeouts=QUICK)

@@ -25,8 +25,8 @@ QUICK = Timeouts(connect=1, reply=2, total=1)
 
 
 @pytest.fixture
-def news(redis70):
-    with UriFilter.create("news", redis=redis70.url, capacity=100_000, error_rate=1e-8, shards=3) as made:
+def news(any_server):
+    with UriFilter.create("news", redis=any_server.url, capacity=100_000, error_rate=1e-8, shards=3) as made:
         yield made
 
 
@@ -161,30 +161,30 @@ def until_of(redis) -> float:
     )
 
 
-def test_beats(api, news, redis70):
+def test_beats(api, news, any_server):
     """An object that makes no call keeps what it has."""
     with api.claims("news", lease=5) as mine:
         mine.claim_many(["a", "b"])
-        held, before = mine.held, until_of(redis70)
-        wait_until(lambda: until_of(redis70) > before + 1000, "nobody beats")
+        held, before = mine.held, until_of(any_server)
+        wait_until(lambda: until_of(any_server) > before + 1000, "nobody beats")
         assert mine.held == held
 
 
-def test_beats_of_a_task(service, news, redis70):
+def test_beats_of_a_task(service, news, any_server):
     """Likewise in asyncio."""
 
     async def go():
         async with AsyncFilterAPIClient(service.url) as api, api.claims("news", lease=5) as mine:
             await mine.claim("a")
-            before = until_of(redis70)
-            while until_of(redis70) <= before + 1000:
+            before = until_of(any_server)
+            while until_of(any_server) <= before + 1000:
                 await asyncio.sleep(0.1)
             return mine.held
 
     assert asyncio.run(asyncio.wait_for(go(), 60)) == [Claim("a", "a")]
 
 
-def test_beats_survive_a_service_that_is_away(service, news, redis70, caplog):
+def test_beats_survive_a_service_that_is_away(service, news, any_server, caplog):
     """They fail, say so once, and go on once it is back."""
     with (
         HttpProxy(service.port) as proxy,
@@ -195,8 +195,8 @@ def test_beats_survive_a_service_that_is_away(service, news, redis70, caplog):
         proxy.plan = lambda _: Fault.CUT_BEFORE
         wait_until(lambda: "a beat failed, and the next ones are tried" in caplog.text, "no beat fails")
         proxy.plan = lambda _: Fault.PASS
-        before = until_of(redis70)
-        wait_until(lambda: until_of(redis70) > before, "nobody beats any more")
+        before = until_of(any_server)
+        wait_until(lambda: until_of(any_server) > before, "nobody beats any more")
         assert mine.commit(["a"]) == [True]
     assert caplog.text.count("a beat failed") == 1
 
@@ -220,7 +220,7 @@ def claims_unseen(service, mine, *uris):
     assert ask(service, "POST", "/v1/filters/news/claim", body).json()["unique"] == len(uris)
 
 
-def test_unknown_items_are_let_go(service, api, news, redis70):
+def test_unknown_items_are_let_go(service, api, news, any_server):
     """A beat counts more than the object knows: it is another holder from then on, with all that it knows."""
     with api.claims("news", lease=5) as mine, news.claims(lease=5) as other:
         assert mine.claim_many(["a", {"x": 1}], payload=lambda item: {"of": item}) == [True, True]

@@ -20,9 +20,9 @@ NEWS = {"capacity": 1000, "error_rate": 1e-8}
 
 
 @pytest.fixture
-def port(service, redis70):
+def port(service, any_server):
     """The service's, with a filter that holds nothing."""
-    with UriFilter.create("news", redis=redis70.url, **NEWS):
+    with UriFilter.create("news", redis=any_server.url, **NEWS):
         yield int(service.url.rsplit(":", 1)[1])
 
 
@@ -116,13 +116,13 @@ def test_a_mistyped_port():
             assert time.monotonic() - began < Timeouts().total
 
 
-def test_a_service_that_is_started_again(redis70):
+def test_a_service_that_is_started_again(any_server):
     """Once it has answered it is waited for, for longer than for one that never did."""
-    UriFilter.create("news", redis=redis70.url, **NEWS).close()
-    with Service(redis70.url) as first, FilterAPIClient(first.url, timeouts=Timeouts(first=0.0)) as api:
+    UriFilter.create("news", redis=any_server.url, **NEWS).close()
+    with Service(any_server.url) as first, FilterAPIClient(first.url, timeouts=Timeouts(first=0.0)) as api:
         assert api.unique("news", ["a"]) == ["a"]
         first.stop()
-        lost = asyncio.run(again(api, redis70.url, first.port))
+        lost = asyncio.run(again(api, any_server.url, first.port))
     assert lost == ["b"]
 
 

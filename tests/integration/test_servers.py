@@ -148,12 +148,12 @@ def test_doctor_says_what_is_missing(lacking):
     assert {"version", "rights", "eviction", "memory"} <= set(findings)
 
 
-def test_doctor_of_a_user_without_scripts(redis70):
+def test_doctor_of_a_user_without_scripts(any_server):
     """Doctor does not claim to know what this user may not find out."""
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         admin.acl_setuser("crawler", enabled=True, passwords="+pw", commands=["+@all", "-evalsha"], keys=["*"])
         try:
-            found, _ = run("doctor", "--json", "--redis", f"redis://crawler:pw@127.0.0.1:{redis70.port}/0", code=1)
+            found, _ = run("doctor", "--json", "--redis", f"redis://crawler:pw@127.0.0.1:{any_server.port}/0", code=1)
         finally:
             admin.acl_deluser("crawler")
     findings = {each["subject"]: each for each in json.loads(found)}
@@ -180,7 +180,7 @@ def test_a_life_on_each_server(make_server, kind):
             assert again.ages(["a", "b", "c"]) == [2, 0, 1]
 
 
-def test_no_such_filter_is_told_where_scripts_run(redis70):
+def test_no_such_filter_is_told_where_scripts_run(any_server):
     """The look comes first and does not hide other errors."""
     with pytest.raises(FilterNotFound, match="there is no such filter"):
-        UriFilter.open("news", redis=redis70.url)
+        UriFilter.open("news", redis=any_server.url)

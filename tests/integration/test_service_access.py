@@ -19,8 +19,8 @@ ACCESS = "/v1/access"
 
 
 @pytest.fixture
-def news(redis70):
-    with UriFilter.create("news", redis=redis70.url, **NEWS) as made:
+def news(any_server):
+    with UriFilter.create("news", redis=any_server.url, **NEWS) as made:
         yield made
 
 
@@ -48,9 +48,9 @@ def refusals(service, token) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_last_use(redis70, news, made):
+def test_last_use(any_server, news, made):
     """Of each token, in JSON and as a gauge; never a digest or a token."""
-    with Service(redis70.url, settings=settings(made)) as service:
+    with Service(any_server.url, settings=settings(made)) as service:
         assert ask(service, "GET", "/v1/filters", token=made["some"]).status == 200
         found = told(service, made["all"])
         by_name = {each["name"]: each for each in found["tokens"]}
@@ -66,9 +66,9 @@ def test_last_use(redis70, news, made):
 
 
 @pytest.mark.slow
-def test_who_may_ask(redis70, news, made):
+def test_who_may_ask(any_server, news, made):
     """Only a token for all filters: addresses are nobody else's business."""
-    with Service(redis70.url, settings=settings(made)) as service:
+    with Service(any_server.url, settings=settings(made)) as service:
         for token, status, code in ((made["some"], 403, "forbidden"), (None, 401, "unauthorized")):
             answer = ask(service, "GET", ACCESS, token=token)
             assert (answer.status, answer.json()["error_code"]) == (status, code)
@@ -76,9 +76,9 @@ def test_who_may_ask(redis70, news, made):
 
 
 @pytest.mark.slow
-def test_without_tokens(redis70, news):
+def test_without_tokens(any_server, news):
     """There are none to tell of; who came through a proxy, or from a foreign page, is told."""
-    with Service(redis70.url) as service, service.raw() as connection:
+    with Service(any_server.url) as service, service.raw() as connection:
         assert connection.ask(request("GET", "/", Origin="https://example.com")).status == 403
         assert connection.ask(request("GET", "/", X_Forwarded_For="192.0.2.1")).status == 403
         assert connection.ask(request("GET", "/nowhere")).status == 404  # no refusal
@@ -87,10 +87,10 @@ def test_without_tokens(redis70, news):
 
 
 @pytest.mark.slow
-def test_refusals_by_address(redis70, news, made):
+def test_refusals_by_address(any_server, news, made):
     """Through proxies that are trusted; the entry before theirs may be made up and does not count."""
     proxies = 'trusted_proxies = ["127.0.0.1", "10.0.0.0/8"]\n'
-    with Service(redis70.url, settings=settings(made, proxies)) as service, service.raw() as connection:
+    with Service(any_server.url, settings=settings(made, proxies)) as service, service.raw() as connection:
         for header in ("192.0.2.1", "6.6.6.6, 192.0.2.1, 10.0.0.7", "2001:db8::1", "2001:db8::2", None):
             assert connection.ask(request("GET", "/v1/filters", X_Forwarded_For=header)).status == 401
         counts = {"192.0.2.1": 2, "2001:db8::/64": 2, "127.0.0.1": 1}
@@ -101,9 +101,9 @@ def test_refusals_by_address(redis70, news, made):
 
 
 @pytest.mark.slow
-def test_two_workers(redis70, news, made):
+def test_two_workers(any_server, news, made):
     """Whichever is asked tells of both, after a second at most."""
-    with Service(redis70.url, "--workers", 2, settings=settings(made)) as service:
+    with Service(any_server.url, "--workers", 2, settings=settings(made)) as service:
         for _ in range(20):
             assert ask(service, "GET", "/v1/filters").status == 401
         for _ in range(20):  # of both workers, most likely
@@ -114,11 +114,11 @@ WRONG = request("GET", "/v1/filters", Authorization="Bearer nobody's")
 
 
 @pytest.mark.slow
-def test_guessing(redis70, news, made):
+def test_guessing(any_server, news, made):
     """Answers to wrong tokens come at a pace, or with 429; a right token of the same address is answered meanwhile."""
     more, free = 'trusted_proxies = ["127.0.0.1"]\n[limits]\nwrong_tokens = 600\n', 600
     many = b"{" + b",".join(b'"access_token":"%d"' % number for number in range(32)) + b"}"
-    with Service(redis70.url, settings=settings(made, more)) as service, contextlib.ExitStack() as stack:
+    with Service(any_server.url, settings=settings(made, more)) as service, contextlib.ExitStack() as stack:
         guesser, *others = (stack.enter_context(service.raw()) for _ in range(21))
         began = time.monotonic()
         for _ in range(free + 20):
@@ -144,13 +144,13 @@ def test_guessing(redis70, news, made):
         assert "192.0.2.1 sends" not in service.log()
 
 
-def test_log_of_requests(redis70, news, made):
+def test_log_of_requests(any_server, news, made):
     """A line a request, with the client behind the proxy, its name, route, filter and items; no URI and no token."""
     uri, more = (
         "https://example.com/secret?key=1",
         'log_requests = true\nlog_format = "json"\ntrusted_proxies = ["127.0.0.1"]\n',
     )
-    with Service(redis70.url, settings=settings(made, more)) as service, service.raw() as connection:
+    with Service(any_server.url, settings=settings(made, more)) as service, service.raw() as connection:
         bearer = f"Bearer {made['some']}"
         asked = json.dumps({"URI_list": [uri, "b"]}).encode()
         headers = {"Authorization": bearer, "X_Forwarded_For": "192.0.2.1", "X_Request_Id": "mine-1"}

@@ -166,13 +166,13 @@ def test_a_reply_is_lost(guarded, api, name, fault):
     assert api("drop", name, anew)
 
 
-def test_a_repeat_while_the_action_is_under_way(service_for_admins, redis70, name):
+def test_a_repeat_while_the_action_is_under_way(service_for_admins, any_server, name):
     """It waits for that action, and gets its answer."""
     running, secret = service_for_admins
     path, bearer = f"{FILTERS_PATH}/{name}", f"Bearer {secret}"
     assert ask(running, "POST", f"{path}/create", RING, secret).status == 200
     wish = request("POST", f"{path}/rotate", b'{"expected_epoch": 0}', Authorization=bearer)
-    with redis70.client() as admin, running.raw() as one, running.raw() as two:
+    with any_server.client() as admin, running.raw() as one, running.raw() as two:
         admin.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
         try:
             for each in (one, two):

@@ -71,12 +71,12 @@ def listed(service) -> dict:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", ["", WANTED], ids=["found", "wanted"])
-def test_an_archive_that_nobody_serves(redis70, nowhere, settings):
+def test_an_archive_that_nobody_serves(any_server, nowhere, settings):
     """It starts, lists and answers the filters that Redis has, and names those whose archive is away; of others 503."""
-    make(redis70.url, "news", ["a"])
-    make(redis70.url, "plain", ["a"])
-    give_archive(redis70, "news", nowhere)
-    with Service(redis70.url, "--archive", nowhere, settings=settings) as service:
+    make(any_server.url, "news", ["a"])
+    make(any_server.url, "plain", ["a"])
+    give_archive(any_server, "news", nowhere)
+    with Service(any_server.url, "--archive", nowhere, settings=settings) as service:
         for name in ("news", "plain"):
             assert insert(service, name, ["a", "b"]).json()["ages"] == [1, 0]
         found = listed(service)
@@ -92,9 +92,9 @@ def test_an_archive_that_nobody_serves(redis70, nowhere, settings):
 
 
 @pytest.mark.slow
-def test_a_filter_that_is_not_there_yet(redis70, nowhere):
+def test_a_filter_that_is_not_there_yet(any_server, nowhere):
     """One of the settings that can only be made with its archive: 503 and not a refused start."""
-    with Service(redis70.url, "--archive", nowhere, settings=WANTED) as service:
+    with Service(any_server.url, "--archive", nowhere, settings=WANTED) as service:
         answer = insert(service, "news", ["a"])
         assert (answer.status, answer.json()["error_code"]) == (503, "archive_unavailable")
         assert ask(service, "GET", "/readyz").json()["error_code"] == "not_ready"
@@ -103,15 +103,15 @@ def test_a_filter_that_is_not_there_yet(redis70, nowhere):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("point", [True, False], ids=["empty", "gone"])
-def test_an_archive_that_comes_back(redis70, disk, point):
+def test_an_archive_that_comes_back(any_server, disk, point):
     """Filters are opened with it again by themselves; what only it has, is listed and restored."""
-    make(redis70.url, "news", ["a"], archive=disk.url)
-    make(redis70.url, "other", ["a"], archive=disk.url)
-    with redis70.client() as admin:
+    make(any_server.url, "news", ["a"], archive=disk.url)
+    make(any_server.url, "other", ["a"], archive=disk.url)
+    with any_server.client() as admin:
         admin.delete("urifilter:{other:0}:meta", "urifilter:{other:0}:today")
     disk.unmount(point=point)
     try:
-        with Service(redis70.url, "--archive", disk.url) as service:
+        with Service(any_server.url, "--archive", disk.url) as service:
             assert insert(service, "news", ["a", "b"]).json()["ages"] == [1, 0]
             assert list(listed(service)["problems"]) == ["news"]
             assert insert(service, "other", ["a"]).status in {404, 503}
@@ -126,14 +126,14 @@ def test_an_archive_that_comes_back(redis70, disk, point):
 
 
 @pytest.mark.slow
-def test_an_archive_that_goes_away(redis70, disk):
+def test_an_archive_that_goes_away(any_server, disk):
     """Filters that are open are answered as before, and listed, those that only it has too."""
-    make(redis70.url, "news", ["a"], archive=disk.url)
-    make(redis70.url, "asleep", ["a"], archive=disk.url)
-    with redis70.client() as admin:
+    make(any_server.url, "news", ["a"], archive=disk.url)
+    make(any_server.url, "asleep", ["a"], archive=disk.url)
+    with any_server.client() as admin:
         admin.delete("urifilter:{asleep:0}:meta", "urifilter:{asleep:0}:today")
         admin.srem("urifilter:filters", "asleep")
-    with Service(redis70.url, "--archive", disk.url) as service:
+    with Service(any_server.url, "--archive", disk.url) as service:
         assert wait_until(lambda: listed(service)["filters"] == ["asleep", "news"], "not listed")
         assert insert(service, "news", ["a"]).json()["ages"] == [1]
         assert "problems" not in listed(service)
@@ -145,11 +145,15 @@ def test_an_archive_that_goes_away(redis70, disk):
 
 
 @pytest.mark.slow
-def test_the_page_shows_it(redis70, nowhere):
+def test_the_page_shows_it(any_server, nowhere):
     """The page of all filters says what is wrong, and the figures are there."""
-    make(redis70.url, "news", ["a"])
-    give_archive(redis70, "news", nowhere)
-    with Service(redis70.url, "--archive", nowhere) as service, launched() as browser, Tab(browser, service.url) as tab:
+    make(any_server.url, "news", ["a"])
+    give_archive(any_server, "news", nowhere)
+    with (
+        Service(any_server.url, "--archive", nowhere) as service,
+        launched() as browser,
+        Tab(browser, service.url) as tab,
+    ):
         shown = tab.open().locator("#filters tbody tr").filter(has_text="news")
         expect(shown.locator(".problems")).to_contain_text("archive")
         expect(shown.locator(".items")).to_have_text("1")

@@ -16,8 +16,8 @@ HOLDER, OTHER = "0123456789abcdef", "fedcba9876543210"
 
 
 @pytest.fixture
-def news(redis70):
-    with UriFilter.create("news", redis=redis70.url, capacity=100_000, error_rate=1e-8, shards=3) as made:
+def news(any_server):
+    with UriFilter.create("news", redis=any_server.url, capacity=100_000, error_rate=1e-8, shards=3) as made:
         yield made
 
 
@@ -79,12 +79,12 @@ def holders_of(redis) -> dict[bytes, float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("lease", "seconds"), [(5, 5), (3600, 3600.0), (None, 60)])
-def test_the_lease(service, news, redis70, lease, seconds):
+def test_the_lease(service, news, any_server, lease, seconds):
     """It is the caller's, or else the filter's default."""
-    before, _ = redis70.client().time()
+    before, _ = any_server.client().time()
     Caller(service)("claim", URI_list=["a"], lease=lease)
-    (until,) = holders_of(redis70).values()
-    after, _ = redis70.client().time()
+    (until,) = holders_of(any_server).values()
+    after, _ = any_server.client().time()
     assert before + seconds <= until / 1000 <= after + 1 + seconds
 
 
@@ -170,7 +170,7 @@ def test_a_limit_that_was_reached(service, news):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", ["00000000000000aa/3/7", "any text"])
-def test_a_repeat_by_another_worker(service, news, redis70, key):
+def test_a_repeat_by_another_worker(service, news, any_server, key):
     """Under its Idempotency-Key each request gets the answer that it had; a reclaim what its holder still has of it."""
 
     def under_key(worker, command, **body):
@@ -182,7 +182,7 @@ def test_a_repeat_by_another_worker(service, news, redis70, key):
         return answer.json()
 
     uris = [f"https://example.com/{i}" for i in range(600)]
-    with Service(redis70.url) as another:
+    with Service(any_server.url) as another:
         workers = [service, another, service]
         claimed = [under_key(each, "claim", URI_list=uris, payloads=[7] * 600) for each in workers]
         assert [each["unique"] for each in claimed] == [600] * 3

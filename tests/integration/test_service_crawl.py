@@ -47,8 +47,8 @@ def lines(request, tmp_path):
 
 
 @pytest.fixture
-def news(redis70):
-    with UriFilter.create("news", redis=redis70.url, capacity=100_000, error_rate=1e-8, shards=3) as made:
+def news(any_server):
+    with UriFilter.create("news", redis=any_server.url, capacity=100_000, error_rate=1e-8, shards=3) as made:
         yield made
 
 
@@ -62,9 +62,9 @@ def crawl(url: str, lines: Path, out: Path, batch: int) -> collections.Counter[b
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lines", [5_000], indirect=True)
-def test_two_workers(redis70, news, lines, tmp_path):
+def test_two_workers(any_server, news, lines, tmp_path):
     """8 processes insert the same lines: each that differs is new exactly once."""
-    with Service(redis70.url, "--workers", 2) as service:
+    with Service(any_server.url, "--workers", 2) as service:
         told = crawl(service.url, lines, tmp_path / "new", 2000)
         assert told == dict.fromkeys(lines.read_bytes().split(b"\n"), 1)
         assert news.inserted() == len(told)
@@ -73,10 +73,10 @@ def test_two_workers(redis70, news, lines, tmp_path):
 @pytest.mark.slow
 @needs_pgrep
 @pytest.mark.parametrize("lines", [47_900], indirect=True)
-def test_faults_and_killed_workers(redis70, news, lines, tmp_path):
+def test_faults_and_killed_workers(any_server, news, lines, tmp_path):
     """The same through a proxy that loses, delays and repeats, while workers are killed again and again."""
     stop, killed = threading.Event(), []
-    with Service(redis70.url, "--workers", 2) as service:
+    with Service(any_server.url, "--workers", 2) as service:
         with HttpProxy(service.port, at_random(7, 0.05), late_after=20) as proxy:
             killer = threading.Thread(target=kill_workers, args=(service, proxy, stop, killed))
             killer.start()
@@ -111,12 +111,12 @@ def children(process: int) -> list[int]:
 
 @pytest.mark.slow
 @needs_pgrep
-def test_claims_and_killed_workers(redis70, news):
+def test_claims_and_killed_workers(any_server, news):
     """Pages are claimed and committed once each, while workers are killed, and answers lost on the way."""
     stop, killed, uris = threading.Event(), [], [f"https://example.com/{i}" for i in range(12_000)]
     claimed, committed = collections.Counter[str](), collections.Counter[str]()
     with (
-        Service(redis70.url, "--workers", 2) as service,
+        Service(any_server.url, "--workers", 2) as service,
         HttpProxy(service.port, at_random(7, 0.02), late_after=20) as proxy,
         FilterAPIClient(proxy.url, timeouts=Timeouts(connect=5, reply=5, total=60)) as api,
     ):

@@ -26,9 +26,9 @@ IN_USE = "SIGHUP: the new settings are in use"
 
 
 @pytest.fixture
-def news(redis70):
+def news(any_server):
     # while workers start slowly many more items come in
-    with UriFilter.create("news", redis=redis70.url, capacity=100_000, error_rate=1e-8, retention="growing") as made:
+    with UriFilter.create("news", redis=any_server.url, capacity=100_000, error_rate=1e-8, retention="growing") as made:
         yield made
 
 
@@ -74,9 +74,9 @@ def served(url, secrets, *names, workers=1, more=""):
 
 
 @pytest.mark.slow
-def test_tokens(redis70, news, secrets):
+def test_tokens(any_server, news, secrets):
     """They come and go in one process, which is the same as before; its connections live on."""
-    with served(redis70.url, secrets, "first", "second") as here, here.service.raw() as connection:
+    with served(any_server.url, secrets, "first", "second") as here, here.service.raw() as connection:
         assert [here.status(name) for name in secrets] == [200, 200, 401]
         here.write("second", "third", more="log_requests = true\nport = 1\n[limits]\nitems = 5\n")
         here.hang_up(READ + "log_requests, tokens")
@@ -88,9 +88,9 @@ def test_tokens(redis70, news, secrets):
 
 
 @pytest.mark.slow
-def test_wrong_settings(redis70, news, secrets):
+def test_wrong_settings(any_server, news, secrets):
     """The old ones stay, and the log says why, until they are mended; a file without tokens opens nothing."""
-    with served(redis70.url, secrets, "first") as here:
+    with served(any_server.url, secrets, "first") as here:
         for more, names, text in (
             ("path = 'no path'\n", ["second"], f"{STAY}wrong settings (flags, environment, "),
             ("port = \n", ["second"], f"{STAY}the settings (flags, environment, "),
@@ -158,9 +158,9 @@ def lives(process: int) -> bool:
 
 
 @pytest.mark.slow
-def test_reloads_and_killed_workers_under_load(redis70, news, secrets):
+def test_reloads_and_killed_workers_under_load(any_server, news, secrets):
     """20 reloads, and two workers killed (-9): each URI is new once, no request is refused, and all workers agree."""
-    with served(redis70.url, secrets, "first", "second", workers=2) as here:
+    with served(any_server.url, secrets, "first", "second", workers=2) as here:
         service, killed = here.service, []
         with Load(service.url, secrets["first"]) as load:
             for number in range(RELOADS):
@@ -188,9 +188,9 @@ def all_agree(here: Served) -> bool:
 
 
 @pytest.mark.slow
-def test_a_worker_that_starts_later(redis70, news, secrets):
+def test_a_worker_that_starts_later(any_server, news, secrets):
     """It has the newest settings, and not those of the service's start: a token that was taken away stays away."""
-    with served(redis70.url, secrets, "first", "second", workers=2) as here:
+    with served(any_server.url, secrets, "first", "second", workers=2) as here:
         first, second = workers_of(here.service)
         here.write("second", "third")
         here.hang_up(IN_USE)
@@ -202,9 +202,9 @@ def test_a_worker_that_starts_later(redis70, news, secrets):
 
 
 @pytest.mark.slow
-def test_hangups_of_workers_that_start(redis70, news, secrets):
+def test_hangups_of_workers_that_start(any_server, news, secrets):
     """SIGHUP after SIGHUP while workers are started and killed, and to workers themselves: none dies of it."""
-    with served(redis70.url, secrets, "first", workers=2) as here:
+    with served(any_server.url, secrets, "first", workers=2) as here:
         service = here.service
         for number in range(4):
             before = workers_of(service)

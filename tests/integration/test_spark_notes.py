@@ -63,8 +63,8 @@ def filter_of(server, monkeypatch):
 
 
 @pytest.fixture
-def attempt(redis70, monkeypatch):
-    with filter_of(redis70, monkeypatch) as news:
+def attempt(any_server, monkeypatch):
+    with filter_of(any_server, monkeypatch) as news:
         yield Attempts(news)
 
 
@@ -190,10 +190,10 @@ def test_a_run_that_is_too_old(later):
     assert Attempts(attempt.news, "tuesday")(URLS) == [False] + [True] * 999
 
 
-def test_notes_are_small(attempt, redis70):
+def test_notes_are_small(attempt, any_server):
     """A bit a URL, and less than 150 bytes a batch; they expire."""
     attempt([f"https://example.net/{number}" for number in range(10_000)])
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         (key,) = admin.keys("urifilter-spark:*:monday:0")
         assert sum(map(len, admin.hvals(key))) < 10_000 / 8 + 100
         assert admin.memory_usage(key) < 10_000 / 8 + 1000

@@ -19,13 +19,13 @@ BRIEF = Timeouts(connect=0.3, reply=0.3, total=0.1)
 
 
 @pytest.fixture
-def make(redis70):
+def make(any_server):
     """Make filters, and streams into a filter whose windows are taken into a list."""
     opened = []
 
     def make(name="news", command="insert", url=None, timeouts=QUICK, take=None, terms=None, **settings):
-        UriFilter.create(name, redis=redis70.url, **{"capacity": 100_000, "error_rate": 1e-9} | settings).close()
-        news = StreamedFilter.open(name, redis=url or redis70.url, timeouts=timeouts)
+        UriFilter.create(name, redis=any_server.url, **{"capacity": 100_000, "error_rate": 1e-9} | settings).close()
+        news = StreamedFilter.open(name, redis=url or any_server.url, timeouts=timeouts)
         opened.append(news)
         taken = []
         take = take or (lambda window, answers: taken.append((window, [*answers])))
@@ -40,12 +40,12 @@ def items(count: int, begin: int = 0) -> list[str]:
     return [f"https://example.com/{number}" for number in range(begin, begin + count)]
 
 
-def test_windows_are_under_way_together(make, redis70):
+def test_windows_are_under_way_together(make, any_server):
     """A window is sent although the server has not answered the one before it."""
     stream, taken = make(timeouts=Timeouts())
     stream.put("first", ["a", "b"])
     stream.drain()  # by now the server knows the script
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         admin.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
         stream.put("second", ["c", "a"])
         stream.put("third", ["d", "b"])
@@ -71,10 +71,10 @@ def test_the_first_of_equal_items_is_new(make, shards):
 @pytest.mark.sampled
 @pytest.mark.parametrize("fault", [Fault.PASS, Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.DELAY])
 @pytest.mark.parametrize("shards", [1, 3])
-def test_the_first_of_equal_items_is_claimed(make, redis70, shards, fault):
+def test_the_first_of_equal_items_is_claimed(make, any_server, shards, fault):
     """In a window, and across windows, also if a command or a reply is lost; each item has its own payload."""
     holding = Holding(new_holder(), 60_000)
-    with Proxy(redis70.port, first(*[Fault.PASS] * 6, fault)) as proxy:
+    with Proxy(any_server.port, first(*[Fault.PASS] * 6, fault)) as proxy:
         stream, taken = make(
             command="claim",
             url=proxy.url,
@@ -114,10 +114,10 @@ def test_no_more_than_one_window_of_the_library_is_under_way(make):
 
 
 @pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.DELAY])
-def test_a_fault_is_not_seen(make, redis70, fault):
+def test_a_fault_is_not_seen(make, any_server, fault):
     """A command or a reply that is lost in either window under way is asked for again, with the right answers."""
     for at in range(2):
-        with Proxy(redis70.port, first(Fault.PASS, *[Fault.PASS] * at, fault)) as proxy:
+        with Proxy(any_server.port, first(Fault.PASS, *[Fault.PASS] * at, fault)) as proxy:
             stream, taken = make(f"news{at}", url=proxy.url)
             stream.put(0, ["z"])
             stream.put(1, ["a", "b"])
@@ -128,9 +128,9 @@ def test_a_fault_is_not_seen(make, redis70, fault):
 
 
 @pytest.mark.slow
-def test_many_faults(make, redis70):
+def test_many_faults(make, any_server):
     """Each item is new exactly once while one command in seven is lost, delayed or repeated."""
-    with Proxy(redis70.port, at_random(7, 0.15)) as proxy:
+    with Proxy(any_server.port, at_random(7, 0.15)) as proxy:
         stream, taken = make(url=proxy.url, shards=2)
         for begin in range(0, 2000, 50):
             stream.put(None, items(60, begin))  # ten of them come again in the next window
@@ -138,9 +138,9 @@ def test_many_faults(make, redis70):
     assert [answers.count(0) for _, answers in taken] == [60] + [50] * 39
 
 
-def test_a_server_that_is_gone(make, redis70):
+def test_a_server_that_is_gone(make, any_server):
     """Its error is raised after all windows were handed over, with the answers that are known."""
-    with Proxy(redis70.port) as proxy:
+    with Proxy(any_server.port) as proxy:
         stream, taken = make(url=proxy.url, timeouts=BRIEF)
         stream.put(0, ["z"])
         stream.drain()
@@ -156,9 +156,9 @@ def test_a_server_that_is_gone(make, redis70):
         assert taken[-1] == (3, [0])
 
 
-def test_a_question_that_fails(make, redis70):
+def test_a_question_that_fails(make, any_server):
     """Of ``contains``, which changes nothing, windows without all answers are not handed over."""
-    with Proxy(redis70.port) as proxy:
+    with Proxy(any_server.port) as proxy:
         stream, taken = make(command="contains", url=proxy.url, timeouts=BRIEF)
         stream.put(0, ["z"])
         stream.drain()
@@ -187,9 +187,9 @@ def test_what_take_raises_leaves_the_rest_under_way(make):
 
 
 @pytest.mark.parametrize("connections", [1, 2])
-def test_few_connections(make, redis70, connections):
+def test_few_connections(make, any_server, connections):
     """Never more windows are under way than there may be connections: no window waits for one."""
-    stream, taken = make(url=f"{redis70.url}?max_connections={connections}")
+    stream, taken = make(url=f"{any_server.url}?max_connections={connections}")
     for number in range(10):
         stream.put(number, [str(number)])
         assert stream.windows <= connections
@@ -197,9 +197,9 @@ def test_few_connections(make, redis70, connections):
     assert taken == [(number, [0]) for number in range(10)]
 
 
-def test_time_in_which_nobody_waits_does_not_count(make, redis70):
+def test_time_in_which_nobody_waits_does_not_count(make, any_server):
     """A window that is under way for long, as its caller is busy, still has all of its time to be asked again."""
-    with Proxy(redis70.port) as proxy:
+    with Proxy(any_server.port) as proxy:
         stream, _ = make(url=proxy.url)
         stream.put(0, ["z"])
         stream.drain()

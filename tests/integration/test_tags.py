@@ -83,72 +83,72 @@ def die_after(steps, flow_of, server):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("then", ["create", "open", "drop"])
-def test_half_made(redis70, then):
+def test_half_made(any_server, then):
     """Whoever completes a filter, or drops it, finds all of its shards."""
     create = functools.partial(lifecycle.create, settings=Settings(**SETTINGS))
     begun = 0
-    UriFilter.create("news", redis=redis70.url, **SETTINGS).close()  # so that the server has the scripts
-    drop_filter("news", redis=redis70.url)
+    UriFilter.create("news", redis=any_server.url, **SETTINGS).close()  # so that the server has the scripts
+    drop_filter("news", redis=any_server.url)
     for steps in range(1, 20):
-        if not die_after(steps, create, redis70):
+        if not die_after(steps, create, any_server):
             break
-        if b"phase" in meta_fields(redis70, "news:0"):
+        if b"phase" in meta_fields(any_server, "news:0"):
             begun += 1
             if then != "drop":
-                again = UriFilter.open("news", redis=redis70.url) if then == "open" else None
-                again = again or UriFilter.create("news", redis=redis70.url, **SETTINGS)
+                again = UriFilter.open("news", redis=any_server.url) if then == "open" else None
+                again = again or UriFilter.create("news", redis=any_server.url, **SETTINGS)
                 assert again.insert_ages(range(100)).count(0) == 100
                 again.close()
-                assert tags(redis70) == SPREAD
-        drop_filter("news", redis=redis70.url)
-        assert tags(redis70) == set()
+                assert tags(any_server) == SPREAD
+        drop_filter("news", redis=any_server.url)
+        assert tags(any_server) == set()
     assert begun >= 2
 
 
 @pytest.mark.sampled
-def test_half_dropped(redis70):
+def test_half_dropped(any_server):
     """Whoever finishes a drop finds all shards, and the filter that is made then is whole."""
     for steps in range(1, 20):
-        UriFilter.create("news", redis=redis70.url, **SETTINGS).close()
-        more = die_after(steps, dropping.drop, redis70)
-        UriFilter.create("news", redis=redis70.url, **SETTINGS).close()
-        assert tags(redis70) == SPREAD
-        drop_filter("news", redis=redis70.url)
-        assert tags(redis70) == set()
+        UriFilter.create("news", redis=any_server.url, **SETTINGS).close()
+        more = die_after(steps, dropping.drop, any_server)
+        UriFilter.create("news", redis=any_server.url, **SETTINGS).close()
+        assert tags(any_server) == SPREAD
+        drop_filter("news", redis=any_server.url)
+        assert tags(any_server) == set()
         if not more:
             break
 
 
-def test_shards_that_lost_shard_0(redis70):
+def test_shards_that_lost_shard_0(any_server):
     """Create does not make a new filter over the shards that are left, and drop removes these."""
-    UriFilter.create("news-1", redis=redis70.url, **SETTINGS).close()
-    others = tags(redis70)
-    UriFilter.create("news", redis=redis70.url, **SETTINGS).insert_many(range(100))
-    whole = Saved(redis70)
+    UriFilter.create("news-1", redis=any_server.url, **SETTINGS).close()
+    others = tags(any_server)
+    UriFilter.create("news", redis=any_server.url, **SETTINGS).insert_many(range(100))
+    whole = Saved(any_server)
     for gone in ("*{news:0}:*", "*{news:?}:meta", "*{news:[0-3]}:*"):
         whole.bring_back()
-        with redis70.client() as admin:
+        with any_server.client() as admin:
             admin.delete("urifilter:{news:0}:today", *admin.keys(gone), "urifilter:{news:0}:meta")
         with pytest.raises(FilterNotFound):
-            UriFilter.open("news", redis=redis70.url)
+            UriFilter.open("news", redis=any_server.url)
         with pytest.raises(SliceLost, match="drop"):
-            UriFilter.create("news", redis=redis70.url, **SETTINGS)
-        assert drop_filter("news", redis=redis70.url) is True
-        assert tags(redis70) == others
-        with UriFilter.create("news", redis=redis70.url, **SETTINGS) as news:
+            UriFilter.create("news", redis=any_server.url, **SETTINGS)
+        assert drop_filter("news", redis=any_server.url) is True
+        assert tags(any_server) == others
+        with UriFilter.create("news", redis=any_server.url, **SETTINGS) as news:
             assert news.insert_ages(range(100)).count(0) == 100
 
 
-def test_leftovers_of_filters_with_other_tags(redis70):
+def test_leftovers_of_filters_with_other_tags(any_server):
     """Without shard 0's meta, drop removes the shards of filters of any number of shards."""
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         left = {}
         for shards in (5, 18):
-            UriFilter.create("news", redis=redis70.url, **SETTINGS | {"shards": shards}).close()
+            UriFilter.create("news", redis=any_server.url, **SETTINGS | {"shards": shards}).close()
             left |= {key: admin.dump(key) for key in admin.keys("*{news:*") if b"{news:0}" not in key}
             admin.flushall()
         for key, value in left.items():
             admin.restore(key, 0, value)
-    assert {"news:3-2", "news:1-53"} < tags(redis70)
-    assert drop_filter("news", redis=redis70.url) is True
-    assert tags(redis70) == set()
+    assert {"news:3-2", "news:1-53"} < tags(any_server)
+    assert drop_filter("news", redis=any_server.url) is True
+    assert tags(any_server) == set()

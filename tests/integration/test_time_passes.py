@@ -80,16 +80,16 @@ def test_a_window_of_two_seconds(server, retention):
 
 
 @BOTH
-def test_one_call(redis70, settings):
+def test_one_call(any_server, settings):
     """A client that is opened after the period was over turns all shards, the call has its answer, once a period."""
-    make(redis70, shards=3, **settings)
-    with UriFilter.open("news", redis=redis70.url) as news:
+    make(any_server, shards=3, **settings)
+    with UriFilter.open("news", redis=any_server.url) as news:
         assert news.insert("old") is False
-        insert_until_done(redis70, news)
+        insert_until_done(any_server, news)
         for _ in range(20):
             assert news.insert("old") is False
-        assert epochs(redis70) == [1, 1, 1]
-    assert leased(redis70) is None
+        assert epochs(any_server) == [1, 1, 1]
+    assert leased(any_server) is None
 
 
 def leased(server, name="news") -> bytes | None:
@@ -98,29 +98,29 @@ def leased(server, name="news") -> bytes | None:
 
 
 @BOTH
-def test_asyncio(redis70, settings):
+def test_asyncio(any_server, settings):
     """The same, awaited, by many tasks at once."""
-    make(redis70, shards=3, **settings)
+    make(any_server, shards=3, **settings)
 
     async def work():
-        async with await AsyncUriFilter.open("news", redis=redis70.url) as news:
+        async with await AsyncUriFilter.open("news", redis=any_server.url) as news:
             for number in range(200):
                 some = await asyncio.gather(*(news.insert(f"{number}/{n}") for n in range(5)))
                 assert some == [True] * 5
-                if is_done(redis70):
+                if is_done(any_server):
                     return
-        raise AssertionError(states(redis70))
+        raise AssertionError(states(any_server))
 
     asyncio.run(work())
-    assert leased(redis70) is None
+    assert leased(any_server) is None
 
 
-def test_a_reader_turns_nothing(redis70):
+def test_a_reader_turns_nothing(any_server):
     """Neither by its calls nor as it is closed; a filter into which nobody inserts stays as it is."""
-    make(redis70, **RING)
-    with redis70.client() as admin:
+    make(any_server, **RING)
+    with any_server.client() as admin:
         before = admin.hgetall("urifilter:{news:0}:meta")
-        with UriFilter.open("news", redis=redis70.url) as news:
+        with UriFilter.open("news", redis=any_server.url) as news:
             assert "old" in news
             assert news.ages(["old", "new"]) == [1, 0]
             assert news.info().next_rotation < admin.time()[0]
@@ -128,88 +128,88 @@ def test_a_reader_turns_nothing(redis70):
         assert admin.hgetall("urifilter:{news:0}:meta") == before
 
 
-def test_never(redis70, monkeypatch):
+def test_never(any_server, monkeypatch):
     """rotate="never", or the environment, leaves it to worker and cron; what is said in the call comes first."""
-    make(redis70, **RING)
+    make(any_server, **RING)
 
     async def awaited(**said):
-        async with await AsyncUriFilter.open("news", redis=redis70.url, **said) as news:
+        async with await AsyncUriFilter.open("news", redis=any_server.url, **said) as news:
             await news.insert("b")
 
-    with UriFilter.open("news", redis=redis70.url, rotate="never") as news:
+    with UriFilter.open("news", redis=any_server.url, rotate="never") as news:
         news.insert("a")
-    with UriFilter.create("news", redis=redis70.url, rotate="never", **RING) as news:
+    with UriFilter.create("news", redis=any_server.url, rotate="never", **RING) as news:
         news.insert("b")
     asyncio.run(awaited(rotate="never"))
     monkeypatch.setenv("URIFILTER_ROTATE", "never")
-    with UriFilter.open("news", redis=redis70.url) as news:
+    with UriFilter.open("news", redis=any_server.url) as news:
         news.insert("c")
     asyncio.run(awaited())
-    cli.run("add", "--redis", redis70.url, "--filter", "news", given=b"d\n")
-    assert epochs(redis70) == [0]
-    with UriFilter.open("news", redis=redis70.url, rotate="auto") as news:
-        insert_until_done(redis70, news)
+    cli.run("add", "--redis", any_server.url, "--filter", "news", given=b"d\n")
+    assert epochs(any_server) == [0]
+    with UriFilter.open("news", redis=any_server.url, rotate="auto") as news:
+        insert_until_done(any_server, news)
     with pytest.raises(ValueError, match="rotate= is auto or never and not 'daily'"):
-        UriFilter.open("news", redis=redis70.url, rotate="daily")
+        UriFilter.open("news", redis=any_server.url, rotate="daily")
     monkeypatch.setenv("URIFILTER_ROTATE", "daily")
     with pytest.raises(ValueError, match="URIFILTER_ROTATE is auto or never and not 'daily'"):
-        UriFilter.create("news", redis=redis70.url, **RING)
+        UriFilter.create("news", redis=any_server.url, **RING)
 
 
 @pytest.mark.parametrize("command", ["add", "dedupe"])
-def test_the_command_line(redis70, command):
+def test_the_command_line(any_server, command):
     """``add`` and ``dedupe`` turn a filter whose period is over."""
-    make(redis70, shards=2, **RING)
+    make(any_server, shards=2, **RING)
     for _ in range(20):  # the first does it, unless the machine is slow
-        cli.run(command, "--redis", redis70.url, "--filter", "news", given=b"a\nb\n")
-        if is_done(redis70):
+        cli.run(command, "--redis", any_server.url, "--filter", "news", given=b"a\nb\n")
+        if is_done(any_server):
             break
-    assert epochs(redis70) == [1, 1]
+    assert epochs(any_server) == [1, 1]
 
 
-def test_the_service(redis70):
+def test_the_service(any_server):
     """Requests that insert turn a filter, unless the settings say never; others do not."""
     for name in ("news", "other"):
-        make(redis70, name, **RING)
-    with Service(redis70.url, URIFILTER_ROTATE="never") as service:
+        make(any_server, name, **RING)
+    with Service(any_server.url, URIFILTER_ROTATE="never") as service:
         assert FilterAPI("other", ["a"], url=service.url)["unique"] == 1
-    with Service(redis70.url) as service:
+    with Service(any_server.url) as service:
         for number in range(100):
             assert FilterAPI("news", [f"{number}"], url=service.url)["unique"] == 1
-            if is_done(redis70):
+            if is_done(any_server):
                 break
-    assert (epochs(redis70), epochs(redis70, "other")) == ([1], [0])
+    assert (epochs(any_server), epochs(any_server, "other")) == ([1], [0])
 
 
-def test_an_archive_elsewhere(redis70, folder, caplog):
+def test_an_archive_elsewhere(any_server, folder, caplog):
     """Inserts do not turn it; its creator is told so, once, in the log, or by the command line on stderr."""
     said = "inserts do not rotate it: run urifilter worker, or urifilter rotate --due from cron"
-    with UriFilter.create("news", redis=redis70.url, archive=folder, **RING) as news:
+    with UriFilter.create("news", redis=any_server.url, archive=folder, **RING) as news:
         assert said in caplog.text
     caplog.clear()
-    make_late(redis70)
-    with UriFilter.create("news", redis=redis70.url, archive=folder, **RING) as news:
+    make_late(any_server)
+    with UriFilter.create("news", redis=any_server.url, archive=folder, **RING) as news:
         news.insert("a")
     for name, more in (("forever", {"capacity": 10}), ("ring", RING), ("rolling", ROLLING)):
-        UriFilter.create(name, redis=redis70.url, archive="" if "period" in more else folder, **more).close()
+        UriFilter.create(name, redis=any_server.url, archive="" if "period" in more else folder, **more).close()
     assert caplog.text == ""
-    assert epochs(redis70) == [0]
+    assert epochs(any_server) == [0]
     settings = ("--capacity", "1k", "--retention", "ring", "--slices", "3", "--period", "1d")
-    archived = ("create", "more", "--redis", redis70.url, "--archive", folder, *settings)
+    archived = ("create", "more", "--redis", any_server.url, "--archive", folder, *settings)
     assert said in cli.run(*archived)[1]
     assert cli.run(*archived)[1] == ""
 
 
-def test_many_at_the_boundary(redis70):
+def test_many_at_the_boundary(any_server):
     """Fifty processes that find the period over turn each shard once; the states of all shards are read once."""
-    make(redis70, shards=4, **RING)
+    make(any_server, shards=4, **RING)
     reading, writing = os.pipe()
     ready, told = os.pipe()
 
     def work():
         timely.AT_CLOSE = 60.0  # so that the one that turns comes to the end, on any machine
         os.close(writing)
-        with UriFilter.open("news", redis=redis70.url) as news:
+        with UriFilter.open("news", redis=any_server.url) as news:
             os.write(told, b".")
             os.read(reading, 1)  # ends for all at once
             news.insert(f"{os.getpid()}")
@@ -217,14 +217,14 @@ def test_many_at_the_boundary(redis70):
     children = [child(work) for _ in range(50)]
     for _ in children:
         assert os.read(ready, 1) == b"."
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         admin.config_resetstat()
         os.close(writing)
         assert [status_of(pid) for pid in children] == [0] * 50
         stats = admin.info("commandstats")
     for descriptor in (reading, ready, told):
         os.close(descriptor)
-    assert epochs(redis70) == [1] * 4
+    assert epochs(any_server) == [1] * 4
     assert stats["cmdstat_hgetall"]["calls"] <= 4 + 3 * 4  # and each shard before, after, and between
 
 
@@ -241,40 +241,40 @@ def kills_after(turns):
 
 @pytest.mark.parametrize("turns", [1, 2, 3])
 @BOTH
-def test_killed_after_any_shard(redis70, settings, turns):
+def test_killed_after_any_shard(any_server, settings, turns):
     """SIGKILL of the one that turns: another goes on once the lease is over; each shard has turned once."""
-    make(redis70, shards=3, **settings)
-    assert status_of(child(lambda: insert_until_killed(redis70.url, kills_after(turns)))) == -signal.SIGKILL
-    assert sum(epochs(redis70)) == turns
-    assert epochs(redis70)[0] == (turns == 3)
-    with UriFilter.open("news", redis=redis70.url) as news:
-        before = epochs(redis70)
+    make(any_server, shards=3, **settings)
+    assert status_of(child(lambda: insert_until_killed(any_server.url, kills_after(turns)))) == -signal.SIGKILL
+    assert sum(epochs(any_server)) == turns
+    assert epochs(any_server)[0] == (turns == 3)
+    with UriFilter.open("news", redis=any_server.url) as news:
+        before = epochs(any_server)
         news.insert("while the lease of the dead holds")
-        assert epochs(redis70) == before
-    end_lease(redis70)
-    if not is_done(redis70):
-        with UriFilter.open("news", redis=redis70.url) as news:
-            insert_until_done(redis70, news)
-    assert epochs(redis70) == [1, 1, 1]
-    with UriFilter.open("news", redis=redis70.url) as news:
+        assert epochs(any_server) == before
+    end_lease(any_server)
+    if not is_done(any_server):
+        with UriFilter.open("news", redis=any_server.url) as news:
+            insert_until_done(any_server, news)
+    assert epochs(any_server) == [1, 1, 1]
+    with UriFilter.open("news", redis=any_server.url) as news:
         assert news.contains("old")
-        assert all(state.opened_by(10**15) == state.opened for state in states(redis70))
+        assert all(state.opened_by(10**15) == state.opened for state in states(any_server))
 
 
-def test_killed_again_and_again(redis70):
+def test_killed_again_and_again(any_server):
     """A rolling filter whose turner is killed soon, each time: what is built only grows, and it ends."""
     settings = ROLLING | {"capacity": 600_000, "error_rate": 1e-8, "slices": 4}
-    with UriFilter.create("news", redis=redis70.url, rotate="never", **settings) as news:
+    with UriFilter.create("news", redis=any_server.url, rotate="never", **settings) as news:
         news.insert("old")
         for _ in range(3):
             news.rotate()
         pieces = -(-news.config.bytes // (256 << 10))
-    make_late(redis70)
+    make_late(any_server)
     life, seen = 2 * pieces + 25, []  # to read what is archived already takes two pipelines a piece
-    while not is_done(redis70, 4):
-        status_of(child(lambda: insert_until_killed(redis70.url, after(life))))
-        end_lease(redis70)
-        (state,) = states(redis70)
+    while not is_done(any_server, 4):
+        status_of(child(lambda: insert_until_killed(any_server.url, after(life))))
+        end_lease(any_server)
+        (state,) = states(any_server)
         seen.append((state.epoch, state.phase == "idle", -1 if state.pieces is None else state.pieces))
         assert len(seen) < 100
     built = [count for _, idle, count in seen if not idle and count >= 0]
@@ -289,39 +289,39 @@ def after(sends):
     return lambda *_: next(count) == sends
 
 
-def test_processes_that_insert_once(redis70, slowly):
+def test_processes_that_insert_once(any_server, slowly):
     """Each is opened, inserts once and is closed: together they turn all shards, each a part."""
-    make(redis70, shards=4, **RING)
+    make(any_server, shards=4, **RING)
     done = []
-    while not is_done(redis70):
-        with UriFilter.open("news", redis=redis70.url) as news:
+    while not is_done(any_server):
+        with UriFilter.open("news", redis=any_server.url) as news:
             news.insert(f"{len(done)}")
-        assert leased(redis70) is None
-        done.append(epochs(redis70))
+        assert leased(any_server) is None
+        done.append(epochs(any_server))
         assert len(done) < 100
     assert len(done) > 2
-    assert epochs(redis70) == [1] * 4
+    assert epochs(any_server) == [1] * 4
 
 
-def test_close_goes_on(redis70, monkeypatch):
+def test_close_goes_on(any_server, monkeypatch):
     """A client that is closed with a rotation in hand goes on with it, and gives the lease back."""
     monkeypatch.setattr(timely, "A_CALL", 0.0)
     monkeypatch.setattr(timely, "AT_CLOSE", 60.0)
-    make(redis70, shards=3, **RING)
-    with UriFilter.open("news", redis=redis70.url) as news:
+    make(any_server, shards=3, **RING)
+    with UriFilter.open("news", redis=any_server.url) as news:
         news.insert("a")
-        assert leased(redis70) is not None
-        assert epochs(redis70) == [0, 0, 0]
-    assert epochs(redis70) == [1, 1, 1]
-    assert leased(redis70) is None
+        assert leased(any_server) is not None
+        assert epochs(any_server) == [0, 0, 0]
+    assert epochs(any_server) == [1, 1, 1]
+    assert leased(any_server) is None
 
 
-def test_a_fork_meanwhile(redis70, slowly):
+def test_a_fork_meanwhile(any_server, slowly):
     """The child has neither lease nor rotation; the parent goes on with its own."""
-    make(redis70, shards=3, **RING)
-    news = UriFilter.open("news", redis=redis70.url)
+    make(any_server, shards=3, **RING)
+    news = UriFilter.open("news", redis=any_server.url)
     news.insert("a")
-    holder = leased(redis70)
+    holder = leased(any_server)
     assert holder == news._session.timekeeper.token.encode()
 
     def inserting():
@@ -332,8 +332,8 @@ def test_a_fork_meanwhile(redis70, slowly):
         news.close()
 
     assert status_of(child(inserting)) == 0
-    assert (leased(redis70), epochs(redis70)) == (holder, [0, 0, 0])
-    insert_until_done(redis70, news)
+    assert (leased(any_server), epochs(any_server)) == (holder, [0, 0, 0])
+    insert_until_done(any_server, news)
     news.close()
 
 
@@ -355,34 +355,36 @@ news.close()
 
 
 @pytest.mark.parametrize("name", [sys.executable, "python3.12", "python3.13"])
-def test_a_fork_makes_no_warning(redis70, name):
+def test_a_fork_makes_no_warning(any_server, name):
     """No thread runs, so that newer Pythons do not warn of a fork; warnings are errors here."""
     python = shutil.which(name)
     needed = "import can_ada, mmh3, pymongo, redis, rich, zstandard"
     if python is None or subprocess.run([python, "-c", needed], capture_output=True).returncode:
         pytest.skip(f"there is no {name} with the library's requirements")
-    make(redis70, shards=3, **RING)
+    make(any_server, shards=3, **RING)
     more = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
-    done = subprocess.run([python, "-W", "error", "-c", FORKING, redis70.url], env=more, capture_output=True, text=True)
+    done = subprocess.run(
+        [python, "-W", "error", "-c", FORKING, any_server.url], env=more, capture_output=True, text=True
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_loop_that_ends_meanwhile(redis70, slowly):
+def test_a_loop_that_ends_meanwhile(any_server, slowly):
     """A rotation that one event loop has begun goes on in the next, and in the next."""
-    make(redis70, shards=3, **RING)
-    news = asyncio.run(AsyncUriFilter.open("news", redis=redis70.url))
+    make(any_server, shards=3, **RING)
+    news = asyncio.run(AsyncUriFilter.open("news", redis=any_server.url))
     for number in range(200):
         assert asyncio.run(news.insert(f"{number}"))
-        if is_done(redis70):
+        if is_done(any_server):
             break
     asyncio.run(news.close())
     assert number > 3
-    assert epochs(redis70) == [1, 1, 1]
+    assert epochs(any_server) == [1, 1, 1]
 
 
-def test_cancelled_meanwhile(redis70, monkeypatch):
+def test_cancelled_meanwhile(any_server, monkeypatch):
     """The answers of a call that is cancelled while it turns are in ``unresolved``; a retry sends nothing."""
-    make(redis70, shards=3, **RING)
+    make(any_server, shards=3, **RING)
     perform, sent, task = async_driver.perform_step, [], None
 
     async def cancelling(step, sender):
@@ -395,7 +397,7 @@ def test_cancelled_meanwhile(redis70, monkeypatch):
 
     async def work():
         nonlocal task
-        async with await AsyncUriFilter.open("news", redis=redis70.url) as news:
+        async with await AsyncUriFilter.open("news", redis=any_server.url) as news:
             monkeypatch.setattr(async_driver, "perform_step", cancelling)
             task = asyncio.create_task(news.unique(["old", "new"]))
             with pytest.raises(asyncio.CancelledError):
@@ -412,18 +414,18 @@ def test_cancelled_meanwhile(redis70, monkeypatch):
                 await news.insert(f"{number}")
 
     asyncio.run(work())
-    assert epochs(redis70) == [1, 1, 1]
+    assert epochs(any_server) == [1, 1, 1]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Ctrl-C as a generator is closed
-def test_interrupted_meanwhile(redis70, sample):
+def test_interrupted_meanwhile(any_server, sample):
     """Ctrl-C at any place of a call that turns: its answers arrive, or are to be had, and the filter turns later."""
-    make(redis70, shards=2, **RING)
+    make(any_server, shards=2, **RING)
 
     def turning(number, at):
-        make_late(redis70)
-        end_lease(redis70)
-        with UriFilter.open("news", redis=redis70.url) as news:
+        make_late(any_server)
+        end_lease(any_server)
+        with UriFilter.open("news", redis=any_server.url) as news:
             with Interrupt(at) as interrupt:
                 try:
                     assert news.unique([f"{number}"]) == [f"{number}"]
@@ -436,21 +438,21 @@ def test_interrupted_meanwhile(redis70, sample):
     places = turning("all", 0)
     for number, at in enumerate(sample(range(1, places), 25, most=400)):
         turning(number, at)
-    for more in (len(set(epochs(redis70))) == 1, 1):  # first the shard that may be behind
-        make_late(redis70)
-        end_lease(redis70)
-        with UriFilter.open("news", redis=redis70.url) as other:
-            insert_until_done(redis70, other, max(epochs(redis70)) + more)
+    for more in (len(set(epochs(any_server))) == 1, 1):  # first the shard that may be behind
+        make_late(any_server)
+        end_lease(any_server)
+        with UriFilter.open("news", redis=any_server.url) as other:
+            insert_until_done(any_server, other, max(epochs(any_server)) + more)
 
 
 @pytest.mark.parametrize("command", ["hmget", "rename", "setrange"])
-def test_a_right_that_is_missing(redis70, command, caplog):
+def test_a_right_that_is_missing(any_server, command, caplog):
     """A user who may insert and not rotate gets all answers; it is said once, and the lease is given back."""
-    make(redis70, shards=2, **(RING | {"layout": "classic"}))
-    with redis70.client() as admin:
+    make(any_server, shards=2, **(RING | {"layout": "classic"}))
+    with any_server.client() as admin:
         admin.acl_setuser("crawler", enabled=True, reset=True, passwords="+pw", commands=["+@all"], keys=["*"])
         try:
-            url = f"redis://crawler:pw@127.0.0.1:{redis70.port}/0"
+            url = f"redis://crawler:pw@127.0.0.1:{any_server.port}/0"
             with UriFilter.open("news", redis=url) as news:
                 admin.execute_command("ACL", "SETUSER", "crawler", f"-{command}")
                 caplog.clear()
@@ -462,19 +464,19 @@ def test_a_right_that_is_missing(redis70, command, caplog):
                     assert [news.insert(f"{number}") for number in range(20)] == [True] * 20
                     (record,) = caplog.records
                     assert "leaves rotations to others" in record.message
-                    assert leased(redis70) is None
+                    assert leased(any_server) is None
                 admin.acl_setuser("crawler", enabled=True, reset=True, passwords="+pw", commands=["+@all"], keys=["*"])
                 news.insert("z")
             with UriFilter.open("news", redis=url) as news:  # which is opened anew, and may
-                insert_until_done(redis70, news)
+                insert_until_done(any_server, news)
         finally:
             admin.acl_deluser("crawler")
 
 
-def test_a_failure_is_not_the_callers(redis70, caplog):
+def test_a_failure_is_not_the_callers(any_server, caplog):
     """A shard that cannot turn: inserts are answered all the same, and it is told in the log once."""
-    make(redis70, shards=3, **RING)
-    with redis70.client() as admin, UriFilter.open("news", redis=redis70.url) as news:
+    make(any_server, shards=3, **RING)
+    with any_server.client() as admin, UriFilter.open("news", redis=any_server.url) as news:
         admin.delete(shard_key("news", 2, 3, "today"))
         for number in range(50):
             if calls_shard(news, f"{number}") != 2:
@@ -484,8 +486,8 @@ def test_a_failure_is_not_the_callers(redis70, caplog):
         assert "a rotation failed, and is tried again later" in record.message
         assert "LOST" in record.message
         assert record.exc_info is None
-        assert epochs(redis70) == [0, 1, 0]
-        assert leased(redis70) is None
+        assert epochs(any_server) == [0, 1, 0]
+        assert leased(any_server) is None
 
 
 def calls_shard(news, item) -> int:
@@ -493,41 +495,41 @@ def calls_shard(news, item) -> int:
     return call.shard
 
 
-def test_an_error_of_any_kind_is_not_the_callers(redis70, monkeypatch, caplog):
+def test_an_error_of_any_kind_is_not_the_callers(any_server, monkeypatch, caplog):
     """Also a fault of this library: the log has its traceback."""
-    make(redis70, **RING)
+    make(any_server, **RING)
 
     def broken(session):
         yield from ()
         raise RuntimeError("a fault")
 
     monkeypatch.setattr(timely, "rotate_due", broken)
-    with UriFilter.open("news", redis=redis70.url) as news:
+    with UriFilter.open("news", redis=any_server.url) as news:
         assert news.insert("a")
         assert news.insert("b")
     assert "RuntimeError: a fault" in caplog.text
-    assert leased(redis70) is None
+    assert leased(any_server) is None
 
 
-def test_opened_in_the_future(redis70):
+def test_opened_in_the_future(any_server):
     """A time of opening that is ahead of the server's clock is rewritten by the next insert, and counts from then."""
-    make(redis70, shards=2, **RING)
-    make_late(redis70, seconds=-10 * 365 * 24 * HOUR)
-    with UriFilter.open("news", redis=redis70.url) as news, redis70.client() as admin:
+    make(any_server, shards=2, **RING)
+    make_late(any_server, seconds=-10 * 365 * 24 * HOUR)
+    with UriFilter.open("news", redis=any_server.url) as news, any_server.client() as admin:
         news.insert("a")
         now = 1000 * (admin.time()[0] + 1)
-        assert now - 60_000 < states(redis70)[0].opened <= now
-        assert epochs(redis70) == [0, 0]
+        assert now - 60_000 < states(any_server)[0].opened <= now
+        assert epochs(any_server) == [0, 0]
 
 
-def test_no_call_takes_much_longer(redis70, monkeypatch):
+def test_no_call_takes_much_longer(any_server, monkeypatch):
     """By a clock of the steps alone: 20 ms a call, and the part that is under way then."""
     settings = ROLLING | {"capacity": 100_000, "error_rate": 1e-8, "shards": 4}
-    make(redis70, **settings)
+    make(any_server, **settings)
     ticks = Ticks(monkeypatch, 0.005, timekeeper, timely, items)
-    with UriFilter.open("news", redis=redis70.url) as news:
+    with UriFilter.open("news", redis=any_server.url) as news:
         spent = []
-        while not is_done(redis70):
+        while not is_done(any_server):
             before = ticks.spent
             news.insert(f"{len(spent)}")
             spent.append(ticks.spent - before)
@@ -543,51 +545,51 @@ def test_no_call_takes_much_longer(redis70, monkeypatch):
         assert ticks.spent == pytest.approx(0.5)
 
 
-def test_one_caller_a_second(redis70, monkeypatch):
+def test_one_caller_a_second(any_server, monkeypatch):
     """64 shards and a client that inserts once a second: it turns all, though it must give its lease back meanwhile."""
-    make(redis70, shards=64, **RING)
+    make(any_server, shards=64, **RING)
     ticks = Ticks(monkeypatch, 0.005, timekeeper, timely, items)
     takes = []
-    with UriFilter.open("news", redis=redis70.url) as news:
+    with UriFilter.open("news", redis=any_server.url) as news:
         for _ in range(1000):
             news.insert(f"{ticks.now}")
             ticks.now += 1
-            if is_done(redis70):
+            if is_done(any_server):
                 break
         takes = [step for step in ticks.sent if "take" in getattr(step, "commands", [()])[0]]
-    assert epochs(redis70) == [1] * 64
+    assert epochs(any_server) == [1] * 64
     assert len(takes) > 1
 
 
-def test_a_lease_that_is_earned(redis70, monkeypatch):
+def test_a_lease_that_is_earned(any_server, monkeypatch):
     """A client that works much renews its lease, so that nobody takes over; one whose lease was taken stops."""
-    make(redis70, shards=64, **RING)
+    make(any_server, shards=64, **RING)
     ticks = Ticks(monkeypatch, 0.5, timekeeper, timely, items)
     monkeypatch.setattr(timely, "A_CALL", 0.0)
-    with UriFilter.open("news", redis=redis70.url) as news:
+    with UriFilter.open("news", redis=any_server.url) as news:
         token, renewed = news._session.timekeeper.token, []
         while not renewed:
             sent = len(ticks.sent)
             news.insert(f"{ticks.now}")
             first = next((step for step in ticks.sent[sent + 1 :] if hasattr(step, "commands")), None)
             renewed += [first] if first and "take" in first.commands[0] else []
-            assert not is_done(redis70)
-        assert leased(redis70) == token.encode()
-        with redis70.client() as admin:
+            assert not is_done(any_server)
+        assert leased(any_server) == token.encode()
+        with any_server.client() as admin:
             admin.hset("urifilter:{news:0}:meta", "worker", "f" * 16)
         ticks.now += calls.LEASE * timekeeper.OLD
         monkeypatch.setattr(timekeeper, "WORKED", 0.0)
-        before = epochs(redis70)
+        before = epochs(any_server)
         for number in range(20):
             news.insert(f"taken/{number}")
-        assert epochs(redis70) == before
+        assert epochs(any_server) == before
         assert news._session.timekeeper.leased is None
 
 
-def test_scripts_are_loaded_anew(redis70):
+def test_scripts_are_loaded_anew(any_server):
     """A server that has lost its scripts gets them, and the rotation goes on."""
-    make(redis70, shards=2, **RING)
-    with UriFilter.open("news", redis=redis70.url) as news, redis70.client() as admin:
+    make(any_server, shards=2, **RING)
+    with UriFilter.open("news", redis=any_server.url) as news, any_server.client() as admin:
         admin.script_flush()
         assert not admin.script_exists(scripts.load("turn").sha1)[0]
-        insert_until_done(redis70, news)
+        insert_until_done(any_server, news)

@@ -28,13 +28,13 @@ SEEN = [b"%d" % number for number in range(100)]
 
 
 @pytest.fixture
-def lost(redis70, folder, monkeypatch):
+def lost(any_server, folder, monkeypatch):
     """A filter with an archive, whose Redis came back empty: where it is."""
-    where = {"redis": redis70.url, "archive": folder}
+    where = {"redis": any_server.url, "archive": folder}
     with UriFilter.create("news", **where, capacity=1000) as news:
         news.insert_many(SEEN)
         news.checkpoint()
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         admin.flushall()
     return where
 
@@ -124,24 +124,24 @@ def test_service(impostor):
         assert ask(service, "POST", INSERT, question).json()["unique"] == 1
 
 
-def test_an_archive_that_does_not_know_it(redis70, folder, monkeypatch, tmp_path):
+def test_an_archive_that_does_not_know_it(any_server, folder, monkeypatch, tmp_path):
     """Named in the call that is refused, as create does; the environment names it for those that have one."""
     (tmp_path / "archive").mkdir()
-    UriFilter.create("plain", redis=redis70.url, capacity=1000).close()
+    UriFilter.create("plain", redis=any_server.url, capacity=1000).close()
     for make in (UriFilter.open, lambda *name, **where: UriFilter.create(*name, **where, capacity=1000)):
         with pytest.raises(ConfigMismatch, match="archive is None and not"):
-            make("plain", redis=redis70.url, archive=folder)
+            make("plain", redis=any_server.url, archive=folder)
     monkeypatch.setenv("URIFILTER_ARCHIVE", folder)
-    UriFilter.open("plain", redis=redis70.url).close()
+    UriFilter.open("plain", redis=any_server.url).close()
 
 
-def test_rotate_of_all(redis70, folder, monkeypatch):
+def test_rotate_of_all(any_server, folder, monkeypatch):
     """Of all that there are, those without an archive rotate, too; one that is named with an archive must have it."""
-    monkeypatch.setenv("URIFILTER_REDIS_URL", redis70.url)
+    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
     ring = {"capacity": 1000, "retention": "ring", "slices": 3, "period": "1d"}
     UriFilter.create("plain", **ring).close()
     UriFilter.create("written", archive=folder, **ring).close()
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         for name in ("plain", "written"):
             admin.hincrby(f"urifilter:{{{name}:0}}:meta", "opened", -90_000_000)
     rows = json.loads(cli.run("rotate", "--due", "--json", "--archive", folder)[0])
@@ -149,12 +149,12 @@ def test_rotate_of_all(redis70, folder, monkeypatch):
     assert "archive is None" in cli.run("rotate", "plain", "--archive", folder, code=2)[1]
 
 
-def test_lost_under_an_open_filter(redis70, folder):
+def test_lost_under_an_open_filter(any_server, folder):
     """FilterNotFound names the archive and says what to do, blocking and asyncio; opened with it all is there."""
-    where = {"redis": redis70.url, "archive": folder}
+    where = {"redis": any_server.url, "archive": folder}
 
     async def asked():
-        async with await AsyncUriFilter.open("news", redis=redis70.url) as news:
+        async with await AsyncUriFilter.open("news", redis=any_server.url) as news:
             flush()
             for asking in (news.insert, news.contains):
                 with pytest.raises(FilterNotFound, match=expected):
@@ -164,7 +164,7 @@ def test_lost_under_an_open_filter(redis70, folder):
                     await asking()
 
     def flush():
-        with redis70.client() as admin:
+        with any_server.client() as admin:
             admin.flushall()
 
     expected = rf"it had the archive {folder}: unless it was dropped, open it with that \(archive=, --archive\)"
@@ -179,7 +179,7 @@ def test_lost_under_an_open_filter(redis70, folder):
     asyncio.run(asked())
     with UriFilter.open("news", **where) as again:
         assert 0 not in again.ages(SEEN)
-    with UriFilter.create("plain", redis=redis70.url, capacity=1000) as plain:
+    with UriFilter.create("plain", redis=any_server.url, capacity=1000) as plain:
         flush()
         with pytest.raises(FilterNotFound) as bare:
             plain.insert("x")

@@ -43,10 +43,10 @@ def test_forever(server, layout, shards):
     assert target.union("monday") == 0
 
 
-def test_several_sources(redis70):
+def test_several_sources(any_server):
     """Each is merged; all are looked at before the first is."""
-    target, source = pair(redis70)
-    tuesday = UriFilter.create("tuesday", redis=redis70.url, **target.settings)
+    target, source = pair(any_server)
+    tuesday = UriFilter.create("tuesday", redis=any_server.url, **target.settings)
     source.insert("a")
     tuesday.insert("b")
     with pytest.raises(FilterNotFound):
@@ -112,9 +112,9 @@ def test_nothing_expires_early(server, settings):
     assert not target.info().over_capacity
 
 
-def test_counts_of_a_ring_that_writes_all(redis70):
+def test_counts_of_a_ring_that_writes_all(any_server):
     """Each item counts once, though every slice has it."""
-    target, source = pair(redis70, retention="ring", slices=4, period="1d", write="all")
+    target, source = pair(any_server, retention="ring", slices=4, period="1d", write="all")
     for _ in range(3):
         target.rotate()
     source.insert_many(range(1000))
@@ -141,12 +141,12 @@ def test_growing(server):
 @pytest.mark.sampled
 @pytest.mark.parametrize("settings", TIMED, ids=lambda s: f"{s['retention']}-{s.get('write', '')}".rstrip("-"))
 @pytest.mark.parametrize("who", ["source", "target"])
-def test_slices_that_turn_meanwhile(redis70, settings, who, sample):
+def test_slices_that_turn_meanwhile(any_server, settings, who, sample):
     """A rotation of either filter between any two steps of a union: everything arrives, whole, and stays."""
     from urifilter_redis.flows.union import union
 
     for count in sample(range(4, 40, 2), 6):
-        target, source = pair(redis70, capacity=60_000, **settings)
+        target, source = pair(any_server, capacity=60_000, **settings)
         for filter_ in (target, source):
             filter_.rotate()
             filter_.rotate()
@@ -161,9 +161,9 @@ def test_slices_that_turn_meanwhile(redis70, settings, who, sample):
         source.drop()
 
 
-def test_a_rotation_that_somebody_left(redis70):
+def test_a_rotation_that_somebody_left(any_server):
     """The union finishes it first."""
-    target, source = pair(redis70, retention="rolling", slices=3, period="1d")
+    target, source = pair(any_server, retention="rolling", slices=3, period="1d")
     source.insert("a")
     for _ in pipelines(rotation.rotate(target._session), target._connector):
         if target.info().phase == "rotating":
@@ -183,10 +183,10 @@ def test_a_rotation_that_somebody_left(redis70):
     ],
     ids=str,
 )
-def test_killed_at_every_step(redis70, settings):
+def test_killed_at_every_step(any_server, settings):
     """SIGKILL before and after each step of a union: begun anew, all is there, and nothing was lost meanwhile."""
-    what = "union", redis70.url, "", "monday"
-    target, source = pair(redis70, "news", **settings)
+    what = "union", any_server.url, "", "monday"
+    target, source = pair(any_server, "news", **settings)
     source.insert_many(range(1000))
     source.forget([5])
     target.insert_many(range(2000, 2300))
@@ -204,7 +204,7 @@ def test_killed_at_every_step(redis70, settings):
     assert target.ages(range(1000)).count(0) == 1
     assert set(target.ages(range(3000, 5000))) == {0}
     assert target.inserted() == pytest.approx(1300, rel=0.05)
-    with redis70.client() as admin:
+    with any_server.client() as admin:
         assert not admin.keys("*merging*")
 
 
@@ -241,36 +241,36 @@ def test_inserts_go_on(valkey):
     ],
     ids=str,
 )
-def test_what_cannot_be_merged(redis70, other, named):
+def test_what_cannot_be_merged(any_server, other, named):
     """Other geometry, hash or seed: refused, with the option's name and both values."""
-    target, _ = pair(redis70)
-    UriFilter.create("other", redis=redis70.url, **target.settings | {"shards": None} | other).close()
+    target, _ = pair(any_server)
+    UriFilter.create("other", redis=any_server.url, **target.settings | {"shards": None} | other).close()
     with pytest.raises(ConfigMismatch, match=min(named)) as caught:
         target.union("other")
     assert set(named) <= set(caught.value.differences)
 
 
-def test_growing_filters_of_other_capacity(redis70):
+def test_growing_filters_of_other_capacity(any_server):
     """Their first slices may be of one size, the later ones are not."""
-    target, _ = pair(redis70, retention="growing", capacity=1000, error_rate=1e-4)
-    UriFilter.create("other", redis=redis70.url, **target.settings | {"capacity": 1001}).close()
+    target, _ = pair(any_server, retention="growing", capacity=1000, error_rate=1e-4)
+    UriFilter.create("other", redis=any_server.url, **target.settings | {"capacity": 1001}).close()
     with pytest.raises(ConfigMismatch, match="capacity is 1001 and not 1000"):
         target.union("other")
 
 
-def test_lost_source(redis70):
+def test_lost_source(any_server):
     """A bitmap of the source that is gone."""
-    target, _ = pair(redis70)
-    with redis70.client() as admin:
+    target, _ = pair(any_server)
+    with any_server.client() as admin:
         admin.delete("urifilter:{monday:0}:today")
     with pytest.raises(SliceLost, match="monday"):
         target.union("monday")
 
 
 @pytest.mark.slow
-def test_command_line(redis70):
+def test_command_line(any_server):
     """``create --like`` and ``union``; what is refused and why."""
-    where = ("--redis", redis70.url)
+    where = ("--redis", any_server.url)
     cli.run("create", "monday", "--capacity", "10k", "--normalize", "whatwg", *where)
     cli.run("create", "all", "--like", "monday", *where)
     cli.run("add", "--filter", "monday", *where, given=b"http://a.example\nhttp://b.example\n")

@@ -127,24 +127,24 @@ def _caught_up(master) -> bool:
     return state["slave0"]["offset"] == state["master_repl_offset"]
 
 
-def test_many_tasks_wait_together(redis70):
+def test_many_tasks_wait_together(any_server):
     """One WAIT is for all calls of a pipeline that many tasks share: it would hold up those behind it."""
     wait = ("WAIT", 1, 50)
 
     async def run() -> list:
-        connector = AsyncConnector(Address(redis70.url), Timeouts(), wait_replicas=1)
+        connector = AsyncConnector(Address(any_server.url), Timeouts(), wait_replicas=1)
         try:
             return await connector.send([("SET", "a", 1), wait, ("GET", "a"), ("SET", "b", 1), wait, wait])
         finally:
             await connector.close()
 
-    before = _calls(redis70, "wait")
+    before = _calls(any_server, "wait")
     asyncio.run(run())
-    once = _calls(redis70, "wait") - before
+    once = _calls(any_server, "wait") - before
     assert asyncio.run(run()) == [b"OK", 0, b"1", b"OK", 0, 0]
-    with redis70.client() as client:
+    with any_server.client() as client:
         client.wait(1, 1)
-    assert _calls(redis70, "wait") - before - 2 * once == once
+    assert _calls(any_server, "wait") - before - 2 * once == once
 
 
 def _calls(server, command: str) -> int:
@@ -202,9 +202,9 @@ def test_scrapy(pair):
 
 
 @pytest.mark.parametrize("wrong", [-1, True, "1", 1.0, None])
-def test_no_number_of_replicas(redis70, wrong):
+def test_no_number_of_replicas(any_server, wrong):
     with pytest.raises(ValueError, match="wait_replicas is a whole number from 0 up"):
-        UriFilter.create("news", redis=redis70.url, capacity=1000, wait_replicas=wrong)
+        UriFilter.create("news", redis=any_server.url, capacity=1000, wait_replicas=wrong)
 
 
 @pytest.mark.parametrize("option", [{"wait_replicas": 1}, {"reads": "replicas"}])

@@ -69,20 +69,20 @@ def called(monkeypatch):
     return names
 
 
-def test_the_check_finds_what_is_not_declared(redis70):
+def test_the_check_finds_what_is_not_declared(any_server):
     """A key that is left out is found."""
     source = CHECKED + "return redis.call('GET', 'a')"
-    with redis70.client() as client:
+    with any_server.client() as client:
         assert client.eval(source, 1, "a") is None
         with pytest.raises(Exception, match="undeclared: GET a"):
             client.eval(source, 1, "b")
 
 
 @pytest.mark.parametrize("name", FILTERS)
-def test_all_scripts(called, redis70, name):
+def test_all_scripts(called, any_server, name):
     """A filter's whole life, with every script that it uses."""
     settings = FILTERS[name] | {"capacity": 300, "error_rate": 1e-6, "shards": 2}
-    with UriFilter.create(name, redis=redis70.url, **settings) as news:
+    with UriFilter.create(name, redis=any_server.url, **settings) as news:
         for day in range(5):
             assert 0 in news.insert_ages(range(100 * day, 100 * day + 150))
             news.contains_many(range(50))
@@ -93,7 +93,7 @@ def test_all_scripts(called, redis70, name):
             if "period" in settings:
                 assert news.rotate().problems == ()
         if name != "counting":
-            with UriFilter.create("other", redis=redis70.url, **news.settings) as other:
+            with UriFilter.create("other", redis=any_server.url, **news.settings) as other:
                 other.insert_many(range(5000, 5100))
                 other.forget([5000])
                 news.union("other")
