@@ -58,10 +58,8 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(items):
     """Tests that share a fixture of their module, such as a service, run in one worker, so that it is made once.
 
-    Slow tests may take longer. Of a test that is slow as a whole, ``sample`` takes all cases only: the few are of them.
-    Of a test that is ``sampled`` all cases but the first are slow.
+    Slow tests may take longer. Of a test that is ``sampled`` all cases but the first are slow.
     """
-    items[:] = [item for item in items if not _is_part(item)]
     begun = set()
     for item in items:
         if item.get_closest_marker("sampled") and not _explores(item):
@@ -72,11 +70,6 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.timeout(1200))
         if any(found[-1].scope == "module" for found in item._fixtureinfo.name2fixturedefs.values()):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
-
-
-def _is_part(item) -> bool:
-    few = getattr(getattr(item, "callspec", None), "params", {}).get("sample") == "some"
-    return few and _explores(item)
 
 
 def _explores(item) -> bool:
@@ -120,11 +113,11 @@ def usual_timeouts(monkeypatch):
     monkeypatch.delenv(patience.VARIABLE)
 
 
-@pytest.fixture(params=["some", pytest.param("all", marks=pytest.mark.slow)])
+@pytest.fixture(params=["some", pytest.param("all", marks=pytest.mark.nightly)])
 def sample(request):
     """Choose a few of many cases, spread over them, the first and the last among them.
 
-    In the slow tests take all, or at most so many: ``sample(cases, 4, most=20)``.
+    In the nightly tests take all, or at most so many: ``sample(cases, 4, most=20)``.
     """
 
     def choose(cases, few: int, most: int | None = None) -> list:

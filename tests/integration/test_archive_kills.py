@@ -160,7 +160,7 @@ def test_killed_at_each_step(retention, method, any_server, folder, tmp_path, ki
     kill_at(scene, killer, sample(points, 2, most=8 if (retention, method) == ("ring", "checkpoint") else None))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("retention", "method"), FLOWS_OF_MONGODB)
 def test_killed_at_each_step_with_mongodb(retention, method, any_server, mongodb, tmp_path, killer):
     """After the last step of each name."""

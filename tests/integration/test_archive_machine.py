@@ -356,6 +356,7 @@ def _small_pieces(request, monkeypatch):
     monkeypatch.setattr(slices_in_home.HomeArchive, "at_once", 2)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("examples", [4, pytest.param(25, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", RETENTIONS)
 def test_any_order(name, examples, any_server):

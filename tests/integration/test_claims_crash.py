@@ -209,7 +209,7 @@ def create(server, count: int) -> None:
     UriFilter.create("news", redis=server.url, capacity=2 * count, error_rate=1e-9, shards=4).close()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_hundred_kills(any_server, tmp_path, capsys):
     """20,000 pages, 100 kills and 6 stops, over a lossy way: with claims none is lost, with insert some are."""
     create(any_server, 20_000)

@@ -394,6 +394,7 @@ def test_claim_beats_while_it_waits(server_):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("usual_timeouts")
 def test_server_dies_under_way(make_server, tmp_path, monkeypatch):
     """Lines that are known to be claimed are out, the message is short, and nothing is lost."""
     server = make_server("redis70", appendonly="yes", appendfsync="always")
@@ -418,6 +419,7 @@ def test_server_dies_under_way(make_server, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("usual_timeouts")
 def test_answers_are_lost(server_):
     """Lines that may have been claimed are told, and are due when their lease is over."""
     for command in ("claim", "release", "commit"):  # by now the server knows the scripts

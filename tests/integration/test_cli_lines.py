@@ -181,6 +181,7 @@ def test_full_disk(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("usual_timeouts")
 def test_full_disk_and_lost_answers(server_, tmp_path):
     """The lines that may have been inserted without an answer are counted in the message."""
     with make() as news:
@@ -203,6 +204,7 @@ def test_full_disk_and_lost_answers(server_, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("usual_timeouts")
 def test_ctrl_c_while_answers_are_lost(server_, tmp_path):
     """A user who presses Ctrl-C while answers are lost is told of the lines that may have been inserted."""
     with make() as news:

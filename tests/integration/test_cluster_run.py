@@ -14,6 +14,7 @@ ROUNDS = int(os.environ.get("TEST_URIFILTER_ROUNDS", "1"))
 SEED = int(os.environ.get("TEST_URIFILTER_SEED", "1"))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("wait_replicas", [0, 1])
 def test_a_master_is_killed(tmp_path, wait_replicas):
     """Each URI is new once, and once more for each failover that has lost its acknowledged write.

@@ -87,7 +87,7 @@ def test_forked_children_are_clients_of_their_own(server):
     assert news.insert_ages(["both", "child", "before", "parent"]) == [1, 1, 1, 0]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("count", "fresh", "most"),
     [(50_000, 100_000, 1.5e-4), pytest.param(250_000, 1_000_000, 1.2e-4, marks=pytest.mark.slow)],

@@ -70,7 +70,7 @@ def load(make_server, archive, tmp_path, request):
     [*((name, "folder") for name in SETTINGS), ("rolling", "mongodb")],
     indirect=True,
 )
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_killed_under_load(load):
     """What was told before the last finished checkpoint began is seen; nobody gets an empty filter of the same name."""
     server, archive, settings, feeders = load

@@ -100,6 +100,7 @@ def drops(scene, sample, flow=dropping.drop):
     return stops(scene, sample, begin)
 
 
+@pytest.mark.nightly
 def test_dropping_again_ends_it(scene, sample):
     """Wherever a drop died, dropping again removes all, and then create works."""
     for dropper in drops(scene, sample):
@@ -111,6 +112,7 @@ def test_dropping_again_ends_it(scene, sample):
             leftovers(scene.archive)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("named", [True, False])
 def test_create_ends_it(scene, named, sample):
     """Wherever a drop died, create makes a new filter, or opens the one that is whole; or it says to drop again."""
@@ -140,6 +142,7 @@ def test_what_is_kept_stays(scene, sample):
         scene.check_whole(seen=True)
 
 
+@pytest.mark.nightly
 def test_overtaken_by_another_drop_and_create(scene, sample):
     """A drop that stalls while another is done and the filter is made anew leaves that alone, and its archive."""
     for dropper in drops(scene, sample):
@@ -155,6 +158,7 @@ def test_overtaken_by_another_drop_and_create(scene, sample):
             assert set(news.ages(NEW)) == {1}
 
 
+@pytest.mark.nightly
 def test_overtaken_where_the_registration_was_lost(scene, sample):
     """Checkpoints without a registration are dropped by the name; a filter that is made meanwhile keeps its own."""
     home = open_home(scene.archive)
@@ -176,6 +180,7 @@ def test_overtaken_where_the_registration_was_lost(scene, sample):
     drive(home.close())
 
 
+@pytest.mark.nightly
 def test_prune_is_overtaken(scene, sample):
     """Prune, which ends the drop of a registration that it read, leaves a filter that is registered meanwhile."""
     homes = []
@@ -214,6 +219,7 @@ def test_half_dropped_by_an_older_release(scene):
     UriFilter.create("news", **scene.where, **SETTINGS).close()
 
 
+@pytest.mark.nightly
 def test_overtaken_by_a_restore(scene, sample):
     """A drop that stalls while another ends it, and the filter is brought back from its archive, leaves that alone."""
     for dropper in drops(scene, sample, KEEP):

@@ -85,6 +85,7 @@ def workers(process) -> list[int]:
     return [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="the processes are found in /proc")
 def test_one_of_the_processes_is_killed(crawl, any_server):
     """It is started again, and others take over the pages that it had in hand: none is missing."""

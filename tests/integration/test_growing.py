@@ -20,7 +20,7 @@ from urifilter_redis.flows import turn
 from urifilter_redis.protocol.config import Config, Settings
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("capacity", [1_000, pytest.param(4_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("layout", ["blocked", "classic"])
 def test_error_rate_at_twenty_times_the_first_capacity(layout, capacity, valkey):

@@ -15,7 +15,7 @@ SEED = 17
 PATIENCE = 600
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("usual_timeouts")
 def test_a_minute(tmp_path):
     """Its table has what was asked, faults of many kinds, and no wrong answer; its output has what failed."""

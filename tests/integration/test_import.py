@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 from support.cli import run, start
@@ -538,8 +539,8 @@ def test_stopped_by_a_signal(imported, tmp_path, number):
     path, lines = tmp_path / "lines", fingerprints(200_000)
     path.write_text("".join(f"{line}\n" for line in lines))
     UriFilter.create("news", capacity=400_000, error_rate=1e-9).close()
-    process = start("import", "news", path)
-    wait_until(lambda: [*tmp_path.glob("data/imports/*.json")], "there is no note")
+    process, notes = start("import", "news", path), Path(os.environ["URIFILTER_DATA_DIR"], "imports")
+    wait_until(lambda: [*notes.glob("*.json")], "there is no note")
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     if number == signal.SIGKILL:
@@ -554,6 +555,7 @@ def test_stopped_by_a_signal(imported, tmp_path, number):
         assert seen(news, lines) == news.inserted() == 200_000
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_again_and_again(any_server, when):
     """Killed (-9) at any step, the import goes on where its note says, and at the end every member is in the filter."""

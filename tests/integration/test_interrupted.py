@@ -116,6 +116,7 @@ def test_every_place_of_one_insert(news, sample):
     assert interrupted_everywhere(news, insert, lambda: fresh()[:1], lambda _: [True], sample) > 50
 
 
+@pytest.mark.nightly
 def test_every_place_of_a_stream(news, monkeypatch, sample):
     """``iter_unique``: items handed out, in ``unresolved``, and asked about anew are all items, once each."""
     monkeypatch.setattr(item_flows, "WINDOW", 8)

@@ -118,6 +118,7 @@ class Machine(RuleBasedStateMachine):
         return answers
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("examples", [25, pytest.param(400, marks=pytest.mark.slow)])
 def test_model(valkey, examples):
     """The server's answers are right; a cache withholds only what another client forgot, and not for longer than set.

@@ -243,6 +243,7 @@ def _small_pieces(monkeypatch):
     monkeypatch.setattr(slices_in_redis.RedisArchive, "at_once", 2)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("examples", [10, pytest.param(80, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", RETENTIONS)
 def test_in_the_model(name, examples):
@@ -250,6 +251,7 @@ def test_in_the_model(name, examples):
     run(lambda: ModelServer().send, RETENTIONS[name], examples, 60)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("kind", "examples"),
     [

@@ -53,6 +53,7 @@ def test_inserts_without_pause_while_rotations_run(request, kind, capacity, coun
         assert count * (1 - 1e-4) < len(told) <= count
 
 
+@pytest.mark.nightly
 def test_memory(any_server, monkeypatch):
     """Two bitmaps a shard and the compressed closed slices; one bitmap more of one shard while it rotates."""
     settings = {"capacity": 8_000_000, "retention": "rolling", "slices": 5, "period": "1d", "shards": 2}

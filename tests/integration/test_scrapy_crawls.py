@@ -97,7 +97,7 @@ def test_two_processes_share_a_site(any_server, tmp_path):
         assert sum(each["urifilter/calls"] for each in stats) < len(site.pages) + 200
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not PYTHON_DOC.is_dir(), reason="Debian's python3.11-doc is not installed")
 def test_a_real_site(any_server):
     """Two crawls of Python's documentation fetch each page once."""
@@ -122,7 +122,7 @@ def test_a_link_to_another_spiders_site(any_server):
         assert set(site.fetched("localhost")) == site.pages.keys() == set(site.fetched("127.0.0.1"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "dropping",
     [

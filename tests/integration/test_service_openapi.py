@@ -128,6 +128,7 @@ def map_case(context, case):
     return case
 
 
+@pytest.mark.nightly
 def test_schemathesis_finds_nothing_without_tokens(alone):
     """Every answer is one that is documented; what is not allowed is refused, and what is allowed is not."""
     found, tried = look(alone)
@@ -135,6 +136,7 @@ def test_schemathesis_finds_nothing_without_tokens(alone):
     assert set(tried) == {f"{m.upper()} {p}" for p, ms in document(alone)["paths"].items() for m in ms}, tried
 
 
+@pytest.mark.nightly
 def test_schemathesis_finds_nothing_with_tokens(guarded):
     """The same with a token; without one, or with another, nothing is answered that wants one."""
     found, _ = look(guarded, **AUTHORIZATION)

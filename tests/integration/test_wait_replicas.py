@@ -46,6 +46,7 @@ def test_a_replica_is_away(pair):
             news.insert("b")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_replica_that_stands_still(replicated, clients, kind):
     """The answer is lost, in words; asked again when the replica is back it is right, and the replica has it."""
@@ -85,6 +86,7 @@ def test_a_replica_that_is_killed(pair, clients):
         assert has(replica, "a")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("command", ["insert_many", "forget", "remove", "claim", "commit", "release", "reclaim"])
 def test_each_command_that_is_told_waits(pair, clients, command):
     """Of each the answer is lost while the replica stands still, and is the same afterwards."""
@@ -173,6 +175,7 @@ def _post(service, path, body):
         return connection.ask(request("POST", path, json.dumps(body).encode(), Idempotency_Key="ab" * 8 + "/0/1"))
 
 
+@pytest.mark.usefixtures("usual_timeouts")
 def test_command_line(pair, monkeypatch):
     """The address has the option, also that of the environment; the error is in words."""
     master, replica = pair

@@ -277,7 +277,7 @@ def test_claims(make_server, tmp_path, kind):
     run(make_server, tmp_path, kind, 12, 25)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", servers.KINDS)
 def test_claims_at_length(make_server, tmp_path, kind):
     """Many, and longer ones."""
