@@ -132,8 +132,7 @@ def test_a_sentinel_that_is_behind(watched, clients):
         news.insert("a")
         before = watched.present
         late.suspend()
-        with watched.sentinels[0].client() as client:
-            client.execute_command("SENTINEL", "FAILOVER", "crawl")
+        watched.begin_failover()
         wait_until(lambda: watched.present is not before, "nobody takes over")
         after = watched.present
         wait_until(lambda: _is_master(after), "it does not become the master")

@@ -120,9 +120,13 @@ class Watched:
     def failover(self) -> Server:
         """Let a replica take over while the master lives; return the new master once it is one."""
         before = self.present
+        self.begin_failover()
+        return self.wait_for_another(before)
+
+    def begin_failover(self) -> None:
+        """Have the first Sentinel begin a failover, as soon as it can."""
         with self.sentinels[0].client() as client:
             wait_until(lambda: self._accepted(client), "the Sentinels do not fail over")
-        return self.wait_for_another(before)
 
     def wait_for_another(self, before: Server) -> Server:
         """Wait until another server is the master, says so, and all Sentinels agree."""
