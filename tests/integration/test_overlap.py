@@ -81,7 +81,7 @@ def test_long_lists_on_a_cluster(cluster, overlapped, client):
 
 
 @pytest.mark.parametrize("client", ["blocking", "asyncio"])
-@pytest.mark.parametrize("kind", ["redis70", "cluster"])
+@pytest.mark.parametrize("kind", ["any_server", "cluster"])
 def test_work_that_fails(request, monkeypatch, client, kind):
     """An error in that work reaches the caller; all answers are to be had, once, and on sound connections."""
     server, left = request.getfixturevalue(kind), iter([True, False])
