@@ -109,6 +109,7 @@ def test_a_worker_that_dies(any_server, news):
             assert each.ask(request("GET", "/healthz")).status == 200
         wait_until(lambda: Metrics(service)("urifilter_connections") == 21, "not all connections are counted")
         os.kill(first, signal.SIGKILL)
+        wait_until(lambda: f"Child process [{first}] died" in service.log(), "it does not die")
         for each in idle:
             each.close()
         wait_until(lambda: Metrics(service)("urifilter_worker_restarts_total") > before, "it is not counted")

@@ -28,8 +28,9 @@ from urifilter_redis.service import FOLDER_VARIABLE
 from urifilter_redis.service.load import LOAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from prometheus_client import Metric
     from redis.exceptions import RedisError
 
 __all__ = [
@@ -161,5 +162,21 @@ def _registry() -> CollectorRegistry:
     if FOLDER_VARIABLE not in os.environ:
         return REGISTRY
     registry = CollectorRegistry()
-    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    registry.register(_AllWorkers())
     return registry
+
+
+class _AllWorkers:
+    """Counts of all workers; ``MultiProcessCollector`` itself raises for the file of one that just starts."""
+
+    def collect(self) -> Iterable[Metric]:
+        """Add up the counts in the files, of which a new one is empty for a moment."""
+        files = [file.path for file in os.scandir(os.environ[FOLDER_VARIABLE]) if _is_begun(file)]
+        return MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def _is_begun(file: os.DirEntry[str]) -> bool:
+    try:
+        return file.name.endswith(".db") and file.stat().st_size > 0
+    except FileNotFoundError:  # a gauge of a worker that has died
+        return False
