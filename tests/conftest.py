@@ -223,6 +223,12 @@ def valkey(_shared):
     return _clean(_shared, "valkey")
 
 
+@pytest.fixture
+def other_server(_shared):
+    """Another server than ``any_server``, empty."""
+    return _clean(_shared, "redis62" if servers.DEFAULT == "valkey" else "valkey")
+
+
 @pytest.fixture(scope="module")
 def service(_shared):
     """The HTTP service over a server; it outlives that its filters are removed between tests."""

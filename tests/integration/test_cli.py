@@ -139,12 +139,12 @@ def said(option, value, *command, after, code=0):
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.usefixtures("usual_timeouts")
-def test_what_is_said_beats_the_environments_server(there, valkey, after):
+def test_what_is_said_beats_the_environments_server(there, other_server, after):
     """The server that the line names is asked, and the environment's keeps its filter."""
-    for url in (there.url, valkey.url):
+    for url in (there.url, other_server.url):
         UriFilter.create("news", capacity=1000, redis=url).close()
-    said("--redis", valkey.url, "drop", "news", "--yes", after=after)
-    assert [len(list_filters(redis=url)) for url in (there.url, valkey.url)] == [1, 0]
+    said("--redis", other_server.url, "drop", "news", "--yes", after=after)
+    assert [len(list_filters(redis=url)) for url in (there.url, other_server.url)] == [1, 0]
     assert said("--redis", "nonsense", "list", after=after, code=2)[0] == b""
 
 

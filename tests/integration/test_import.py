@@ -80,12 +80,12 @@ def test_set(any_server, imported):
         assert (news.config.capacity, news.config.error_rate) == (12_000, 1e-9)
 
 
-def test_sorted_set_of_another_server(any_server, valkey, imported):
+def test_sorted_set_of_another_server(any_server, other_server, imported):
     """``--from`` names the set's server; of a sorted set the members are taken, not the scores."""
-    with valkey.client() as client:
+    with other_server.client() as client:
         client.zadd("queue", {"https://example.com/a": 1, "https://example.com/b": 2.5})
-    found, _ = imported("--set", "queue", "--from", valkey.url)
-    assert (found["new"], found["source"]) == (2, [valkey.url, "queue"])
+    found, _ = imported("--set", "queue", "--from", other_server.url)
+    assert (found["new"], found["source"]) == (2, [other_server.url, "queue"])
     with UriFilter.open("news") as news:
         assert news.contains_many(["https://example.com/a", "https://example.com/b"]) == [True, True]
 

@@ -298,8 +298,12 @@ def test_a_restore_that_does_not_fit(make_server, folder):
 
 @pytest.mark.parametrize("length", [1500, 48_000, 100_000, 290_208, 2_901_840, 9_000_000, SLICE_LIMIT])
 def test_what_a_bitmap_takes(any_server, length):
-    """MEMORY USAGE of a bitmap, within 1 %."""
+    """MEMORY USAGE of a bitmap, within 1 %; with the C library's allocator up to a fifth less."""
     key = "urifilter:{news:0}:today"
     with any_server.client() as client:
         client.setrange(key, length - 1, b"\0")
-        assert allocated(length) == pytest.approx(client.memory_usage(key), rel=0.01)
+        used = client.memory_usage(key)
+        if client.info("memory")["mem_allocator"].startswith("jemalloc"):
+            assert allocated(length) == pytest.approx(used, rel=0.01)
+        else:
+            assert used <= allocated(length) < used * 1.25
