@@ -345,7 +345,8 @@ def test_length_and_truth(any_server):
         with any_server.client() as admin:
             admin.config_resetstat()
             assert news
-            assert not {*admin.info("commandstats")} - {"cmdstat_config|resetstat"}
+            told = admin.info("commandstats")
+            assert not {*told} - {"cmdstat_config|resetstat", "cmdstat_config"}  # as Redis before 7 names it
 
 
 def test_representation(any_server, service):
