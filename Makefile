@@ -15,7 +15,7 @@ venv: venv/.made  ## make the virtual environment that the others use
 unit: venv  ## tests that need no server
 	$(BIN)/pytest -q tests/unit
 
-test: venv  ## the tests of every kind; three minutes on two cores
+test: venv  ## the quick tests of every kind; two to three minutes on two cores
 	$(BIN)/pytest -q -n auto
 
 slow: venv  ## the tests that explore: long runs, every kill point; make slow SEED=7
