@@ -15,15 +15,16 @@ from support.clock import Clock
 from support.cluster import Cluster
 from support.sentinels import Watched, replica_of
 from support.service import Service
-from support.started import patience
+from support.started import patience, seeds
 
+from urifilter_redis.bloom import digest
 from urifilter_redis.engine import steps
 from urifilter_redis.service import tokens
 
 ROOT = Path(__file__).resolve().parents[1]
 
 # Processes that tests start import the tree that the tests stand in, as the tests do (pythonpath in pyproject.toml),
-# and before it the ``sitecustomize`` that makes them as patient as the tests.
+# and before it the ``sitecustomize`` that gives them the patience and the seeds of the tests.
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, (str(ROOT / "tests/support/started"), str(ROOT), os.environ.get("PYTHONPATH")))
 )
@@ -32,6 +33,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each module is compiled once,
 
 os.environ[patience.VARIABLE] = "yes"
 patience.lengthen(steps.Timeouts)
+os.environ[seeds.VARIABLE] = ""
+digest.secrets = seeds.drawn("")
 
 # Processes that tests start get signals as a terminal's do, whatever started the tests (nohup, or a shell's "&").
 for name in ("SIGHUP", "SIGINT", "SIGQUIT"):
@@ -95,6 +98,14 @@ def _folders(tmp_path_factory):
     """Names of folders that nobody has made: to make ``tmp_path`` for each test takes longer than most of them."""
     root = tmp_path_factory.getbasetemp()
     return (root / f"data{number}" for number in itertools.count())
+
+
+@pytest.fixture(autouse=True)
+def _seeds(request, monkeypatch):
+    """Each test has seeds of its own, the same in every run; ``--hypothesis-seed`` asks for others."""
+    text = f"{request.node.nodeid.split('@')[0]} {request.config.getoption('--hypothesis-seed')}"
+    monkeypatch.setenv(seeds.VARIABLE, text)
+    monkeypatch.setattr(digest, "secrets", seeds.drawn(text))
 
 
 @pytest.fixture(autouse=True)

@@ -88,7 +88,7 @@ def test_list_fits_a_terminal(any_server):
     """80 columns, of names of usual length."""
     rolling = {"retention": "rolling", "slices": 30, "period": "1d"}
     UriFilter.create("pages-2026", capacity=5_000_000, **rolling).close()
-    with UriFilter.create("full", capacity=10) as full:
+    with UriFilter.create("full", capacity=10, seed=1) as full:
         full.insert_many(range(30))
     with any_server.client() as client:
         client.hset("urifilter:{pages-2026:0}:meta", "inserted", 100_000_000)

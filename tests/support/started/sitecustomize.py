@@ -1,23 +1,37 @@
-"""Imported by each Python that the tests start: ``patience`` for the product, if that is imported."""
+"""Imported by each Python that the tests start: ``patience`` and ``seeds`` for the product, if that is imported."""
 
+import os
 import sys
 from importlib.machinery import PathFinder
 
 import patience
+import seeds
+
+
+def _lengthen(steps) -> None:
+    patience.lengthen(steps.Timeouts)
+
+
+def _draw(digest) -> None:
+    if seeds.VARIABLE in os.environ:
+        digest.secrets = seeds.drawn(os.environ[seeds.VARIABLE])
+
+
+CHANGES = {"urifilter_redis.engine.steps": _lengthen, "urifilter_redis.bloom.digest": _draw}
 
 
 class Finder(PathFinder):
-    """Finds the module of the timeouts, and changes them when it has been loaded."""
+    """Finds the modules that the tests want otherwise, and changes each when it has been loaded."""
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        spec = super().find_spec(name, path, target) if name == "urifilter_redis.engine.steps" else None
+        spec = super().find_spec(name, path, target) if name in CHANGES else None
         if spec is not None:
             load = spec.loader.exec_module
 
             def exec_module(module) -> None:
                 load(module)
-                patience.lengthen(module.Timeouts)
+                CHANGES[name](module)
 
             spec.loader.exec_module = exec_module
         return spec
