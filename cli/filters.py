@@ -132,14 +132,16 @@ def _row(found: FilterInfo) -> tuple[object, ...]:
 def info(options: Shared, name: str) -> None:
     """Show a filter's configuration and state, and each live slice, newest first.
 
+    The seed of its hash is secret: only --json shows it.
+
     \b
     Example:
       urifilter info news
     """
     with UriFilter.open(name, **options.filter()) as opened:
-        found = opened.info()
+        found, seed = opened.info(), opened.config.seed
     if options.json:
-        print_json(found.to_dict())
+        print_json(found.to_dict() | {"seed": seed})
         return
     apart = {"live_slices", "claims"}
     values = {key: value for key, value in found.to_dict().items() if value is not None and key not in apart} | {

@@ -222,7 +222,7 @@ class _Wanted:
                 f"filter {name} has the hash {config.hash}: digests of another are none of its items"
             )
         if config.hash != "md5" and not {"hash", "seed"} <= self.given:
-            text = f"filter {name} has the hash {config.hash}, with a seed (`urifilter info {name}`)"
+            text = f"filter {name} has the hash {config.hash}, with a seed (`urifilter info --json {name}`)"
             raise click.UsageError(f"{text}: if the digests were made with both, say --hash and --seed")
         if "seed" in self.given and new_seed(config.hash, self.settings["seed"]) != config.seed:
             raise click.UsageError(f"filter {name} has another seed: digests of this one are none of its items")

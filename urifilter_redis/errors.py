@@ -184,7 +184,8 @@ class ConfigMismatch(UriFilterError):
     """The filter on the server is not the one that the caller means: its settings or its archive are others.
 
     Attributes:
-        differences: each setting that differs, as name: (the wanted value, the filter's value).
+        differences: each setting that differs, as name: (the wanted value, the filter's value). The values of a seed are
+            secret: both are given as ``secret``.
 
     Example:
         >>> try:
@@ -197,6 +198,8 @@ class ConfigMismatch(UriFilterError):
     def __init__(self, message: str, differences: Mapping[str, tuple[object, object]] | None = None) -> None:
         super().__init__(message)
         self.differences = dict(differences or {})
+        if "seed" in self.differences:
+            self.differences["seed"] = ("secret", "secret")
 
 
 class SliceLost(UriFilterError):

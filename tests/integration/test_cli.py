@@ -74,11 +74,15 @@ def test_create_info_list_drop(there):
     assert cli.run("create", "news", "--capacity", "1e5", "--error-rate", "1e-3", "--layout", "classic")[0] == out
     info = json.loads(cli.run("info", "news", "--json")[0])
     assert list(info)[:2] == ["name", "uid"]
-    assert set(info) == {field.name for field in dataclasses.fields(FilterInfo)}
-    assert info == UriFilter.open("news").info().to_dict()
+    assert set(info) == {"seed", *(field.name for field in dataclasses.fields(FilterInfo))}
+    with UriFilter.open("news") as news:
+        assert info == news.info().to_dict() | {"seed": news.config.seed}
     assert info["capacity"] == 100_000
     text = cli.run("info", "news")[0].decode()
     assert re.search(r"^error rate +0.001$", text, re.MULTILINE)
+    others = [cli.run(*each.split(), "--json")[0].decode() for each in ("list", "create other --capacity 1k")]
+    assert not any("seed" in each for each in (text, *others))
+    cli.run("drop", "other", "--yes")
     assert [each["name"] for each in json.loads(cli.run("--json", "list")[0])] == ["news"]
     assert cli.run("list")[0].decode().splitlines()[1].split()[:2] == ["news", "forever"]
     assert "say --yes" in cli.run("drop", "news", code=2)[1]

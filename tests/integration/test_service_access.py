@@ -66,6 +66,29 @@ def test_last_use(any_server, news, made):
 
 
 @pytest.mark.slow
+def test_no_answer_has_a_seed(any_server, made):
+    """Who knows the seed makes items that hide others: no answer, metric, page or line of the log has it."""
+    seeds = {"words": "0123456789abcdef" * 2, "numbers": "3141592653"}
+    hashes = {"words": "blake2b", "numbers": "mmh3"}
+    for name, seed in seeds.items():
+        UriFilter.create(name, redis=any_server.url, capacity=1000, hash=hashes[name], seed=seed).close()
+    ops = tokens.Token("ops", tokens.digest(made["all"]), access="admin").toml()
+    with Service(any_server.url, settings=f"log_requests = true\n{ops}") as service:
+        paths = ask(service, "GET", "/openapi.json", token=made["all"]).json()["paths"]
+        gets = [path for path, known in paths.items() if "get" in known]
+        gets = {path.replace("{filter_typeid}", name) for path in gets for name in seeds}
+        answers = [ask(service, "GET", path, token=made["all"]) for path in gets]
+        assert {answer.status for answer in answers} == {200}
+        for name, other in zip(seeds, reversed(seeds), strict=True):
+            wrong = {"capacity": 1000, "hash": hashes[name], "seed": seeds[name].replace("1", "2")}
+            answers.append(ask(service, "POST", f"/v1/filters/{name}/create", wrong, made["all"]))
+            answers.append(ask(service, "POST", f"/v1/filters/{name}/union", {"sources": [other]}, made["all"]))
+            assert {answer.json()["error_code"] for answer in answers[-2:]} == {"config_mismatch"}
+        told_of = b"".join(answer.body for answer in answers).decode() + service.log()
+        assert not any(seed in told_of for seed in seeds.values())
+
+
+@pytest.mark.slow
 def test_who_may_ask(any_server, news, made):
     """Only a token for all filters: addresses are nobody else's business."""
     with Service(any_server.url, settings=settings(made)) as service:

@@ -242,12 +242,13 @@ def test_inserts_go_on(valkey):
     ids=str,
 )
 def test_what_cannot_be_merged(any_server, other, named):
-    """Other geometry, hash or seed: refused, with the option's name and both values."""
+    """Other geometry, hash or seed: refused, with the option's name and both values, but for a seed's."""
     target, _ = pair(any_server)
     UriFilter.create("other", redis=any_server.url, **target.settings | {"shards": None} | other).close()
     with pytest.raises(ConfigMismatch, match=min(named)) as caught:
         target.union("other")
     assert set(named) <= set(caught.value.differences)
+    assert other.get("seed") is None or str(caught.value).endswith("seed is another (create --like makes one that can)")
 
 
 def test_growing_filters_of_other_capacity(any_server):

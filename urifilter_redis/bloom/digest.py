@@ -79,7 +79,7 @@ def _mmh3_seed(seed: int | str | None) -> str:
     if seed is None:
         return str(secrets.randbits(32))
     if not re.fullmatch(r"\d{1,10}", str(seed)) or int(seed) >= 2**32:
-        raise ValueError(f"the seed of mmh3 is a number from 0 to 4294967295 and not {seed!r}")
+        raise ValueError("the seed of mmh3 is a number from 0 to 4294967295")
     return str(int(seed))
 
 

@@ -89,8 +89,7 @@ class FilterInfo(Shape):
         k: the number of offsets of an item.
         slice_bytes: the bytes of one shard's first bitmap.
         normalize: the normalisation of items.
-        hash: the hash of items.
-        seed: the seed of the hash, as text.
+        hash: the hash of items. Its seed is secret, so it is not here: ``UriFilter.settings`` has it.
         archive: the archive's address without user and password; ``redis``: closed slices beside the filter; None:
             there is none.
         created: the time at which the filter was made.
@@ -126,7 +125,6 @@ class FilterInfo(Shape):
     slice_bytes: int
     normalize: str
     hash: str
-    seed: str
     archive: str | None
     created: float
     phase: str
@@ -198,7 +196,7 @@ def info(session: Session) -> Flow[FilterInfo]:
     total = sum(state.inserted_in_all for state in states)
     return FilterInfo(
         name=session.keys.name,
-        **{name: value for name, value in asdict(config).items() if name not in {"units", "bytes"}},
+        **{name: value for name, value in asdict(config).items() if name not in {"units", "bytes", "seed"}},
         format=FORMAT,
         slice_bytes=config.bytes,
         created=min(created, now) / 1000,

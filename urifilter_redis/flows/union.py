@@ -23,6 +23,7 @@ from urifilter_redis.flows.lifecycle import open_
 from urifilter_redis.flows.rotation import finish_rotation
 from urifilter_redis.flows.turn import grow, read_states
 from urifilter_redis.protocol import calls
+from urifilter_redis.protocol.config import told
 from urifilter_redis.protocol.keys import FilterKeys
 
 if TYPE_CHECKING:
@@ -79,8 +80,7 @@ def _check(session: Session, source: Session) -> None:
         names += [name for name in _GEOMETRY if getattr(ours, name) != getattr(theirs, name)]
     if names:
         differences = {name: (getattr(ours, name), getattr(theirs, name)) for name in names}
-        each = ", ".join(f"{name} is {has!r} and not {want!r}" for name, (want, has) in differences.items())
-        text = f"cannot be merged into {session.keys.name!r}: {each} (create --like makes one that can)"
+        text = f"cannot be merged into {session.keys.name!r}: {told(differences)} (create --like makes one that can)"
         raise ConfigMismatch(f"{source.where}: {text}", differences)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import Field, asdict, dataclass, fields
+from dataclasses import Field, asdict, dataclass, field, fields
 from datetime import timedelta
-from typing import Any, Required, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Required, TypedDict, cast
 
 from urifilter_redis.bloom.digest import HASHES, new_seed
 from urifilter_redis.bloom.normalize import NORMALIZATIONS
@@ -23,7 +23,10 @@ from urifilter_redis.bloom.retention import (
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.errors import ConfigMismatch, SliceLost, UriFilterError
 
-__all__ = ["FORMAT", "Config", "FilterSettings", "Settings", "check_format", "other_format"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["FORMAT", "Config", "FilterSettings", "Settings", "check_format", "other_format", "told"]
 
 #: The format of what this release writes, in Redis and in archives. It refuses every other.
 FORMAT = 1
@@ -71,7 +74,7 @@ class Settings(Shape):
 
     normalize: str = "none"
     hash: str = "mmh3"
-    seed: int | str | None = None
+    seed: int | str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         _among("retention", self.retention, RETENTIONS)
@@ -152,7 +155,7 @@ class Config(Shape):
     bytes: int
     normalize: str
     hash: str
-    seed: str
+    seed: str = field(repr=False)
     archive: str | None = None
 
     @classmethod
@@ -245,8 +248,15 @@ class Config(Shape):
             asked["seed"] = new_seed(settings.hash, settings.seed)
         differences = {s: (v, getattr(self, s)) for s, v in asked.items() if getattr(self, s) != v}
         if differences:
-            each = ", ".join(f"{s} is {has!r} and not {want!r}" for s, (want, has) in differences.items())
-            raise ConfigMismatch(f"{name}: the filter exists with other settings: {each}", differences)
+            raise ConfigMismatch(f"{name}: the filter exists with other settings: {told(differences)}", differences)
+
+
+def told(differences: Mapping[str, tuple[object, object]]) -> str:
+    """Return a text about differences, as ``ConfigMismatch`` has them; the values of a seed are secret."""
+    return ", ".join(
+        "seed is another" if name == "seed" else f"{name} is {found!r} and not {wanted!r}"
+        for name, (wanted, found) in differences.items()
+    )
 
 
 #: Attributes whose fields in ``meta`` have other names.

@@ -129,7 +129,7 @@ def _setting(name: str, kind: Any) -> Any:
     """Return pydantic's type for a setting of a filter, with its default."""
     default = next(each.default for each in fields(config.Settings) if each.name == name)
     checked = Annotated[kind, BeforeValidator(_no_truth)] if kind in {int, float, int | None} else kind
-    return checked if default is MISSING else (checked, default)
+    return checked if default is MISSING else (checked, Field(default, repr=name != "seed"))
 
 
 #: A model with a field for each of the library's settings, made from these so that none is forgotten.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.format import documents
@@ -170,7 +170,7 @@ class Manifest:
     units: int
     size: int
     hash: str
-    seed: str
+    seed: str = field(repr=False)
     normalize: str
     retention: str
     opened: int

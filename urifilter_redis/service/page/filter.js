@@ -75,7 +75,7 @@ function settingsOf(info, now) {
     Writes: info.write && `${info.write} slice${info.write === "all" ? "s" : ""}`,
     Expires: info.expire_after,
     Shards: whole(info.shards),
-    Hash: `${info.hash}, seed ${info.seed}`,
+    Hash: info.hash,
     Normalize: info.normalize,
     Archive: info.archive ?? "none",
     Rotations: whole(info.epoch),
