@@ -122,7 +122,20 @@ def test_a_later_request_of_the_slot_ends_it(any_server):
             answer(any_server.url, ["d"], KEY)
         assert news.ages(["a", "b", "c", "d"]) == [1, 1, 1, 0]
         with any_server.client() as admin:
-            assert admin.hkeys("urifilter:{news:0}:replies") == [b"0123456789abcdef/2100000"]
+            (record,) = admin.hkeys("urifilter:{news:0}:replies")
+            assert record.endswith(b"/2100000")
+
+
+def test_keys_of_two_tokens(any_server):
+    """A key of another token is another request, of either form, and a later one of it ends none of this token's."""
+    with UriFilter.create("news", redis=any_server.url, capacity=10_000, error_rate=1e-8):
+        for number, text in enumerate((KEY.text, "any words")):
+            items = [f"{number} a", f"{number} b"]
+            assert answer(any_server.url, items, CallKey(text, "one")) == [0, 0]
+            assert answer(any_server.url, items, CallKey(text, "two")) == [1, 1]
+            assert answer(any_server.url, items, CallKey(text, "one")) == [0, 0]
+        assert answer(any_server.url, ["c"], CallKey("0123456789abcdef/7/9", "two")) == [0]
+        assert answer(any_server.url, ["d"], CallKey("0123456789abcdef/7/2", "one")) == [0]
 
 
 def test_a_key_for_other_items(any_server):

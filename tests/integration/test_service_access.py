@@ -89,6 +89,21 @@ def test_no_answer_has_a_seed(any_server, made):
 
 
 @pytest.mark.slow
+def test_keys_belong_to_tokens(any_server, news, made):
+    """The same Idempotency-Key of another token is another request: it answers, and blocks, nothing of the first."""
+    writers = "".join(tokens.Token(name, tokens.digest(made[name]), access="write").toml() + "\n" for name in made)
+    with Service(any_server.url, settings=writers) as service, service.raw() as connection:
+
+        def ages(name, number, uri):
+            key, content = f"0123456789abcdef/0/{number}", json.dumps({"URI_list": [uri]}).encode()
+            headers = {"Authorization": f"Bearer {made[name]}", "Idempotency_Key": key}
+            return connection.ask(request("POST", "/v1/filters/news/insert", content, **headers)).json()["ages"]
+
+        asked = [("all", 1, "a"), ("some", 1, "a"), ("some", 9, "b"), ("all", 1, "a"), ("all", 2, "c")]
+        assert [ages(*each) for each in asked] == [[0], [1], [0], [0], [0]]
+
+
+@pytest.mark.slow
 def test_who_may_ask(any_server, news, made):
     """Only a token for all filters: addresses are nobody else's business."""
     with Service(any_server.url, settings=settings(made)) as service:

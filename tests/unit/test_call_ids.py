@@ -139,9 +139,15 @@ def test_the_servers_clock():
 
 @given(st.integers(0, 10**9 - 1), st.integers(0, 10**15 - 1), st.sampled_from(KEYED), st.integers(0, PARTS - 1))
 def test_keys_in_numbers(slot, sequence, command, part):
-    """client/slot/sequence is that client; every command and part has a slot of its own, exact in Lua's numbers."""
-    made = CallKey(f"0123456789abcdef/{slot}/{sequence}", "anybody").call_id(command, ITEMS, part, 7)
-    assert (made.client, made.sequence, made.started, made.keyed) == ("0123456789abcdef", sequence, 7, True)
+    """client/slot/sequence is a client of the scope; every command and part has its slot, exact in Lua's numbers."""
+    made, *others = (
+        CallKey(f"{client}/{slot}/{sequence}", scope).call_id(command, ITEMS, part, 7)
+        for client, scope in [("0123456789abcdef", "anybody"), ("0123456789abcdef", "another"), ("0" * 16, "anybody")]
+    )
+    assert (made.sequence, made.started, made.keyed) == (sequence, 7, True)
+    assert made == CallKey(f"0123456789abcdef/{slot}/{sequence}", "anybody").call_id(command, b"others", part, 7)
+    assert len({"0123456789abcdef", made.client, *(each.client for each in others)}) == 4
+    assert re.fullmatch("[0-9a-f]{16}", made.client)
     assert divmod(made.slot, PARTS) == (slot * len(KEYED) + KEYED.index(command), part)
     assert made.slot < 2**53
     assert len(str(made)) <= 80

@@ -110,7 +110,7 @@ class CallKey:
         text: ``client/slot/sequence`` (16 hex digits, then two numbers), where the slot's next call overwrites its
             records and has a higher sequence. Any other text names only the request with these items, command and
             scope.
-        scope: the owner of the key; keys of different scopes are different keys.
+        scope: the owner of the key; keys of different scopes are different keys, also those of one client.
     """
 
     text: str
@@ -127,7 +127,9 @@ class CallKey:
         """
         found = _KEY.fullmatch(self.text)
         if found:
-            return CallId(found[1], _slot(int(found[2]), command, part), int(found[3]), started, keyed=True)
+            owner = blake2b(self.scope.encode("utf-8", "surrogatepass")).digest()
+            client = blake2b(found[1].encode(), key=owner, digest_size=8).hexdigest()
+            return CallId(client, _slot(int(found[2]), command, part), int(found[3]), started, keyed=True)
         named = f"{self.scope}\0{command}\0{self.text}".encode("utf-8", "surrogatepass")
         return CallId(blake2b(packed, key=blake2b(named).digest(), digest_size=16).hexdigest(), part, 1, started, True)  # noqa: FBT003
 

@@ -94,8 +94,9 @@ _KEY = {
     "name": KEY_HEADER,
     "in": "header",
     "required": False,
-    "description": "names the request, so that a repeat gets the same answer: client/slot/sequence "
-    "(16 hex digits and two numbers; the sequence of a slot goes up), or any text that no other request has",
+    "description": "names the request of this token, so that a repeat gets the same answer: any text that no other "
+    "request of it has, or client/slot/sequence (16 hex digits that the client draws, and two numbers; the sequence of a "
+    "slot goes up)",
     "schema": {"type": "string", "minLength": 1, "maxLength": KEY_LENGTH, "pattern": "^[!-~]([ -~]*[!-~])?$"},
 }
 
