@@ -120,7 +120,8 @@ ERROR_CODES: Mapping[str, Meaning] = {
     "config_mismatch": Meaning(HTTPStatus.CONFLICT, "the filter has other settings than the service"),
     "refused": Meaning(
         HTTPStatus.CONFLICT,
-        "the key has served other items, a later request of its slot has run, or the filter cannot do this",
+        "the key has served other items (each shard notices that by itself: what the others did is answered), a later "
+        "request of its slot has run, or the filter cannot do this",
     ),
     "body_too_large": Meaning(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the body has more bytes than the limit"),
     "unsupported_encoding": Meaning(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body is compressed"),

@@ -12,6 +12,7 @@ from urifilter_redis import AnswerLost, UriFilter, UriFilterError
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.flows import items as flow
 from urifilter_redis.protocol.call_ids import CallKey
+from urifilter_redis.service.failures import refusal_of
 from urifilter_redis.service.filters import Filters
 from urifilter_redis.transport.addresses import Address
 from urifilter_redis.transport.connections import AsyncConnector
@@ -139,7 +140,7 @@ def test_keys_of_two_tokens(any_server):
 
 
 def test_a_key_for_other_items(any_server):
-    """Of the form client/slot/sequence it is refused; any other text is a key for these items alone."""
+    """It is refused, in both forms; a text of the library is a key for its items alone."""
     with UriFilter.create("news", redis=any_server.url, capacity=10_000, error_rate=1e-8) as news:
         assert answer(any_server.url, ["a", "b"]) == [0, 0]
         for others in (["c", "d"], ["c", "b"], ["b", "a"], ["b"]):
@@ -148,16 +149,33 @@ def test_a_key_for_other_items(any_server):
         assert answer(any_server.url, ["a", "b"], command="forget") == [1, 1]
         assert answer(any_server.url, ["a", "b"]) == [0, 0]
         assert news.insert_ages(["a", "b"]) == [0, 0]
-        uuid = CallKey("8e03978e-40d5-43dd-bc93-6894a57f9324", "crawlers")
+        assert answer(any_server.url, ["g"], CallKey("8e03978e-40d5-43dd-bc93-6894a57f9324")) == [0]
+        for others in (["h"], ["g", "h"]):
+            with pytest.raises(UriFilterError, match="other items"):
+                answer(any_server.url, others, CallKey("8e03978e-40d5-43dd-bc93-6894a57f9324"))
+        assert not news.contains("h")
+        uuid = CallKey("8e03978e-40d5-43dd-bc93-6894a57f9324", "crawlers", of_items=True)
         assert [answer(any_server.url, items, uuid) for items in (["e", "x"], ["e", "x"], ["f", "x"])] == [
             [0, 0],
             [0, 0],
             [0, 1],
         ]
-        assert answer(any_server.url, ["e", "x"], CallKey(uuid.text, "another token")) == [1, 1]
+        assert answer(any_server.url, ["e", "x"], CallKey(uuid.text, "another token", of_items=True)) == [1, 1]
         assert answer(any_server.url, ["e", "x"], uuid, "forget") == [1, 1]
         assert answer(any_server.url, ["e", "x"], uuid) == [0, 0]
         assert news.contains("c") is False
+
+
+def test_a_key_for_other_items_of_other_shards(any_server):
+    """The shards that served the first request refuse; what the others did is answered, and no repeat is asked for."""
+    with UriFilter.create("news", redis=any_server.url, capacity=10_000, error_rate=1e-8, shards=4) as news:
+        assert answer(any_server.url, ["a"]) == [0]
+        others = [str(number) for number in range(100)]
+        with pytest.raises(UriFilterError, match="other items") as caught:
+            answer(any_server.url, others)
+        refusal = refusal_of(caught.value, "ages")
+        assert (refusal.code, set(refusal.more["ages"])) == ("refused", {0, None})
+        assert news.contains_many(others) == [age == 0 for age in refusal.more["ages"]]
 
 
 def test_tasks_share_pipelines_and_never_a_call(any_server):

@@ -1018,7 +1018,9 @@ def test_errors_tell_no_internals(make_server):
         for number in ("5", "6"):
             keyed = {"Idempotency_Key": f"0123456789abcdef/0/{number}"}
             assert connection.ask(unique(asking(number), **keyed)).json()["unique"] == 1
-        told(409, "refused", asking("other"), Idempotency_Key="0123456789abcdef/0/6")
+        assert connection.ask(unique(asking("7"), Idempotency_Key="a UUID")).json()["unique"] == 1
+        for key in ("0123456789abcdef/0/6", "a UUID"):
+            told(409, "refused", asking("other"), Idempotency_Key=key)
         told(409, "refused", asking("5"), Idempotency_Key="0123456789abcdef/0/5")
         told(400, "bad_json", b"\xff")
         told(400, "bad_json", b"1" + b"0" * 5000)

@@ -122,14 +122,14 @@ def test_calls_named_by_a_key(items, shards):
 
 
 def test_other_items_or_commands_under_a_key():
-    """A key in words is for one request alone; one in numbers is a slot for each command."""
+    """A key in words may be for these items alone; one in numbers is a slot for each command."""
 
     def first_id(items, command, key):
         batch = batch_of(items, command=command)
         batch.name_calls(key, lambda _: 0)
         return batch.open[0].call_id.key
 
-    words = CallKey("any words")
+    words = CallKey("any words", of_items=True)
     asked = [(["a"], "insert"), (["b"], "insert"), (["a"], "forget"), (["a", "b"], "insert")]
     assert len({first_id(*each, words) for each in asked}) == 4
     assert len({first_id(*each, KEY) for each in asked}) == 2

@@ -159,18 +159,19 @@ OTHER = st.sampled_from(["0123456789abcdef/1", "0123456789abcdef/1/2 ", "0123456
 @pytest.mark.slow
 @given(st.text() | OTHER, st.text(), st.sampled_from(KEYED), st.binary(), st.integers(0, 9))
 def test_keys_in_words(text, scope, command, packed, part):
-    """Any other text names one request: its scope, command and items; the same everywhere, and no other's."""
+    """Any other text names one request of its scope and command; of the library, one of its items, too."""
     made = CallKey(text, scope).call_id(command, packed, part, 7)
-    assert made == CallKey(text, scope).call_id(command, packed, part, 7)
+    assert made == CallKey(text, scope).call_id(command, packed + bytes(1), part, 7)
+    of_items = [CallKey(text, scope, of_items=True).call_id(command, each, part, 7) for each in (packed + b"x", packed + b"y")]
     assert re.fullmatch("[0-9a-f]{32}", made.client)
     assert (made.slot, made.sequence, made.keyed) == (part, 1, True)
     others = [
         CallKey(text + "x", scope).call_id(command, packed, part, 7),
         CallKey(text, scope + "x").call_id(command, packed, part, 7),
-        CallKey(text, scope).call_id(command, packed + bytes(1), part, 7),
         CallKey(text, scope).call_id(KEYED[KEYED.index(command) - 1], packed, part, 7),
+        *of_items,
     ]
-    assert len({made.client, *(each.client for each in others)}) == 5
+    assert len({made.client, *(each.client for each in others)}) == 6
 
 
 @pytest.mark.parametrize("text", ["0123456789abcdef/7/1", "any words"])

@@ -128,7 +128,7 @@ def question(  # noqa: PLR0913, PLR0917 - what a caller may say
     call_key: str | None = None,
 ) -> Batch:
     """Make the batch of a client's method, whose errors are told in the method's terms; see ``batch_of``."""
-    named = None if call_key is None else CallKey(call_key)
+    named = None if call_key is None else CallKey(call_key, of_items=True)
     near = session.near if method.nearby and max_age is None and named is None else None
     batch = batch_of(session, method.command, objects, retry, max_age, key=key, call_key=named, near=near)
     if retry is not None and not method.nearby:

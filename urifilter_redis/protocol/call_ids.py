@@ -108,13 +108,15 @@ class CallKey:
 
     Attributes:
         text: ``client/slot/sequence`` (16 hex digits, then two numbers), where the slot's next call overwrites its
-            records and has a higher sequence. Any other text names only the request with these items, command and
-            scope.
+            records and has a higher sequence. Any other text names one request of this command and scope.
         scope: the owner of the key; keys of different scopes are different keys, also those of one client.
+        of_items: whether a text of the other form names only the request with these items, so that other items are
+            another request. Else the scripts refuse these, as they do for the first form.
     """
 
     text: str
     scope: str = ""
+    of_items: bool = False
 
     def call_id(self, command: str, packed: bytes, part: int, started: int) -> CallId:
         """Make the id of one call of a request.
@@ -131,7 +133,8 @@ class CallKey:
             client = blake2b(found[1].encode(), key=owner, digest_size=8).hexdigest()
             return CallId(client, _slot(int(found[2]), command, part), int(found[3]), started, keyed=True)
         named = f"{self.scope}\0{command}\0{self.text}".encode("utf-8", "surrogatepass")
-        return CallId(blake2b(packed, key=blake2b(named).digest(), digest_size=16).hexdigest(), part, 1, started, True)  # noqa: FBT003
+        client = blake2b(packed if self.of_items else b"", key=blake2b(named).digest(), digest_size=16).hexdigest()
+        return CallId(client, part, 1, started, keyed=True)
 
 
 def _slot(slot: int, command: str, part: int) -> int:

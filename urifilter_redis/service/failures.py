@@ -117,7 +117,8 @@ def refusal_of(error: UriFilterError, field: str | None = None) -> Refusal:
         more[field] = (
             error.answers if field == "ages" else [None if each is None else each == 1 for each in error.answers]
         )
-        code = "answer_lost"  # a part was done, so a repeat must have the same key
+        if code != "refused":  # no repeat gets the rest of a key that has served other items
+            code = "answer_lost"  # a part was done, so a repeat must have the same key
     away = isinstance(error, ServerUnavailable | ArchiveError)
     told = _LOST if isinstance(error, SliceLost) else _WORDS.sub("", str(error))
     text = told if code not in _TEXTS else _TEXTS[code] if away else f"{_TEXTS[code]} ({told})"
