@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import tomllib
 
 import pytest
 from support.containers import VARIABLE, compose, dockerfile, in_context
-from support.pages import ROOT
+from support.pages import ROOT, blocks_of
 
 from urifilter_redis.http_api import DEFAULT_PORT
 
@@ -79,6 +81,26 @@ def test_no_secret_is_in_a_file_of_the_project():
     ignored = (ROOT / ".gitignore").read_text().splitlines()
     assert {"/.env", *MADE.values()} <= set(ignored)
     assert not any(map(in_context, (".env", "serve.toml", "urifilter.token", ".git/config", "tests/conftest.py")))
+
+
+def test_tokens_are_kept_outside_the_checkout(tmp_path):
+    """What the page says makes the crawlers' token elsewhere, and every file with a secret for its user alone."""
+    (commands,) = (each.code for each in blocks_of(ROOT / "docs" / "deployment.md") if "token new" in each.code)
+    for folder in ("bin", "home", "checkout"):
+        (tmp_path / folder).mkdir()
+    said = 'case "$*" in *token*) echo "[[tokens]]"; echo "the token: for $6" >&2 ;; esac'
+    for name, script in (("docker", said), ("sudo", ""), ("openssl", "echo 0123")):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    env = {"HOME": str(tmp_path / "home"), "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    subprocess.run(["sh", "-euc", f"umask 022\n{commands}"], env=env, cwd=tmp_path / "checkout", check=True)
+    files = {each.relative_to(tmp_path).as_posix(): each for each in tmp_path.glob("[ch]*/**/*") if each.is_file()}
+    open_to_all = {name for name, file in files.items() if file.stat().st_mode & 0o077}
+    assert open_to_all == {"checkout/serve.toml"}
+    assert {name for name, file in files.items() if "for crawlers" in file.read_text()} == {
+        "home/.config/urifilter/crawlers.txt"
+    }
+    assert files["checkout/urifilter.token"].read_text() == "for prometheus\n"
 
 
 def test_what_is_mounted_is_there():
