@@ -101,7 +101,11 @@ ERROR_CODES: Mapping[str, Meaning] = {
     "bad_json": Meaning(
         HTTPStatus.BAD_REQUEST, "the body is not JSON, is nested too deeply, or has NaN or a number of too many digits"
     ),
-    "bad_http": Meaning(HTTPStatus.BAD_REQUEST, "the bytes on the connection are not HTTP/1.1; it is closed"),
+    "bad_http": Meaning(
+        HTTPStatus.BAD_REQUEST,
+        "the bytes on the connection are not HTTP/1.1, or the head does not name one Host, or has a Transfer-Encoding "
+        "beside chunked; the connection is closed",
+    ),
     "bad_host": Meaning(
         HTTPStatus.BAD_REQUEST, "the service has no tokens, and the request names another host than this machine"
     ),

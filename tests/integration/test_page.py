@@ -473,10 +473,11 @@ def test_tokens(browser, redis, make):
     """A token is asked for, kept in this tab alone and forgotten on demand; it shows only what it is for."""
     make("news")
     make("pages")
-    secrets = {access: tokens.new() for access in ("read", "write")}
+    secrets = {name: tokens.new() for name in ("read", "write", "other")}
     known = [
         tokens.Token("reader", tokens.digest(secrets["read"]), ("news",), "read"),
         tokens.Token("writer", tokens.digest(secrets["write"]), ("*",), "write"),
+        tokens.Token("other", tokens.digest(secrets["other"]), ("weather*",), "write"),
     ]
     settings = "\n".join(token.toml() for token in known)
     with Service(redis.url, settings=settings) as service, Tab(browser, service.url) as tab:
@@ -518,6 +519,12 @@ def test_tokens(browser, redis, make):
         page.reload()
         expect(rows(page)).to_have_count(2)
         expect(page.locator("#servers")).to_contain_text("Valkey")
+
+        page.get_by_role("button", name="Forget token").click()
+        field.fill(secrets["other"])
+        field.press("Enter")
+        expect(page.locator("#none-title")).to_have_text("There is no filter for this token")
+        expect(page.locator("#none code")).to_be_hidden()
 
 
 @pytest.mark.slow

@@ -906,6 +906,37 @@ def test_head(service):
             assert connection.ask(request("GET", "/healthz")).json() == {"status": "ok"}
 
 
+GET = request("GET", "/v1/filters")
+CHUNKED = b"1\r\n{\r\n0\r\n\r\n"
+
+#: Heads of which a proxy before the service may see another request than the service.
+TWOFOLD = {
+    "two hosts": GET.replace(b"Host: 127.0.0.1", b"Host: 127.0.0.1\r\nHost: example.org"),
+    "the same host twice": GET.replace(b"Host: 127.0.0.1", b"Host: 127.0.0.1\r\nhost: 127.0.0.1"),
+    "no host": request("GET", "/v1/filters", Host=None),
+    "compressed": request("POST", INSERT, Transfer_Encoding="gzip, chunked") + CHUNKED,
+    "chunked twice": request("POST", INSERT, Transfer_Encoding="chunked, chunked") + CHUNKED,
+    "compressed in a second header": request("POST", INSERT, transfer_encoding="gzip", Transfer_Encoding="chunked") + CHUNKED,
+}
+
+
+@pytest.mark.parametrize("data", TWOFOLD.values(), ids=TWOFOLD)
+def test_heads_of_two_meanings(refuses, service, data):
+    """Not one Host, or a coding beside chunked: refused, after the answers to the requests before it."""
+    refuses(data, 400, "bad_http", closes=True)
+    with service.raw() as connection:
+        assert connection.ask(GET + data).status == 200
+        refusal(connection.answer(), 400, "bad_http")
+        assert connection.answer() is None
+
+
+def test_an_old_client_names_no_host(service):
+    """HTTP/1.0 does not ask for it."""
+    with service.raw() as connection:
+        old = request("GET", "/v1/filters", Host=None).replace(b"HTTP/1.1", b"HTTP/1.0")
+        assert connection.ask(old).status == 200
+
+
 # Who asks
 
 NEAR = ("localhost", "localhost:8000", "LOCALHOST", "127.0.0.1", "127.1.2.3:1", "[::1]", "[::1]:8000")

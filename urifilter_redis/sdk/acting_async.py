@@ -139,11 +139,10 @@ class AsyncActing:
             keep_archive: keep the filter in its archive, so that it can be restored.
 
         Returns:
-            Whether there was such a filter; False, too, if an attempt removed it whose reply was lost.
+            Whether there was a filter of this uid; False, too, if an attempt removed it whose reply was lost.
 
         Raises:
-            FilterAPIError: the service refused (``config_mismatch``: the filter has another uid; ``refused``: the
-                service's settings have it), or could not be reached.
+            FilterAPIError: the service refused (``refused``: its settings have the filter), or could not be reached.
 
         Example:
             >>> uid = await api.create("weather", capacity=1000)

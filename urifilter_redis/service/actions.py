@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from urifilter_redis.errors import RotationConflict
+from urifilter_redis.errors import ConfigMismatch, RotationConflict
 from urifilter_redis.flows import dropping, lifecycle, rotation
 from urifilter_redis.flows.checkpoint import checkpoint
 from urifilter_redis.flows.union import union
@@ -124,9 +124,12 @@ async def _drop(filters: Filters, name: str, asked: ToDrop) -> dict[str, Any]:
         raise Refusal("bad_request", "confirm: give the name of the filter once more")
     if name in filters.wanted:
         raise Refusal("refused", "the service's settings have this filter, and would make it anew: remove it there")
-    dropped = await filters.run_anew(
-        name, lambda session: dropping.drop(session, keep_archive=asked.keep_archive, uid=asked.uid)
-    )
+    try:
+        dropped = await filters.run_anew(
+            name, lambda session: dropping.drop(session, keep_archive=asked.keep_archive, uid=asked.uid)
+        )
+    except ConfigMismatch:  # it is gone, and another one has its name
+        dropped = False
     return {"dropped": dropped}
 
 

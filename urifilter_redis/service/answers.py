@@ -192,7 +192,7 @@ class Dropped(BaseModel):
     """A drop."""
 
     filter_typeid: _Filter
-    dropped: bool = Field(description="false: there was no such filter, perhaps because of an earlier attempt")
+    dropped: bool = Field(description="false: there was no filter of this uid, perhaps because of an earlier attempt")
 
 
 class Filters(BaseModel):

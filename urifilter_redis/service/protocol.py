@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -17,6 +17,9 @@ from urifilter_redis.http_api import write_json
 from urifilter_redis.service.failures import ANSWER_HEADERS, Refusal
 from urifilter_redis.service.load import LOAD
 from urifilter_redis.service.logs import Seldom
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["HEAD_BYTES", "Protocol"]
 
@@ -31,6 +34,19 @@ _seldom = Seldom()
 
 #: Headers that say where a body ends.
 _FRAMING = {b"content-length", b"transfer-encoding"}
+
+
+def _wrong_in(headers: Sequence[tuple[bytes, bytes]], version: str) -> str:
+    """Say what is wrong in a head that a proxy may read otherwise; empty: nothing is."""
+    names = [name for name, _ in headers]
+    hosts = names.count(b"host")
+    if hosts > 1 or (hosts == 0 and version == "1.1"):
+        return "a request names one Host"
+    if b"transfer-encoding" in names:
+        codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
+        if codings != [b"chunked"]:
+            return "Transfer-Encoding is chunked alone: send the body as it is, not compressed"
+    return ""
 
 
 def _check_files(transport: asyncio.Transport) -> None:
@@ -121,7 +137,7 @@ class Protocol(HttpToolsProtocol):
         self._head: asyncio.TimerHandle | None = None
         self._heads = self._head_size = 0
         self._begun = False
-        self._no_http = ""
+        self._no_http = self._wrong = ""
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -187,6 +203,9 @@ class Protocol(HttpToolsProtocol):
             return
         self._heads += 1
         self._got_head()
+        self._wrong = _wrong_in(self.headers, self.parser.get_http_version())
+        if self._wrong:
+            raise ValueError(self._wrong)  # for the parser, which ends with an error: see send_400_response
         self._asks_upgrade = self.parser.should_upgrade() and any(name in _FRAMING for name, _ in self.headers)
         super().on_headers_complete()
 
@@ -204,9 +223,9 @@ class Protocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Refuse bytes that are not HTTP, after the answers to the requests before them."""
         if self._is_idle() or self.cycle.more_body:
-            self._end("bad_http", msg)
+            self._end("bad_http", self._wrong or msg)
         else:
-            self._no_http = msg
+            self._no_http = self._wrong or msg
 
     def _is_idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete

@@ -64,7 +64,10 @@ function showAll(told) {
   const isEmpty = told.filters.length === 0;
   page.access = told.access;
   reveal(isEmpty ? "none" : "overview", "doctor", "status", ...(told.access === "admin" ? ["making"] : []));
-  part("to-tokens").hidden = told.service === null;
+  const ofAll = told.service !== null;
+  part("to-tokens").hidden = !ofAll;
+  write(part("none-title"), ofAll ? "There is no filter yet" : "There is no filter for this token");
+  part("none-help").hidden = !ofAll;
   if (!isEmpty) showOverview(told);
   showStatus(told);
 }
