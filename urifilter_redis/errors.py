@@ -71,6 +71,11 @@ class Answering(Protocol):
         ...
 
     @property
+    def method(self) -> str:
+        """The kind of the call; see ``UriFilterError``."""
+        ...
+
+    @property
     def key(self) -> Callable[[Any], object] | None:
         """The function that makes an item of each object; None if the objects are the items."""
         ...
@@ -87,6 +92,7 @@ class Past:
 
     answers: list[int | None]
     items: list[object]
+    method: str
     key: None = None
     term: Callable[[int], int] = int
 
@@ -105,6 +111,9 @@ class UriFilterError(Exception):
             raised it: ``insert_many`` and ``unique`` have True for new, ``insert_ages`` has ages; None in place of each
             answer that did not arrive. The whole is None without a batch.
         items: the items of the call, in the caller's order; None without a batch.
+        method: the kind of the call, by the name of its plainest method: ``insert`` (also of ``insert_many``,
+            ``insert_ages`` and ``unique``), ``contains``, ``forget``, ``remove``, ``claim``, ``commit``, ``release``, or
+            the SDK's ``filter``; any method of this kind takes the error as ``retry=``. None without a batch.
 
     Example:
         >>> try:
@@ -129,11 +138,17 @@ class UriFilterError(Exception):
         """The items of the call, in the caller's order; None if the call has no batch."""
         return None if self.batch is None else self.batch.items
 
+    @property
+    def method(self) -> str | None:
+        """The kind of the call, by the name of its plainest method; None if the call has no batch."""
+        return None if self.batch is None else self.batch.method
+
     def __reduce__(self) -> tuple[Any, ...]:
         state = dict(self.__dict__)
         if self.batch is not None:
             key = self.batch.key
-            state["batch"] = Past(list(self.batch.answers), [_plain(each, key) for each in self.batch.items])
+            items = [_plain(each, key) for each in self.batch.items]
+            state["batch"] = Past(list(self.batch.answers), items, self.batch.method)
         return _made_again, (type(self), self.args), state
 
     def __copy__(self) -> Self:

@@ -159,6 +159,18 @@ def test_items_and_payloads_of_each_kind(news, other):
         assert theirs.commit([claim.item for claim in found]) == [True] * 9
 
 
+def test_a_payload_of_none(news, other):
+    """It is kept as None; an item without a payload is its own."""
+    payloads = {"a": None, "b": {"depth": 2}}
+    with news.claims() as mine:
+        assert mine.claim_many(payloads, payload=payloads.get) == [True, True]
+        assert mine.claim("c", payload=None) is True
+        assert mine.claim("d") is True
+        assert {claim.item: claim.payload for claim in mine.held} == payloads | {"c": None, "d": "d"}
+    with other.claims() as theirs:
+        assert {claim.item: claim.payload for claim in theirs.reclaim()} == payloads | {"c": None, "d": "d"}
+
+
 def test_objects_of_the_callers(news, other):
     """``key=`` makes the item and ``payload=`` what is kept; ``unique`` returns the caller's own objects."""
 

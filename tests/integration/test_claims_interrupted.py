@@ -167,6 +167,7 @@ def test_every_place_of_commit_and_release(news, sample, name, monkeypatch):
         if answers is None:
             lost = mine.unresolved
             assert len(lost) <= 1
+            assert all((each.method, f": {name} was interrupted" in str(each)) == (name, True) for each in lost)
             assert news.unresolved == []
             answers = method(items, retry=lost[0]) if lost else method(items)
         assert answers == [True] * 6, at

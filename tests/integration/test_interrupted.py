@@ -88,6 +88,7 @@ def test_every_place_of_a_retry(news, sample):
         with Interrupt(300), pytest.raises(KeyboardInterrupt):
             news.insert_many(items)
         (error,) = news.unresolved
+        assert error.method == "insert"
         return error
 
     items = fresh()

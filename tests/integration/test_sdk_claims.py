@@ -63,6 +63,18 @@ def test_all_methods(api, news):
         mine.claim("z")
 
 
+def test_a_payload_of_none(api, news):
+    """It is kept as None; an item without a payload is its own."""
+    payloads = {"a": None, "b": "text"}
+    with api.claims("news") as mine:
+        assert mine.claim_many(payloads, payload=payloads.get) == [True, True]
+        assert mine.claim("c", payload=None) is True
+        assert mine.claim("d") is True
+        assert {claim.item: claim.payload for claim in mine.held} == payloads | {"c": None, "d": "d"}
+    with api.claims("news") as theirs:
+        assert {claim.item: claim.payload for claim in theirs.reclaim()} == payloads | {"c": None, "d": "d"}
+
+
 def test_awaited(service, news):
     """The same, awaited, by tasks that share an object."""
 
@@ -431,6 +443,7 @@ def test_a_cancelled_claim(service, news):
                 proxy.plan = first(Fault.HANG)
                 await cancelled(mine.commit(["b"]), proxy)
                 (lost,) = mine.unresolved
+                assert (lost.method, str(lost).partition(" was")[0]) == ("commit", "commit")
                 assert (other.unresolved, api.unresolved) == ([], [])
                 assert await mine.commit(["b"], retry=lost) == [True]
                 return mine.unresolved

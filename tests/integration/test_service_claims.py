@@ -69,6 +69,16 @@ def test_the_answers(service, news):
     assert mine("reclaim", limit=0)["outstanding"]["others"] == 3
 
 
+def test_a_payload_of_null(service):
+    """It is kept as it is; without payloads each item is its own."""
+    mine = Caller(service)
+    mine("claim", URI_list=["null", "seven"], payloads=[None, 7])
+    mine("claim", URI_list=["none"])
+    mine("release", URI_list=["null", "seven", "none"])
+    found = {each["item"]: each["payload"] for each in Caller(service, OTHER)("reclaim")["claims"]}
+    assert found == {"null": None, "seven": 7, "none": "none"}
+
+
 def holders_of(redis) -> dict[bytes, float]:
     """Until when each holder lives, in ms."""
     client = redis.client()

@@ -29,6 +29,7 @@ class Call:
 
     def __init__(self, items):
         self.items, self.answers, self.key, self.more = items, [0, None], None, lambda: None
+        self.method = "commit"
 
 
 class Link(str):
@@ -55,6 +56,7 @@ def test_each_kind(kind, way):
     again = WAYS[way](error)
     assert (type(again), str(again), again.args) == (kind, "it failed", ("it failed",))
     assert (again.answers, again.items, again.__notes__) == ([0, None], ["a", "b"], ["a note"])
+    assert again.method == "commit"
     assert {name: getattr(again, name) for name in MORE.get(kind, {})} == MORE.get(kind, {})
 
 
@@ -62,7 +64,7 @@ def test_each_kind(kind, way):
 def test_without_a_call(kind):
     """There are no answers and no items, as before."""
     again = pickle.loads(pickle.dumps(kind("it failed", **MORE.get(kind, {}))))
-    assert (again.answers, again.items) == (None, None)
+    assert (again.answers, again.items, again.method) == (None, None, None)
 
 
 def test_items_that_no_pickle_takes():

@@ -21,8 +21,8 @@ MOST_BYTES = 64 * 1024
 _LENGTH = struct.Struct("<I")
 
 
-def pack(item: object, payload: object = None) -> bytes:
-    r"""Return the text that is kept of an item; a payload of None means: the item is its own payload.
+def pack(item: object, payload: object = ...) -> bytes:
+    r"""Return the text that is kept of an item; without a payload the item is its own.
 
     Raises:
         BadItem: the item or the payload is no str, bytes or JSON value, or has more than 64 KiB.
@@ -32,7 +32,7 @@ def pack(item: object, payload: object = None) -> bytes:
         b'p\x15\x00\x00\x00shttps://example.com/j{"depth":2}'
     """
     text = _text(item, "the item")
-    if payload is None or payload is item:
+    if payload is ... or payload is item:
         return text
     return b"".join((b"p", _LENGTH.pack(len(text)), text, _text(payload, "its payload")))
 

@@ -59,12 +59,13 @@ class AsyncClaims(ClaimsCommon):
         self._beating: asyncio.Task[None] | None = None
         self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
 
-    async def claim(self, uri: object, *, payload: object = None, retry: UriFilterError | None = None) -> bool:
+    async def claim(self, uri: object, *, payload: object = ..., retry: UriFilterError | None = None) -> bool:
         """Claim an item; return whether it is in this object's hands now.
 
         Args:
             uri: a str, bytes or any JSON value.
-            payload: what another crawler gets if this one dies: a str, bytes or any JSON value; None: the item itself.
+            payload: what another crawler gets if this one dies: a str, bytes or any JSON value; left out: the item
+                itself.
             retry: the error that this method, or another one that claims, raised for the same item; its answer is
                 asked for again.
 
@@ -81,7 +82,7 @@ class AsyncClaims(ClaimsCommon):
             >>> await mine.claim("https://example.com/a")
             False
         """
-        return await self._claim(methods.CLAIM, [uri], None, lambda _: payload, retry)
+        return await self._claim(methods.CLAIM, [uri], None, None if payload is ... else lambda _: payload, retry)
 
     async def claim_many(
         self,

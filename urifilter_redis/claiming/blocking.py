@@ -58,12 +58,13 @@ class Claims(ClaimsCommon):
         self._run, self._beat_with = run, beat
         self._beating: Beating | None = None
 
-    def claim(self, uri: object, *, payload: object = None, retry: UriFilterError | None = None) -> bool:
+    def claim(self, uri: object, *, payload: object = ..., retry: UriFilterError | None = None) -> bool:
         """Claim an item; return whether it is in this object's hands now.
 
         Args:
             uri: a str, bytes or any JSON value.
-            payload: what another crawler gets if this one dies: a str, bytes or any JSON value; None: the item itself.
+            payload: what another crawler gets if this one dies: a str, bytes or any JSON value; left out: the item
+                itself.
             retry: the error that this method, or another one that claims, raised for the same item; its answer is
                 asked for again.
 
@@ -80,7 +81,7 @@ class Claims(ClaimsCommon):
             >>> mine.claim("https://example.com/a")
             False
         """
-        return self._claim(methods.CLAIM, [uri], None, lambda _: payload, retry)
+        return self._claim(methods.CLAIM, [uri], None, None if payload is ... else lambda _: payload, retry)
 
     def claim_many(
         self,

@@ -80,6 +80,8 @@ class ClaimsCommon:
     def unresolved(self) -> list[UriFilterError]:
         """Commits and releases that were interrupted; pass one as ``retry=`` to get the answers.
 
+        The ``method`` of an entry says which of the two it was.
+
         A claim that was interrupted is given back by itself, because its caller has no answer.
 
         Example:

@@ -165,6 +165,11 @@ class Batch:
             parts[call.shard] += 1
 
     @property
+    def method(self) -> str:
+        """The command, which names the plainest of its methods."""
+        return self.command
+
+    @property
     def digests(self) -> list[bytes]:
         """The digest of each item."""
         return split(self.packed)

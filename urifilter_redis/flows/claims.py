@@ -79,7 +79,7 @@ def claim_terms(
         holding: the holder and its lease.
         objects: the caller's objects.
         key: makes an item of each object; None: the objects are the items.
-        payload: makes a payload of each object; None, or a payload of None: the item is its own payload.
+        payload: makes a payload of each object; None: each item is its own payload.
         hand: the hand that notes the answers.
 
     Raises:
@@ -87,12 +87,12 @@ def claim_terms(
     """
     claimed, kept, bad = [], [], []
     for index, (item, each) in enumerate(zip(items_of(objects, key), objects, strict=True)):
-        content = None if payload is None else payload(each)
+        content = item if payload is None else payload(each)
         try:
             kept.append(pack(item, content))
         except BadItem as error:
             bad.append((index, str(error)))
-        claimed.append(Claim(item, item if content is None else content))
+        claimed.append(Claim(item, content))
     if bad:
         index, reason = bad[0]
         more = f"; and {len(bad) - 1} more" if len(bad) > 1 else ""

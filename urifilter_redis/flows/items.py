@@ -81,7 +81,8 @@ def unresolved(session: Session, hand: Hand | None = None) -> list[AnswerLost]:
     for batch in session.pending.interrupted():
         ours = batch.client == session.ids.client and hand is (batch.terms and batch.terms.hand)
         if ours and batch.command != "claim":  # whose items are given back
-            error = AnswerLost(f"{session.where}: interrupted; ask again with retry= for the answers")
+            text = f"{batch.method} was interrupted: call it again with retry= for the answers"
+            error = AnswerLost(f"{session.where}: {text}")
             errors.append(with_batch(error, batch))
     return errors
 

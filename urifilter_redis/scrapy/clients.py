@@ -87,14 +87,14 @@ class Clients:
         news = await self.opened()
         if self._mine is None:
             return await news.insert_many(items, retry=lost)
-        return await self._mine.claim_many(items, payload=payloads.get, retry=lost)
+        return await self._mine.claim_many(items, payload=lambda item: payloads.get(item) or item, retry=lost)
 
     def ask_now(self, item: str | bytes, payload: str | None, lost: UriFilterError | None = None) -> bool:
         """Insert or claim one item, and wait for the answer."""
         news = self.opened_now()
         if self._mine_now is None:
             return news.insert(item, retry=lost)
-        return self._mine_now.claim(item, payload=payload, retry=lost)
+        return self._mine_now.claim(item, payload=payload or item, retry=lost)
 
     def steps(self, ending: Ending, items: Sequence[str | bytes]) -> list[tuple[int, Step]]:
         """Return the calls that end items, each with the number of its items, to be made one after the other.

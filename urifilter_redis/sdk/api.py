@@ -288,7 +288,8 @@ class API:
         errors = []
         for asked in self.session.pending.interrupted():
             if asked.process == os.getpid() and asked.hand is hand:
-                error = FilterAPIError("interrupted; ask again with retry= for the answers", error_code="answer_lost")
+                text = f"{asked.method} was interrupted: call it again with retry= for the answers"
+                error = FilterAPIError(text, error_code="answer_lost")
                 errors.append(with_batch(error, asked))
         return errors
 

@@ -95,6 +95,11 @@ class Asked:
         return (self.what, self.process, self.encoded) == (other.what, other.process, other.encoded)
 
     @property
+    def method(self) -> str:
+        """The method's name."""
+        return self.what[1]
+
+    @property
     def encoded(self) -> list[bytes]:
         """The bytes of each item."""
         return [each for part in self.parts for each in encode_items(part.items)]

@@ -29,7 +29,7 @@ class AskedClaims(Asked):
 
     Attributes:
         hand: the hand that notes the answers; None: none does.
-        payloads: claim: the payload of each item; None, also of an item: the item itself.
+        payloads: claim: the payload of each item; None: each item is its own.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - all of it is what a call is
@@ -90,8 +90,8 @@ class AskedClaims(Asked):
             if self._ends:
                 hand.drop(0, encode_item(item))
             elif answer == 0:
-                payload = None if self.payloads is None else self.payloads[part.start + number]
-                hand.take(0, encode_item(item), Claim(item, item if payload is None else payload))
+                payload = item if self.payloads is None else self.payloads[part.start + number]
+                hand.take(0, encode_item(item), Claim(item, payload))
         if self.what[1] == "release" and any(answers):
             hand.note_released(0, self.more["delay"])
 

@@ -109,7 +109,7 @@ Holder = Annotated[
 ]
 _LEASE = "seconds for which the holder lives without another request; null: 60, more for a filter of many shards"
 Lease = Annotated[float, Field(ge=LEAST_LEASE, le=MOST_LEASE, description=_LEASE)] | None
-_PAYLOADS = "a payload for each item, any JSON value of at most 64 KiB; null: the item itself"
+_PAYLOADS = "a payload for each item, any JSON value of at most 64 KiB; without them each item is its own"
 _BASE64 = "the positions of the items that are base64 of bytes, as `reclaim` answers them; each once"
 
 
