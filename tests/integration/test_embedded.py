@@ -355,7 +355,7 @@ def test_full_disk_at_start(small_disk):
 
 def test_disk_full_later(small_disk):
     """A disk that fills up under way refuses inserts, loses nothing, and goes on when there is room."""
-    with UriFilter.create("x", capacity=100_000, error_rate=1e-8) as news:
+    with UriFilter.create("x", capacity=100_000, error_rate=1e-8, timeouts=Timeouts(total=0.2)) as news:
         assert news.insert("a") is True
         full = small_disk / "full"
         fill(full)
@@ -367,6 +367,27 @@ def test_disk_full_later(small_disk):
         item = f"u{len(told_new) - 1}"
         assert wait_until(lambda: try_insert(news, item, caught.value), "it does not go on")
         assert news.ages([*told_new, item]) == [1] * (len(told_new) + 1)
+
+
+@pytest.mark.parametrize("size", [1, 100])
+def test_answered_is_kept(data, size):
+    """What is answered while the disk fills up is kept: a batch that could not be written is not answered."""
+    data.mkdir(mode=0o700)
+    lines, told = [f"u{i}" for i in range(2000)], []
+    with mounted(data, "size=3m,mode=0700"):
+        with UriFilter.create("x", capacity=100_000, error_rate=1e-8, timeouts=Timeouts(total=0.2)) as news:
+            fill(data / "full")
+            os.truncate(data / "full", (data / "full").stat().st_size - 40_000)
+            with pytest.raises(ServerUnavailable, match="is its disk full"):
+                for start in range(0, len(lines), size):
+                    told += news.unique(lines[start : start + size])
+            assert news.contains("nothing") is False  # who only asks is answered
+        wait_until(lambda: not processes(data), "the server did not end")
+        (data / "full").unlink()
+        with UriFilter.open("x") as news:
+            assert told
+            assert [each for each in told if each not in news] == []
+        wait_until(lambda: not processes(data), "something is still running")
 
 
 def try_insert(news, item, error):

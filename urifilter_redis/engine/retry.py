@@ -33,6 +33,7 @@ from urifilter_redis.protocol.outcomes import (
     node_of,
     text_in,
     text_of,
+    unsaved,
 )
 from urifilter_redis.protocol.routing import for_node, for_replica, key_of
 
@@ -100,6 +101,7 @@ class Request:
         full: whether the command did not run because today has no room. Sent again under the same call id, after the
             next slice was made, it will run.
         replica: whether a replica of the shard's master may answer; after a refusal the master is asked.
+        reads: whether the command is known to change nothing.
         asked: the node to which an ASK has sent the next attempt; empty: none has.
         reply: the reply to the command, once it is answered.
         error: the reason why the request was given up; None: it was not.
@@ -113,6 +115,7 @@ class Request:
     answered: bool = False
     full: bool = False
     replica: bool = False
+    reads: bool = False
     asked: str = ""
     reply: Any = None
     error: UriFilterError | None = field(default=None, repr=False)
@@ -190,6 +193,8 @@ def exchange(
         began += sending.idle  # in which nobody waited
         if replication is not None:
             outcomes = replication.judged(outcomes)
+        if session.confirms and any(_writes(*each) for each in zip(waiting, commands, strict=True)):
+            outcomes = yield from _confirmed(outcomes)
         missed = []
         for request, outcome, in_doubt in zip(waiting, outcomes, doubts, strict=True):
             verdict = _settle(session, request, outcome, in_doubt=in_doubt)
@@ -199,6 +204,23 @@ def exchange(
             return
         again = again or _Again(session, began, callers)
         waiting = yield from again.prepare(missed)
+
+
+def _writes(request: Request, command: Arguments) -> bool:
+    return command[0] == "EVALSHA" and not request.reads
+
+
+def _confirmed(outcomes: Sequence[Any]) -> Flow[Sequence[Any]]:
+    """Return the outcomes; as lost those of which the server may not have saved what it answered.
+
+    It writes its file before it takes the next command, and answers although that has failed. From then on it refuses
+    PING and whatever writes, until it has written the rest.
+    """
+    (told,) = yield Send([("PING",)])
+    if judge(told) is Verdict.ANSWERED:
+        return outcomes
+    lost = unsaved(told)
+    return [lost if judge(each) is Verdict.ANSWERED else each for each in outcomes]
 
 
 class _Again:

@@ -62,6 +62,7 @@ class Session:
         timeouts: the times to wait for the server.
         routes: the nodes that have the shards, as the connector knows them.
         wait_replicas: the replicas that must have an answer before it is believed.
+        confirms: whether an answer is believed only if the server has saved it: that is asked after each exchange.
         home: the home of the archive that was named; None: none was.
         insists: whether the caller named the archive, and not the environment.
         ids: the call ids of this client.
@@ -94,6 +95,7 @@ class Session:
     near_cache: NearCacheSettings = field(default_factory=NearCacheSettings)
     routes: Routes = field(default_factory=lambda: Routes(alone=True))
     wait_replicas: int = 0
+    confirms: bool = False
     near: NearCache | None = None
     _config: Config | None = None
     _digester: Digester | None = None

@@ -146,7 +146,7 @@ def _mend(session: Session, missed: Sequence[tuple[OpenCall, Request]]) -> Flow[
 def _request(session: Session, batch: Batch, call: OpenCall) -> Request:
     build = functools.partial(_call, session, batch, call)
     if not batch.writes:
-        return Request(build, call.shard, replica=session.routes.reads_replicas)
+        return Request(build, call.shard, replica=session.routes.reads_replicas, reads=True)
     if call.call_id is None:
         call.call_id = session.ids.draw(None if session.routes.alone else session.clock_of(call.shard))
     return Request(build, call.shard, call)

@@ -44,6 +44,7 @@ __all__ = [
     "to_fields",
     "to_mapping",
     "to_scores",
+    "unsaved",
 ]
 
 
@@ -276,6 +277,13 @@ def text_of(outcome: RedisError) -> str:
     text = wrapped["inner"] if wrapped else str(outcome)
     word = _word(outcome)
     return text if text.startswith(word) else f"{word} {text}"
+
+
+def unsaved(told: Any) -> Unanswered:
+    """Return the outcome of a call whose answer may be lost; ``told`` is what the server says to a PING after it."""
+    why = told.error if isinstance(told, Unsent | Unanswered) else text_of(told)
+    text = "the server cannot save what it has answered (is its disk full?), so the answer may be lost"
+    return Unanswered(ConnectionError(f"{text} ({why})"))
 
 
 def is_readonly(outcome: Any) -> bool:

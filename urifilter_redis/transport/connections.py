@@ -72,6 +72,7 @@ class _Connections(ABC, Generic[S]):
     def equip(self, session: Session) -> None:
         """Give a session the routes of this connector; an address that was packed is unpacked."""
         session.routes, session.wait_replicas = self.routes, self._origin.wait_replicas
+        session.confirms = self._origin.embedded
 
     def packed(self) -> Packed:
         """Return the server's address, for a filter that is opened anew; see ``Address.packed``.
