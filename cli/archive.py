@@ -22,12 +22,15 @@ from .common import Shared, columns, counted, filter_name, moment, pass_shared, 
 from .progress import bar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from urifilter_redis.engine.home import Home
     from urifilter_redis.engine.steps import Flow
 
 __all__ = ["archive"]
+
+#: Most shards that are named because they have fewer checkpoints than others.
+SHARDS_TOLD = 3
 
 T = TypeVar("T")
 
@@ -124,7 +127,8 @@ def _document(each: Document) -> tuple[object, ...]:
 def verify(options: Shared, name: str | None) -> None:
     """Read a whole archive, or one filter in it, and check it. Exits with 1 if anything is damaged or missing.
 
-    Missing closed slices and checkpoints count as damaged.
+    Missing closed slices and checkpoints count as damaged. It says how many checkpoints each shard can fall back to:
+    two, as soon as two were written.
 
     \b
     Example:
@@ -137,11 +141,24 @@ def verify(options: Shared, name: str | None) -> None:
     else:
         for problem in found.problems:
             click.echo(problem)
+        for each, numbers in found.checkpoints.items():
+            say(f"{each}: {_whole(numbers)}")
         say(f"{counted(found.documents, 'document')}, {size_text(found.packed)}: {len(found.problems)} damaged")
     if not found.filters:
         say("urifilter: the archive has no filter: if it is on a disk of its own, is that mounted?")
     if found.problems or not found.filters:
         raise click.exceptions.Exit(1)
+
+
+def _whole(numbers: Sequence[int]) -> str:
+    """Say how many checkpoints each shard can be restored from, and of which shards there are fewer."""
+    most = max(numbers)
+    text = f"{counted(most, 'checkpoint')} of each shard can be restored"
+    fewer = [f"{number} of shard {shard}" for shard, number in enumerate(numbers) if number < most]
+    if not fewer:
+        return text
+    more = f" and {len(fewer) - SHARDS_TOLD} more shards" if len(fewer) > SHARDS_TOLD else ""
+    return f"{text}, but {', '.join(fewer[:SHARDS_TOLD])}{more}"
 
 
 @archive.command()

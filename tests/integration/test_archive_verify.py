@@ -103,7 +103,7 @@ def test_what_cannot_be_listed(any_server, folder, monkeypatch):
     (root(folder) / "broken.filter").symlink_to("broken.filter")
     out, err = cli.run("archive", "verify", code=1)
     assert b"broken.filter" in out
-    assert err.startswith("2 documents, ")
+    assert "\n2 documents, " in err
     (root(folder) / "broken.filter").unlink()
     cli.run("archive", "verify")
     root(folder).rename(root(folder).with_name("aside"))
@@ -148,6 +148,38 @@ def test_newest_checkpoint_is_gone(any_server, archive):
         assert news.restored.problems == ()
     leftovers(archive)
     sound(archive)
+
+
+def test_checkpoint_before_is_gone(any_server, archive):
+    """The older of two: verify says so, and how many there are of each shard; the next checkpoint ends it."""
+    uid = make(any_server, archive, times=3, shards=2, **SETTINGS)
+    remove(archive, Key("news", "checkpoint", uid, 1, 1))  # of 2 and 3 the second
+    assert problems(archive) == ("checkpoint 2 of 'news', shard 1: its document is gone",)
+    out, err = cli.run("archive", "verify", "--archive", archive, code=1)
+    assert out.decode() == "checkpoint 2 of 'news', shard 1: its document is gone\n"
+    assert err.startswith("news: 2 checkpoints of each shard can be restored, but 1 of shard 1\n")
+    with UriFilter.open("news", redis=any_server.url, archive=archive) as news:
+        news.insert_many(items(4))
+        news.checkpoint()
+    assert problems(archive) == ()
+    err = cli.run("archive", "verify", "--archive", archive)[1]
+    assert err.splitlines()[0] == "news: 2 checkpoints of each shard can be restored"
+    leftovers(archive)
+
+
+def test_a_blob_with_more_bytes(any_server, folder):
+    """They are noticed, of a bitmap and of records, though all that was written is there."""
+    make(any_server, folder, times=1)
+    with UriFilter.open("news", redis=any_server.url, archive=folder) as news:
+        news.forget(items(0)[:1])
+        news.checkpoint()
+    blobs = sorted(root(folder).glob("*/*/*.blob"))
+    for blob in blobs:
+        with blob.open("ab") as file:
+            file.write(b"x")
+    found = "; ".join(problems(folder))
+    assert [blob.stem in found for blob in blobs] == [True] * len(blobs)
+    assert found.count("it has more bytes than were written") >= len(blobs)
 
 
 def test_a_checkpoint_of_what_is_gone(any_server, folder):

@@ -353,7 +353,8 @@ def test_archive_verify(there, folder):
         other.checkpoint()
     out, err = cli.run("archive", "verify")
     assert out == b""
-    assert err.startswith("2 documents, ")
+    assert err.splitlines()[:2] == [f"{name}: 1 checkpoint of each shard can be restored" for name in ("news", "other")]
+    assert err.splitlines()[2].startswith("2 documents, ")
     assert err.endswith(": 0 damaged\n")
     (blob, *_) = sorted(files(folder, "*.blob"), key=lambda path: -path.stat().st_size)
     flip(blob, blob.stat().st_size // 2)
@@ -364,6 +365,7 @@ def test_archive_verify(there, folder):
     found = json.loads(cli.run("archive", "verify", "news", "--json", code=1)[0])
     assert list(found) == names(Verified)
     assert found["problems"] == [line]
+    assert found["checkpoints"] == {"news": [0]}
     cli.run("archive", "verify", "other")
     assert cli.run("archive", "verify", "nope", code=2)[0] == b""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.format import documents
 from urifilter_redis.archive.format.manifest import Checkpoint, Manifest
-from urifilter_redis.archive.snapshots import Place, gone
+from urifilter_redis.archive.snapshots import Place, gone, previous_gone
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.engine.home import read_to_replace
 from urifilter_redis.errors import ArchiveCorrupt
@@ -120,7 +120,7 @@ def missing(config: Config, name: str, listed: Iterable[Listed], *, complete: bo
         what = f"of {name!r}, shard {shard}"
         if complete and not places:
             problems.append(f"checkpoints {what}: they are gone")
-        if number := gone(places):
+        if number := gone(places) or previous_gone(places):
             problems.append(f"checkpoint {number} {what}: its document is gone")
         there = {each.key.epoch for each in shards[shard] if each.key.kind == "slice"}
         problems += [

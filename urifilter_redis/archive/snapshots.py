@@ -6,7 +6,7 @@ complete. The previous document notes the number of the new checkpoint, so that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.contents import nothing, read_records, verify
@@ -24,7 +24,17 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
 
-__all__ = ["Place", "gone", "last_good", "newest", "places", "publish_checkpoint", "readings", "to_replace"]
+__all__ = [
+    "Place",
+    "gone",
+    "last_good",
+    "newest",
+    "places",
+    "previous_gone",
+    "publish_checkpoint",
+    "readings",
+    "to_replace",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +88,15 @@ def gone(found: Sequence[Place]) -> int:
     return noted if last and noted > last.number else 0
 
 
+def previous_gone(found: Sequence[Place]) -> int:
+    """Return the number of the checkpoint before the newest one if its document alone is known to be gone, else 0."""
+    last = newest(found)
+    if last is None or gone(found) or any(place.problem for place in found):
+        return 0
+    there = {place.checkpoint.number for place in found if place.checkpoint}
+    return 0 if last.previous in there else last.previous
+
+
 def publish_checkpoint(home: Home, found: Sequence[Place], made: Checkpoint) -> Flow[bool]:
     """Write a checkpoint in place of the older one, and note its number in the other document.
 
@@ -89,6 +108,8 @@ def publish_checkpoint(home: Home, found: Sequence[Place], made: Checkpoint) -> 
         ArchiveError: the archive failed; the checkpoint may or may not be there.
     """
     place = to_replace(found)
+    before = newest([other for other in found if other is not place])
+    made = replace(made, previous=before.number if before else 0)
     if not (yield from publish(home, place.key, place.text, documents.dump(made))):
         return False
     for other in found:

@@ -93,12 +93,15 @@ class Verified:
         documents: the number of documents that were read, each with its blobs.
         packed: bytes of the blobs that were read.
         problems: one text for each problem.
+        checkpoints: for each registered filter, by its name, and each of its shards, from 0, the number of its
+            checkpoints that are whole: a restore takes the newest, and falls back to the other.
     """
 
     filters: int
     documents: int
     packed: int
     problems: tuple[str, ...]
+    checkpoints: dict[str, list[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +244,7 @@ def verify_all(home: Home, only: str | None, report: Callable[[int, int], object
             continue
         if only and not there:
             raise _not_there(home, name)
-    return Verified(len(found), looked.documents, looked.packed, tuple(looked.problems))
+    return Verified(len(found), looked.documents, looked.packed, tuple(looked.problems), looked.checkpoints)
 
 
 class _Look:
@@ -251,12 +254,14 @@ class _Look:
         documents: the number of documents that were read.
         packed: bytes of the blobs that were read.
         problems: one text for each problem.
+        checkpoints: see ``Verified``.
     """
 
     def __init__(self, home: Home, report: Callable[[int, int], object]) -> None:
         self._home, self._report = home, report
         self.documents = self.packed = 0
         self.problems: list[str] = []
+        self.checkpoints: dict[str, list[int]] = {}
 
     def at(self, name: str) -> Flow[bool]:
         """Verify one filter; return whether the archive has anything of it."""
@@ -270,15 +275,20 @@ class _Look:
         listed = yield from list_documents(self._home, name, config)
         if registration is None and listed and not damaged:
             self.problems.append(_unregistered(self._home, name))
+        whole = [0] * (config.shards if config else 0)
         for done, each in enumerate(listed, 1):
             if found := (yield from verified(self._home, each, config)):
                 self.documents, self.packed = self.documents + 1, self.packed + _packed(found.contents())
                 self.problems += [found.problem] if found.problem else []
+                if config and not found.problem and found.key.kind == "checkpoint":
+                    whole[found.key.shard] += 1
             self._report(done, len(listed))
         if registration and (lost := _missing(registration, listed, text)):
             again = yield from list_documents(self._home, name, config)  # a checkpoint during the first list hides one
             still = set(_missing(registration, again, text))
             self.problems += [problem for problem in lost if problem in still]
+        if registration and not registration.dropped:
+            self.checkpoints[name] = whole
         return damaged or bool(listed) or registration is not None
 
 

@@ -14,7 +14,7 @@ from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from urifilter_redis.archive.format.manifest import Manifest
+    from urifilter_redis.archive.format.manifest import Content, Manifest
     from urifilter_redis.archive.listing import Listed
     from urifilter_redis.engine.home import Home
     from urifilter_redis.engine.steps import Flow
@@ -65,6 +65,7 @@ def _problems(home: Home, each: Listed) -> Flow[list[str]]:
             yield from reading
         except (ArchiveCorrupt, ArchiveMissing) as error:
             problems.append(str(error))
+    problems = list(dict.fromkeys(problems))  # a blob that is missing is missed twice
     if isinstance(each.found, Checkpoint):
         return problems + _impossible(each.found)
     return problems + ([_TOO_MANY] if each.found and not _possible(each.found) else [])
@@ -82,6 +83,16 @@ def _readings(home: Home, each: Listed) -> Iterator[Flow[None]]:
         yield from readings(home, each.key.filter, each.found, use_forgotten=check)
     elif each.found:
         yield verify(home, each.key.filter, each.found.content)
+    for content in each.contents():
+        if content.pieces:
+            yield _ends(home, each.key.filter, content)
+
+
+def _ends(home: Home, name: str, content: Content) -> Flow[None]:
+    """Check that a blob ends where its document says."""
+    end = sum(content.spans()[-1])
+    if len((yield from home.download(name, content.blob, end - 1, 2))) > 1:
+        raise ArchiveCorrupt(f"blob {content.blob}: it has more bytes than were written")
 
 
 _TOO_MANY = "it counts more items than can have been inserted"

@@ -240,6 +240,7 @@ class Checkpoint:
         replies: the records of calls, which were read after the bitmaps.
         forgotten: the forgotten digests with their scores, which were read after the bitmaps.
         leases: what is in somebody's hands, which was read after everything else.
+        previous: the number of the checkpoint that the shard's other document had then; 0: it had none.
     """
 
     format: int
@@ -254,6 +255,7 @@ class Checkpoint:
     replies: Content
     forgotten: Content
     leases: Content
+    previous: int = 0
 
     @property
     def blobs(self) -> set[str]:
