@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from urifilter_redis import UriFilter, UriFilterError, list_filters
+from urifilter_redis.archive.homes.opening import named_home
+from urifilter_redis.archive.upkeep import examine_archive
 from urifilter_redis.client import run
+from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.queries import server_time
 from urifilter_redis.flows.doctor import (
     Finding,
@@ -37,6 +40,7 @@ __all__ = ["doctor"]
 def doctor(options: Shared, part: str | None, name: str | None) -> None:
     """Check whether this server keeps the filters' promises, and say what to change.
 
+    With --archive, or URIFILTER_ARCHIVE, it also looks whether this user can read and write the archive, and has room.
     Exits with 0 if all promises hold, with 1 if one does not, with 2 on errors.
 
     With --acl it prints an ACL SETUSER command instead, for redis-cli: a reader asks, a crawler also inserts and
@@ -56,6 +60,7 @@ def doctor(options: Shared, part: str | None, name: str | None) -> None:
     findings = run(examine_masters, **options.where())
     for each in list_filters(**options.where()):
         findings += _filter(options, each)
+    findings += _archive(options)
     if options.json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -72,6 +77,16 @@ def _print_acl(options: Shared, part: str, name: str | None) -> None:
         print_json({"part": part, "line": line, "commands": acl.commands(part, database=database), "keys": keys})
     else:
         click.echo(line)
+
+
+def _archive(options: Shared) -> list[Finding]:
+    home = named_home(options.archive)
+    if home is None:
+        return []
+    try:
+        return drive(examine_archive(home))
+    finally:
+        drive(home.close())
 
 
 def _filter(options: Shared, name: str) -> Iterator[Finding]:

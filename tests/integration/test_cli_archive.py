@@ -8,6 +8,8 @@ import fcntl
 import json
 import os
 import signal
+import subprocess
+import tempfile
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,6 +17,8 @@ from urllib.parse import urlsplit
 import pytest
 from support import cli
 from support.archives import checkpoints, leftovers, sound
+from support.disk import fill, mounted
+from support.forked import in_child
 from support.pipelines import pipelines
 from support.servers import silent_port, wait_until
 from urifilter_redis.cli import daemon as daemon_module
@@ -22,7 +26,7 @@ from urifilter_redis.cli.daemon import running
 
 from urifilter_redis import Timeouts, UriFilter
 from urifilter_redis.archive.homes.opening import open_home
-from urifilter_redis.archive.upkeep import Document, Entry, Pruned, Verified, show
+from urifilter_redis.archive.upkeep import Document, Entry, Pruned, Verified, examine_archive, show
 from urifilter_redis.client import connect
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.session import Restored
@@ -34,6 +38,9 @@ NEWS = ("create", "news", "--capacity", "100k", "--error-rate", "1e-8", "--seed"
 SETTINGS = {"capacity": 100_000, "error_rate": 1e-8, "seed": 1}
 RING = {"retention": "ring", "slices": 3, "period": "1d"}
 ROLLING = RING | {"retention": "rolling"}
+
+#: The number of the user nobody.
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -849,3 +856,80 @@ def test_list_of_filters_with_and_without_an_archive(any_server, folder):
     out, err = cli.run("list", "--json", "--redis", any_server.url, "--archive", folder)
     assert [each["name"] for each in json.loads(out)] == ["plain", "written"]
     assert err == ""
+
+
+@pytest.fixture
+def own_disk(there, monkeypatch):
+    """The folder of an archive with one filter, on a disk of 4 MB that every user may reach."""
+    monkeypatch.delenv("URIFILTER_ARCHIVE")
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="uf-") as above, mounted(above, "size=4m,mode=0755"):
+        folder = Path(above) / "archive"
+        with UriFilter.create("kept", capacity=1000, archive=folder.as_uri()) as kept:
+            kept.insert("a")
+            kept.checkpoint()
+        yield folder
+
+
+def about(folder, code: int) -> list[tuple[str, str]]:
+    """Return the levels and texts of doctor about the archive."""
+    found = json.loads(cli.run("doctor", "--json", "--archive", folder.as_uri(), code=code)[0])
+    return [(each["level"], each["text"]) for each in found if each["subject"].startswith("archive")]
+
+
+def as_nobody(folder) -> list[tuple[str, str]]:
+    """Return what doctor says to a user without rights of his own."""
+
+    def ask():
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        return [(each.level, each.text) for each in drive(examine_archive(open_home(folder.as_uri())))]
+
+    return in_child(ask)
+
+
+def give(folder, uid):
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, uid, -1)
+
+
+def test_doctor_on_an_archive(own_disk):
+    """What is well, what is damaged, and one that is not there yet; without --archive none is looked at."""
+    assert about(own_disk, 1)[0][0] == "ok"
+    assert "1 filter, " in about(own_disk, 1)[0][1]
+    (document,) = own_disk.rglob("checkpoint-*.json")
+    document.write_text("{")
+    (_, (level, text)) = about(own_disk, 1)
+    assert (level, "archive verify" in text) == ("danger", True)
+    (found,) = about(own_disk.with_name("later"), 1)
+    assert (found[0], "the first create makes it" in found[1]) == ("note", True)
+    assert b"archive" not in cli.run("doctor", code=1)[0]
+
+
+def test_doctor_on_an_archive_that_cannot_be_written(own_disk):
+    """A disk without room, and one that is mounted read-only."""
+    fill(own_disk.parent / "full")
+    ((level, text),) = about(own_disk, 1)
+    assert (level, "make room" in text) == ("danger", True)
+    (own_disk.parent / "full").unlink()
+    subprocess.run(["mount", "-o", "remount,ro", own_disk.parent], check=True)
+    ((level, text),) = about(own_disk, 1)
+    assert (level, "mounted read-only" in text) == ("danger", True)
+
+
+def test_doctor_on_an_archive_of_somebody_else(own_disk):
+    """A user who may only read it, one whose own mode is in the way, and root, whom nothing stops."""
+    ((level, text),) = as_nobody(own_disk)
+    assert level == "danger"
+    assert f"may not read or write {own_disk} (owner root, mode 755)" in text
+    give(own_disk, NOBODY)
+    assert as_nobody(own_disk)[0][0] == "ok"
+    (lock,) = own_disk.rglob(".lock")
+    os.chown(lock, 0, -1)
+    ((level, text),) = as_nobody(own_disk)
+    assert (level, f"{lock} (owner root" in text) == ("danger", True)
+    ((level, text),) = about(own_disk, 1)
+    assert (level, "run doctor as nobody" in text) == ("note", True)
+    own_disk.chmod(0)
+    ((level, text),) = as_nobody(own_disk)
+    assert (level, f"{own_disk} (owner nobody, mode 000)" in text) == ("danger", True)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from support import servers
-from support.disk import mounted
+from support.disk import fill, mounted
 from support.servers import wait_until
 
 from urifilter_redis import AsyncUriFilter, ServerUnavailable, Timeouts, UriFilter
@@ -332,17 +332,6 @@ def small_disk(data):
     with mounted(data, "size=4m,mode=0700"):
         yield data
         wait_until(lambda: not processes(data), "something is still running")
-
-
-def fill(path) -> None:
-    """Write until the disk is full."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
-    try:
-        with pytest.raises(OSError, match="No space"):
-            while True:
-                os.write(descriptor, b"x" * 4096)
-    finally:
-        os.close(descriptor)
 
 
 @pytest.mark.slow

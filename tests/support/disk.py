@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
 
@@ -22,3 +23,14 @@ def mounted(folder, options: str):
         yield folder
     finally:
         subprocess.run(["umount", "-l", folder], check=True)
+
+
+def fill(path) -> None:
+    """Write a file until its disk is full."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        with pytest.raises(OSError, match="No space"):
+            while True:
+                os.write(descriptor, b"x" * 4096)
+    finally:
+        os.close(descriptor)

@@ -9,8 +9,10 @@ from urifilter_redis.archive.format.manifest import Checkpoint, Manifest
 from urifilter_redis.archive.listing import list_documents, missing
 from urifilter_redis.archive.register import is_complete, read_registration, unregister
 from urifilter_redis.archive.verifying import verified
+from urifilter_redis.bloom.sizing import size_text
 from urifilter_redis.engine.home import Key
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
+from urifilter_redis.flows.doctor import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -21,7 +23,22 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
 
-__all__ = ["Document", "Entry", "Pruned", "Verified", "entries", "names", "prune", "show", "verify_all"]
+__all__ = [
+    "Document",
+    "Entry",
+    "Pruned",
+    "Verified",
+    "entries",
+    "examine_archive",
+    "names",
+    "prune",
+    "show",
+    "verify_all",
+]
+
+
+#: Bytes of room that the disk of an archive has at least.
+ROOM = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +209,37 @@ def _entry(registration: Registration, read: list[Listed], lost: list[str]) -> E
         packed=sum(blobs.values()),
         problems=(*(each.problem for each in read if each.problem), *lost),
     )
+
+
+def examine_archive(home: Home) -> Flow[list[Finding]]:
+    """Return the findings about an archive: whether this user can use it, and what is damaged or missing there.
+
+    Documents are read, and no blobs. Nothing is written.
+    """
+    found, failure = [], ""
+    try:
+        found = yield from entries(home)
+    except ArchiveMissing:  # its obstacles say so
+        pass
+    except ArchiveError as error:
+        failure = str(error)
+    needed = max([ROOM, *(each.packed // max(1, each.shards) for each in found)])  # a shard's checkpoints are in turn
+    try:
+        obstacles = yield from home.obstacles(needed)
+    except ArchiveError as error:
+        obstacles = [("danger", str(error))]
+    findings = [Finding(level, "archive", f"{home.shown}: {text}") for level, text in obstacles]
+    if failure and all(each.level != "danger" for each in findings):
+        findings.append(Finding("danger", "archive", failure))
+    if not findings:
+        text = f"{len(found):,} filter{'' if len(found) == 1 else 's'}, {size_text(sum(each.packed for each in found))}"
+        findings.append(Finding("ok", "archive", f"{home.shown}: {text}"))
+    for each in found:
+        if each.problems:
+            more = f" and {len(each.problems) - 1:,} more" if len(each.problems) > 1 else ""
+            text = f"{each.problems[0]}{more}: urifilter archive verify"
+            findings.append(Finding("danger", f"archive of {each.filter}", text))
+    return findings
 
 
 def show(home: Home, name: str) -> Flow[tuple[Registration, list[Document]]]:

@@ -147,6 +147,17 @@ class Home(Protocol):
         """Return all blobs, or those of one filter, unfinished uploads included."""
         ...
 
+    def obstacles(self, needed: int) -> Flow[list[tuple[str, str]]]:
+        """Say what keeps this user from using the home, without writing; a database tells that when it is asked.
+
+        Args:
+            needed: bytes for which there must be room.
+
+        Returns:
+            The level of each finding of the doctor, ``note`` or ``danger``, and its text.
+        """
+        ...
+
     def close(self) -> Flow[None]:
         """Close connections."""
         ...

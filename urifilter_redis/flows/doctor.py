@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.flows.info import FilterInfo
-    from urifilter_redis.flows.problems import Problem
 
 __all__ = [
     "Facts",
@@ -155,10 +154,6 @@ def examine_claims(info: FilterInfo) -> Iterator[Finding]:
     yield from (Finding(each.level, subject, f"{text}, {each.text}") for each in lapsed)
     if not lapsed:
         yield Finding("ok", subject, f"{text}, lapsed {found.lapsed:,}")
-
-
-def _finding(subject: str, problem: Problem) -> Finding:
-    return Finding(problem.level, subject, problem.text)
 
 
 def examine_clock(session: Session) -> Flow[Finding | None]:

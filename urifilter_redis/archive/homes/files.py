@@ -4,14 +4,32 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 import secrets
 import stat
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Unreadable", "advice", "listed", "put", "read", "remove", "sync", "sync_folder"]
+__all__ = [
+    "LOCK",
+    "Room",
+    "Unreadable",
+    "advice",
+    "listed",
+    "put",
+    "read",
+    "refused",
+    "remove",
+    "room",
+    "sync",
+    "sync_folder",
+    "user_name",
+]
+
+#: The file of a filter's folder that is locked while a document is replaced.
+LOCK = ".lock"
 
 #: Errors that say nothing about the file: this process lacks a resource, or the file server is away.
 _PASSING = frozenset(
@@ -109,6 +127,54 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+class Room(NamedTuple):
+    """The room that is left on the disk of a folder.
+
+    Attributes:
+        free: bytes.
+        files: the number of files; 1 if the file system has no limit.
+        readonly: whether it is mounted so.
+    """
+
+    free: int
+    files: int
+    readonly: bool
+
+
+def room(folder: Path) -> Room:
+    """Return the room on the disk of a folder."""
+    found = os.statvfs(folder)
+    files = found.f_favail if found.f_files else 1
+    return Room(found.f_bavail * found.f_frsize, files, bool(found.f_flag & os.ST_RDONLY))
+
+
+def refused(path: Path, *, readonly: bool) -> str:
+    """Return a text if this user lacks a right to a folder or file of an archive: its path, its owner and its mode.
+
+    ``readonly``: the file system is mounted so, whatever the rights are.
+    """
+    try:
+        found = path.stat()
+    except OSError as error:
+        return f"{path} ({error.strerror})"
+    wanted = os.R_OK
+    if stat.S_ISDIR(found.st_mode):
+        wanted |= os.X_OK
+    if not readonly and (stat.S_ISDIR(found.st_mode) or path.name == LOCK):
+        wanted |= os.W_OK
+    if os.access(path, wanted):
+        return ""
+    return f"{path} (owner {user_name(found.st_uid)}, mode {stat.S_IMODE(found.st_mode):03o})"
+
+
+def user_name(uid: int) -> str:
+    """Return the name of a user, or its number if it has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def advice(error: OSError) -> str:

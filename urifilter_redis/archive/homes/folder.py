@@ -16,7 +16,21 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from urifilter_redis.archive.homes.files import Unreadable, advice, listed, put, read, remove, sync, sync_folder
+from urifilter_redis.archive.homes.files import (
+    LOCK,
+    Unreadable,
+    advice,
+    listed,
+    put,
+    read,
+    refused,
+    remove,
+    room,
+    sync,
+    sync_folder,
+    user_name,
+)
+from urifilter_redis.bloom.sizing import size_text
 from urifilter_redis.engine.home import UNREADABLE, Blob, Key
 from urifilter_redis.engine.steps import Work
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
@@ -85,6 +99,10 @@ class FolderHome:
         """List the files of blobs."""
         return (yield from self._work("blobs", lambda: list(self._blobs(name))))
 
+    def obstacles(self, needed: int) -> Flow[list[tuple[str, str]]]:
+        """Look at the disk, and at the rights to each folder and file."""
+        return (yield from self._work("obstacles", lambda: list(self._obstacles(needed))))
+
     def close(self) -> Flow[None]:
         """Do nothing: a folder has no connections."""
         yield from ()
@@ -145,6 +163,35 @@ class FolderHome:
                     age = max(0.0, now - found.st_mtime)
                     yield Blob(each, path.stem, found.st_size, age, path.suffix == _BLOB)
 
+    def _obstacles(self, needed: int) -> Iterator[tuple[str, str]]:
+        there = next(each for each in (self.root, *self.root.parents) if each.exists())
+        if there != self.root:
+            yield "note", "it is not there: the first create makes it; if it was there, is its disk mounted?"
+        disk = room(there)
+        if disk.readonly:
+            yield "danger", "its disk is mounted read-only, so checkpoints and rotations fail: mount it for writing"
+        elif disk.free < needed or not disk.files:
+            text = f"its disk has {size_text(disk.free)} left, and room for {disk.files:,} files"
+            yield "danger", f"{text}, so the next checkpoint may fail (it takes {size_text(needed)}): make room"
+        paths = [there, *self._paths()] if there == self.root else [there]
+        forbidden = [text for path in paths if (text := refused(path, readonly=disk.readonly))]
+        owner = there.stat().st_uid
+        if forbidden:
+            more = f" and {len(forbidden) - 1:,} more" if len(forbidden) > 1 else ""
+            text = f"this user, {user_name(os.geteuid())}, may not read or write {forbidden[0]}{more}"
+            yield "danger", f"{text}: run as the owner, or change that (chown -R, chmod -R u+rwX)"
+        elif there == self.root and os.geteuid() == 0 != owner:
+            text = f"it belongs to {user_name(owner)}, and this user is root, whom no mode stops"
+            yield "note", f"{text}: run doctor as {user_name(owner)}, who could not change what root writes there"
+
+    def _paths(self) -> Iterator[Path]:
+        """Yield the folders and files of all filters, as far as this user may list them."""
+        with contextlib.suppress(OSError):
+            for name in self._filters():
+                for folder, _, files in os.walk(self._folder(name)):
+                    yield Path(folder)
+                    yield from (Path(folder, file) for file in files)
+
     def make_folder(self, name: str, path: Path) -> None:
         """Make the folder of a file, if the filter is registered.
 
@@ -165,7 +212,7 @@ class FolderHome:
             path.parent.mkdir(parents=True, exist_ok=True)
         elif new is not None:
             self.make_folder(key.filter, path)
-        with _locked(self._folder(key.filter) / ".lock"):
+        with _locked(self._folder(key.filter) / LOCK):
             if _current(path) != old:
                 return False
             if new is None:

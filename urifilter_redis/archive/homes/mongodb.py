@@ -199,6 +199,11 @@ class MongoHome:
         found = [_blob(each, whole.get(each), (now - time).total_seconds()) for each, time in last.items()]
         return [each for each in found if is_name(each.filter)]
 
+    def obstacles(self, needed: int) -> Flow[list[tuple[str, str]]]:  # noqa: ARG002 - as ``Home`` has it
+        """Return nothing: the database says itself what it refuses."""
+        yield from ()
+        return []
+
     def close(self) -> Flow[None]:
         """Close the client; with asyncio, the client of the running loop."""
         if self._asynchronous:
