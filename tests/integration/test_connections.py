@@ -254,6 +254,33 @@ def test_cancelled_at_any_moment(server):
     assert asyncio.run(run()) == [True] * 40
 
 
+@pytest.mark.parametrize("given", ["address", "client"])
+def test_a_cancelled_task_ends(any_server, given):
+    """Each one, also while it makes a connection anew, as one that was cancelled before it has broken that off."""
+    made(any_server).close()
+
+    async def run():
+        client = redis.asyncio.Redis.from_url(any_server.url, socket_timeout=10)
+        where = any_server.url if given == "address" else client
+        async with await AsyncUriFilter.open("news", redis=where, coalesce=False) as news, client:
+            broken, went_on = 0, []
+            for number in range(400):
+                task = asyncio.create_task(news.unique([f"{number}"]))
+                for _ in range(number % 40):
+                    await asyncio.sleep(0)
+                cancelled = task.cancel()
+                await asyncio.wait([task])
+                broken += task.cancelled()
+                if cancelled and not task.cancelled():
+                    went_on.append(number)
+            assert await news.unique(["end"]) == ["end"]
+        return broken, went_on
+
+    broken, went_on = asyncio.run(run())
+    assert went_on == []
+    assert broken > 50
+
+
 REFUSED = "no connection became free in 0.3 s, as all 1 are in use: raise connections=.*gave up after 0.3 s"
 
 

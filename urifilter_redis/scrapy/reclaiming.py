@@ -104,7 +104,8 @@ class Reclaiming:
                 await self._endings.settle()
             elif await self._others_work():
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopped.wait(), PAUSE)
+                    async with asyncio.timeout(PAUSE):
+                        await self._stopped.wait()
             else:
                 self._may_close = True
         finally:

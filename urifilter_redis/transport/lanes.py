@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import Any
 
 from redis.exceptions import ConnectionError as ConnectionBroken
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as Late
 
 from urifilter_redis.transport.places import places_of
 
@@ -70,13 +72,13 @@ class Lane:
 
     async def take_async(self) -> Any:
         """Do as ``take``, awaited."""
-        if not self.idle:
-            return await self.pool.get_connection()
-        connection, whole = self.idle.pop(), False
+        kept, whole = bool(self.idle), False
+        connection = self.idle.pop() if kept else self.pool.get_available_connection()
         try:
-            if not self._mends and await _can_read(connection):
-                raise _closed()
-            await self.pool.ensure_connection(connection)
+            if not kept or await _is_closed(connection):
+                if kept and not self._mends:
+                    raise _closed()
+                await self._connect(connection)
             whole = True
         finally:
             if not whole:
@@ -85,11 +87,34 @@ class Lane:
                 await self.pool.release(self.idle.pop())
         return connection
 
+    async def _connect(self, connection: Any) -> None:
+        """Connect, unless that is done, with one wait for all of it.
 
-async def _can_read(connection: Any) -> bool:
-    """Whether there is something to read, as of a connection that the server has closed; some versions raise then."""
+        redis-py's own waits, which it does without a ``socket_timeout``, swallow a cancellation on Python 3.11.
+        """
+        limit, connection.socket_timeout = connection.socket_timeout, None
+        longest = None if limit is None else limit + connection.socket_connect_timeout
+        try:
+            async with asyncio.timeout(longest):
+                await self.pool.ensure_connection(connection)
+        except BaseException as error:
+            await connection.disconnect(nowait=True)  # it may be connected, and not know its user yet
+            if isinstance(error, TimeoutError):
+                raise Late(f"no answer within {longest:g} s") from None
+            raise
+        finally:
+            connection.socket_timeout = limit
+
+
+async def _is_closed(connection: Any) -> bool:
+    """Whether a connection is closed, or has something to read, as when the server has closed it."""
+    if not connection.is_connected:
+        return True
     can_read = getattr(connection, "can_read", None) or connection.can_read_destructive  # its older name
-    return bool(await can_read())
+    try:
+        return bool(await can_read())
+    except (RedisError, OSError):  # as some versions raise when the server has closed it
+        return True
 
 
 def _closed() -> ConnectionBroken:
