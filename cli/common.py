@@ -54,6 +54,7 @@ _SERVERS = "The server: redis://, rediss://, unix://, redis+cluster:// or redis+
 # No envvar=: an archive from the environment must not count as named by the caller, see Session.insists.
 _ARCHIVE = "The archive: file:///folder or mongodb://host/database.  [env var: URIFILTER_ARCHIVE]"
 _WAIT = "How long to wait for a filter that is being restored: 45s, 10m."
+_TIMEOUT = "How long to ask a server again that does not answer: 10s; 3s by default, of Sentinels and clusters 30s."
 _NUMBER = re.compile(r"[\d.,e+-]+%?( ([kMGT]?B|ms|s|min|h|days))?|")
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -68,6 +69,7 @@ class Shared:
         prefix: the first part of all keys.
         archive: the archive's address; None: that of the environment, if any.
         wait: seconds to wait for a filter that is being restored.
+        timeout: seconds for which a call is repeated if the server does not answer; None: the library's default.
         json: whether to print JSON.
         verbose: whether to print the traceback of an error.
         said: the names of the options that were given on the command line.
@@ -77,17 +79,19 @@ class Shared:
     prefix: str = DEFAULT_PREFIX
     archive: str | None = None
     wait: float = 0.0
+    timeout: float | None = None
     json: bool = False
     verbose: bool = False
     said: set[str] = field(default_factory=set)
 
     def where(self) -> dict[str, Any]:
         """Return the library's arguments for the server and the prefix."""
-        return {"redis": self.redis, "prefix": self.prefix}
+        timeouts = Timeouts(total=self.timeout, restoring=self.wait)
+        return {"redis": self.redis, "prefix": self.prefix, "timeouts": timeouts}
 
     def filter(self) -> dict[str, Any]:
         """Return the library's arguments to open or create a filter."""
-        return self.where() | {"archive": self.archive, "timeouts": Timeouts(restoring=self.wait)}
+        return self.where() | {"archive": self.archive}
 
 
 pass_shared = click.make_pass_decorator(Shared, ensure=True)
@@ -108,6 +112,7 @@ def shared(command: F) -> F:
         click.option("-v", "--verbose", is_flag=True, help="Print the traceback of an error.", **_kept("verbose")),
         click.option("--json", is_flag=True, help="Print JSON.", **_kept("json")),
         click.option("--wait", metavar="TIME", help=_WAIT, **_kept("wait", seconds)),
+        click.option("--timeout", metavar="TIME", help=_TIMEOUT, **_kept("timeout", seconds)),
         click.option("--archive", metavar="URL", help=_ARCHIVE, **_kept("archive")),
         click.option("--prefix", help="The first part of all keys.", **_kept("prefix"), **_from("URIFILTER_PREFIX")),
         click.option("--redis", metavar="URL", help=_SERVERS, **_kept("redis"), **_from("URIFILTER_REDIS_URL")),

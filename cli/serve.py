@@ -75,7 +75,7 @@ def serve(
 
 def _said(options: Shared, flags: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that the command line gives, and no others."""
-    shared_ones = {"redis": "redis_url", "prefix": "prefix", "archive": "archive"}
+    shared_ones = {"redis": "redis_url", "prefix": "prefix", "archive": "archive", "timeout": "timeout"}
     said = {setting: getattr(options, name) for name, setting in shared_ones.items() if name in options.said}
     return said | {name: value for name, value in flags.items() if value is not None}
 

@@ -157,7 +157,8 @@ def worker(
     with background(daemon=daemon, pidfile=pidfile, log_file=log_file), Signals() as signals:
         _log_to(log_file)
         stop = _Stop(signals)
-        work = Worker(options.redis, options.prefix, archive, named_home(archive), every, names, stop.check)
+        where = options.redis, options.prefix, archive, named_home(archive)
+        work = Worker(*where, every, names, stop.check, timeouts=options.where()["timeouts"])
         try:
             if once:
                 _once(work, options)

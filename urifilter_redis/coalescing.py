@@ -98,7 +98,7 @@ class Coalescer:
         if landed.get_loop() is asyncio.get_running_loop():
             await asyncio.wait([landed])
             return
-        end = monotonic() + self._session.timeouts.total
+        end = monotonic() + self._session.total
         while monotonic() < end and not landed.done():  # noqa: ASYNC110 - of another loop
             await asyncio.sleep(LOOK)
 
@@ -141,7 +141,7 @@ class _Queue:
         single = Single(batch, asyncio.get_running_loop().create_future())
         self._waiting.append(single)
         if self._timer is None:
-            self._look_after(self._session.timeouts.total)
+            self._look_after(self._session.total)
         try:
             await single.told
             if single.error is None:
@@ -158,7 +158,7 @@ class _Queue:
 
     def _expire(self) -> None:
         """Let the calls fail that have waited too long; look again when the next one will have."""
-        now, total = monotonic(), self._session.timeouts.total
+        now, total = monotonic(), self._session.total
         self._timer = None
         text = f"{self._session.where}: not sent, because earlier calls have been under way for {total:g} s"
         for single in [single for single in self._waiting if single.waits]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.home import Home
     from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Timeouts
     from urifilter_redis.transport.connections import Connector
 
 __all__ = ["Attended", "Worker"]
@@ -77,6 +78,7 @@ class Worker:
         names: the names of the filters; empty: all filters.
         check: a function that is called between two steps. An error of it ends the work without loss.
         token: the name of this worker in its leases.
+        timeouts: how long to wait for the server; None: the defaults.
 
     Example:
         >>> home = open_home("file:///srv/uris")
@@ -96,6 +98,7 @@ class Worker:
     names: tuple[str, ...] = ()
     check: Callable[[], object] = lambda: None
     token: str = field(default_factory=lambda: secrets.token_hex(8))
+    timeouts: Timeouts | None = None
 
     def __post_init__(self) -> None:
         for name in self.names:
@@ -125,14 +128,15 @@ class Worker:
         return [self._attend(name, force=force) for name in wanted]
 
     def _all(self) -> tuple[str, ...]:
-        found = set(list_filters(redis=self.redis, prefix=self.prefix))
+        found = set(list_filters(redis=self.redis, prefix=self.prefix, timeouts=self.timeouts))
         if self.home is not None:
             found |= set(drive(registered_names(self.home)))
         return tuple(sorted(found))
 
     def _attend(self, name: str, *, force: bool) -> Attended:
         try:
-            connector, session = connect(name, self.redis, self.prefix, None, self.archive or "", rotate="never")
+            where = name, self.redis, self.prefix, self.timeouts, self.archive or ""
+            connector, session = connect(*where, rotate="never")
             session.check = self.check
             session.insists = False  # filters without an archive are opened, too
             with UriFilter(connector, session) as opened:

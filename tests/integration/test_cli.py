@@ -15,6 +15,7 @@ import click
 import pytest
 from support import cli
 from support.answering import answering
+from support.servers import silent_port
 from support.shard_keys import shard_key
 from urifilter_redis.cli import main
 
@@ -180,6 +181,18 @@ def test_server_away(there):
     assert out == b""
     assert err.startswith("urifilter: redis://127.0.0.1:1/0: ")
     assert "gave up after 3 s" in err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("list",), ("check", "--filter", "news"), ("drop", "news", "--yes"), ("worker", "--once"), ("doctor",)],
+    ids=" ".join,
+)
+def test_the_time_that_is_said(command):
+    """Each command gives up after it."""
+    address = f"redis://127.0.0.1:{silent_port()}/0"
+    _, err = cli.run("--redis", address, "--timeout", "1s", *command, given=b"a\n", code=2)
+    assert "gave up after 1 s" in err
 
 
 def test_verbose_shows_where(there):

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import threading
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import redis
@@ -28,11 +29,16 @@ from urifilter_redis import (
     Claim,
     ServerUnavailable,
     SliceLost,
+    Timeouts,
     UriFilter,
     drop_filter,
     list_filters,
 )
+from urifilter_redis.engine.steps import Pause
+from urifilter_redis.scrapy import clients as scrapy_clients
 from urifilter_redis.sdk import FilterAPIClient
+from urifilter_redis.service.connecting import connect
+from urifilter_redis.service.settings import ServiceSettings
 
 pytestmark = pytest.mark.xdist_group("cluster")
 
@@ -84,6 +90,45 @@ def test_each_address_and_client(clients, cluster, give, kind):
     assert metas == [2, 2, 2]
     other.drop()
     assert cluster.sizes() == [0, 0, 0]
+
+
+@pytest.mark.usefixtures("usual_timeouts")
+def test_the_time_for_a_failover(clients, cluster, give):
+    """A call is repeated for as long as another master may need, whatever address was given."""
+    for kind in ("node", "nodes"):
+        with clients.create("news", redis=give(kind), **PRECISE) as news:
+            assert news._session.total == 30
+    with clients.open("news", redis=give("node"), timeouts=Timeouts(total=7)) as news:
+        assert news._session.total == 7
+
+
+@pytest.mark.usefixtures("usual_timeouts")
+def test_the_time_of_the_service(cluster):
+    """It answers before a proxy gives up."""
+
+    def total(session):
+        yield Pause(0)
+        return session.total
+
+    async def total_of(**settings):
+        filters = await connect(ServiceSettings(redis_url=cluster.url, **settings))
+        try:
+            return await filters.run("news", total)
+        finally:
+            await filters.close()
+
+    UriFilter.create("news", redis=cluster.url, **PRECISE).close()
+    assert (asyncio.run(total_of()), asyncio.run(total_of(timeout=7))) == (20, 7)
+
+
+@pytest.mark.usefixtures("usual_timeouts")
+def test_the_time_of_what_scrapys_loop_waits_for(cluster):
+    """The loop stands still for as long as with one server, unless the settings say otherwise."""
+    crawl = SimpleNamespace(name="news", filter={}, to_make=PRECISE, claiming=None)
+    for more, total in (({}, 3), ({"timeouts": Timeouts(total=7)}, 7)):
+        crawl.where = {"redis": cluster.url} | more
+        with scrapy_clients.Clients(crawl).opened_now() as news:
+            assert news._session.total == total
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ SHARED = {
     "redis": ("URIFILTER_REDIS_URL", ["redis://1", "redis://2", "redis://3"], ["redis://1", "redis://2", "redis://3"]),
     "prefix": ("URIFILTER_PREFIX", ["one", "two", "three"], ["one", "two", "three"]),
     "archive": ("URIFILTER_ARCHIVE", ["file:///1", "file:///2", "file:///3"], ["file:///1", "file:///2", "file:///3"]),
+    "timeout": (None, ["1s", "2m", "3h"], [1.0, 120.0, 10_800.0]),
     "wait": (None, ["1s", "2m", "3h"], [1.0, 120.0, 10_800.0]),
     "json": (None, [None, None, None], [True, True, True]),
     "verbose": (None, [None, None, None], [True, True, True]),

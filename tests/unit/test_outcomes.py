@@ -40,7 +40,7 @@ WRAPPED = "ERR Error running script (call to f_6f0c): @user_script:12: @user_scr
 
 #: A server's words, what is to be done, the error that is raised if they are the end, and what it tells to do.
 ERRORS = [
-    ("NOSCRIPT No matching script. Please use EVAL.", Verdict.LOAD_SCRIPT, ServerUnavailable, "refuses"),
+    ("NOSCRIPT No matching script. Please use EVAL.", Verdict.LOAD_SCRIPT, ServerUnavailable, "forgets scripts"),
     ("STALE epoch 1, opened 2, claims 0, live slices today:1:4", Verdict.REFRESH, ServerUnavailable, "STALE"),
     ("FULL today has no room for 5 items", Verdict.FULL, ServerUnavailable, "FULL"),
     ("LATECALL 17 is the time here in ms", Verdict.RENEW, ServerUnavailable, "LATECALL"),

@@ -15,6 +15,7 @@ from support.by_hand import NOW, Hand, config_of, said, session_of
 from urifilter_redis.engine import retry
 from urifilter_redis.engine.cutting import OpenCall
 from urifilter_redis.engine.retry import FIRST_PAUSE, LONGEST_PAUSE, Request, exchange
+from urifilter_redis.engine.routes import Routes, Service
 from urifilter_redis.engine.steps import Pause, Send
 from urifilter_redis.errors import (
     AnswerLost,
@@ -35,6 +36,8 @@ LOADING = said("LOADING Redis is loading the dataset in memory")
 FULL = said("FULL today has no room")
 RESTORING = said("RESTORING the filter is being restored")
 NOFILTER = said("NOFILTER there is no such filter")
+CLUSTERDOWN = said("CLUSTERDOWN Hash slot not served")
+MOVED = said("MOVED 3999 127.0.0.1:6381")
 TRYAGAIN = said("TRYAGAIN Multiple keys request during rehashing of slot")
 DIED = said("ERR Error running script (call to f_6f): @user_script:3: nil value")
 
@@ -374,6 +377,57 @@ def test_gives_up(hand, outcomes, kind):
     assert "gave up after 3 s" in str(request.error)
     assert isinstance(request.error.__cause__, ServerUnavailable)
     assert 3 <= hand.now - began <= 3 + LONGEST_PAUSE
+
+
+@pytest.mark.parametrize("first", [LOADING, LOST])
+def test_a_script_is_missing_at_the_deadline(hand, first):
+    """It is loaded, and the call sent once more; if it is missing again, that is told."""
+    session = session_of(total=3)
+    request, other = writing(session), writing(session)
+    hand.drive(exchange(session, [request]), [first], [NOSCRIPT], ["sha"], [[1]], took=2)
+    assert request.reply == [1]
+    hand.drive(exchange(session, [other]), [first], [NOSCRIPT], ["sha"], [NOSCRIPT], took=2)
+    assert "the server forgets scripts as soon as they are loaded" in str(other.error)
+
+
+@pytest.mark.parametrize("outcome", [CLUSTERDOWN, MOVED, TRYAGAIN, Unsent(CLUSTERDOWN)])
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_nodes_do_not_agree_until_the_deadline(hand, outcome, lost):
+    """That is told, and no missing right; "nothing was changed" only if no attempt can have run."""
+    session = session_of(total=3, migrating=0)
+    session.routes = Routes(["a:1", "b:2"])
+    request = writing(session)
+    hand.drive(exchange(session, [request]), [LOST if lost else outcome], [outcome], took=2)
+    assert type(request.error) is (AnswerLost if lost else ServerUnavailable)
+    assert "Redis Cluster" in str(request.error)
+    assert "this user may not" not in str(request.error)
+    assert ("nothing was changed" in str(request.error)) is not lost
+
+
+def test_another_node_that_this_user_may_not_ask_for(hand):
+    """A missing right is told at once."""
+    session = session_of(total=3)
+    request = writing(session)
+    hand.drive(exchange(session, [request]), [MOVED])
+    assert "this user may not ask for it (CLUSTER SLOTS)" in str(request.error)
+
+
+@pytest.mark.parametrize(
+    ("routes", "total"),
+    [
+        (Routes(alone=True), 3),
+        (Routes(reads_replicas=True), 3),
+        (Routes(["a:1"]), 30),
+        (Routes(service=Service("crawl", ("a:1",))), 30),
+    ],
+    ids=["a server", "with replicas", "a cluster", "Sentinels"],
+)
+@pytest.mark.usefixtures("usual_timeouts")
+def test_the_total(routes, total):
+    """It is longer where another server may have to take the place of one, unless the caller says it."""
+    left_open, given = session_of(total=None), session_of(total=5)
+    left_open.routes = given.routes = routes
+    assert (left_open.total, given.total) == (total, 5)
 
 
 def test_a_question_is_never_lost(hand):

@@ -57,7 +57,7 @@ class Direct:
     @property
     def patience(self) -> float:
         """Seconds after which a flow gives up."""
-        return self._session.timeouts.total
+        return self._session.total
 
     @property
     def pending(self) -> Pending[Any]:

@@ -235,6 +235,7 @@ class _Again:
         }
         self._restored = -math.inf
         self._pauses, self._repeated = _pauses(), False
+        self._loaded: set[tuple[Request, str]] = set()
 
     def prepare(self, missed: Sequence[tuple[Request, Any, Verdict]]) -> Flow[list[Request]]:
         """Do what comes before requests are sent again, and return those; give up what took too long."""
@@ -252,18 +253,21 @@ class _Again:
 
     def _give_up(self, missed: Sequence[tuple[Request, Any, Verdict]]) -> None:
         """Give up the requests, or the callers of requests, whose time is over."""
-        now, timeouts = time.monotonic(), self._session.timeouts
+        now, timeouts, total = time.monotonic(), self._session.timeouts, self._session.total
         verdicts = {verdict for *_, verdict in missed}
         longer = [patience for verdict, patience in self._patient.items() if verdict in verdicts]
         waits = now < self._began + max(longer, default=-math.inf)
         if waits:
             self._restored = now  # the time for all other failures counts from the end of that
-        over = now - (max(longer) if waits else timeouts.total)
-        if now < self._restored + timeouts.total and not waits:
+        over = now - (max(longer) if waits else total)
+        if now < self._restored + total and not waits:
             over = -math.inf
         for request, outcome, verdict in missed:
             request.sent = request.sent or not isinstance(outcome, Unsent)
             if request.settled:
+                continue
+            if verdict is Verdict.LOAD_SCRIPT and (request, node_of(outcome)) not in self._loaded:
+                self._loaded.add((request, node_of(outcome)))  # it works again, and would run the call
                 continue
             error = _given_up(self._session, request, outcome)
             if over >= self._began or (verdict is Verdict.RESTORING and now >= self._began + timeouts.restoring):
@@ -313,7 +317,7 @@ def _rejudge(session: Session, request: Request, outcome: Any, verdict: Verdict)
 
 def _refused(session: Session, request: Request, outcome: Any, *, in_doubt: bool, died: bool) -> UriFilterError:
     """Return the error of a refused request; ``in_doubt``: an attempt may have run, or may still run."""
-    error = error_of(outcome, session.where)
+    error = error_of(outcome, session.where, in_doubt=in_doubt, alone=session.routes.alone)
     if forbids_key(outcome):
         error = ServerUnavailable(f"{error}; {FORBIDDEN_KEY} {text_in(key_of(request.command()))}")
     elif isinstance(error, FilterNotFound):
@@ -345,11 +349,12 @@ def _renew(session: Session, request: Request, outcome: Any, *, in_doubt: bool) 
 
 def _given_up(session: Session, request: Request, outcome: Any) -> UriFilterError:
     """Return the error of a request that is not sent again after this outcome."""
-    error, verdict = error_of(outcome, session.where), judge(outcome)
+    error, verdict = error_of(outcome, session.where, in_doubt=request.in_doubt), judge(outcome)
     if request.in_doubt or verdict is not Verdict.RESTORING:
         kind = AnswerLost if request.in_doubt else ServerUnavailable
-        timeouts = session.timeouts
-        patience = timeouts.total if verdict is not Verdict.MIGRATING else max(timeouts.total, timeouts.migrating)
+        patience = session.total
+        if verdict is Verdict.MIGRATING:
+            patience = max(patience, session.timeouts.migrating)
         told = kind(f"{error}; gave up after {patience:g} s")
         told.__cause__ = error
         return told

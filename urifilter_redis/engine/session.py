@@ -11,7 +11,7 @@ from urifilter_redis.engine.batch import Digester
 from urifilter_redis.engine.near_cache import NearCacheSettings, near_cache_of
 from urifilter_redis.engine.pending import Pending
 from urifilter_redis.engine.routes import GIVEN, Routes
-from urifilter_redis.engine.steps import Timeouts
+from urifilter_redis.engine.steps import TOTAL, TOTAL_OF_SEVERAL, Timeouts
 from urifilter_redis.engine.timekeeper import Timekeeper
 from urifilter_redis.errors import FilterNotFound
 from urifilter_redis.protocol.call_ids import CallIds, ServerClock
@@ -60,6 +60,7 @@ class Session:
         keys: the filter's keys; until the filter is opened or made, those of shard 0 only.
         server: the server's address without its password.
         timeouts: the times to wait for the server.
+        patience: the ``total`` of timeouts that leave it open, where another server may take the place of one, seconds.
         routes: the nodes that have the shards, as the connector knows them.
         wait_replicas: the replicas that must have an answer before it is believed.
         confirms: whether an answer is believed only if the server has saved it: that is asked after each exchange.
@@ -96,6 +97,7 @@ class Session:
     routes: Routes = field(default_factory=lambda: Routes(alone=True))
     wait_replicas: int = 0
     confirms: bool = False
+    patience: float = TOTAL_OF_SEVERAL
     near: NearCache | None = None
     _config: Config | None = None
     _digester: Digester | None = None
@@ -123,6 +125,12 @@ class Session:
         """The digester of the filter; ``learn`` must have been called."""
         assert self._digester is not None  # noqa: S101 - likewise
         return self._digester
+
+    @property
+    def total(self) -> float:
+        """Seconds after which nothing is sent again."""
+        given = self.timeouts.total
+        return given if given is not None else self.patience if self.routes.follows else TOTAL
 
     def not_found(self, text: str) -> FilterNotFound:
         """Return the error to raise when the filter is gone; its message names the archive that may have it."""

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "REST",
+    "TOTAL",
+    "TOTAL_OF_SEVERAL",
     "AsyncSender",
     "Beginner",
     "Flow",
@@ -28,6 +30,9 @@ __all__ = [
     "Work",
 ]
 
+
+#: The ``total`` of timeouts that leave it open: of a server alone, and where another may take its place.
+TOTAL, TOTAL_OF_SEVERAL = 3.0, 30.0
 
 #: Work that is done while replies are on their way; it does no I/O.
 Meanwhile: TypeAlias = Callable[[], object]
@@ -85,7 +90,8 @@ class Timeouts:
     Attributes:
         connect: the longest wait for a connection.
         reply: the longest wait for the next reply on a connection.
-        total: after this time nothing is sent again, and the call fails.
+        total: after this time nothing is sent again, and the call fails. None: 3 s, but 30 s behind Sentinels and on a
+            Redis Cluster, where another server may have to take the place of one.
         restoring: the longest wait while the filter is being restored; after it ``Restoring`` is raised.
         migrating: the longest wait while the slot of a call's keys moves to another node of a Redis Cluster.
 
@@ -96,7 +102,7 @@ class Timeouts:
 
     connect: float = 1.0
     reply: float = 1.5
-    total: float = 3.0
+    total: float | None = None
     restoring: float = 0.0
     migrating: float = 30.0
 

@@ -151,7 +151,10 @@ _AGAIN = {
 }
 
 _MOVING = "the keys are on their way to another node of the Redis Cluster, and nothing was changed"
-_MOVED = "another node of the Redis Cluster has these keys, and this user may not ask for it (CLUSTER SLOTS)"
+_MOVED = "the nodes of the Redis Cluster do not agree yet who has these keys, and nothing was changed"
+_MAY_NOT_ASK = "another node of the Redis Cluster has these keys, and this user may not ask for it (CLUSTER SLOTS)"
+#: The words of an advice that are wrong if an earlier attempt may have run.
+_UNCHANGED = re.compile("[,;](?: and)? nothing was changed")
 
 #: The advice for each error word of a server that refuses.
 _ADVICE = {
@@ -159,6 +162,7 @@ _ADVICE = {
         "the server is out of memory: raise maxmemory (for a moment, to forget), or drop a filter; nothing was changed"
         " (insert and forget need memory, remove and drop do not)"
     ),
+    "NOSCRIPT": "the server forgets scripts as soon as they are loaded, and nothing was changed",
     "MISCONF": "the server cannot save its data (is its disk full?), and nothing was changed",
     "READONLY": "this server is a read-only replica: give the address of the primary",
     "NOREPLICAS": "too few replicas are connected for the server's min-replicas-to-write",
@@ -227,8 +231,15 @@ def _judge_refusal(error: RedisError) -> Verdict:
     return _AGAIN.get(word, Verdict.REFUSED)
 
 
-def error_of(outcome: Any, where: str) -> UriFilterError:
-    """Return the error to raise for an outcome that is not an answer; ``where`` names the server or filter."""
+def error_of(outcome: Any, where: str, *, in_doubt: bool = False, alone: bool = False) -> UriFilterError:
+    """Return the error to raise for an outcome that is not an answer.
+
+    Args:
+        outcome: the outcome.
+        where: the name of the server or filter.
+        in_doubt: whether an earlier attempt may have run.
+        alone: whether this user may not ask for other nodes than the one that answered.
+    """
     if isinstance(outcome, Judged):
         return outcome.error
     if isinstance(outcome, Unsent) and isinstance(outcome.error, exceptions.ClusterDownError):
@@ -239,7 +250,8 @@ def error_of(outcome: Any, where: str) -> UriFilterError:
     word, text = _word(outcome), text_of(outcome)
     if word in SCRIPT_ERRORS:
         return SCRIPT_ERRORS[word](f"{where}: {text}")
-    return ServerUnavailable(f"{where}: {_ADVICE.get(word, 'the server refuses')} ({text})")
+    advice = _MAY_NOT_ASK if word == "MOVED" and alone else _ADVICE.get(word, "the server refuses")
+    return ServerUnavailable(f"{where}: {_UNCHANGED.sub('', advice) if in_doubt else advice} ({text})")
 
 
 def forbids_key(outcome: Any) -> bool:

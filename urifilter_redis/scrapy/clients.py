@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.aio import AsyncUriFilter
 from urifilter_redis.client import UriFilter
 from urifilter_redis.engine.hand import Outstanding
+from urifilter_redis.engine.steps import TOTAL, Timeouts
 from urifilter_redis.errors import FilterNotFound, UriFilterError
 from urifilter_redis.protocol.claims import MOST_DELAY
 from urifilter_redis.scrapy.ending import Ending
@@ -71,11 +72,12 @@ class Clients:
             UriFilterError: the filter cannot be opened.
         """
         options = self._options
+        where: dict[str, Any] = {"timeouts": Timeouts(total=TOTAL)} | options.where  # the reactor waits for it
         if self._blocking is None and not options.filter:
             with contextlib.suppress(FilterNotFound):
-                self._blocking = UriFilter.open(options.name, **options.where)
+                self._blocking = UriFilter.open(options.name, **where)
         if self._blocking is None:
-            self._blocking = UriFilter.create(options.name, **options.where, **options.to_make)
+            self._blocking = UriFilter.create(options.name, **where, **options.to_make)
         if self._mine_now is None and options.claiming is not None:
             self._mine_now = self._blocking.claims(options.claiming.lease)
         return self._blocking

@@ -57,7 +57,7 @@ class ByService:
     @property
     def patience(self) -> float:
         """Seconds after which a flow gives up."""
-        return self._api.session.timeouts.total
+        return self._api.session.total
 
     @property
     def pending(self) -> Pending[Any]:

@@ -38,7 +38,7 @@ class Timeouts(steps.Timeouts):
     """
 
     connect: float = 3.0
-    reply: float = 20.0
+    reply: float = 25.0
     total: float = 60.0
     restoring: float = 0.0
     first: float = 5.0
@@ -49,8 +49,9 @@ TIMEOUTS = Timeouts()
 
 def first_of(timeouts: steps.Timeouts) -> steps.Timeouts:
     """Return the timeouts that hold until the service has answered once."""
-    first = timeouts.first if isinstance(timeouts, Timeouts) else timeouts.total
-    return replace(timeouts, total=min(first, timeouts.total))
+    total = TIMEOUTS.total if timeouts.total is None else timeouts.total
+    first = timeouts.first if isinstance(timeouts, Timeouts) else total
+    return replace(timeouts, total=min(first, total))
 
 
 def trusted(verify: Verify) -> ssl.SSLContext | bool:

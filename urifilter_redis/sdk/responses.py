@@ -76,7 +76,7 @@ def judged(session: Session, attempt: str, response: httpx.Response) -> Any:
         retry_after=_seconds(response),
         indices=[index for index in indices if isinstance(index, int)] if isinstance(indices, list) else (),
     )
-    return Judged(error, verdict, min(error.retry_after, session.timeouts.total))
+    return Judged(error, verdict, min(error.retry_after, session.total))
 
 
 def _content(response: httpx.Response) -> dict[str, Any]:

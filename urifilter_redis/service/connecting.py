@@ -32,9 +32,10 @@ async def connect(settings: ServiceSettings, note: Callable[[RedisError], object
     Raises:
         ServerUnavailable: the embedded server does not start.
     """
-    timeouts = Timeouts()
+    timeouts = Timeouts(total=settings.timeout)
     address = await asyncio.to_thread(Address, settings.redis_url)
-    connector = SharedConnector(AsyncConnector(address, timeouts), timeouts.total, note)
+    one = AsyncConnector(address, timeouts)
+    connector = SharedConnector(one, one.patience, note)
     wanted = {name: each.settings() for name, each in settings.filters.items()}
     large = {name for name, each in settings.filters.items() if each.large}
     home = named_home(settings.archive or "", asynchronous=True)

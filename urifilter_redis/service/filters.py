@@ -49,8 +49,11 @@ T = TypeVar("T")
 MEASURING = 0.02
 LONGEST_AGE = 30.0
 
-#: Seconds that a request waits for a filter that is being opened; the wait for Redis alone is shorter.
+#: Seconds that a request waits for a filter that is being opened; the wait for one server is shorter.
 LONGEST_OPENING = 5.0
+
+#: Seconds for which calls are repeated behind Sentinels and on a Redis Cluster: proxies wait for 30.
+PATIENCE = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ class Filters:
         self._archive = None if home is None else ArchiveWatch(home, connector, self._open_again)
         self._timeouts, self._large, self._rotate = timeouts or Timeouts(), large, rotate
         self._server = Session(FilterKeys(prefix, "any"), connector.shown, self._timeouts, where="Redis")
-        connector.equip(self._server)
+        self._equip(self._server)
         self._sessions: dict[str, asyncio.Task[Session]] = {}
         self._measured: dict[str, asyncio.Task[Measured]] = {}
 
@@ -263,7 +266,7 @@ class Filters:
             async with asyncio.timeout(LONGEST_OPENING):
                 return await asyncio.shield(opening)
         except TimeoutError:
-            raise Restoring(f"filter {name!r} is being restored: ask again later") from None
+            raise Restoring(f"filter {name!r} is being opened or restored: ask again later") from None
 
     async def _open(self, name: str) -> Session:
         """Open, make or restore a filter; if its archive is away, open the filter that Redis has."""
@@ -313,8 +316,12 @@ class Filters:
         keys, where = FilterKeys(self._prefix, name), f"filter {name!r}"  # clients need not know where Redis is
         shown, timekeeper = self._connector.shown, Timekeeper(self._rotate)
         session = Session(keys, shown, self._timeouts, home, where=where, discreet=True, timekeeper=timekeeper)
-        self._connector.equip(session)
+        self._equip(session)
         return session
+
+    def _equip(self, session: Session) -> None:
+        session.patience = PATIENCE
+        self._connector.equip(session)
 
     async def _open_again(self) -> bool:
         """Open the filters again that were opened without their archive; return whether all have opened."""

@@ -170,6 +170,7 @@ class ServiceSettings(BaseSettings):
         redis_url: the address of Redis; None: the embedded server.
         prefix: the beginning of all keys.
         archive: the address of the archive; None: there is none.
+        timeout: seconds for which a call to Redis is repeated; None: 3, behind Sentinels and on a Redis Cluster 20.
         rotate: ``auto`` (requests that insert turn filters when a period is over) or ``never`` (worker and cron do).
         host: the address to listen at; any but this machine alone wants tokens.
         port: the port to listen at; 0: any free one.
@@ -199,6 +200,7 @@ class ServiceSettings(BaseSettings):
     redis_url: str | None = None
     prefix: str = DEFAULT_PREFIX
     archive: str | None = None
+    timeout: Annotated[Number, Field(gt=0, le=3600)] | None = None
     rotate: Literal["auto", "never"] = "auto"
     host: str = "127.0.0.1"
     port: Annotated[Whole, Field(ge=0, le=65535)] = DEFAULT_PORT

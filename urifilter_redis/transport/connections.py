@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from urifilter_redis.engine.discovery import search
 from urifilter_redis.engine.routes import GIVEN
+from urifilter_redis.engine.steps import TOTAL
 from urifilter_redis.transport.origins import Origin
 from urifilter_redis.transport.servers import AsyncServer, Server
 from urifilter_redis.transport.targets import READS
@@ -32,7 +33,13 @@ S = TypeVar("S", Server, AsyncServer)
 
 
 class _Connections(ABC, Generic[S]):
-    """The common part of both connectors: an origin, its routes, and a server for each node."""
+    """The common part of both connectors: an origin, its routes, and a server for each node.
+
+    Attributes:
+        connections: the most connections to each server.
+        shown: the address, to be shown.
+        patience: seconds for which a caller waits for a free connection.
+    """
 
     _asynchronous = False
 
@@ -55,7 +62,8 @@ class _Connections(ABC, Generic[S]):
         """
         options = wait_replicas, reads
         self._origin = Origin(given, timeouts, connections, options, asynchronous=self._asynchronous)
-        self.connections, self._patience, self.shown = connections, timeouts.total, self._origin.shown
+        self.connections, self.shown = connections, self._origin.shown
+        self.patience = TOTAL if timeouts.total is None else timeouts.total
         self._routes: Routes | None = None
         self._found: list[Routes] = []  # of several threads at once the first
         self._servers: dict[tuple[str, bool], S] = {}
@@ -94,7 +102,7 @@ class _Connections(ABC, Generic[S]):
 class Connector(_Connections[Server]):
     """Sends pipelines, blocking; thread-safe, and after a fork over connections of its own.
 
-    Callers wait for a free connection in the order in which they come, each for at most ``timeouts.total``.
+    Callers wait for a free connection in the order in which they come, each for at most ``patience``.
     """
 
     @property
@@ -134,7 +142,7 @@ class Connector(_Connections[Server]):
         return sendings
 
     def _search(self) -> Unsent | RedisError | None:
-        searching = search(self.routes, self._patience)
+        searching = search(self.routes, self.patience)
         try:
             inquiry = next(searching)
             while True:
@@ -146,7 +154,7 @@ class Connector(_Connections[Server]):
     def _make(self, node: str, *, sentinel: bool) -> Server:
         make = functools.partial(self._origin.lane, node, sentinel=sentinel)
         unsent = functools.partial(self._origin.unsent, node)
-        return Server(make, self._patience, unsent, reached=node != GIVEN or self._origin.embedded)
+        return Server(make, self.patience, unsent, reached=node != GIVEN or self._origin.embedded)
 
     def close(self) -> None:
         """Close what was opened here; a client that the caller gave stays open."""
@@ -158,7 +166,7 @@ class Connector(_Connections[Server]):
 class AsyncConnector(_Connections[AsyncServer]):
     """Sends pipelines, awaited; each event loop and process has connections of its own.
 
-    Tasks wait for a free connection in the order in which they come, each for at most ``timeouts.total``.
+    Tasks wait for a free connection in the order in which they come, each for at most ``patience``.
     """
 
     _asynchronous = True
@@ -194,7 +202,7 @@ class AsyncConnector(_Connections[AsyncServer]):
         part.place(received, outcomes)
 
     async def _search(self) -> Unsent | RedisError | None:
-        searching = search(self.routes, self._patience)
+        searching = search(self.routes, self.patience)
         try:
             inquiry = next(searching)
             while True:
@@ -213,7 +221,7 @@ class AsyncConnector(_Connections[AsyncServer]):
         origin, given = self._origin, node == GIVEN
         make, unsent = functools.partial(origin.lane, node, sentinel=sentinel), functools.partial(origin.unsent, node)
         theirs = origin.lane() if given and origin.is_one_client else None
-        return AsyncServer(make, self._patience, unsent, reached=not given or origin.embedded, theirs=theirs)
+        return AsyncServer(make, self.patience, unsent, reached=not given or origin.embedded, theirs=theirs)
 
     async def close(self) -> None:
         """Close what was opened in this loop; a client that the caller gave stays open."""

@@ -21,7 +21,7 @@ def lengthen(timeouts: type) -> None:
 
     @functools.wraps(made)
     def init(self, *args, **given) -> None:
-        usual = args or LONG.keys() & given.keys() or VARIABLE not in os.environ
-        made(self, *args, **(given if usual else LONG | given))
+        said = args or any(given.get(name) is not None for name in LONG)
+        made(self, *args, **(given if said or VARIABLE not in os.environ else given | LONG))
 
     timeouts.__init__ = init
