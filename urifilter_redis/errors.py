@@ -11,7 +11,8 @@
     ├── Restoring            the filter is being restored from its archive
     ├── BadItem              an item cannot be filtered
     ├── RotationConflict     another process rotated first
-    ├── ServerUnavailable    the server is away, or refuses (OOM, MISCONF, READONLY, NOPERM, LOADING …)
+    ├── ServerUnavailable    the server is away, or refuses (MISCONF, READONLY, NOPERM, LOADING …)
+    │   ├── ServerFull       … because its memory is full
     │   └── AnswerLost       … and a call that was sent may have inserted
     ├── ArchiveError         the archive failed
     │   ├── ArchiveMissing   the archive, or a part of it, is missing or was not named
@@ -48,6 +49,7 @@ __all__ = [
     "FilterNotFound",
     "Restoring",
     "RotationConflict",
+    "ServerFull",
     "ServerUnavailable",
     "SliceLost",
     "TooLarge",
@@ -313,6 +315,20 @@ class ServerUnavailable(UriFilterError):
         ...     seen = "https://example.com/a" in news
         ... except errors.ServerUnavailable as error:
         ...     print(f"try again later: {error}")
+    """
+
+
+class ServerFull(ServerUnavailable):
+    """The server's memory is full (``maxmemory``), so it refused to write.
+
+    Items without an answer were not written. Look-ups, ``remove`` and ``drop`` go on. After the limit is raised, the
+    same call with ``retry=`` asks for the rest.
+
+    Example:
+        >>> try:
+        ...     new = news.unique(uris)
+        ... except errors.ServerFull as error:
+        ...     print(f"raise maxmemory: {error}")
     """
 
 

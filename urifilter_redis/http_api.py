@@ -144,7 +144,7 @@ ERROR_CODES: Mapping[str, Meaning] = {
         HTTPStatus.TOO_MANY_REQUESTS, "the token is wrong, and the address has sent too many wrong ones"
     ),
     "internal_error": Meaning(HTTPStatus.INTERNAL_SERVER_ERROR, "the service has a bug: its log has the details"),
-    "server_unavailable": Meaning(HTTPStatus.SERVICE_UNAVAILABLE, "Redis is away, or refuses; nothing was inserted"),
+    "server_unavailable": Meaning(HTTPStatus.SERVICE_UNAVAILABLE, "Redis is away, or refuses; nothing was changed"),
     "answer_lost": Meaning(
         HTTPStatus.SERVICE_UNAVAILABLE,
         "the request ended half-way, and some items may be inserted: repeat it under its key",
@@ -155,6 +155,9 @@ ERROR_CODES: Mapping[str, Meaning] = {
         HTTPStatus.SERVICE_UNAVAILABLE, "the filter needs its archive, which is away or damaged"
     ),
     "not_ready": Meaning(HTTPStatus.SERVICE_UNAVAILABLE, "`/readyz`: a filter of the settings does not answer"),
+    "server_full": Meaning(
+        HTTPStatus.INSUFFICIENT_STORAGE, "Redis's memory is full, or has no room for the filter; nothing was changed"
+    ),
     "filter_full": Meaning(HTTPStatus.INSUFFICIENT_STORAGE, "a growing filter reached its last possible slice"),
 }
 

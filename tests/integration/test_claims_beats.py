@@ -315,7 +315,7 @@ def test_failed_calls_are_no_beats(clients, clocked):
         clock.ahead(4)
 
         def beaten() -> bool:
-            with pytest.raises(Exception, match="out of memory"):
+            with pytest.raises(Exception, match="memory is full"):
                 mine.claim("b")
             return lives_until(server) >= before + 3900
 

@@ -353,6 +353,10 @@ def test_doctor_on_a_bad_server(make_server):
     assert dangers == {"eviction", "memory", "persistence", "filter full", "filter lost"}
     text, _ = cli.run("doctor", "--redis", server.url, code=1)
     assert b"CONFIG SET maxmemory-policy noeviction" in text
+    with server.client() as client:
+        client.config_set("maxmemory", 1_000_000)
+    _, told = findings(server.url, 1)["memory"]
+    assert re.match(r"[\d,]+ bytes used, and maxmemory is 1,000,000: inserts are refused", told)
 
 
 @pytest.mark.parametrize(("damage", "told"), [("delete", "is missing"), ("append", "bytes and should have")])

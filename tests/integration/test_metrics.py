@@ -196,9 +196,12 @@ def test_script_errors(make_server):
         assert more("NOSCRIPT") == 1
         admin.config_set("maxmemory", 1)
         answer = ask(service, "POST", service.path, {"filter_typeid": "news", "URI_list": ["c"]})
-        assert (answer.status, answer.json()["error_code"]) == (503, "server_unavailable")
+        assert (answer.status, answer.json()["error_code"]) == (507, "server_full")
+        assert "nothing was changed; raise maxmemory" in answer.json()["error"]
         found = Metrics(service)
         assert (more("NOSCRIPT"), more("OOM") > 0) == (1, True)
+        look = ask(service, "POST", "/v1/filters/news/contains", {"URI_list": ["a", "c"]})
+        assert look.json()["ages"] == [1, 0]
         admin.config_set("maxmemory", 0)
         assert insert(service, ["c"]) == 1
 

@@ -340,7 +340,8 @@ def test_what_is_repeated(bad):
 @pytest.mark.parametrize(
     ("status", "code"),
     [(400, "bad_json"), (401, "unauthorized"), (403, "forbidden"), (404, "filter_not_found"), (409, "refused"),
-     (413, "body_too_large"), (422, "bad_item"), (507, "filter_full"), (503, "slice_lost"), (503, "restoring")],
+     (413, "body_too_large"), (422, "bad_item"), (507, "filter_full"), (507, "server_full"), (503, "slice_lost"),
+     (503, "restoring")],
 )  # fmt: skip
 def test_what_is_not_repeated(status, code):
     """Everything that asking again would not mend: an error at once, with code, status and what the service says."""

@@ -16,6 +16,7 @@ from urifilter_redis.errors import (
     FilterNotFound,
     Restoring,
     RotationConflict,
+    ServerFull,
     ServerUnavailable,
     SliceLost,
     UriFilterError,
@@ -58,7 +59,7 @@ ERRORS = [
     ("NOFILTER there is no filter", Verdict.REFUSED, FilterNotFound, "no filter"),
     ("OLDCALL a later call has run", Verdict.REFUSED, UriFilterError, "later call"),
     ("WRONGTYPE Operation against a key", Verdict.REFUSED, SliceLost, "WRONGTYPE Operation"),
-    ("OOM command not allowed when used memory", Verdict.REFUSED, ServerUnavailable, "raise maxmemory"),
+    ("OOM command not allowed when used memory", Verdict.REFUSED, ServerFull, "raise maxmemory"),
     ("MISCONF Redis is configured to save RDB", Verdict.REFUSED, ServerUnavailable, "is its disk full"),
     ("READONLY You can't write against a read only replica.", Verdict.REFUSED, ServerUnavailable, "of the primary"),
     ("NOREPLICAS Not enough good replicas to write.", Verdict.REFUSED, ServerUnavailable, "min-replicas-to-write"),
@@ -72,7 +73,7 @@ ERRORS = [
     ("ERR unknown command 'HRANDFIELD'", Verdict.REFUSED, ServerUnavailable, "the server refuses"),
     ("something in small letters", Verdict.REFUSED, ServerUnavailable, "ERR something in small letters"),
     # Scripts that were stopped: for these words before anything was written, for any other reason in the middle.
-    (WRAPPED.format("OOM command not allowed"), Verdict.REFUSED, ServerUnavailable, "raise maxmemory"),
+    (WRAPPED.format("OOM command not allowed"), Verdict.REFUSED, ServerFull, "raise maxmemory"),
     (WRAPPED.format("MISCONF Redis is\nconfigured"), Verdict.REFUSED, ServerUnavailable, "is its disk full"),
     (WRAPPED.format("READONLY You can't write"), Verdict.REFUSED, ServerUnavailable, "of the primary"),
     (WRAPPED.format("NOREPLICAS Not enough"), Verdict.REFUSED, ServerUnavailable, "min-replicas"),
@@ -89,7 +90,7 @@ ERRORS = [
     (WRAPPED.format("NOSUCHWORD at all"), Verdict.DIED, ServerUnavailable, "NOSUCHWORD at all"),
     ("ERR Error running script (call to f_6f): @user_script:3: x is nil", Verdict.DIED, ServerUnavailable, "x is nil"),
     ("ERR user_script:9: attempt to index a nil value script: 6f", Verdict.DIED, ServerUnavailable, "attempt to"),
-    ("OOM allowed script: 6f, on @user_script:9.", Verdict.REFUSED, ServerUnavailable, "raise maxmemory"),
+    ("OOM allowed script: 6f, on @user_script:9.", Verdict.REFUSED, ServerFull, "raise maxmemory"),
 ]
 
 

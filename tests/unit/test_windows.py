@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.by_hand import config_of, session_of
+from support.by_hand import config_of, said, session_of
 from support.interrupts import Interrupt
 
+from urifilter_redis.errors import ServerFull
 from urifilter_redis.flows import items as flows
+from urifilter_redis.service.failures import refusal_of
 
 if TYPE_CHECKING:
     from urifilter_redis.engine.batch import Batch
@@ -53,3 +55,16 @@ def test_an_answer_that_is_not_noted_stays_in_doubt(count, sample):
         assert all(call.in_doubt for call in unnoted), at
         left += len(unnoted)
     assert left
+
+
+def test_a_server_that_is_full_in_the_middle_of_a_call():
+    """What was answered before is told, in the text too, and of the rest that it was not written."""
+    session = session_of(config_of(shards=2))
+    flow = flows.resolve(session, flows.batch_of(session, "insert", range(20)))
+    answers, full = replies_to(next(flow).commands)[0], said("OOM command not allowed when used memory > 'maxmemory'.")
+    with pytest.raises(ServerFull, match=f"wrote nothing more: .*; {len(answers)} of 20 items have their ans") as told:
+        flow.send([answers, full])
+    assert told.value.answers is not None
+    assert told.value.answers.count(None) == 20 - len(answers)
+    assert refusal_of(told.value, "ages").code == "answer_lost"  # for a repeat needs the same key
+    assert "memory is full" in str(refusal_of(told.value, "ages"))

@@ -227,6 +227,9 @@ def _memory(facts: Facts) -> Finding:
     limit, used = int(facts.info.get("maxmemory", 0)), int(facts.info.get("used_memory", 0))
     if not limit:
         return Finding("ok", "memory", f"{used:,} bytes used, no limit")
+    if used >= limit:
+        text = f"{used:,} bytes used, and maxmemory is {limit:,}"
+        return Finding("danger", "memory", f"{text}: inserts are refused (OOM); raise maxmemory, or drop a filter")
     text = f"{limit - used:,} of {limit:,} bytes left"
     if limit - used < LITTLE_LEFT * limit:
         return Finding("danger", "memory", f"{text}: inserts will be refused (OOM); raise maxmemory")

@@ -12,7 +12,7 @@ from urifilter_redis.engine.given import items_of
 from urifilter_redis.engine.joint import Joint
 from urifilter_redis.engine.methods import FORGET, with_batch
 from urifilter_redis.engine.terms import COMMANDS
-from urifilter_redis.errors import AnswerLost, UriFilterError
+from urifilter_redis.errors import AnswerLost, ServerFull, UriFilterError
 from urifilter_redis.flows.timely import attend
 from urifilter_redis.flows.window import ask_window, ask_windows
 from urifilter_redis.protocol import calls
@@ -207,14 +207,22 @@ def resolve(session: Session, batch: Batch, turn: Turn | None = None) -> Flow[Ba
         while batch.open and not failed:
             failed = yield from ask_window(session, batch, batch.open[:CALLS_IN_FLIGHT], turn)
         if failed:
-            errors = list(failed.values())
-            raise with_batch(next((each for each in errors if isinstance(each, AnswerLost)), errors[0]), batch)
+            raise with_batch(_first_of(list(failed.values()), batch), batch)
     finally:
         if forgets is not None:
             forgets.forget(batch.digests)
     if batch.command in TURNING and session.timekeeper.at <= monotonic():
         yield from attend(session)
     return batch
+
+
+def _first_of(errors: Sequence[UriFilterError], batch: Batch) -> UriFilterError:
+    """Return the error to raise for a batch; if the memory became full in its middle, the error says so."""
+    error = next((each for each in errors if isinstance(each, AnswerLost)), errors[0])
+    arrived = len(batch.answers) - batch.answers.count(None)
+    if arrived and isinstance(error, ServerFull):
+        return ServerFull(f"{error}; {arrived:,} of {len(batch.answers):,} items have their answers (error.answers)")
+    return error
 
 
 def joint_of(session: Session, singles: Sequence[Single]) -> Joint:

@@ -12,6 +12,7 @@ from urifilter_redis.errors import (
     ArchiveCorrupt,
     ConfigMismatch,
     FilterNotFound,
+    ServerFull,
     ServerUnavailable,
     SliceLost,
     UriFilterError,
@@ -213,8 +214,8 @@ def _begin(session: Session, settings: Settings, *, large: bool) -> Flow[None]:
     config.check(settings, session.where)
     try:
         yield from _bring_back(session, config)
-    except ServerUnavailable as error:
-        if new and "OOM" in str(error):
+    except ServerFull as error:
+        if new:
             raise _half_made(error) from error
         raise
     session.restored = None if new else session.restored
@@ -230,7 +231,7 @@ def _make(session: Session, wanted: Config, settings: Settings) -> Flow[None]:
         call = calls.create("make", wanted, session.keys.shard(0), wanted.to_meta(0, phase))
         (reply,) = yield from ask(session, call)
     except UriFilterError as error:
-        if not isinstance(error, ServerUnavailable) or "OOM" in str(error):
+        if not isinstance(error, ServerUnavailable) or isinstance(error, ServerFull):
             yield from list_or_not(session)
         raise
     meta = to_mapping(reply)
@@ -312,7 +313,7 @@ def _complete(session: Session, meta: Mapping[str, str]) -> Flow[None]:
 
     Raises:
         FilterNotFound: another process dropped the filter meanwhile; the shards made here are removed again.
-        ServerUnavailable: the server is out of memory; the whole filter is removed again.
+        ServerFull: the server's memory is full; the whole filter is removed again.
     """
     if meta["phase"] != "creating":
         return
@@ -324,20 +325,18 @@ def _complete(session: Session, meta: Mapping[str, str]) -> Flow[None]:
     except (FilterNotFound, ConfigMismatch):
         yield from remove(session, made)
         raise _dropped(session) from None
-    except ServerUnavailable as error:
-        if "OOM" not in str(error):
-            raise
+    except ServerFull as error:
         try:
             removed = yield from abandon(session)
         except ServerUnavailable:
             raise _half_made(error) from error
         if not removed:  # another process has completed or dropped the filter
             raise _dropped(session) from error
-        raise ServerUnavailable(f"{error}; the shards that were made are removed again") from error
+        raise ServerFull(f"{error}; the shards that were made are removed again") from error
 
 
-def _half_made(error: ServerUnavailable) -> ServerUnavailable:
-    return ServerUnavailable(f"{error}; the filter is half made: the next create completes it, and drop removes it")
+def _half_made(error: ServerFull) -> ServerFull:
+    return ServerFull(f"{error}; the filter is half made: the next create completes it, and drop removes it")
 
 
 def _make_shards(

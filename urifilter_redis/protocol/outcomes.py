@@ -16,6 +16,7 @@ from urifilter_redis.errors import (
     FilterNotFound,
     Restoring,
     RotationConflict,
+    ServerFull,
     ServerUnavailable,
     SliceLost,
     UriFilterError,
@@ -159,8 +160,8 @@ _UNCHANGED = re.compile("[,;](?: and)? nothing was changed")
 #: The advice for each error word of a server that refuses.
 _ADVICE = {
     "OOM": (
-        "the server is out of memory: raise maxmemory (for a moment, to forget), or drop a filter; nothing was changed"
-        " (insert and forget need memory, remove and drop do not)"
+        "the server's memory is full, and it wrote nothing more: raise maxmemory, or drop a filter, then ask again"
+        " (insert and forget need memory; contains, remove and drop do not)"
     ),
     "NOSCRIPT": "the server forgets scripts as soon as they are loaded, and nothing was changed",
     "MISCONF": "the server cannot save its data (is its disk full?), and nothing was changed",
@@ -251,7 +252,8 @@ def error_of(outcome: Any, where: str, *, in_doubt: bool = False, alone: bool = 
     if word in SCRIPT_ERRORS:
         return SCRIPT_ERRORS[word](f"{where}: {text}")
     advice = _MAY_NOT_ASK if word == "MOVED" and alone else _ADVICE.get(word, "the server refuses")
-    return ServerUnavailable(f"{where}: {_UNCHANGED.sub('', advice) if in_doubt else advice} ({text})")
+    kind = ServerFull if word == "OOM" else ServerUnavailable
+    return kind(f"{where}: {_UNCHANGED.sub('', advice) if in_doubt else advice} ({text})")
 
 
 def forbids_key(outcome: Any) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.errors import ArchiveMissing, ServerUnavailable, TooLarge, UriFilterError
+from urifilter_redis.errors import AnswerLost, ArchiveMissing, TooLarge, UriFilterError
 from urifilter_redis.service.actions import BODIES, DOES, ToUnite
 from urifilter_redis.service.addresses import client_of
 from urifilter_redis.service.bodies import Answer, read
@@ -99,7 +99,7 @@ def _refusal_of(error: UriFilterError) -> Refusal:
     refusal = refusal_of(error)
     if isinstance(error, ArchiveMissing):
         told = Refusal("refused", "the filter has no archive, or the service's archive does not have it")
-    elif isinstance(error, ServerUnavailable):
+    elif isinstance(error, AnswerLost):
         told = Refusal(refusal.code, "Redis is away, or refuses: repeat the request")
     else:
         return refusal

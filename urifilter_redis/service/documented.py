@@ -85,7 +85,7 @@ _ACTIONS: Mapping[str, tuple[type[BaseModel], str]] = {
 #: The error codes of requests about items.
 _OF_ITEMS = set(ERROR_CODES) - {"bad_http", "head_too_large", "not_found", "method_not_allowed", "not_ready"}
 _OF_ALL = {"bad_host", "behind_proxy", "foreign_origin", "internal_error"}
-_OF_SERVER = _OF_ALL | {"server_unavailable", "archive_unavailable"}
+_OF_SERVER = _OF_ALL | {"server_full", "server_unavailable", "archive_unavailable"}
 _OF_BODIES = {"bad_json", "body_too_large", "too_slow", "unsupported_encoding"}
 _OF_TOKENS = {"unauthorized", "forbidden", "too_many_wrong_tokens"}
 _OF_FILTER = {"filter_not_found", "bad_request", "config_mismatch", "restoring", "slice_lost", "too_many_requests"}

@@ -15,6 +15,7 @@ from urifilter_redis.errors import (
     FilterFull,
     FilterNotFound,
     Restoring,
+    ServerFull,
     ServerUnavailable,
     SliceLost,
     TooLarge,
@@ -31,8 +32,9 @@ RETRY_AFTER = 1
 #: The first class that an error belongs to decides its code.
 _CODES: tuple[tuple[type[UriFilterError], str], ...] = (
     (AnswerLost, "answer_lost"),
+    (ServerFull, "server_full"),
+    (TooLarge, "server_full"),
     (ServerUnavailable, "server_unavailable"),
-    (TooLarge, "server_unavailable"),
     (Restoring, "restoring"),
     (FilterNotFound, "filter_not_found"),
     (ConfigMismatch, "config_mismatch"),
@@ -47,7 +49,8 @@ _CODES: tuple[tuple[type[UriFilterError], str], ...] = (
 _TEXTS = {
     "answer_lost": "the request ended half-way, and some items may be inserted: repeat it under its Idempotency-Key",
     "archive_unavailable": "the filter needs its archive, which is away or damaged",
-    "server_unavailable": "Redis is away, or refuses; nothing was inserted",
+    "server_full": "Redis's memory is full: {done}; raise maxmemory, or drop a filter, then repeat the request",
+    "server_unavailable": "Redis is away, or refuses: {done}; repeat the request later",
 }
 
 #: The text for a lost bitmap; its key is for the log alone.
@@ -121,7 +124,12 @@ def refusal_of(error: UriFilterError, field: str | None = None) -> Refusal:
             code = "answer_lost"  # a part was done, so a repeat must have the same key
     away = isinstance(error, ServerUnavailable | ArchiveError)
     told = _LOST if isinstance(error, SliceLost) else _WORDS.sub("", str(error))
-    text = told if code not in _TEXTS else _TEXTS[code] if away else f"{_TEXTS[code]} ({told})"
+    text = told
+    if code in _TEXTS and not isinstance(error, TooLarge):
+        text = _TEXTS[code].format(done="nothing was changed" if field else "the request was not finished")
+        why = "Redis's memory is full" if code == "answer_lost" and isinstance(error, ServerFull) else ""
+        why = why if away else told
+        text += f" ({why})" if why else ""
     refusal = Refusal(code, text, more=more)
     refusal.detail = str(error) if away or told is _LOST else ""
     return refusal
