@@ -17,7 +17,7 @@ from urifilter_redis.streaming import Answers, Stream
 from .common import Shared, counted, pass_shared, say, seconds
 from .holders import beating, checked, given_back, hint, holder_option, lease_option
 from .output import Output
-from .over_lines import Summary, do_all, finish, lines_command, open_filter
+from .over_lines import Summary, check_readable, do_all, finish, lines_command, open_filter
 from .printing import Printer, print_lines
 from .settings import yes_option
 from .signals import Signals
@@ -98,6 +98,7 @@ def claim(
       urifilter claim --filter news links.txt > todo.txt
     """
     summary, output = _Claimed(name), Output()
+    check_readable(files, summary)
     with Signals() as signals:
         with signals.allowed():
             news = open_filter(options, name, yes=yes)

@@ -11,7 +11,16 @@ from urifilter_redis.streaming import Stream, StreamedFilter
 
 from .common import Shared, counted, pass_shared
 from .output import Output
-from .over_lines import DEFAULT_FILTER, NEAR_CACHE, Summary, finish, lines_command, max_age_option, open_filter
+from .over_lines import (
+    DEFAULT_FILTER,
+    NEAR_CACHE,
+    Summary,
+    check_readable,
+    finish,
+    lines_command,
+    max_age_option,
+    open_filter,
+)
 from .printing import Printer, Undoing, print_lines
 from .settings import yes_option
 from .signals import Signals
@@ -37,13 +46,15 @@ def dedupe(
 ) -> None:
     """Print the lines of files, or of stdin, that have not been seen before, in their order.
 
-    Printed lines are in the filter then: a second run over the same file prints nothing.
+    Printed lines are in the filter then: a second run over the same file prints nothing. A file compressed by gzip,
+    bzip2, xz or zstd is unpacked.
 
     \b
     Example:
       urifilter dedupe urls.txt > new.txt
     """
     summary, output = Summary(f"temporary-{secrets.token_hex(8)}" if temporary else name), Output()
+    check_readable(files, summary)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals())
         with contextlib.nullcontext() if temporary else signals.allowed():  # a signal would leave a temporary filter

@@ -19,6 +19,7 @@ from .output import Output
 from .over_lines import (
     NEAR_CACHE,
     Summary,
+    check_readable,
     do_all,
     finish,
     lines_command,
@@ -49,6 +50,7 @@ def add(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool, max_
       urifilter add --filter news seen-already.txt
     """
     summary = Summary(name)
+    check_readable(files, summary)
     with open_filter(options, name, yes=yes, near_cache=NEAR_CACHE) as news, Signals() as signals:
         stream: Stream[Window] = Stream(news, "insert", lambda _, ages: summary.count(ages), max_age)
         do_all(stream, files, summary, signals, quiet=quiet)

@@ -1,28 +1,36 @@
 """Read the lines of files in windows (lists of some thousand lines).
 
 The item of a line is its bytes without ``\\n`` or ``\\r\\n``, and without a byte order mark at the start of the file.
+A file that is compressed (gzip, bzip2, xz, Zstandard) is told by its first bytes, and its lines are read.
 """
 
 from __future__ import annotations
 
 import codecs
+import errno
 import os
 import select
+import stat
+import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from urifilter_redis.flows.items import WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["STDIN", "Place", "Window", "placed_windows", "total_size", "windows_of"]
+__all__ = ["STDIN", "Place", "Window", "is_compressed", "placed_windows", "total_size", "why_unreadable", "windows_of"]
 
 #: The most bytes of a line. A longer line is reported and left out.
 LINE_LIMIT = 16 << 20
 
 #: Bytes read at once. A pipe returns fewer at once, so that lines are handled as they come.
 CHUNK = 1 << 20
+
+#: Compressed bytes that are unpacked at once: few, because a small piece may hold very many equal lines.
+PIECE = 4096
 
 STDIN = "-"
 
@@ -36,7 +44,7 @@ class Place:
 
     Attributes:
         file: the number of the file, from 0.
-        offset: the bytes of that file before the place.
+        offset: the bytes of that file before the place; of a compressed one those that were unpacked.
         lines: the lines of that file before the place.
     """
 
@@ -52,6 +60,18 @@ def total_size(files: Sequence[str]) -> int | None:
     except OSError:
         return None
     return sum(each.st_size for each in found) if all(each.st_size for each in found) else None
+
+
+def why_unreadable(name: str) -> str:
+    """Return why a file cannot be read; empty: nothing is known against it. A named pipe is not opened."""
+    if name == STDIN:
+        return ""
+    try:
+        mode = os.stat(name).st_mode  # noqa: PTH116 - a name may be bytes that are no path
+    except OSError as error:
+        return error.strerror or str(error)
+    number = errno.EISDIR if stat.S_ISDIR(mode) else 0 if os.access(name, os.R_OK) else errno.EACCES
+    return os.strerror(number) if number else ""
 
 
 def windows_of(
@@ -103,9 +123,11 @@ def placed_windows(
             bad(f"{shown}: {error.strerror}")
             continue
         try:
-            if place.offset:
-                os.lseek(descriptor, place.offset, os.SEEK_SET)
             chunks = _chunks(descriptor, read, wait, pauses=pauses)
+            if place.offset and not is_compressed(name):
+                os.lseek(descriptor, place.offset, os.SEEK_SET)
+            else:
+                chunks = _behind(place.offset, _unpacked(chunks))
             yield from _windows(_lines(shown, chunks, bad, place), most or WINDOW)
         except OSError as error:
             bad(f"{shown}: {error.strerror}")
@@ -143,6 +165,95 @@ def _chunks(
             return
         read(len(chunk))
         yield chunk
+
+
+def _gzip() -> Any:
+    return zlib.decompressobj(wbits=31)
+
+
+def _bzip2() -> Any:
+    import bz2  # noqa: PLC0415 - seldom needed, and not in every Python
+
+    return bz2.BZ2Decompressor()
+
+
+def _xz() -> Any:
+    import lzma  # noqa: PLC0415 - likewise
+
+    return lzma.LZMADecompressor()
+
+
+def _zstandard() -> Any:
+    import zstandard  # noqa: PLC0415 - seldom needed
+
+    return zstandard.ZstdDecompressor().decompressobj()
+
+
+#: The first bytes of a compressed file, and what makes its decompressor. Those of bzip2 have its level.
+_COMPRESSED: dict[bytes, Callable[[], Any]] = {
+    b"\x1f\x8b\x08": _gzip,
+    b"\xfd7zXZ\0": _xz,
+    b"\x28\xb5\x2f\xfd": _zstandard,
+    **{b"BZh%d%s" % (level, block): _bzip2 for level in range(1, 10) for block in (b"1AY&SY", b"\x17rE8P\x90")},
+}
+
+
+def is_compressed(name: str) -> bool:
+    """Whether a file is compressed; false for stdin and for what is no regular file."""
+    if name == STDIN or not os.path.isfile(name):  # noqa: PTH113 - as above
+        return False
+    with open(name, "rb") as file:  # noqa: PTH123 - likewise
+        return file.read(max(map(len, _COMPRESSED))).startswith(tuple(_COMPRESSED))
+
+
+def _unpacked(chunks: Iterator[bytes | None]) -> Iterator[bytes | None]:
+    """Yield the chunks of a file, unpacked if it is compressed."""
+    head = b""
+    for chunk in chunks:
+        if chunk is None:
+            yield None
+            continue
+        head += chunk
+        if not any(magic.startswith(head) for magic in _COMPRESSED):  # enough to tell
+            break
+    make = next((make for magic, make in _COMPRESSED.items() if head.startswith(magic)), None)
+    if head:
+        chunks = chain([head], chunks)
+    yield from chunks if make is None else _decompressed(chunks, make)
+
+
+def _decompressed(chunks: Iterator[bytes | None], make: Callable[[], Any]) -> Iterator[bytes | None]:
+    """Unpack chunks: one compressed part behind the other, as ``cat`` makes them, and zeros behind the last."""
+    unpacker, done, size = make(), [], 0
+    for chunk in chunks:
+        if chunk is None:
+            yield None
+            continue
+        for start in range(0, len(chunk), PIECE):
+            piece = chunk[start : start + PIECE]
+            while piece := piece.lstrip(b"\0") if unpacker.eof else piece:
+                unpacker = make() if unpacker.eof else unpacker
+                try:
+                    done.append(unpacker.decompress(piece))
+                except Exception as error:  # each format has its own
+                    raise OSError(errno.EILSEQ, f"its compressed data are damaged ({error})") from error
+                size += len(done[-1])
+                piece = unpacker.unused_data if unpacker.eof else b""
+            if size >= CHUNK or start + PIECE >= len(chunk):
+                if size:
+                    yield b"".join(done)
+                done, size = [], 0
+    if not unpacker.eof:
+        raise OSError(errno.EILSEQ, "its compressed data end too early: the lines up to there were read")
+
+
+def _behind(count: int, chunks: Iterator[bytes | None]) -> Iterator[bytes | None]:
+    """Leave out the first ``count`` bytes of chunks."""
+    for chunk in chunks:
+        if count and chunk is not None:
+            count, chunk = max(0, count - len(chunk)), chunk[count:]  # noqa: PLW2901
+        if chunk is None or chunk:
+            yield chunk
 
 
 def _lines(

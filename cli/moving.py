@@ -20,7 +20,7 @@ from urifilter_redis.moving.importing import Import, Receiver
 from urifilter_redis.moving.sources import Peeked, SetSource, Source, Window
 
 from .common import Shared, complain, counted, filter_name, pass_shared, print_json, say, shared
-from .lines import STDIN, Place, placed_windows, total_size
+from .lines import STDIN, Place, is_compressed, placed_windows, total_size
 from .opening import DEFAULT_SETTINGS, made, over_capacity
 from .progress import bar
 from .settings import identity_options, layout_option, size_options, time_options, yes_option
@@ -51,7 +51,7 @@ class FileSource:
     Attributes:
         noun: ``line``.
         names: the absolute paths.
-        total: the bytes of all files; None if one is a pipe.
+        total: the bytes of all files; None if one is a pipe, or compressed.
         raw: false.
     """
 
@@ -64,7 +64,7 @@ class FileSource:
             "files",
             *(each if each == STDIN else str(Path(each).absolute()) for each in files),
         )
-        self.total = total_size(files)
+        self.total = None if any(map(is_compressed, files)) else total_size(files)
         self._found = [_state_of(name) for name in files]
 
     def state(self) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from urifilter_redis import FilterNotFound
 from urifilter_redis.streaming import UNDER_WAY, Answers, Stream, StreamedFilter
 
 from .common import Shared, complain, filter_name, print_json, say, shared
-from .lines import Window, total_size, windows_of
+from .lines import Window, total_size, why_unreadable, windows_of
 from .opening import DEFAULT_SETTINGS, over_capacity
 from .progress import progress
 from .signals import Interrupted, Signals
@@ -22,6 +22,7 @@ __all__ = [
     "DEFAULT_FILTER",
     "NEAR_CACHE",
     "Summary",
+    "check_readable",
     "do_all",
     "filter_command",
     "finish",
@@ -121,6 +122,15 @@ def open_filter(
             return StreamedFilter.create(name, **DEFAULT_SETTINGS, **(where | archive), large=yes)
         text = f"{error}: urifilter create {name} --capacity 10M"
         raise FilterNotFound(text) from error
+
+
+def check_readable(files: tuple[str, ...], summary: Summary) -> None:
+    """End the command if no file can be read, before a filter is made for them."""
+    reasons = [why_unreadable(name) for name in files]
+    if files and all(reasons):
+        for name, why in zip(files, reasons, strict=True):
+            summary.report_bad(f"{name}: {why}")
+        raise click.exceptions.Exit(2)
 
 
 def windows(files: tuple[str, ...], summary: Summary, signals: Signals, *, quiet: bool) -> Iterator[Window]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import codecs
+import gzip
 import json
+import lzma
 import os
 import re
 import signal
@@ -12,9 +15,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import zstandard
 from support import cli
 from support.proxy import Fault, Proxy
 from support.servers import wait_until
+from urifilter_redis.cli.lines import placed_windows
 
 from urifilter_redis import UriFilter
 
@@ -99,6 +104,58 @@ def test_first_of_equal_lines_is_printed(tmp_path):
     lines += [b"HTTP://0.com", b"http://5999.com"]
     (tmp_path / "urls").write_bytes(joined(lines))
     assert cli.run("dedupe", "-q", "--filter", "pages", tmp_path / "urls")[0] == joined(lines[:12_000:2])
+
+
+COMPRESSED = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstandard.compress}
+
+
+@pytest.mark.parametrize("kind", COMPRESSED)
+def test_compressed_lines(tmp_path, kind):
+    """Its lines are the items, from files and stdin; ``cat`` of two such files is one; an empty one has none."""
+    pack = COMPRESSED[kind]
+    make()
+    file, rest = tmp_path / "urls", tmp_path / "rest"
+    file.write_bytes(pack(joined(urls(3000))) + pack(b"last"))
+    rest.write_bytes(pack(b""))
+    _, err = cli.run("add", "--filter", "precise", given=pack(joined(urls(2000))))
+    assert err.startswith("2,000 lines: 2,000 added")
+    assert cli.run("dedupe", "-q", "--filter", "precise", file, rest)[0] == joined([*urls(3000)[2000:], b"last"])
+    assert cli.run("check", "--filter", "precise", given=pack(b"last\nnew"), code=0)[0] == b"seen\tlast\nnew\tnew\n"
+
+
+@pytest.mark.parametrize("kind", COMPRESSED)
+def test_damaged_compressed_lines(tmp_path, kind):
+    """What ends too early, or has something else behind it, is told; no piece of a line is an item; exit 2."""
+    packed = COMPRESSED[kind](joined(urls(10_000)))
+    for name, data, why in (("cut", packed[:-5], "too early"), ("more", packed + b"https://a/\n", "damaged")):
+        (tmp_path / name).write_bytes(data)
+        out, err = cli.run("dedupe", "--temporary", tmp_path / name, code=2)
+        assert f"{tmp_path / name}: its compressed data" in err
+        assert why in err
+        assert set(out.splitlines()) <= {*urls(10_000)}
+
+
+@pytest.mark.parametrize("kind", COMPRESSED)
+def test_compressed_lines_from_a_place_on(tmp_path, kind):
+    """An interrupted import goes on after the lines that it has; the place counts unpacked bytes."""
+    file = tmp_path / "urls"
+    file.write_bytes(COMPRESSED[kind](joined(urls(300))))
+    windows = list(placed_windows([str(file)], pytest.fail, most=100))
+    for number, (_, place) in enumerate(windows):
+        after = [items for (_, items), _ in placed_windows([str(file)], pytest.fail, begin=place, most=100)]
+        assert after == [items for (_, items), _ in windows[number + 1 :]]
+
+
+@pytest.mark.parametrize("command", ["dedupe", "add", "claim"])
+def test_a_mistyped_file_makes_no_filter(server_, tmp_path, command):
+    """Nothing is made for files none of which can be read; with one that can be it is made."""
+    text = cli.run(command, tmp_path / "none", tmp_path, code=2)[1]
+    assert f"urifilter: {tmp_path / 'none'}: No such file or directory\nurifilter: {tmp_path}: Is a directory\n" == text
+    with server_.client() as client:
+        assert client.keys() == []
+        (tmp_path / "urls").write_bytes(b"a\n")
+        cli.run(command, tmp_path / "none", tmp_path / "urls", code=2)
+        assert client.exists("urifilter:{default:0}:meta")
 
 
 @pytest.mark.parametrize("command", ["add", "dedupe"])
