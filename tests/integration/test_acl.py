@@ -106,7 +106,7 @@ def test_a_crawl(users, name, caplog):
         assert news.info().phase == "idle"
         assert list_filters(redis=url) == [name]
     assert users.refused() == []
-    assert not caplog.records  # of a warning: the rights are those of a crawler
+    assert not caplog.records  # of a warning
 
 
 @pytest.mark.parametrize("settings", [RING, ROLLING], ids=["ring", "rolling"])

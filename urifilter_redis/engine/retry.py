@@ -18,6 +18,7 @@ from urifilter_redis.errors import (
     SliceLost,
     UriFilterError,
 )
+from urifilter_redis.protocol.acl import MEND
 from urifilter_redis.protocol.outcomes import (
     FORBIDDEN_KEY,
     Judged,
@@ -25,6 +26,7 @@ from urifilter_redis.protocol.outcomes import (
     Verdict,
     error_of,
     fields_of_stale,
+    forbids_command,
     forbids_key,
     is_ask,
     is_readonly,
@@ -320,6 +322,8 @@ def _refused(session: Session, request: Request, outcome: Any, *, in_doubt: bool
     error = error_of(outcome, session.where, in_doubt=in_doubt, alone=session.routes.alone)
     if forbids_key(outcome):
         error = ServerUnavailable(f"{error}; {FORBIDDEN_KEY} {text_in(key_of(request.command()))}")
+    elif forbids_command(outcome) and (lacking := _lacking(session, request)):
+        error = ServerUnavailable(f"{session.where}: {lacking}, and nothing was changed: {MEND} ({text_of(outcome)})")
     elif isinstance(error, FilterNotFound):
         error = session.not_found(text_of(outcome))
     elif isinstance(error, ConfigMismatch | SliceLost):
@@ -328,6 +332,18 @@ def _refused(session: Session, request: Request, outcome: Any, *, in_doubt: bool
         return error
     why = "it may be half done" if died else "a reply was lost, and asking again failed"
     return AnswerLost(f"{why}: {error}")
+
+
+def _lacking(session: Session, request: Request) -> str:
+    """Return which commands of a script this user may not run, as opening the filter has found; empty: it found none.
+
+    A server does not always say which command of a script it refused.
+    """
+    made = request.build(request)
+    missing = () if isinstance(made, tuple) else tuple(filter(made.script.calls, session.forbidden))
+    if not missing:
+        return ""
+    return f"this user may not run {', '.join(missing)}, which {made.script.name.partition(':')[0]} calls"
 
 
 def _renew(session: Session, request: Request, outcome: Any, *, in_doubt: bool) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.flows.probing import check_server
 from urifilter_redis.protocol import scripts
-from urifilter_redis.protocol.acl import MEND, is_of_part
+from urifilter_redis.protocol.acl import MEND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,5 +67,4 @@ def _check_rights(session: Session) -> None:
     text = f"this user may not run {', '.join(session.forbidden)}, so {', '.join(refused)} will be refused"
     if "contains" in refused:
         raise ServerUnavailable(f"{session.where}: {text}: {MEND}")
-    level = logging.INFO if is_of_part(session.forbidden) else logging.WARNING
-    log.log(level, "%s: %s: %s unless that is meant", session.where, text, MEND)
+    log.debug("%s: %s: %s unless that is meant", session.where, text, MEND)  # no client knows whether it is

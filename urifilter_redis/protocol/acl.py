@@ -11,9 +11,9 @@ from urifilter_redis.protocol import scripts
 from urifilter_redis.protocol.keys import FilterKeys, check_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
-__all__ = ["MEND", "PARTS", "Part", "commands", "is_of_part", "line", "patterns"]
+__all__ = ["MEND", "PARTS", "Part", "commands", "line", "patterns"]
 
 #: The advice for a user that lacks a right.
 MEND = "mend its ACL (urifilter doctor --acl prints the line)"
@@ -80,12 +80,6 @@ def commands(part: str, *, database: int = 0) -> list[str]:
         ['ASKING', 'BITCOUNT', 'BITFIELD_RO', 'CLUSTER SLOTS']
     """
     return sorted({*PARTS[part].sent, *_called(part), *(["SELECT"] if database else [])})
-
-
-def is_of_part(forbidden: Collection[str]) -> bool:
-    """Whether just these commands of all scripts are forbidden to a part, so that nothing of its user is amiss."""
-    every = _called("operator")
-    return any(every - set(commands(part)) == set(forbidden) for part in PARTS)
 
 
 @cache

@@ -32,6 +32,7 @@ __all__ = [
     "Verdict",
     "error_of",
     "fields_of_stale",
+    "forbids_command",
     "forbids_key",
     "is_ask",
     "is_away",
@@ -259,6 +260,11 @@ def error_of(outcome: Any, where: str, *, in_doubt: bool = False, alone: bool = 
 def forbids_key(outcome: Any) -> bool:
     """Whether the server refuses a command because this user may not touch one of its keys."""
     return isinstance(outcome, RedisError) and _word(outcome) == "NOPERM" and bool(_KEY.search(str(outcome)))
+
+
+def forbids_command(outcome: Any) -> bool:
+    """Whether the server refuses a command, or the script that calls it, because this user may not run the command."""
+    return isinstance(outcome, RedisError) and _word(outcome) == "NOPERM" and not _KEY.search(str(outcome))
 
 
 def late_at(outcome: Any) -> int:
