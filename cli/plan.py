@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from urifilter_redis import UriFilter
+from urifilter_redis.bloom.costs import memory_when_full
 from urifilter_redis.bloom.digest import HASHES, hasher, new_seed, shard_of
 from urifilter_redis.bloom.normalize import NORMALIZATIONS
-from urifilter_redis.bloom.retention import error_rate_at_capacity, live_slices, memory, size_first
+from urifilter_redis.bloom.retention import error_rate_at_capacity, live_slices, size_first
 from urifilter_redis.bloom.sizing import LAYOUTS, size
 from urifilter_redis.engine.batch import Digester
 from urifilter_redis.protocol.config import Settings
@@ -39,7 +40,9 @@ def plan(options: Shared, /, capacity: int, error_rate: float, cluster: Cluster 
     rotations and checkpoints, from measured figures.
 
     "Wrongly skipped" is the number of new pages that are answered "seen" until the filter is at capacity; with a
-    retention that expires, the most of one window. "Memory" is for all live slices. An impossible row says why.
+    retention that expires, the most of one window. "At first" is the memory that `create` takes, and "when full" the
+    most that the full filter takes: all live slices, the bitmap more that a rotation needs, and the closed slices of a
+    rolling filter, which an archive elsewhere would have. An impossible row says why.
 
     \b
     Example:
@@ -61,7 +64,7 @@ def plan(options: Shared, /, capacity: int, error_rate: float, cluster: Cluster 
     if options.json:
         print_json([each.values() for each in plans])
         return
-    head = ("layout", "error rate", "k", "bits an item", "memory", "shards", "wrongly skipped", "")
+    head = ("layout", "error rate", "k", "bits an item", "at first", "when full", "shards", "wrongly skipped", "")
     columns(head, (each.row(error_rate) for each in plans))
 
 
@@ -91,7 +94,7 @@ class Impossible:
     def row(self, asked: float) -> tuple[object, ...]:
         """Return the cells of the table."""
         mark = "< " if self.asked(asked) else ""
-        return self.settings["layout"], f"{self.settings['error_rate']:g}", "", "", "", "", "", f"{mark}{self.why}"
+        return self.settings["layout"], f"{self.settings['error_rate']:g}", "", "", "", "", "", "", f"{mark}{self.why}"
 
     def values(self) -> dict[str, Any]:
         """Return what ``--json`` prints."""
@@ -108,6 +111,7 @@ class Plan:
         slices: the number of live slices.
         skipped: the number of new items that are answered "seen" until the filter is at capacity.
         bits: bits of memory an item, over all live slices.
+        full: the most bytes that the full filter takes; None for a growing one.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -116,6 +120,7 @@ class Plan:
         self.slices = live_slices(settings)
         forever = settings.retention == "forever"
         self.skipped = self.sizing.wrongly_skipped if forever else settings.capacity * settings.error_rate
+        self.full = None if settings.retention == "growing" else memory_when_full(settings)
         self.bits = 8 * self.sizing.slice_bytes * self.sizing.shards * self.slices / settings.capacity
 
     def row(self, asked: float) -> tuple[object, ...]:
@@ -123,8 +128,9 @@ class Plan:
         sizing, rate = self.sizing, self.settings.error_rate
         mark = "<" if rate == asked else ""
         skipped = f"{self.skipped:,.0f}" if self.skipped >= 10 else f"{self.skipped:.2g}"  # noqa: PLR2004
-        size = size_text(memory(self.settings))
-        return sizing.layout, f"{rate:g}", sizing.k, f"{self.bits:.1f}", size, sizing.shards, skipped, mark
+        full = "grows" if self.full is None else size_text(self.full)
+        sizes = size_text(sizing.memory), full
+        return sizing.layout, f"{rate:g}", sizing.k, f"{self.bits:.1f}", *sizes, sizing.shards, skipped, mark
 
     def values(self) -> dict[str, Any]:
         """Return what ``--json`` prints."""
@@ -136,7 +142,8 @@ class Plan:
             "error_rate": settings.error_rate,
             "k": sizing.k,
             "bits_per_item": self.bits,
-            "memory": memory(settings),
+            "memory_at_first": sizing.memory,
+            "memory_when_full": self.full,
             "live_slices": self.slices,
             "shards": sizing.shards,
             "slice_bytes": sizing.slice_bytes,

@@ -220,12 +220,12 @@ def test_plan(there):
     """Every layout, several error rates; --json has the numbers."""
     text = cli.run("plan", "--capacity", "100M", "--error-rate", "1e-4")[0].decode()
     blocked, classic, counting = (line.split() for line in text.splitlines() if line.endswith("<"))
-    assert blocked == ["blocked", "0.0001", "12", "23.2", "302", "MB", "18", "1,233", "<"]
+    assert blocked == ["blocked", "0.0001", "12", "23.2", "302", "MB", "302", "MB", "18", "1,233", "<"]
     assert classic[:4] == ["classic", "0.0001", "13", "19.2"]
     assert counting[:4] == ["counting", "0.0001", "13", "76.9"]
     plans = json.loads(cli.run("plan", "--capacity", "100M", "--json")[0])
     assert len(plans) == 15
-    assert {"k", "bits_per_item", "memory", "shards", "wrongly_skipped"} <= set(plans[0])
+    assert {"k", "bits_per_item", "memory_at_first", "memory_when_full", "shards", "wrongly_skipped"} <= set(plans[0])
 
 
 def test_plan_of_what_is_partly_impossible(there):

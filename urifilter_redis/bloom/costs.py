@@ -11,7 +11,7 @@ from bisect import bisect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from urifilter_redis.bloom.retention import live_slices, size_first
+from urifilter_redis.bloom.retention import TIMED, live_slices, memory, size_first
 from urifilter_redis.bloom.sizing import SLICE_LIMIT
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ __all__ = [
     "asked",
     "checkpoint_seconds",
     "closed_bytes",
+    "memory_when_full",
     "turned",
 ]
 
@@ -147,6 +148,20 @@ def closed_bytes(settings: Shape) -> int:
     fill = -math.expm1(-set_bits / (8 * first.slice_bytes))
     entropy = -(fill * math.log2(fill) + (1 - fill) * math.log2(1 - fill))
     return math.ceil((settings.slices - 1) * first.slice_bytes * min(1.0, PACKED * entropy))
+
+
+def memory_when_full(settings: Shape, *, closed: bool = True) -> int:
+    """Return the most bytes that a filter takes once its window is full (growing: its first slice).
+
+    These are all live slices, the bitmap that each shard in turn has more while it rotates, and the closed slices.
+
+    Args:
+        settings: the filter's settings.
+        closed: whether closed slices of a rolling filter are in Redis, and not in an archive elsewhere.
+    """
+    first = size_first(settings)
+    turning = first.memory // first.shards if settings.retention in TIMED else 0
+    return memory(settings) + turning + (first.shards * closed_bytes(settings) if closed else 0)
 
 
 def _between(measured: Mapping[int, float], number: int) -> float:

@@ -209,15 +209,9 @@ def live_slices(settings: Shape) -> int:
     return {"ring": settings.slices or 1, "rolling": 2}.get(settings.retention, 1)
 
 
-def memory(settings: Shape, *, rotating: bool = False) -> int:
-    """Return the bytes that the server allocates for all live slices (growing: for the first slice).
-
-    Args:
-        settings: the filter's settings.
-        rotating: whether to count the one more slice that a rolling filter has while its next history is built.
-    """
-    more = rotating and settings.retention == "rolling"
-    return (live_slices(settings) + more) * size_first(settings).memory
+def memory(settings: Shape) -> int:
+    """Return the bytes that the server allocates for all live slices (growing: for the first slice)."""
+    return live_slices(settings) * size_first(settings).memory
 
 
 def slices_at(config: Shape, first: Slice, epoch: int, *, rotating: bool = False) -> list[Slice]:

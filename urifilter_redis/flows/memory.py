@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from urifilter_redis.bloom.retention import memory, size_first
+from urifilter_redis.bloom.costs import memory_when_full
+from urifilter_redis.bloom.retention import size_first
 from urifilter_redis.bloom.sizing import size_text
 from urifilter_redis.engine.queries import servers_info
 from urifilter_redis.errors import TooLarge
@@ -53,14 +54,14 @@ def check_room(session: Session, settings: Settings, *, large: bool) -> Flow[Non
         large: whether the filter may take more than half of the free memory.
 
     Raises:
-        TooLarge: the first slices do not fit into the free memory; or, without ``large``, all slices that are live at
-            once take more than half of it.
+        TooLarge: the first slices do not fit into the free memory; or, without ``large``, the full filter takes more
+            than half of it.
     """
     sizing = size_first(settings)
     keys = session.keys.of(sizing.shards)
     for share, room in (yield from _rooms(session, keys)):
-        now, most = round(share * sizing.memory), round(share * memory(settings, rotating=True))
-        needed = size_text(now) + (f" at first and {size_text(most)} later" if most > now else "")
+        now, most = round(share * sizing.memory), round(share * memory_when_full(settings, closed=session.home is None))
+        needed = size_text(now) + (f" at first and {size_text(most)} when full" if most > now else "")
         needed += " at first and more as it grows" if settings.retention == "growing" else ""
         text = f"{session.where}: it takes {needed}{room.where}, and the server has {room}"
         if now > room.free:
