@@ -12,7 +12,7 @@ from urifilter_redis import ConfigMismatch, TooLarge, UriFilter, UriFilterError,
 
 from .common import Shared, complain
 
-__all__ = ["DEFAULT_SETTINGS", "made", "open_one_of_all", "over_capacity", "rows_of_each"]
+__all__ = ["DEFAULT_SETTINGS", "confirm", "made", "open_one_of_all", "over_capacity", "rows_of_each"]
 
 #: The settings of a filter that a command makes without being told its size. The capacity is that of its first slice.
 DEFAULT_SETTINGS: dict[str, Any] = {"capacity": 10_000_000, "retention": "growing"}
@@ -25,10 +25,17 @@ def made(kind: type[Made], name: str, **settings: Any) -> Made:
     try:
         return kind.create(name, **settings)
     except TooLarge as error:
-        if not error.fits or not sys.stdin.isatty():
+        if not error.fits:
             raise
-        click.confirm(f"{error}. Make it?", abort=True, err=True)
+        confirm(error, "Make it?")
     return kind.create(name, **(settings | {"large": True}))
+
+
+def confirm(error: UriFilterError, question: str) -> None:
+    """Ask whether to do all the same what an error has refused; raise it if there is no terminal to ask on."""
+    if not sys.stdin.isatty():
+        raise error
+    click.confirm(f"{error}. {question}", abort=True, err=True)
 
 
 def over_capacity(news: UriFilter) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from urifilter_redis import Rotation, UriFilter
+from urifilter_redis import OverCapacity, Rotation, UriFilter
 from urifilter_redis.bloom.retention import TIMED
 
 from .common import (
@@ -22,7 +22,7 @@ from .common import (
     say,
     shared,
 )
-from .opening import open_one_of_all, rows_of_each
+from .opening import confirm, open_one_of_all, rows_of_each
 from .progress import steps
 
 __all__ = ["rotate", "union"]
@@ -89,20 +89,29 @@ def _one(
 @click.argument("target", type=filter_name)
 @click.argument("sources", type=filter_name, nargs=-1, required=True)
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+@click.option("--yes", is_flag=True, help="Merge even if TARGET is over capacity then.")
 @shared
 @pass_shared
-def union(options: Shared, target: str, sources: tuple[str, ...], *, quiet: bool) -> None:
+def union(options: Shared, target: str, sources: tuple[str, ...], *, quiet: bool, yes: bool) -> None:
     """Insert all items of the SOURCES into TARGET. All must have the same geometry, hash and seed.
 
-    `urifilter create --like` makes such filters.
+    `urifilter create --like` makes such filters. If TARGET would be over capacity, nothing is merged without --yes.
 
     \b
     Example:
       urifilter union all monday tuesday
     """
     with UriFilter.open(target, **options.filter()) as opened:
-        with steps(opened, target, quiet=quiet):
-            added = opened.union(*sources)
+
+        def merge(*, over_capacity: bool) -> int:
+            with steps(opened, target, quiet=quiet):
+                return opened.union(*sources, over_capacity=over_capacity)
+
+        try:
+            added = merge(over_capacity=yes)
+        except OverCapacity as error:
+            confirm(error, "Merge them?")
+            added = merge(over_capacity=True)
         if options.json:
             print_json({"filter": target, "sources": list(sources), "added": added})
         elif not quiet:

@@ -856,16 +856,18 @@ class AsyncUriFilter(OpenedFilter):
         """
         return await self._run(checkpoint(self._session, full=full))
 
-    async def union(self, *sources: str) -> int:
+    async def union(self, *sources: str, over_capacity: bool = False) -> int:
         """Insert all items that other filters have seen, on this server and of equal geometry, hash and seed.
 
         Args:
             sources: the names of the other filters; ``create(name, **news.settings)`` makes such a filter.
+            over_capacity: merge them even if the result is over capacity, or wrong more often than was asked for.
 
         Returns:
             The approximate number of items that were added.
 
         Raises:
+            OverCapacity: the result would be over capacity; the error has its error rate, and nothing was merged.
             FilterNotFound: this filter, or a source, does not exist.
             ConfigMismatch: a source has another geometry, hash or seed; the error names each difference.
             UriFilterError: any other of the tree in ``errors``.
@@ -875,7 +877,7 @@ class AsyncUriFilter(OpenedFilter):
             Traceback (most recent call last):
             ValueError: a filter's name is 1 to 64 of A-Z a-z 0-9 . _ - and not 'old news'
         """
-        return await self._run(union(self._session, sources))
+        return await self._run(union(self._session, sources, over_capacity=over_capacity))
 
     async def info(self) -> FilterInfo:
         """Return configuration and state.

@@ -8,6 +8,7 @@
     ├── SliceLost            a bitmap or the meta of a live filter is missing, or has another length
     ├── TooLarge             the filter was not made: it needs more memory than is free, or over half of it
     ├── FilterFull           growing: no further slice can be made
+    ├── OverCapacity         nothing was merged: the result would hold more than the filter is made for
     ├── Restoring            the filter is being restored from its archive
     ├── BadItem              an item cannot be filtered
     ├── RotationConflict     another process rotated first
@@ -47,6 +48,7 @@ __all__ = [
     "FilterAPIError",
     "FilterFull",
     "FilterNotFound",
+    "OverCapacity",
     "Restoring",
     "RotationConflict",
     "ServerFull",
@@ -263,6 +265,28 @@ class FilterFull(UriFilterError):
         ...     more = UriFilter.create("more", capacity=10_000_000, retention="growing")
         ...     new = more.unique(uri for uri in uris if uri not in news)
     """
+
+
+class OverCapacity(UriFilterError):
+    """Nothing was merged: the result would hold more items than the filter is made for, or be wrong too often.
+
+    ``over_capacity=True`` merges all the same.
+
+    Attributes:
+        error_rate: the probability that the result answers "seen" for an unseen item.
+
+    Example:
+        >>> try:
+        ...     news.union("archive")
+        ... except errors.OverCapacity as error:
+        ...     if error.error_rate > 1e-3:
+        ...         raise
+        ...     news.union("archive", over_capacity=True)
+    """
+
+    def __init__(self, message: str, *, error_rate: float) -> None:
+        super().__init__(message)
+        self.error_rate = error_rate
 
 
 class Restoring(UriFilterError):

@@ -127,6 +127,9 @@ ERROR_CODES: Mapping[str, Meaning] = {
         "the key has served other items (each shard notices that by itself: what the others did is answered), a later "
         "request of its slot has run, or the filter cannot do this",
     ),
+    "over_capacity": Meaning(
+        HTTPStatus.CONFLICT, "the filter would be over its capacity, and the request does not say `over_capacity`"
+    ),
     "body_too_large": Meaning(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the body has more bytes than the limit"),
     "unsupported_encoding": Meaning(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body is compressed"),
     "head_too_large": Meaning(

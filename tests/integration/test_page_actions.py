@@ -155,6 +155,28 @@ def test_unite(tab, make, secrets):
     assert news.contains_many(range(300)) == [True] * 300
 
 
+def test_unite_over_capacity(tab, make, secrets):
+    """The question says what would come of it; Cancel merges nothing, a yes does."""
+    news, more = make(capacity=150), make("more", capacity=150)
+    news.insert_many(range(100))
+    more.insert_many(range(100, 250))
+    tab.allow("status of 409")
+    page = sign_in(tab, secrets["boss"])
+    visit(page, news.name)
+    question = page.get_by_role("dialog")
+    for answer in ("Cancel", "Unite all the same"):
+        act(page, "Unite")
+        question.get_by_role("textbox").fill(more.name)
+        question.get_by_role("button", name="Unite").click()
+        expect(question).to_contain_text("nothing was merged")
+        question.get_by_role("button", name=answer).click()
+        if answer == "Cancel":
+            expect(outcome(page)).to_contain_text("nothing was merged")
+            assert news.inserted() == 100
+    expect(outcome(page)).to_have_text(re.compile(rf"{news.name}: about 1\d\d items added"))
+    assert news.contains_many(range(250)) == [True] * 250
+
+
 def test_drop(tab, make, redis, service, secrets):
     """A filter is dropped once its name is typed, and not before; the audit log says by whom."""
     news = make()

@@ -143,6 +143,20 @@ def test_a_life(guarded, redis, api, name):
     assert lines.count(("rotate", "ok")) == 5  # a dry run before each of two, and one by itself
 
 
+def test_a_union_over_capacity(api, name):
+    """It is told with the error rate that it would have, merges nothing, and is done on a yes."""
+    more = f"{name}.more"
+    for each, items in ((name, range(100)), (more, range(100, 250))):
+        api("create", each, capacity=150, seed=1)
+        api("insert_many", each, list(items))
+    with pytest.raises(FilterAPIError, match="it would hold about 2[0-9]{2} items") as caught:
+        api("union", name, more)
+    assert (caught.value.status, caught.value.error_code) == (409, "over_capacity")
+    assert not any(api("contains_many", name, list(range(200, 250))))
+    assert api("union", name, more, over_capacity=True) == pytest.approx(150, rel=0.1)
+    assert all(api("contains_many", name, list(range(250))))
+
+
 @pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.DUPLICATE, Fault.DELAY])
 def test_a_reply_is_lost(guarded, api, name, fault):
     """The SDK repeats the request, or an old copy arrives late: it is as if it had been done once."""

@@ -11,7 +11,7 @@ from support import cli
 from support.killer import Killer
 from support.pipelines import pipelines
 
-from urifilter_redis import ConfigMismatch, FilterNotFound, SliceLost, UriFilter
+from urifilter_redis import ConfigMismatch, FilterNotFound, OverCapacity, SliceLost, UriFilter
 from urifilter_redis.flows import rotation
 
 PRECISE = {"capacity": 20_000, "error_rate": 1e-8}
@@ -129,13 +129,103 @@ def test_growing(server):
     """Slices of one size meet; the target grows as far as the source has; ages are those of the slices."""
     settings = {"retention": "growing", "capacity": 100, "shards": 2}
     target, source = pair(server, **settings)
-    target.insert_many(range(10))
     source.insert_many(range(1000, 2000))
     assert target.union("monday") == pytest.approx(1000, rel=0.05)
-    assert 0 not in target.ages([*range(10), *range(1000, 2000)])
+    assert target.union("monday") == 0
+    assert 0 not in target.ages(range(1000, 2000))
     assert set(target.ages(range(5000, 9000))) == {0}
     assert len(target.info().live_slices) == len(source.info().live_slices)
     assert target.insert_ages(range(3000, 3500)) == [0] * 500
+    assert not target.info().over_capacity
+
+
+@pytest.mark.parametrize("layout", ["blocked", pytest.param("classic", marks=pytest.mark.slow)])
+def test_growing_filters_that_are_full(server, layout):
+    """Slice on slice would break the error rate: refused with the rate that it would have, and nothing is written."""
+    target, source = pair(server, retention="growing", capacity=1000, error_rate=1e-3, layout=layout)
+    target.insert_many(range(3000))
+    source.insert_many(range(3000, 6000))
+    with server.client() as admin:
+        before = [admin.get(key) for key in sorted(admin.keys("urifilter:{all:0}:*today*"))]
+        with pytest.raises(
+            OverCapacity, match=r"about [56],\d{3} items .* not for 0.001: nothing was merged"
+        ) as caught:
+            target.union("monday")
+        assert before == [admin.get(key) for key in sorted(admin.keys("urifilter:{all:0}:*today*"))]
+    assert target.inserted() == pytest.approx(3000, abs=20)
+    assert not target.info().over_capacity
+    assert target.union("monday", over_capacity=True) == pytest.approx(3000, rel=0.05)
+    info = target.info()
+    assert info.over_capacity
+    assert info.error_rate_now == pytest.approx(caught.value.error_rate, rel=0.1)
+    assert sum(map(bool, target.ages(range(10_000, 30_000)))) / 20_000 == pytest.approx(info.error_rate_now, rel=0.3)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"shards": 3},
+        TIMED[0] | {"period_capacity": 3000},
+        *TIMED[1:],
+        {"retention": "ring", "slices": 3, "period": "1d", "expire_after": "last-seen"},
+        {"retention": "rolling", "slices": 3, "period": "1d", "expire_after": "last-seen"},
+    ],
+    ids=str,
+)
+def test_over_capacity(server, settings):
+    """What the filter is made for is merged, though no item is in both; more than that is told, and taken on a yes."""
+    settings = {"capacity": 3000, "error_rate": 1e-4} | settings
+    target, source = pair(server, **settings)
+    target.insert_many(range(1500))
+    source.insert_many(range(1500, 2900))
+    assert target.union("monday") == pytest.approx(1400, rel=0.05)
+    assert target.union("monday") == 0
+    assert not target.info().over_capacity
+    source.insert_many(range(2900, 4500))
+    with pytest.raises(OverCapacity):
+        target.union("monday")
+    assert not target.info().over_capacity
+    target.union("monday", over_capacity=True)
+    assert target.info().over_capacity
+    assert 0 not in target.ages(range(4500))
+
+
+def test_sources_together(any_server):
+    """Each fits alone, and both do not: nothing is merged, of the first neither. What both have counts once."""
+    target, _ = pair(any_server, capacity=1000, error_rate=1e-4)
+    for name in ("tuesday", "wednesday"):
+        with UriFilter.create(name, redis=any_server.url, **target.settings) as source:
+            source.insert_many(f"{name}-{i}" for i in range(600))
+            source.insert_many(f"both-{i}" for i in range(300))
+    with pytest.raises(OverCapacity):
+        target.union("tuesday", "wednesday")
+    assert target.inserted() == 0
+    assert target.union("tuesday") == pytest.approx(900, rel=0.05)
+    with UriFilter.create("thursday", redis=any_server.url, **target.settings) as source:
+        source.insert_many(f"both-{i}" for i in range(300))
+    assert target.union("thursday", "tuesday") == 0
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({"retention": "rolling", "slices": 4, "period": "1d"}, {"slices": 5}),
+        ({"retention": "ring", "slices": 3, "period": "1d"}, {"period": "2d"}),
+        ({"retention": "rolling", "slices": 4, "period": "1d"}, {"expire_after": "last-seen"}),
+    ],
+    ids=str,
+)
+def test_unequal_pairs(any_server, ours, theirs):
+    """The window, the period and the time from which a life counts may differ if the slices are of one size."""
+    target = UriFilter.create("all", redis=any_server.url, **PRECISE | ours)
+    source = UriFilter.create("monday", redis=any_server.url, **target.settings | theirs)
+    for day in range(3):
+        source.insert_many(range(100 * day, 100 * day + 100))
+        source.rotate()
+    alive = [item for item in range(300) if source.contains(item)]
+    assert target.union("monday") == pytest.approx(len(alive), rel=0.05)
+    assert 0 not in target.ages(alive)
 
 
 @pytest.mark.sampled
@@ -145,7 +235,7 @@ def test_slices_that_turn_meanwhile(any_server, settings, who, sample):
     """A rotation of either filter between any two steps of a union: everything arrives, whole, and stays."""
     from urifilter_redis.flows.union import union
 
-    for count in sample(range(4, 40, 2), 6):
+    for count in sample(range(4, 56, 2), 8):
         target, source = pair(any_server, capacity=60_000, **settings)
         for filter_ in (target, source):
             filter_.rotate()
@@ -187,6 +277,7 @@ def test_killed_at_every_step(any_server, settings):
     """SIGKILL before and after each step of a union: begun anew, all is there, and nothing was lost meanwhile."""
     what = "union", any_server.url, "", "monday"
     target, source = pair(any_server, "news", **settings)
+    source.insert_many(range(2000, 2300))  # first slices of the same items: others would be over capacity together
     source.insert_many(range(1000))
     source.forget([5])
     target.insert_many(range(2000, 2300))
@@ -278,6 +369,10 @@ def test_command_line(any_server):
     assert cli.run("union", "all", "monday", *where)[0] == b"all: about 2 items added from monday\n"
     assert json.loads(cli.run("union", "all", "monday", "--json", *where)[0])["added"] == 0
     assert cli.run("union", "-q", "all", "monday", *where) == (b"", "")
+    cli.run("add", "--filter", "monday", *where, given=b"".join(b"http://a.example/%d\n" % i for i in range(20_000)))
+    _, err = cli.run("union", "all", "monday", *where, code=2)
+    assert "nothing was merged; say over_capacity=True (--yes) to merge all the same" in err
+    assert json.loads(cli.run("union", "all", "monday", "--yes", "--json", *where)[0])["added"] > 15_000
     cli.run("create", "other", "--capacity", "20k", *where)
     _, err = cli.run("union", "all", "other", *where, code=2)
     assert "capacity is 20000 and not 10000" in err

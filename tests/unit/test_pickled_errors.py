@@ -11,12 +11,21 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 
 from urifilter_redis import errors
-from urifilter_redis.errors import AnswerLost, BadItem, ConfigMismatch, FilterAPIError, TooLarge, UriFilterError
+from urifilter_redis.errors import (
+    AnswerLost,
+    BadItem,
+    ConfigMismatch,
+    FilterAPIError,
+    OverCapacity,
+    TooLarge,
+    UriFilterError,
+)
 
 MORE = {
     BadItem: {"indices": [1, 4]},
     ConfigMismatch: {"differences": {"capacity": (1000, 2000)}},
     FilterAPIError: {"error_code": "too_slow", "status": 503, "retry_after": 1.5, "indices": [2, 3]},
+    OverCapacity: {"error_rate": 0.01},
     TooLarge: {"fits": True},
 }
 KINDS = [each for _, each in inspect.getmembers(errors, inspect.isclass) if issubclass(each, UriFilterError)]

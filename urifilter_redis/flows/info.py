@@ -27,7 +27,18 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.config import Config
     from urifilter_redis.protocol.meta import ShardState
 
-__all__ = ["FilterInfo", "SliceInfo", "info", "inserted"]
+__all__ = [
+    "FilterInfo",
+    "Part",
+    "SliceInfo",
+    "error_rate_of",
+    "info",
+    "inserted",
+    "is_over_capacity",
+    "items_of",
+    "parts_of",
+    "slice_sizing",
+]
 
 #: Fields of a hash that MEMORY USAGE measures: all of an archived slice, and a sufficient sample of ``replies``.
 FIELDS_A_SAMPLE = 100
@@ -150,8 +161,8 @@ class FilterInfo(Shape):
 
 
 @dataclass(slots=True)
-class _Part:
-    """A live slice of one shard."""
+class Part:
+    """A live slice of one shard: its times in ms, the items that it has and is made for, and its error rate."""
 
     slice: Slice
     opened: int
@@ -170,7 +181,7 @@ class _Shard:
     memory: int
     archived: int
     lengths: list[int]  # of the live bitmaps, as ``state`` lists them
-    parts: list[_Part] = field(default_factory=list)  # newest first
+    parts: list[Part] = field(default_factory=list)  # newest first
 
 
 def info(session: Session) -> Flow[FilterInfo]:
@@ -190,10 +201,9 @@ def info(session: Session) -> Flow[FilterInfo]:
     _check_nothing_lost(session, shards)
     states = [shard.state for shard in shards]
     now = yield from server_time(session)
-    live = tuple(_slice_info(config, parts, now) for parts in _by_age(shards))
-    rates = [_together(config, [part.rate for part in shard.parts]) for shard in shards]
-    parts = [part for shard in shards for part in shard.parts]
-    total = sum(state.inserted_in_all for state in states)
+    of_shards = [shard.parts for shard in shards]
+    live = tuple(_slice_info(config, parts, now) for parts in _by_age(of_shards))
+    parts = [part for each in of_shards for part in each]
     return FilterInfo(
         name=session.keys.name,
         **{name: value for name, value in asdict(config).items() if name not in {"units", "bytes", "seed"}},
@@ -204,13 +214,12 @@ def info(session: Session) -> Flow[FilterInfo]:
         phase=next((state.phase for state in states if state.phase != "idle"), "idle"),
         epoch=max(state.epoch for state in states),
         next_rotation=next_due(config.period or "", states, now) if config.retention in TIMED else None,
-        inserted=total,
+        inserted=sum(state.inserted_in_all for state in states),
         forgotten=sum(shard.forgotten for shard in shards),
         fill=math.fsum(part.fill * part.slice.size for part in parts) / sum(part.slice.size for part in parts),
-        error_rate_now=math.fsum(rates) / len(rates),
+        error_rate_now=error_rate_of(config, of_shards),
         error_rate_at_capacity=error_rate_at_capacity(config),
-        over_capacity=any(each.over_capacity for each in live)
-        or (not _counted_often(config) and total > config.capacity),
+        over_capacity=is_over_capacity(config, of_shards),
         memory=sum(shard.memory for shard in shards),
         archived=sum(shard.archived for shard in shards),
         live_slices=live,
@@ -239,7 +248,7 @@ def _shard(session: Session, number: int) -> Flow[_Shard]:
         forgotten, *memory = yield from ask(session, ("ZCARD", keys.forgotten), *usage)
         asleep = sum(each or 0 for each in memory[len(own) :])
         lengths = yield from ask(session, *(("STRLEN", key) for key in live))
-        shard = _Shard(state, forgotten, sum(each or 0 for each in memory), asleep, lengths, _parts(config, state))
+        shard = _Shard(state, forgotten, sum(each or 0 for each in memory), asleep, lengths, parts_of(config, state))
         for part in shard.parts:
             part.fill = yield from fill_of(session, keys.slice(part.slice.name), part.slice)
             part.rate = error_rate_from_fill(config.layout, config.k, part.slice.units, part.fill)
@@ -263,9 +272,9 @@ def _check_nothing_lost(session: Session, shards: Sequence[_Shard]) -> None:
         raise SliceLost(f"{session.where}: LOST {text}")
 
 
-def _parts(config: Config, state: ShardState) -> list[_Part]:
+def parts_of(config: Config, state: ShardState) -> list[Part]:
     """Return the live slices of a shard, newest first, with the times and numbers that ``meta`` has of each."""
-    parts: list[_Part] = []
+    parts: list[Part] = []
     for age, slice_ in enumerate(reversed(state.view.slices)):
         times = state.closed_of(slice_.name)
         opened, closed, count = (
@@ -274,25 +283,52 @@ def _parts(config: Config, state: ShardState) -> list[_Part]:
         if config.write == "all" and parts:  # a slice holds the items of all newer slices, too
             count += parts[-1].inserted
         index = state.epoch - age
-        capacity = _sizing(config, index).shard_capacity
-        parts.append(_Part(slice_, opened, closed, count, capacity, slice_share(config, index)))
+        capacity = slice_sizing(config, index).shard_capacity
+        parts.append(Part(slice_, opened, closed, count, capacity, slice_share(config, index)))
     return parts
 
 
-def _sizing(config: Config, index: int) -> Sizing:
+def slice_sizing(config: Config, index: int) -> Sizing:
+    """Return the geometry of slice ``index`` (from 0; only those of a growing filter differ)."""
     grown = growing_slice(config, index) if config.retention == "growing" else None
     return grown or size_first(config)
 
 
-def _by_age(shards: Sequence[_Shard]) -> list[list[_Part]]:
-    most = max(len(shard.parts) for shard in shards)
-    return [[shard.parts[age] for shard in shards if age < len(shard.parts)] for age in range(most)]
+def error_rate_of(config: Config, shards: Sequence[Sequence[Part]]) -> float:
+    """Return the error rate of a filter from the rates of its shards' live slices, newest first."""
+    return math.fsum(_together(config, [part.rate for part in parts]) for parts in shards) / len(shards)
 
 
-def _slice_info(config: Config, parts: Sequence[_Part], now: int) -> SliceInfo:
+def is_over_capacity(config: Config, shards: Sequence[Sequence[Part]]) -> bool:
+    """Whether a filter, or one of its slices, holds more items than it is made for; slices newest first."""
+    if any(_items_in(config, parts) > _made_for(config, parts) for parts in _by_age(shards)):
+        return True
+    return not _counted_often(config) and items_of(config, shards) > config.capacity
+
+
+def items_of(config: Config, shards: Sequence[Sequence[Part]]) -> int:
+    """Return the number of items that were written to all live slices; slices newest first."""
+    if config.write == "all":  # the oldest slice holds the items of all
+        return sum(parts[-1].inserted for parts in shards)
+    return sum(part.inserted for parts in shards for part in parts)
+
+
+def _by_age(shards: Sequence[Sequence[Part]]) -> list[list[Part]]:
+    most = max(map(len, shards))
+    return [[parts[age] for parts in shards if age < len(parts)] for age in range(most)]
+
+
+def _items_in(config: Config, parts: Sequence[Part]) -> int:
+    return sum(_held(config, part) for part in parts)
+
+
+def _made_for(config: Config, parts: Sequence[Part]) -> int:
+    return size_first(config).capacity if config.retention != "growing" else sum(part.capacity for part in parts)
+
+
+def _slice_info(config: Config, parts: Sequence[Part], now: int) -> SliceInfo:
     ends = [part.closed for part in parts]
-    held = sum(_held(config, part) for part in parts)
-    capacity = size_first(config).capacity if config.retention != "growing" else sum(part.capacity for part in parts)
+    held, capacity = _items_in(config, parts), _made_for(config, parts)
     return SliceInfo(
         name=parts[0].slice.name,
         opened=min(now, *(part.opened for part in parts)) / 1000,
@@ -315,7 +351,7 @@ def _counted_often(config: Config) -> bool:
     return config.retention == "growing" or config.expire_after == "last-seen"
 
 
-def _held(config: Config, part: _Part) -> int:
+def _held(config: Config, part: Part) -> int:
     """Return the number of items in a slice.
 
     For the merged history with last-seen it is estimated from the fill, because an item counts once for each period.

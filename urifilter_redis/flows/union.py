@@ -5,20 +5,28 @@ What is in somebody's hands in a source stays there: it is not seen yet, and is 
 A union only adds bits, so it may run while items are inserted. It is begun anew if it died half-way, or if a shard of
 either filter turned meanwhile. If both filters are rings, and the source writes to the newest slice, each of its
 slices goes into a slice that expires no earlier. In every other filter that expires, items count as inserted now.
+
+Before anything is written, the bits of all filters are counted together. A result that holds more than the filter is
+made for, or would be wrong more often than was asked for, is refused unless the caller says that it may be so.
 """
 
 from __future__ import annotations
 
 import functools
+import math
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from urifilter_redis.archive.contents import as_numbers
 from urifilter_redis.archive.format.manifest import piece_spans
-from urifilter_redis.bloom.sizing import items_from_fill
+from urifilter_redis.bloom.retention import slice_share
+from urifilter_redis.bloom.sizing import Slice, error_rate_from_fill, items_from_fill
 from urifilter_redis.engine.queries import ask, ask_shard, scanned
 from urifilter_redis.engine.session import Session
-from urifilter_redis.errors import ConfigMismatch, Restoring, RotationConflict, UriFilterError
+from urifilter_redis.errors import ConfigMismatch, OverCapacity, Restoring, RotationConflict, SliceLost, UriFilterError
 from urifilter_redis.flows.bitmaps import fill_of, pieces_of
+from urifilter_redis.flows.info import Part, error_rate_of, is_over_capacity, items_of, parts_of, slice_sizing
 from urifilter_redis.flows.lifecycle import open_
 from urifilter_redis.flows.rotation import finish_rotation
 from urifilter_redis.flows.turn import grow, read_states
@@ -29,7 +37,6 @@ from urifilter_redis.protocol.keys import FilterKeys
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from urifilter_redis.bloom.sizing import Slice
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.calls import Call
     from urifilter_redis.protocol.config import Config
@@ -43,11 +50,22 @@ _SAME = ("layout", "shards", "normalize", "hash", "seed")
 #: The settings that decide the geometry of slices; an error names those that differ.
 _GEOMETRY = ("retention", "capacity", "error_rate", "slices", "write", "expire_after", "period_capacity")
 
+#: A result may have so many times the asked error rate: the rate of a bitmap of a hundred items scatters as much. A
+#: result that holds more items than the filter is made for is refused in any case.
+_SCATTER = 1.5
 
-def union(session: Session, sources: Sequence[str]) -> Flow[int]:
+
+def union(session: Session, sources: Sequence[str], *, over_capacity: bool = False) -> Flow[int]:
     """Merge the filters ``sources`` into the session's filter; return the estimated number of items added.
 
+    Args:
+        session: the filter's session.
+        sources: the names of the other filters.
+        over_capacity: merge them even if the result is over capacity.
+
     Raises:
+        OverCapacity: the result would be over capacity, or have a higher error rate than was asked for; nothing was
+            written.
         ValueError: the filter itself is among the sources, or a source's name is impossible.
         FilterNotFound: a source does not exist.
         ConfigMismatch: a source has another geometry, normalisation, hash or seed.
@@ -64,6 +82,8 @@ def union(session: Session, sources: Sequence[str]) -> Flow[int]:
     for source in opened:  # all are checked before any is merged
         yield from open_(source)
         _check(session, source)
+    if opened and not over_capacity:
+        yield from _check_capacity(session, opened)
     added, done = 0.0, 0
     for source in opened:
         for shard in range(session.config.shards):
@@ -90,13 +110,123 @@ def _slices_differ(ours: Config, theirs: Config) -> bool:
     return growth[0] != growth[1]
 
 
+def _check_capacity(session: Session, sources: Sequence[Session]) -> Flow[None]:
+    """Check that the result holds no more than the filter is made for, at the error rate that was asked for.
+
+    First the fills are put together as if no item were in two filters. Only a result that would be refused for that
+    is counted exactly, from all bitmaps.
+    """
+    config = session.config
+    for exactly in (False, True):
+        shards: list[list[Part]] = []
+        for shard in range(config.shards):
+            expected = yield from _expected_shard(session, sources, shard, exactly=exactly)
+            shards.append(expected)
+        rate, over = error_rate_of(config, shards), is_over_capacity(config, shards)
+        if not over and rate <= _SCATTER * config.error_rate:
+            return
+    names, items = ", ".join(source.keys.name for source in sources), items_of(config, shards)
+    text = f'with {names} it would hold about {items:,} items and answer "seen" for {rate:.2g} of the new ones, not for'
+    advice = f"{config.error_rate:g}: nothing was merged; say over_capacity=True (--yes) to merge all the same"
+    raise OverCapacity(f"{session.where}: {text} {advice}", error_rate=rate)
+
+
+def _expected_shard(session: Session, sources: Sequence[Session], shard: int, *, exactly: bool) -> Flow[list[Part]]:
+    """Return the live slices that a shard will have, newest first; begin anew if a filter turns meanwhile."""
+    filters = (session, *sources)
+    while True:
+        states: list[ShardState] = []
+        for each in filters:
+            state = yield from _state_of(each, shard)
+            states.append(state)
+        ours, *theirs = states
+        pairs = [(source, _Pair(shard, ours, state)) for source, state in zip(sources, theirs, strict=True)]
+        lost, parts = None, []
+        try:
+            parts = yield from _expected_parts(session, pairs, exactly=exactly)
+        except SliceLost as error:  # unless it was only renamed
+            lost = error
+        moved = False
+        for each, state in zip(filters, states, strict=True):
+            moved = moved or (yield from _has_moved(each, shard, state))
+        if lost and not moved:
+            raise lost
+        if not moved:
+            return parts
+
+
+def _expected_parts(session: Session, pairs: Sequence[tuple[Session, _Pair]], *, exactly: bool) -> Flow[list[Part]]:
+    config, (_, first) = session.config, pairs[0]
+    parts = parts_of(config, first.ours)[::-1]  # as the numbers of slices go: the oldest first
+    theirs: dict[int, list[tuple[Session, Part]]] = {}
+    for source, pair in pairs:
+        for age, part in enumerate(parts_of(source.config, pair.theirs)):
+            for number in _places(config, source.config, pair, age):
+                theirs.setdefault(number, []).append((source, part))
+    parts += [_next_slice(config, index) for index in range(len(parts), max(theirs))]
+    before = parts[-1].inserted
+    for number in sorted(theirs, reverse=True):
+        part, others = parts[number - 1], theirs[number]
+        bitmaps = [(source, source.keys.shard(first.shard).slice(each.slice.name)) for source, each in others]
+        if number <= len(first.ours.view.slices):
+            bitmaps.append((session, session.keys.shard(first.shard).slice(part.slice.name)))
+        part.fill = yield from _fill_together(bitmaps, part.slice, exactly=exactly)
+        if config.write == "all" and number < len(parts):  # holds all that is in today, which has it already
+            part.inserted += parts[-1].inserted - before
+        else:
+            items = items_from_fill(config.layout, config.k, part.slice.units, part.fill)
+            part.inserted = _items_after(items, part.inserted, sum(each.inserted for _, each in others))
+    for number, part in enumerate(parts, 1):
+        if number not in theirs:
+            key = session.keys.shard(first.shard).slice(part.slice.name)
+            part.fill = yield from fill_of(session, key, part.slice)
+        part.rate = error_rate_from_fill(config.layout, config.k, part.slice.units, part.fill)
+    return parts[::-1]
+
+
+def _next_slice(config: Config, index: int) -> Part:
+    """Return the slice that a growing filter will make, empty."""
+    sizing = slice_sizing(config, index)
+    slice_ = Slice("today", sizing.units, sizing.slice_bytes)
+    return Part(slice_, 0, None, 0, sizing.shard_capacity, slice_share(config, index))
+
+
+def _fill_together(bitmaps: Sequence[tuple[Session, str]], slice_: Slice, *, exactly: bool) -> Flow[float]:
+    """Return the share of bits that are set in any of several bitmaps, or that were if they had no item in common."""
+    if not exactly:
+        unset = 1.0
+        for session, key in bitmaps:
+            unset *= 1 - (yield from fill_of(session, key, slice_))
+        return 1 - unset
+    bits, (session, _) = 0, bitmaps[0]
+    for span in piece_spans(slice_.size):
+        pieces = []
+        for owner, key in bitmaps:
+            pieces += as_numbers((yield from pieces_of(owner, key, [span])))
+        bits += functools.reduce(operator.or_, pieces).bit_count()
+    return bits / (slice_.units if session.config.layout == "classic" else 8 * slice_.size)
+
+
+def _items_after(items: float, counted: int, theirs: int) -> int:
+    """Return the number of items of a slice after a merge: from its fill ``items``, and both filters' counts.
+
+    The estimate scatters by less than the root of the items. So a count that explains the fill stays as it is.
+    """
+    return counted if items <= counted + math.sqrt(counted) else round(min(items, counted + theirs))
+
+
+def _state_of(session: Session, shard: int) -> Flow[ShardState]:
+    (state,) = yield from read_states(session, [shard])
+    if state.phase == "restoring":
+        raise Restoring(f"{session.where}: it is being restored from its archive: try again later")
+    return state
+
+
 def _merge_shard(session: Session, source: Session, shard: int) -> Flow[float]:
     """Merge a shard; begin anew if either filter turns meanwhile, which does no harm because OR may be repeated."""
     added = 0.0
     while True:
-        (theirs,) = yield from read_states(source, [shard])
-        if theirs.phase == "restoring":
-            raise Restoring(f"{source.where}: it is being restored from its archive: try again later")
+        theirs = yield from _state_of(source, shard)
         if session.config.retention == "growing":
             yield from _grow_to(session, shard, len(theirs.view.slices))
         yield from finish_rotation(session, shard)
@@ -105,8 +235,7 @@ def _merge_shard(session: Session, source: Session, shard: int) -> Flow[float]:
             added += yield from _merge_states(session, source, _Pair(shard, ours, theirs))
         except RotationConflict:
             continue
-        (again,) = yield from read_states(source, [shard])
-        if (again.epoch, again.phase, again.view) == (theirs.epoch, theirs.phase, theirs.view):
+        if not (yield from _has_moved(source, shard, theirs)):
             return added
 
 
@@ -122,12 +251,12 @@ class _Pair:
 def _merge_states(session: Session, source: Session, pair: _Pair) -> Flow[float]:
     added = 0.0
     yield from _keep_forgotten(session, source, pair)
-    for age, slice_ in enumerate(reversed(pair.theirs.view.slices)):
+    for age, part in enumerate(parts_of(source.config, pair.theirs)):
         places = _places(session.config, source.config, pair, age)
         for number in places:
-            bits = yield from _merge_slice(session, source, pair, slice_, number)
+            bits = yield from _merge_slice(session, source, pair, part.slice, number)
             if number == places[-1]:  # with write=all every slice gets the bits, and only today counts the items
-                added += yield from _count(session, pair, number, bits)
+                added += yield from _count(session, pair, number, bits, part.inserted)
     yield from _insert_forgotten(session, source, pair.shard)
     return added
 
@@ -159,7 +288,7 @@ def _grow_to(session: Session, shard: int, slices: int) -> Flow[None]:
 def _merge_slice(session: Session, source: Session, pair: _Pair, theirs: Slice, number: int) -> Flow[int]:
     """Merge a bitmap of the source into our live slice ``number``; return the number of added bits."""
     key, bits = source.keys.shard(pair.shard).slice(theirs.name), 0
-    moved = functools.partial(_check_unmoved, source, pair)
+    moved = functools.partial(_check_unmoved, source, pair.shard, pair.theirs)
     for offset, length in piece_spans(theirs.size):
         (piece,) = yield from pieces_of(source, key, [(offset, length)], moved)
         if piece.count(0) < length:
@@ -167,22 +296,29 @@ def _merge_slice(session: Session, source: Session, pair: _Pair, theirs: Slice, 
     return bits
 
 
-def _count(session: Session, pair: _Pair, number: int, bits: int) -> Flow[float]:
-    """Raise a slice's item count to the estimate from its fill; return the estimated number of items of ``bits``."""
+def _count(session: Session, pair: _Pair, number: int, bits: int, theirs: int) -> Flow[float]:
+    """Raise a slice's item count, by at most ``theirs``; return the estimated number of items of ``bits``."""
     config, ours = session.config, pair.ours.view.slices[number - 1]
     after = yield from fill_of(session, session.keys.shard(pair.shard).slice(ours.name), ours)
     if after >= 1:
         return 0.0
     before = max(0.0, after - bits / (8 * ours.size))
     with_, without = (items_from_fill(config.layout, config.k, ours.units, fill) for fill in (after, before))
-    yield from _call(session, pair, "count", number, round(with_))
+    (now,) = yield from read_states(session, [pair.shard])
+    counted = now.closed_of(ours.name)
+    after_all = _items_after(with_, counted.inserted if counted else now.inserted, theirs)
+    yield from _call(session, pair, "count", number, after_all)
     return with_ - without
 
 
-def _check_unmoved(source: Session, pair: _Pair) -> Flow[None]:
-    (now,) = yield from read_states(source, [pair.shard])
-    if (now.epoch, now.phase) != (pair.theirs.epoch, pair.theirs.phase):
-        raise RotationConflict(f"{source.where}: it turned meanwhile")
+def _has_moved(session: Session, shard: int, state: ShardState) -> Flow[bool]:
+    (now,) = yield from read_states(session, [shard])
+    return (now.epoch, now.phase, now.view) != (state.epoch, state.phase, state.view)
+
+
+def _check_unmoved(session: Session, shard: int, state: ShardState) -> Flow[None]:
+    if (yield from _has_moved(session, shard, state)):
+        raise RotationConflict(f"{session.where}: it turned meanwhile")
 
 
 def _keep_forgotten(session: Session, source: Session, pair: _Pair) -> Flow[None]:

@@ -108,19 +108,20 @@ class AsyncActing:
         """
         return await self._run(actions.restore(self._api, filter_typeid))  # type: ignore[no-any-return]
 
-    async def union(self, filter_typeid: str, *sources: str) -> int:
+    async def union(self, filter_typeid: str, *sources: str, over_capacity: bool = False) -> int:
         """Insert all items that other filters have seen, of equal geometry, hash and seed.
 
         Args:
             filter_typeid: the filter's name.
             sources: the names of the other filters.
+            over_capacity: merge them even if the result is over capacity, or wrong more often than was asked for.
 
         Returns:
             The approximate number of items that were added.
 
         Raises:
-            FilterAPIError: the service refused (``config_mismatch``: a source is of another kind), or could not be
-                reached.
+            FilterAPIError: the service refused (``config_mismatch``: a source is of another kind; ``over_capacity``:
+                the result would be over capacity), or could not be reached.
 
         Example:
             >>> uid = await api.create("all", capacity=1000, seed=1)
@@ -128,7 +129,8 @@ class AsyncActing:
             >>> await api.union("all", "monday")
             0
         """
-        return await self._run(actions.union(self._api, filter_typeid, sources))  # type: ignore[no-any-return]
+        done = actions.union(self._api, filter_typeid, sources, over_capacity=over_capacity)
+        return await self._run(done)  # type: ignore[no-any-return]
 
     async def drop(self, filter_typeid: str, uid: str, *, keep_archive: bool = False) -> bool:
         """Remove a filter with all its items, and its archive unless ``keep_archive``.

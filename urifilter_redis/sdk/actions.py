@@ -48,9 +48,10 @@ def restore(api: API, name: str) -> Flow[str]:
     return (yield from api.act(name, "restore", {}))["uid"]  # type: ignore[no-any-return]
 
 
-def union(api: API, name: str, sources: Sequence[str]) -> Flow[int]:
+def union(api: API, name: str, sources: Sequence[str], *, over_capacity: bool) -> Flow[int]:
     """Insert all items of other filters; return about how many were added."""
-    return (yield from api.act(name, "union", {"sources": list(sources)}))["added"]  # type: ignore[no-any-return]
+    content = {"sources": list(sources), "over_capacity": over_capacity}
+    return (yield from api.act(name, "union", content))["added"]  # type: ignore[no-any-return]
 
 
 def drop(api: API, name: str, uid: str, *, keep_archive: bool) -> Flow[bool]:

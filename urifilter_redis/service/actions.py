@@ -73,6 +73,7 @@ class ToUnite(BaseModel):
         list[Annotated[str, Field(pattern=NAME_PATTERN)]],
         Field(min_length=1, max_length=100, description="the names of the other filters"),
     ]
+    over_capacity: Annotated[bool, Field(description="merge them even if the result is over capacity")] = False
 
 
 class ToDrop(BaseModel):
@@ -116,7 +117,10 @@ async def _restore(filters: Filters, name: str, _: ToRestore) -> dict[str, Any]:
 
 
 async def _unite(filters: Filters, name: str, asked: ToUnite) -> dict[str, Any]:
-    return {"added": await filters.run(name, lambda session: union(session, asked.sources))}
+    def flow(session: Session) -> Flow[int]:
+        return union(session, asked.sources, over_capacity=asked.over_capacity)
+
+    return {"added": await filters.run(name, flow)}
 
 
 async def _drop(filters: Filters, name: str, asked: ToDrop) -> dict[str, Any]:

@@ -82,8 +82,11 @@ _ACTIONS: Mapping[str, tuple[type[BaseModel], str]] = {
     "drop": (Dropped, "Remove a filter with all its items, and its archive (admin)"),
 }
 
+_OF_UNIONS = {"over_capacity"}
+_OF_NO_ITEMS = {"bad_http", "head_too_large", "not_found", "method_not_allowed", "not_ready"} | _OF_UNIONS
+
 #: The error codes of requests about items.
-_OF_ITEMS = set(ERROR_CODES) - {"bad_http", "head_too_large", "not_found", "method_not_allowed", "not_ready"}
+_OF_ITEMS = set(ERROR_CODES) - _OF_NO_ITEMS
 _OF_ALL = {"bad_host", "behind_proxy", "foreign_origin", "internal_error"}
 _OF_SERVER = _OF_ALL | {"server_full", "server_unavailable", "archive_unavailable"}
 _OF_BODIES = {"bad_json", "body_too_large", "too_slow", "unsupported_encoding"}
@@ -124,7 +127,8 @@ def add_routes(app: FastAPI, service: Service) -> None:
     acting = Acting(service)
     for action, (model, summary) in _ACTIONS.items():
         add(HTTPMethod.POST, f"{FILTERS_PATH}/{{filter_typeid}}/{action}", _action(acting, action), model,
-            of_holders | {"answer_lost", "refused"}, action, summary, _body(ACTION_BODIES[action], limits))  # fmt: skip
+            of_holders | {"answer_lost", "refused"} | (_OF_UNIONS if action == "union" else set()), action, summary,
+            _body(ACTION_BODIES[action], limits))  # fmt: skip
     add(HTTPMethod.GET, FILTERS_PATH, service.list, Filters, _OF_SERVER | _OF_TOKENS, "list",
         "List the filters that the token may use")  # fmt: skip
     of_info = _OF_SERVER | _OF_TOKENS | _OF_FILTER

@@ -8,8 +8,8 @@ import { confirmed } from "./question.js";
 const pathOf = (name, action) => `filters/${encodeURIComponent(name)}/${action}`;
 const isArchived = ({ archive }) => archive !== null && archive !== "redis";
 
-// Each action: whether it asks for a text, whether it is for a filter, its body (null: the user does not want it), and
-// its result in words.
+// Each action: whether it asks for a text, whether it is for a filter, its body (null: the user does not want it), the
+// body with which it is asked for once more after a refusal (null: none), and its result in words.
 const ACTIONS = [
   {
     action: "rotate",
@@ -38,6 +38,7 @@ const ACTIONS = [
     asks: true,
     fits: Boolean,
     body: bodyOfUnion,
+    otherwise: bodyOverCapacity,
     result: ({ added }) => `about ${plural(added, "item")} added`,
   },
   {
@@ -69,6 +70,12 @@ async function bodyOfUnion(name) {
     button: "Unite",
   });
   return reply === null ? null : { sources: reply.split(/[\s,]+/) };
+}
+
+async function bodyOverCapacity(name, asked, { code, message }) {
+  if (code !== "over_capacity") return null;
+  const reply = await confirmed({ title: `Put ${name} over its capacity?`, text: message, button: "Unite all the same" });
+  return reply === null ? null : { ...asked, over_capacity: true };
 }
 
 async function bodyOfDrop(name, info) {
@@ -115,7 +122,7 @@ function showOutcome() {
 
 async function start(action) {
   const { name, info } = shown;
-  const { label, body, result } = ACTIONS.find(({ action: each }) => each === action);
+  const { label, body, otherwise = () => null, result } = ACTIONS.find(({ action: each }) => each === action);
   const tell = (text, more) => {
     outcomes.set(name, { text, ...more });
     showOutcome();
@@ -124,7 +131,12 @@ async function start(action) {
     const asked = await body(name, info);
     if (asked === null) return;
     tell(`${label} is under way …`, { busy: true });
-    tell(`${name}: ${result(await askUntilDone(pathOf(name, action), asked))}`);
+    const reply = await askUntilDone(pathOf(name, action), asked).catch(async (error) => {
+      const again = await otherwise(name, asked, error);
+      if (again === null) throw error;
+      return askUntilDone(pathOf(name, action), again);
+    });
+    tell(`${name}: ${result(reply)}`);
     document.dispatchEvent(new Event(ACTED));
   } catch (error) {
     tell(error.message, { kind: "danger" });
