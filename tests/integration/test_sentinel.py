@@ -10,15 +10,19 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from redis.sentinel import Sentinel
 from support import cli, crawler
-from support.sentinels import Watched, follow
+from support.forked import in_child
+from support.sentinels import Told, Watched, follow
 from support.servers import silent_port, wait_until
 from support.service import Service, ask
 
 from urifilter_redis import AnswerLost, AsyncUriFilter, ServerUnavailable, Timeouts, UriFilter, drop_filter
+from urifilter_redis.engine import routes
+from urifilter_redis.transport import sentinels
 
 FILTER = {"capacity": 10_000, "error_rate": 1e-8}
 
@@ -89,6 +93,131 @@ def test_a_failover(watched, clients):
         assert news.insert("b") is True
         with UriFilter.open("news", redis=after.url) as there:
             assert there.contains("b") is True
+
+
+@pytest.mark.slow
+def test_no_writes_to_the_old_master(watched, clients):
+    """While a replica is promoted nothing goes to the old master, which takes writes for seconds."""
+    with clients.create("news", redis=watched.url, timeouts=LONG, **FILTER) as news:
+        done, told = threading.Event(), []
+        breaker = threading.Thread(target=_break, args=(watched, "failover", told, done))
+        breaker.start()
+        while not done.is_set():
+            told += [number for number in [len(told)] if news.insert(number)]
+            time.sleep(0.002)
+        breaker.join()
+        with UriFilter.open("news", redis=watched.present.url) as there:
+            lost = len(told) - sum(there.contains_many(told))
+        assert lost < 30, f"{lost} of {len(told)}"  # of the hundreds in a second
+
+
+@pytest.fixture
+def told(any_server):
+    """A Sentinel that names a server which has a filter, and tells what a test wants."""
+    UriFilter.create("news", redis=any_server.url, **FILTER).close()
+    with Told(any_server) as sentinel:
+        yield sentinel
+
+
+SELECTED = "slave 127.0.0.1:2 127.0.0.1 2 @ crawl 127.0.0.1 1"
+
+
+def is_held(news) -> bool:
+    """Whether a client has heard that a failover begins."""
+    return news._connector._sentinels().look(news._connector.routes)
+
+
+def inserted_on(server) -> int:
+    with UriFilter.open("news", redis=server.url) as news:
+        return news.inserted()
+
+
+def promote(told, server, *message: str) -> None:
+    """Make a replica the master, and have the Sentinel name it."""
+    with server.client() as client:
+        client.replicaof("NO", "ONE")
+    told.master = server
+    if message:
+        told.tell(*message)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    "message",
+    [("+promoted-slave", SELECTED), ("+switch-master", "crawl 127.0.0.1 1 127.0.0.1 2")],
+    ids=lambda it: it[0],
+)
+def test_calls_are_held(replicated, clients, message):
+    """From the selection of a replica until it is the master; then they go there."""
+    master, replica = replicated()
+    UriFilter.create("news", redis=master.url, **FILTER).close()
+    with Told(master) as told, clients.open("news", redis=told.url, timeouts=LONG) as news:
+        wait_until(lambda: _caught_up(master), "the replica does not catch up")
+        told.tell("+selected-slave", SELECTED)
+        wait_until(lambda: is_held(news), "it does not hear it")
+        promoting = threading.Timer(0.2, promote, (told, replica, *message))
+        promoting.start()
+        assert news.insert("a") is True
+        promoting.join()
+    assert (inserted_on(master), inserted_on(replica)) == (0, 1)
+
+
+@pytest.mark.sampled
+def test_sentinels_that_are_not_heard(replicated, clients, monkeypatch):
+    """Who may not subscribe asks them each second."""
+    monkeypatch.setattr(routes, "BELIEVED", 3600)
+    master, replica = replicated()
+    UriFilter.create("news", redis=master.url, **FILTER).close()
+    with Told(master) as told:
+        told.refuses = True
+        with clients.open("news", redis=told.url, timeouts=LONG) as news:
+            wait_until(lambda: _caught_up(master), "the replica does not catch up")
+            promote(told, replica)
+            wait_until(lambda: [news.insert("a")] and inserted_on(replica) == 1, "it does not ask")
+
+
+@pytest.mark.parametrize("aborted", [True, False])
+def test_calls_go_on_with_the_old_master(told, clients, monkeypatch, aborted):
+    """If the failover is aborted, or takes too long."""
+    monkeypatch.setattr(sentinels, "HOLD", 60 if aborted else 0.2)
+    with clients.open("news", redis=told.url, timeouts=LONG) as news:
+        told.tell("+selected-slave", SELECTED)
+        wait_until(lambda: is_held(news), "it does not hear it")
+        if aborted:
+            told.tell("-failover-abort-slave-timeout", "master crawl 127.0.0.1 1")
+        assert news.insert("a") is True
+    assert inserted_on(told.master) == 1
+
+
+def test_a_failover_of_another_service(told, clients):
+    """It holds nothing up, and its end ends nothing."""
+    with clients.open("news", redis=told.url, timeouts=SHORT) as news:
+        told.tell("+selected-slave", SELECTED.replace("crawl", "other"))
+        assert news.insert("a") is True
+        told.tell("+selected-slave", SELECTED)
+        told.tell("+switch-master", "other 127.0.0.1 1 127.0.0.1 2")
+        wait_until(lambda: is_held(news), "it does not hear it")
+        with pytest.raises(ServerUnavailable, match="a failover is under way"):
+            news.insert("b")
+
+
+def test_a_call_that_may_not_wait_for_the_end(told, clients):
+    """It is given up after its time, and nothing of it was sent."""
+    with clients.open("news", redis=told.url, timeouts=SHORT) as news:
+        told.tell("+selected-slave", SELECTED)
+        wait_until(lambda: is_held(news), "it does not hear it")
+        with pytest.raises(ServerUnavailable, match="a failover is under way: .*gave up after 0.3 s"):
+            news.insert("a")
+    assert inserted_on(told.master) == 0
+
+
+def test_one_subscription_a_process(told, clients):
+    """However many filters there are; a child of a fork has its own."""
+    with clients.open("news", redis=told.url) as news, clients.open("news", redis=told.url) as other:
+        assert news._connector._sentinels() is other._connector._sentinels()
+        assert told.subscriptions == 1
+        assert in_child(lambda: UriFilter.open("news", redis=told.url).insert("a"))
+        assert told.subscriptions == 2
 
 
 @pytest.mark.slow

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import socket
+import threading
 
+import hiredis
 import redis
 
 from support.servers import Server, wait_until
@@ -71,6 +74,62 @@ class Sentinel(Server):
     def command(self, port: int) -> list[str]:
         file = self.folder / "sentinel.conf"
         return [self.program, str(file), "--port", str(port), "--bind", "127.0.0.1", "--sentinel"]
+
+
+class Told:
+    """Answers as a Sentinel does; a test says who is the master, and what it tells its subscribers. A context manager.
+
+    Attributes:
+        master: the server that it names.
+        refuses: whether it refuses subscriptions.
+    """
+
+    def __init__(self, master: Server) -> None:
+        self.master, self.refuses = master, False
+        self._subscribed: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.url = f"redis+sentinel://127.0.0.1:{self.port}/{SERVICE}/0"
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    @property
+    def subscriptions(self) -> int:
+        return len(self._subscribed)
+
+    def tell(self, channel: str, text: str) -> None:
+        for client in self._subscribed:
+            with contextlib.suppress(OSError):  # it has left
+                client.sendall(hiredis.pack_command(("message", channel, text)))
+
+    def _listen(self) -> None:
+        with contextlib.suppress(OSError):  # it was closed
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        asked = hiredis.Reader()
+        with client, contextlib.suppress(OSError):
+            while received := client.recv(65_536):
+                asked.feed(received)
+                while (command := asked.gets()) is not False:
+                    client.sendall(self._answer(client, *command))
+
+    def _answer(self, client: socket.socket, name: bytes, *rest: bytes) -> bytes:
+        if name == b"SENTINEL":
+            return hiredis.pack_command(("127.0.0.1", str(self.master.port)))
+        if name != b"SUBSCRIBE":
+            return b"+OK\r\n"
+        if self.refuses:
+            return b"-NOPERM this user has no permissions to run the 'subscribe' command\r\n"
+        self._subscribed.append(client)
+        return b"".join(hiredis.pack_command(("subscribe", each, "1")) for each in rest)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._listener.close()
 
 
 class Watched:

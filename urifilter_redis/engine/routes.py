@@ -6,6 +6,7 @@ may be wrong for a moment: the refusal corrects them.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Mapping
@@ -145,7 +146,8 @@ class Routes:
         self.alone = alone
         self.stale = not alone
         self.teller = ""
-        self._believed_until = 0.0
+        self._asked, self._believed = -math.inf, BELIEVED
+        self._told = 0
         self._shunned: dict[str, float] = {}
         self._draw = random.random()  # noqa: S311 - spreads clients over the replicas
 
@@ -154,11 +156,23 @@ class Routes:
         """Whether the nodes must be asked before the next pipeline."""
         if self.stale or (self.map is None and not self.alone):
             return True
-        return (self.service is not None or self.reads_replicas) and time.monotonic() > self._believed_until
+        return (self.service is not None or self.reads_replicas) and time.monotonic() > self._asked + self._believed
 
     def ask(self) -> None:
         """Note that the nodes are asked now, so that no other thread asks them, too."""
-        self.stale, self._believed_until = False, time.monotonic() + BELIEVED
+        self.stale, self._asked = False, time.monotonic()
+
+    def hear(self, teller: str, told: int, believed: float | None) -> None:
+        """Note what Sentinels have told of a failover.
+
+        Args:
+            teller: the Sentinel that told last; it is asked first.
+            told: how often a failover has ended; another number than before: the Sentinels must be asked.
+            believed: the seconds for which Sentinels are believed; None: ``BELIEVED``.
+        """
+        self._believed = BELIEVED if believed is None else believed
+        if told != self._told:
+            self._told, self.teller, self.stale = told, teller, True
 
     def know(self, found: NodeMap) -> None:
         """Note the nodes. One that says nothing new leaves the map that is known in its place (see ``Replication``)."""

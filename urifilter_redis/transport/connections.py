@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
+import os
+import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -11,6 +14,7 @@ from urifilter_redis.engine.discovery import search
 from urifilter_redis.engine.routes import GIVEN
 from urifilter_redis.engine.steps import TOTAL
 from urifilter_redis.transport.origins import Origin
+from urifilter_redis.transport.sentinels import HELD, LOOK
 from urifilter_redis.transport.servers import AsyncServer, Server
 from urifilter_redis.transport.targets import READS
 
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.outcomes import Unsent
     from urifilter_redis.transport.addresses import Packed
     from urifilter_redis.transport.sending import Sending
+    from urifilter_redis.transport.sentinels import SentinelEvents
 
 __all__ = ["AsyncConnector", "Connector"]
 
@@ -67,6 +72,8 @@ class _Connections(ABC, Generic[S]):
         self._routes: Routes | None = None
         self._found: list[Routes] = []  # of several threads at once the first
         self._servers: dict[tuple[str, bool], S] = {}
+        self._events: dict[int, SentinelEvents] = {}  # by process
+        self._longest_hold = math.inf if timeouts.total is None else timeouts.total
         self._given: S = self._server(GIVEN)
 
     @property
@@ -94,6 +101,13 @@ class _Connections(ABC, Generic[S]):
         found = self._servers.get((node, sentinel))
         return found or self._servers.setdefault((node, sentinel), self._make(node, sentinel=sentinel))
 
+    def _sentinels(self) -> SentinelEvents | None:
+        """Return what Sentinels tell this process of failovers; None: there are no Sentinels."""
+        service, process = self.routes.service, os.getpid()
+        if service is None:
+            return None
+        return self._events.get(process) or self._events.setdefault(process, self._origin.events(service))
+
     @abstractmethod
     def _make(self, node: str, *, sentinel: bool) -> S:
         """Return the server of a node, which is not connected."""
@@ -115,7 +129,7 @@ class Connector(_Connections[Server]):
         """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
         if (self._routes or self.routes).alone:
             return self._given.send(commands, meanwhile)
-        failed = self._search() if self.routes.must_search else None
+        failed = self._ready()
         if self.routes.alone:
             return self._given.send(commands, meanwhile)
         sendings = _Sendings(self.routes, [failed] * len(commands))
@@ -133,13 +147,25 @@ class Connector(_Connections[Server]):
 
         Each pipeline that is not finished has connections of its own.
         """
-        failed = self._search() if self.routes.must_search else None
+        failed = self._ready()
         if self.routes.alone:
             return self._given.begin(commands)
         sendings = _Sendings(self.routes, [failed] * len(commands))
         if failed is None:
             sendings.begin(commands, self._server)
         return sendings
+
+    def _ready(self) -> Unsent | RedisError | None:
+        """Wait until no failover is under way, and search the nodes if they must be asked.
+
+        Return the outcome of all that is to be sent, if that has no place to go.
+        """
+        events, end = self._sentinels(), time.monotonic() + self._longest_hold
+        while events is not None and events.look(self.routes):
+            if time.monotonic() >= end:
+                return HELD
+            time.sleep(LOOK)
+        return self._search() if self.routes.must_search else None
 
     def _search(self) -> Unsent | RedisError | None:
         searching = search(self.routes, self.patience)
@@ -160,6 +186,7 @@ class Connector(_Connections[Server]):
         """Close what was opened here; a client that the caller gave stays open."""
         for each in list(self._servers.values()):
             each.close()
+        self._events.clear()
         self._origin.close()
 
 
@@ -182,7 +209,7 @@ class AsyncConnector(_Connections[AsyncServer]):
     async def send(self, commands: Sequence[Arguments], meanwhile: Meanwhile | None = None) -> list[Any]:
         """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
         routes = self.routes
-        failed = await self._search() if routes.must_search else None
+        failed = await self._ready()
         if failed is not None:
             return [failed] * len(commands)
         if routes.alone and not routes.waits:  # many tasks share a pipeline, and each may have its own WAIT
@@ -200,6 +227,20 @@ class AsyncConnector(_Connections[AsyncServer]):
         received = await self._server(part.node).send(part.commands, meanwhile)
         self.routes.learn(part.node, received)
         part.place(received, outcomes)
+
+    async def _ready(self) -> Unsent | RedisError | None:
+        """Do as that of ``Connector``, awaited."""
+        events, end = self._sentinels(), time.monotonic() + self._longest_hold
+        while events is not None and await self._look(events):
+            if time.monotonic() >= end:
+                return HELD
+            await asyncio.sleep(LOOK)
+        return await self._search() if self.routes.must_search else None
+
+    async def _look(self, events: SentinelEvents) -> bool:
+        if events.must_connect:
+            return await asyncio.to_thread(events.look, self.routes)
+        return events.look(self.routes)
 
     async def _search(self) -> Unsent | RedisError | None:
         searching = search(self.routes, self.patience)
@@ -228,6 +269,7 @@ class AsyncConnector(_Connections[AsyncServer]):
         try:  # all of them, though one fails, or the caller is cancelled
             await asyncio.shield(asyncio.gather(*(each.close() for each in list(self._servers.values()))))
         finally:
+            self._events.clear()
             self._origin.close()
 
 

@@ -24,6 +24,7 @@ from urifilter_redis.transport import tls
 from urifilter_redis.transport.addresses import Address, without_password
 from urifilter_redis.transport.lanes import Lane
 from urifilter_redis.transport.places import CONNECTIONS
+from urifilter_redis.transport.sentinels import PATIENCE, SentinelEvents, events_of
 from urifilter_redis.transport.targets import READS, OptionError, Target, split, target_of, with_options
 
 if TYPE_CHECKING:
@@ -153,6 +154,18 @@ class Origin:
         times = {"socket_connect_timeout": self._timeouts.connect, "socket_timeout": self._timeouts.reply}
         given = {name: value for name, value in options.items() if value is not None}
         return times | given | {"ssl": bool(secure), "retry": self._retry, "max_connections": self._limit}
+
+    def events(self, service: Service) -> SentinelEvents:
+        """Return what the Sentinels of the address tell this process of failovers."""
+        assert self.address is not None  # noqa: S101 - it names the Sentinels
+        url, given = self.address.url, self._timeouts
+        timeouts = replace(given, connect=min(given.connect, PATIENCE), reply=min(given.reply, PATIENCE))
+
+        def connection(sentinel: str) -> Any:
+            retry, of_sentinel = redis.retry.Retry(NoBackoff(), 0), target_of(url).url(sentinel, sentinel=True)
+            return _pool(redis.ConnectionPool, retry, of_sentinel, timeouts, 1).make_connection()
+
+        return events_of(url, service, connection)
 
     def unsent(self, node: str, error: Exception, *, reached: bool) -> Unsent:
         """Say that there was no connection to a node, and start the embedded server again, if it is that.

@@ -1,0 +1,162 @@
+"""What Sentinels tell of a failover: that it begins, and which server is the master then.
+
+From ``+selected-slave`` on, the old master may take writes that the new one will never have. So new calls are held
+until there is a new master. The messages are read before each pipeline, without a thread.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import ConnectionError as NoConnection
+from redis.exceptions import RedisError
+
+from urifilter_redis.protocol.outcomes import Unsent, text_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from urifilter_redis.engine.routes import Routes, Service
+
+__all__ = ["HELD", "LOOK", "PATIENCE", "SentinelEvents", "events_of"]
+
+#: Seconds for which a connection to a Sentinel, and its first answer, are waited for.
+PATIENCE = 0.5
+
+#: Seconds after which a Sentinel that could not be reached is tried again.
+AGAIN = 10.0
+
+#: Seconds between two looks at the messages. A replica is promoted a tenth of a second after it was selected.
+LOOK = 0.01
+
+#: The longest time for which calls are held, seconds. A promotion takes one.
+HOLD = 5.0
+
+#: Seconds for which Sentinels are believed while one of them is not heard, as it may be the one that leads a failover.
+UNHEARD = 1.0
+
+_BEGINS = "+selected-slave"
+#: Each ends what ``_BEGINS`` began; a failover that is aborted otherwise has selected none.
+_ENDS = ("+promoted-slave", "+switch-master", "-failover-abort-slave-timeout")
+
+#: The outcome of a call whose time is over before the failover is.
+HELD = Unsent(NoConnection("a failover is under way: the Sentinels have selected another master"))
+
+
+class SentinelEvents:
+    """The subscriptions of one process to the Sentinels of a service.
+
+    Threads share them without a lock: one at a time reads, and the others go by what it has read.
+
+    Args:
+        service: the service, with the addresses of its Sentinels.
+        connection: makes a blocking connection of redis-py to a Sentinel; it is not connected.
+    """
+
+    def __init__(self, service: Service, connection: Callable[[str], Any]) -> None:
+        self._service, self._connection = service, connection
+        self._subscribed: dict[str, Any] = {}
+        self._tried = dict.fromkeys(service.sentinels, -math.inf)
+        self._read_at = -math.inf
+        self._free = [True]
+        self._held_until: float | None = None
+        self._teller, self._told = "", 0
+
+    @property
+    def must_connect(self) -> bool:
+        """Whether the next look may take longer, because it connects."""
+        return bool(self._due())
+
+    def look(self, routes: Routes) -> bool:
+        """Read the messages, and note in the routes what they tell; return whether calls are to be held."""
+        now = time.monotonic()
+        if now >= self._read_at + LOOK:
+            self._read_all()
+        if self._held_until is not None and now >= self._held_until:
+            self._end()
+        heard = not self._away() and now < self._read_at + UNHEARD
+        routes.hear(self._teller, self._told, None if heard else UNHEARD)
+        return self._held_until is not None
+
+    def _read_all(self) -> None:
+        try:
+            free = self._free.pop()
+        except IndexError:  # another thread is at it
+            return
+        try:
+            for sentinel in self._due():
+                self._tried[sentinel] = time.monotonic()
+                self._read(sentinel, self._connection(sentinel))
+            for sentinel, connection in list(self._subscribed.items()):
+                self._read(sentinel, connection)
+            self._read_at = time.monotonic()
+        finally:
+            self._free.append(free)
+
+    def _due(self) -> list[str]:
+        """Return the Sentinels to which to connect now."""
+        return [each for each in self._away() if time.monotonic() >= self._tried[each] + AGAIN]
+
+    def _away(self) -> list[str]:
+        if len(self._subscribed) == len(self._tried):
+            return []
+        return [each for each in self._tried if each not in self._subscribed]
+
+    def _read(self, sentinel: str, connection: Any) -> None:
+        """Read all messages that are there; subscribe before, if that is not done."""
+        try:
+            if sentinel not in self._subscribed:
+                connection.connect()
+                connection.send_command("SUBSCRIBE", _BEGINS, *_ENDS)
+                connection.read_response()
+                self._subscribed[sentinel] = connection
+            while connection.can_read(timeout=0):
+                self._hear(sentinel, connection.read_response())
+        except BaseException as error:
+            self._subscribed.pop(sentinel, None)
+            connection.disconnect()
+            if not isinstance(error, RedisError | OSError):
+                raise
+
+    def _hear(self, sentinel: str, message: Any) -> None:
+        kind, channel, text = map(text_in, message)
+        if kind != "message" or _service_in(text) != self._service.name:
+            return
+        self._teller = sentinel
+        if channel == _BEGINS:
+            self._held_until = time.monotonic() + HOLD
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        """Have calls go on, once the Sentinels were asked who is the master."""
+        self._told += 1
+        self._held_until = None
+
+
+def _service_in(text: str) -> str:
+    """Return the service that a message is about.
+
+    It is ``slave NAME IP PORT @ SERVICE IP PORT``, ``master SERVICE IP PORT`` or ``SERVICE IP PORT IP PORT``.
+    """
+    words = text.partition(" @ ")[2].split() or text.split()
+    return words[1] if len(words) == 4 else words[0]  # noqa: PLR2004
+
+
+_events: weakref.WeakValueDictionary[tuple[int, str], SentinelEvents] = weakref.WeakValueDictionary()
+
+
+def events_of(url: str, service: Service, connection: Callable[[str], Any]) -> SentinelEvents:
+    """Return what the Sentinels of an address tell this process, over one connection each, however many filters it has.
+
+    Args:
+        url: the address.
+        service: the service that it names.
+        connection: see ``SentinelEvents``.
+    """
+    key = os.getpid(), url
+    return _events.get(key) or _events.setdefault(key, SentinelEvents(service, connection))
