@@ -4,9 +4,13 @@
 -- cmsgpack: sequence, time, count, items and the answers; without the answers if the call changed nothing. Items are
 -- the digest of a single item, or the SHA-1 of several; SCOPE stands before: all else that the answers depend on
 -- (max_age; the holder and its lease).
--- Needs: packed, count, SCOPE, repeated (makes the answers of a repeat of those recorded; nil: they are the same).
--- Gives: field (nil without a call id), changed_nothing (this repeats a call that changed nothing), and for _old_records
--- and _record: sequence, now, items, adds, padding.
+-- A restore brings back records whose items the bitmaps lack: those of calls that came after the bitmaps were read. So a
+-- repeat of a call from before the last restore inserts what it answered as new, unless that was forgotten since.
+-- Needs: packed, count, SCOPE, repeated (makes the answers of a repeat of those recorded; nil: they are the same), INSERTS
+-- (whether the answer 0 means that an item is in the slices now).
+-- Gives: field (nil without a call id), changed_nothing (this repeats a call that changed nothing), recorded (the answers of
+-- a call whose items may be missing; packed and count are those that were new), and for _old_records and _record: sequence,
+-- now, items, adds, padding.
 
 local DEADLINE_AHEAD = 2 * 60 * 1000 -- ms; shorter than RECORD_LIFE, so no call can run after its record is removed
 -- A hash with a value of over 64 bytes is a hash table. Without one it is a list of up to 512 records, in which finding
@@ -15,7 +19,7 @@ local PADDING = '                                                               
 local RECORD_LIFE = 10 * 60 * 1000 -- ms
 
 local field, sequence, deadline, now, items
-local adds, changed_nothing, padding = false, false, ''
+local adds, changed_nothing, padding, recorded = false, false, '', nil
 if ARGV[2] ~= '-' then
   local waits
   field, sequence, deadline, waits = string.match(ARGV[2], '^(%x+/%d+)/(%d+)/(%d+)(%+?)$')
@@ -30,11 +34,11 @@ if ARGV[2] ~= '-' then
   adds = not record
   if adds then padding = PADDING end
   if record then
-    local _, recorded = cmsgpack.unpack_limit(record, 1)
-    if recorded > sequence then
+    local _, last = cmsgpack.unpack_limit(record, 1)
+    if last > sequence then
       return redis.error_reply('OLDCALL a later call of this client and slot has run')
-    elseif recorded == sequence then
-      local _, _, old_count, old_items, answers = cmsgpack.unpack(record)
+    elseif last == sequence then
+      local _, run, old_count, old_items, answers = cmsgpack.unpack(record)
       if old_count ~= count or old_items ~= items then
         return redis.error_reply('BADARG this call id was used for other items')
       end
@@ -42,14 +46,24 @@ if ARGV[2] ~= '-' then
         call('HDEL', KEYS[2], '')
         call('HSET', KEYS[2], field, record)
       end
-      if answers then
+      local restored = INSERTS and answers and tonumber(call('HGET', KEYS[1], 'restored') or nil)
+      local lacking = {}
+      for i = 1, restored and (run <= restored or run > now) and count or 0 do
+        local digest = string.sub(packed, i * 16 - 15, i * 16)
+        local forgotten = answers[i] == 0 and call('ZSCORE', KEYS[3], digest)
+        if answers[i] == 0 and not (forgotten and forgotten % 1 * 8589934592000 > run) then -- see _forgotten
+          lacking[#lacking + 1] = digest
+        end
+      end
+      if answers and #lacking == 0 then
         return repeated and repeated(answers) or answers
       end
-      changed_nothing = true
+      changed_nothing, recorded = not answers, answers
+      if recorded then packed, count = table.concat(lacking), #lacking end
     end
   end
   local ahead = deadline - now
-  if not changed_nothing and (ahead < 0 or ahead > DEADLINE_AHEAD) then
+  if not changed_nothing and not recorded and (ahead < 0 or ahead > DEADLINE_AHEAD) then
     return redis.error_reply(string.format(
       'LATECALL %.0f is the time here in ms: the deadline is past, or over two minutes ahead', now))
   end

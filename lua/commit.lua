@@ -25,7 +25,7 @@ local KEYS, ARGV = KEYS, ARGV -- a local is faster than a global
 local uid, base, CLAIMS, FIRST_SLICE, FINAL = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 2, 7, true
 local NAMES = { 'meta', 'replies', 'forgotten', 'leases', 'hands', 'holders' }
 local LEASES, HANDS, HOLDERS = KEYS[4], KEYS[5], KEYS[6]
-local FIRST_ITEM, LAST_ITEM, HOLDER = 7, #ARGV, 5
+local FIRST_ITEM, LAST_ITEM, HOLDER, INSERTS = 7, #ARGV, 5, true
 
 -- @include "_items.lua"
 -- @include "_holder.lua"
@@ -118,4 +118,4 @@ local answers = added > 0 and ages or nil
 -- @include "_record.lua"
 
 if own then beat(time_ms()) end
-return ages
+return recorded or ages

@@ -11,7 +11,8 @@
 --                                 with claims: claims (the longest lease, ms), claimed (count of changes of leases);
 --                                 with an archive: checkpoint (number), checkpointed and changed (ms), worker, leased,
 --                                 timeline (token of the last restore);
---                                 restoring: restorer, restored (ms), before (the phase), arranged,
+--                                 restored (last sign of life of a restore, ms; it stays);
+--                                 restoring: restorer, before (the phase), arranged,
 --                                 worked (1: Redis was written to since the checkpoint)
 --   urifilter:{news:0}:replies    hash: client/slot -> the record of the slot's last writing call
 --   urifilter:{news:0}:forgotten  sorted set: digests that count as new once more, scored by epoch and time
@@ -55,7 +56,7 @@
 local call, unpack_digest = redis.call, struct.unpack
 local KEYS, ARGV = KEYS, ARGV -- a local is faster than a global
 local uid, base, CLAIMS = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), $claims
-local FIRST_ITEM, LAST_ITEM, SCOPE, repeated = 5, #ARGV, ARGV[3]
+local FIRST_ITEM, LAST_ITEM, SCOPE, INSERTS, repeated = 5, #ARGV, ARGV[3], true
 -- @if no claims
 local FIRST_SLICE, NAMES = 4, { 'meta', 'replies', 'forgotten' }
 -- @end if
@@ -172,4 +173,4 @@ local answers = added > 0 and ages or nil
 
 -- @include "_record.lua"
 
-return ages
+return recorded or ages

@@ -21,7 +21,7 @@
 -- @include "_identity.lua"
 
 local call = redis.call
-local uid, HOLDER, limit = ARGV[1], 3, tonumber(ARGV[5])
+local uid, HOLDER, INSERTS, limit = ARGV[1], 3, false, tonumber(ARGV[5])
 local LEASES, HANDS, HOLDERS = KEYS[3], KEYS[4], KEYS[5]
 local MOST_BYTES, HOLDERS_AT_A_TIME, MOST_HOLDERS = 256 * 1024, 100, 1000
 local SHORT = 12 -- bytes of an entry whose item and payload stand in a field of their own: holder, failures, lapses

@@ -13,7 +13,8 @@
 -- KEYS[8] holders
 -- KEYS[9…] slices: allocate, piece: one slice; remove: the keys to remove; else none
 --
--- ARGV[1] step: allocate, piece, remove, replies (records, unless there is a later one), forget, unforget, or leases
+-- ARGV[1] step: allocate, piece, remove, replies (records, unless there is a later one; one from the future, when the clock
+--   was ahead, counts as made now), forget, unforget, or leases
 --   (entries, unless there is one; and all that hands and holders have of them)
 -- ARGV[2] uid: the filter's uid
 -- ARGV[3] token: the token of this restorer
@@ -62,10 +63,12 @@ elseif step == 'remove' then
 elseif step == 'replies' then
   for i = 6, #ARGV, 2 do
     local there = redis.call('HGET', replies_key, ARGV[i])
-    local archived_sequence = cmsgpack.unpack(ARGV[i + 1])
+    local behind, archived_sequence, time = cmsgpack.unpack_limit(ARGV[i + 1], 2)
     local sequence = there and cmsgpack.unpack(there)
     if not sequence or sequence < archived_sequence then
-      redis.call('HSET', replies_key, ARGV[i], ARGV[i + 1])
+      local now, record = tonumber(now_ms()), ARGV[i + 1]
+      if time > now then record = cmsgpack.pack(archived_sequence, now) .. string.sub(record, behind + 1) end
+      redis.call('HSET', replies_key, ARGV[i], record)
     end
   end
 elseif step == 'forget' then

@@ -22,6 +22,7 @@
 
 local call = redis.call
 local uid, base, FIRST_ITEM, LAST_ITEM, HOLDER = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 10, #ARGV, 5
+local INSERTS = false
 local NAMES = { 'meta', 'replies', 'leases', 'hands', 'holders' }
 local LEASES, HANDS, HOLDERS = KEYS[3], KEYS[4], KEYS[5]
 local refusal

@@ -25,7 +25,7 @@
 
 local call = redis.call
 local uid, base, CLAIMS = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), $claims
-local FIRST_ITEM, LAST_ITEM, SCOPE, repeated = 5, #ARGV, ARGV[3]
+local FIRST_ITEM, LAST_ITEM, SCOPE, INSERTS, repeated = 5, #ARGV, ARGV[3], false
 -- @if no claims
 local FIRST_SLICE, NAMES = 4, { 'meta', 'replies', 'forgotten' }
 -- @end if

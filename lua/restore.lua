@@ -74,17 +74,17 @@ elseif step == 'finish' then
   refusal = check_slices(redis.call('HGET', meta_key, 'slices'))
   if refusal then return refusal end
   redis.call('HSET', meta_key, 'timeline', token, unpack(ARGV, 6))
-  redis.call('HDEL', meta_key, 'restorer', 'restored', 'before', 'arranged', 'worked', 'refilled')
+  redis.call('HDEL', meta_key, 'restorer', 'before', 'arranged', 'worked', 'refilled')
+  beat()
 elseif step == 'cancel' or step == 'release' then
   local before, arranged = unpack(redis.call('HMGET', meta_key, 'before', 'arranged'))
   if arranged or step == 'release' then
-    redis.call('HSET', meta_key, 'restored', 0)
     redis.call('HDEL', meta_key, 'restorer')
   elseif before == 'missing' then
     redis.call('UNLINK', meta_key)
   else
     redis.call('HSET', meta_key, 'phase', before)
-    redis.call('HDEL', meta_key, 'restorer', 'restored', 'before', 'refilled')
+    redis.call('HDEL', meta_key, 'restorer', 'before', 'refilled')
   end
 elseif step == 'beat' then
   beat()

@@ -24,11 +24,14 @@ from urifilter_redis import (
     UriFilter,
     drop_filter,
 )
+from urifilter_redis.bloom.digest import hasher
+from urifilter_redis.bloom.encoding import encode_item
 from urifilter_redis.client import connect
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.steps import Send, Work
 from urifilter_redis.flows.checkpoint import checkpoint
 from urifilter_redis.flows.lifecycle import open_
+from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.outcomes import Unanswered
 
 pytestmark = pytest.mark.slow
@@ -319,6 +322,27 @@ def test_forgotten_between_what_is_read(any_server, folder, archived_filter):
     running.go_on()
     flush(any_server)
     assert "x" not in archived_filter()
+
+
+def test_inserted_after_the_bitmaps_were_read(any_server, archived_filter):
+    """The record comes back without the item: the repeat has the same answer, and the item is seen from then on."""
+    news = archived_filter(capacity=1000)
+    session = news._session
+    digest = hasher(session.config.hash, session.config.seed)([encode_item("x")])[0]
+    running = Suspended(checkpoint(session), news._connector, "HSCAN replies")
+    for after in ("the bitmaps", "a restore"):
+        with any_server.client() as client:
+            seconds, _ = client.time()
+            call_id = f"0123456789abcdef/0/1/{1000 * seconds + 60_000}"
+            call = calls.items("insert", session.config, session.keys.shard(0), session.view(0), call_id, digest)
+            client.script_load(call.script.source)
+            assert client.execute_command(*call.command()) == [0], after
+        if after == "the bitmaps":
+            running.go_on()
+            flush(any_server)
+            again = archived_filter()
+            assert "x" not in again
+    assert "x" in again
 
 
 def test_leftovers_of_another_filter(any_server, folder):

@@ -203,7 +203,7 @@ def test_deadline(shard, command, ahead):
 
 
 def test_the_record_comes_before_stale_restoring_and_the_deadline(shard):
-    """A recorded answer is given whatever has happened to the filter since."""
+    """A recorded answer is given whatever has happened to the filter since, unless a restore may lack its items."""
     short = f"0123456789abcdef/0/1/{now(shard.client) + 400}"
     answer = shard.ask("insert", B, short)
     while now(shard.client) <= int(short.split("/")[3]):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 from redis.exceptions import ResponseError
 from support.shard import KEYS, Shard, geometry, md5
 
-from urifilter_redis.protocol import calls
+from urifilter_redis.protocol import calls, claims
 
-A, B = md5(b"a"), md5(b"b")
+A, B, C = md5(b"a"), md5(b"b"), md5(b"c")
 
 
 @pytest.fixture
@@ -44,7 +46,77 @@ def test_the_later_record_of_a_slot_stays(shard, there):
     data = [slot, records[archived]]
     shard.call(calls.refill("replies", shard.config.uid, KEYS, "a", number=1, data=data))
     assert shard.client.hget(KEYS.replies, slot) == records["newer"]
+    restore(shard, "cancel")
     assert shard.ask("insert", B, ids[1]) == [0]
+
+
+def lose_items(shard) -> None:
+    """Bring the records back by a restore, and no items: as of calls that came after the bitmaps were read."""
+    records = shard.client.hgetall(KEYS.replies)
+    empty = bytes(shard.client.strlen(KEYS.slice("today")))
+    shard.client.delete(KEYS.replies)
+    restore(shard, "begin", timeline="")
+    arrange(shard)
+    shard.client.set(KEYS.slice("today"), empty)
+    data = list(chain.from_iterable(records.items()))
+    shard.call(calls.refill("replies", shard.config.uid, KEYS, "a", number=1, data=data))
+    with pytest.raises(ResponseError, match="^RESTORING "):  # the answer is not given while its items are missing
+        shard.ask("insert", A + B + C, shard.call_id())
+    restore(shard, "finish", fields=["phase", "idle"], names=["today"])
+
+
+LAYOUTS = {"blocked": (12, 100), "classic": (7, 9000), "counting": (7, 9000)}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("clock", ["right", "ahead"])
+def test_a_record_without_its_items(server, layout, clock):
+    """A repeat has the recorded answers, and inserts what was new; others are not inserted, and it counts once."""
+    with server.client() as client:
+        shard = Shard(client, geometry(layout, *LAYOUTS[layout]))
+        call_id = shard.call_id()
+        shard.ask("insert", B)
+        assert shard.ask("insert", A + B + C, call_id) == [0, 1, 0]
+        if clock == "ahead":  # of the server that wrote the record
+            make_young = """local values = {cmsgpack.unpack(redis.call('HGET', KEYS[1], ARGV[1]))}
+                values[2] = values[2] + 60000
+                redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack(unpack(values)))"""
+            client.eval(make_young, 1, KEYS.replies, "0123456789abcdef/0")
+        lose_items(shard)
+        before = shard.state().inserted
+        for _ in range(2):
+            assert shard.ask("insert", A + B + C, call_id) == [0, 1, 0]
+            assert shard.ask("contains", A + B + C) == [1, 0, 1]
+        assert shard.state().inserted == before + 2
+        shard.ask("forget", A)
+        assert shard.ask("insert", A + B + C, call_id) == [0, 1, 0]
+        assert shard.ask("contains", A) == [0]  # it was forgotten after that call
+
+
+def test_a_record_whose_item_is_forgotten_again(shard):
+    """Forgotten before the call, and the checkpoint still has it as forgotten: the repeat inserts it anew."""
+    shard.ask("insert", A)
+    shard.ask("forget", A)
+    forgotten = shard.client.zrange(KEYS.forgotten, 0, -1, withscores=True)
+    while shard.client.time()[1] % 10_000 < 5_000:  # scores are right to 2 ms
+        pass
+    call_id = shard.call_id()
+    assert shard.ask("insert", A + B + C, call_id) == [0, 0, 0]
+    lose_items(shard)
+    shard.client.zadd(KEYS.forgotten, dict(forgotten))
+    assert shard.ask("insert", A + B + C, call_id) == [0, 0, 0]
+    assert shard.ask("contains", A + B + C) == [1, 1, 1]
+
+
+def test_a_record_of_a_commit_without_its_items(shard):
+    """The repeat makes them final: nobody gets them again."""
+    holding = claims.Holding("11" * 8, 60_000)
+    shard.claim(holding, A + B + C)
+    call_id = shard.call_id(slot=1)
+    assert shard.commit(holding, A + B + C, call_id) == [0, 0, 0]
+    lose_items(shard)
+    assert shard.commit(holding, A + B + C, call_id) == [0, 0, 0]
+    assert shard.claim(holding, A + B + C) == [1, 1, 1]
 
 
 def test_cancelled_before_it_is_arranged(shard):
