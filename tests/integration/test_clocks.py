@@ -154,6 +154,23 @@ def test_doctor(any_server, archived_filter, field):
         assert found.text.split("(")[0] in " ".join(texts)
 
 
+def test_doctor_of_claims(any_server):
+    """It names claims that are held for longer than any lease, as a clock was ahead; those of a lease are right."""
+    with (
+        UriFilter.create("news", redis=any_server.url, capacity=1000, shards=2) as news,
+        news.claims(lease=3600) as mine,
+    ):
+        mine.claim_many(range(100))
+        assert run(examine_clock, "news", redis=any_server.url) is None
+        with any_server.client() as admin:
+            key = shard_key("news", 1, 2, "holders")
+            (holder,) = admin.zrange(key, 0, -1)
+            admin.zadd(key, {holder: 1000 * (now(any_server) + YEAR)})
+        found = run(examine_clock, "news", redis=any_server.url)
+    assert (found.level, found.subject) == ("note", "filter news")
+    assert "(shard 1: claims held for 31,5" in found.text
+
+
 @pytest.mark.parametrize("settings", [RING, ROLLING], ids=["ring", "rolling"])
 def test_a_clock_that_is_behind_for_a_while(make_server, tmp_path, settings):
     """Whoever rotates meanwhile makes nothing expire early once the clock is right again; nor does a second time."""

@@ -10,6 +10,7 @@ from redis.exceptions import ResponseError
 from support.shard import KEYS, Shard, geometry, md5
 from support.states import dumped
 
+from urifilter_redis.archive.format.records import record_time
 from urifilter_redis.protocol import calls
 
 A, B, C = (md5(text) for text in (b"a", b"b", b"c"))
@@ -237,6 +238,38 @@ def test_old_records_are_removed_by_those_who_add(client):
         if young == set(client.hkeys(KEYS.replies)):
             break
         assert slot < 5000
+
+
+def times(client) -> list[float]:
+    """The times of all records, ms."""
+    return [record_time(record) for record in client.hvals(KEYS.replies)]
+
+
+def test_records_of_a_clock_that_was_ahead(client):
+    """They count as made now when they are come upon, are still answered from, and go like all others."""
+    shard, year = Shard(client, geometry("blocked", 12, 100)), 365 * 86_400_000
+    first, before = call_id(client), now(client)
+    for slot in range(5):
+        assert shard.ask("insert", md5(b"%d" % slot), call_id(client, slot=slot) if slot else first) == [0]
+        age(client, slot, -year)
+    for slot in range(100, 5000):
+        shard.ask("insert", A, call_id(client, slot=slot))
+        if max(times(client)) <= now(client):
+            break
+    assert before <= min(times(client)) <= max(times(client)) <= now(client)
+    assert {b"0123456789abcdef/%d" % slot for slot in range(5)} <= set(client.hkeys(KEYS.replies))
+    assert shard.ask("insert", md5(b"0"), first) == [0]
+
+
+def test_old_records_go_though_most_are_from_the_future(client):
+    """One call removes the two old ones, however many others of the future it comes upon."""
+    shard, year = Shard(client, geometry("blocked", 12, 100)), 365 * 86_400_000
+    for slot in range(7):
+        shard.ask("insert", A, call_id(client, slot=slot))
+    for slot in range(7):
+        age(client, slot, 601_000 if slot < 2 else -year)
+    shard.ask("insert", A, call_id(client, slot=7))
+    assert set(client.hkeys(KEYS.replies)) == {b"0123456789abcdef/%d" % slot for slot in range(2, 8)}
 
 
 def test_a_repeat_within_ten_minutes(server):

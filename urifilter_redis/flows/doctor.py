@@ -12,12 +12,13 @@ from urifilter_redis.flows.probing import SUPPORTED, Probed, name_of, probe
 from urifilter_redis.flows.problems import problems_of
 from urifilter_redis.protocol.acl import MEND
 from urifilter_redis.protocol.calls import LEASE
-from urifilter_redis.protocol.outcomes import to_fields, to_mapping
+from urifilter_redis.protocol.claims import MOST_DELAY
+from urifilter_redis.protocol.outcomes import to_fields, to_mapping, to_scores
 from urifilter_redis.protocol.routing import for_key
 from urifilter_redis.transport.data_dir import IDENTITY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
@@ -168,15 +169,17 @@ def examine_clock(session: Session) -> Flow[Finding | None]:
     for some in chunked(range(len(shards))):
         metas = yield from ask(session, *(shards[shard].read_meta for shard in some))
         times = yield from ask(session, *(for_key(("TIME",), shards[shard].meta) for shard in some))
-        for shard, meta, now in zip(some, metas, times, strict=True):
+        holders = yield from ask(session, *(("ZRANGE", shards[shard].holders, -1, -1, "WITHSCORES") for shard in some))
+        for shard, meta, now, last in zip(some, metas, times, holders, strict=True):
             ahead = _ahead(to_mapping(meta), time_of(now) / 1000)
+            ahead += _held_far(to_mapping(meta), to_scores(last), time_of(now) / 1000)
             told += [f"shard {shard}: {', '.join(ahead)}"] if ahead else []
     if not told:
         return None
     more = f" … and {len(told) - SHARDS_TOLD} shards more" if len(told) > SHARDS_TOLD else ""
     where = f"{'; '.join(told[:SHARDS_TOLD])}{more}"
     text = f"times lie in the server's future ({where}): its clock was ahead, or is behind now"
-    text += "; such times count as now, so items expire late: set the clock right"
+    text += "; such times count as now, so items expire late, and claims lapse late: set the clock right"
     return Finding("note", f"filter {session.keys.name}", text)
 
 
@@ -187,6 +190,12 @@ def _ahead(meta: Mapping[str, str], now: float) -> list[str]:
     last = {name: max((int(time) for time in found if time.isdecimal()), default=0) for name, found in times.items()}
     late = {name: time / 1000 - now - _TIMES.get(name, 0) for name, time in last.items()}
     return [f"{name} by {seconds:,.0f} s" for name, seconds in late.items() if seconds > AHEAD]
+
+
+def _held_far(meta: Mapping[str, str], last: Sequence[tuple[bytes, float]], now: float) -> list[str]:
+    """Return a text if the holder that lives longest lives for more than any lease, or delay, from ``now``."""
+    most = max(int(meta.get("claims", 0)) / 1000, MOST_DELAY)
+    return [f"claims held for {until / 1000 - now:,.0f} s" for _, until in last if until / 1000 - now > most + AHEAD]
 
 
 def _version(facts: Facts) -> Finding:
