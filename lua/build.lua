@@ -7,12 +7,13 @@
 -- KEYS[3] history_1
 -- KEYS[4] today
 --
--- ARGV[1] step: archived (notes that the closed slice is in the archive), piece or finish
+-- ARGV[1] step: archived (notes that the closed slice is in the archive), piece, finish, or halted (notes that the archive
+--   failed: rotate goes on with this turn)
 -- ARGV[2] uid: the filter's uid
 -- ARGV[3] epoch: the shard's present epoch
 -- ARGV[4] token: the token of this rotation
 -- ARGV[5] number: archived: how many pieces need no build; piece: the piece's number, from 0; finish: the number of
---   pieces
+--   pieces; halted: 0
 -- ARGV[6] oldest: finish: the lowest epoch whose items are in the next history; else 0
 -- ARGV[7] offset: piece: its offset in bytes; else 0
 -- ARGV[8] data: piece: its bytes; else empty
@@ -27,6 +28,7 @@
 -- @include "_check_slices.lua"
 -- @include "_set_oldest.lua"
 -- @include "_try_renaming.lua"
+-- @include "_when_full.lua"
 
 local meta_key, history_key, closed_key = KEYS[1], KEYS[2], KEYS[3]
 local step, uid, epoch, token, number, oldest, offset, data, late = unpack(ARGV)
@@ -36,6 +38,11 @@ local meta
 refusal, meta = fence(uid, epoch, 'rotating', token)
 if refusal then return refusal end
 
+if step == 'halted' then
+  write_when_full(meta_key)
+  redis.call('HSET', meta_key, 'halted', 1)
+  return 1
+end
 local expected -- archived comes before any piece, each piece in its turn, and finish after the last
 if step == 'archived' then
   expected = not meta.pieces
@@ -64,9 +71,9 @@ elseif step == 'finish' then
   try_renaming(closed_key)
   redis.call('HSET', meta_key, 'phase', 'idle', 'slices', 'history' .. geometry .. ' today' .. geometry)
   set_oldest(closed, tonumber(oldest))
-  redis.call('HDEL', meta_key, 'pieces', 'late')
+  redis.call('HDEL', meta_key, 'pieces', 'late', 'halted')
   redis.call('RENAME', closed_key, history_key)
 else
-  return redis.error_reply('BADARG build takes the steps archived, piece and finish')
+  return redis.error_reply('BADARG build takes the steps archived, piece, finish and halted')
 end
 return 1

@@ -7,7 +7,7 @@
 --                                 "name:units:bytes …"), inserted (number of items in today), opened (time of today,
 --                                 ms), ahead (see reopen), closed (the closed slices of the window, as
 --                                 "epoch:opened:closed:inserted …"), oldest (epoch);
---                                 growing: limit (items that today is for); rotating: token, pieces, late;
+--                                 growing: limit (items that today is for); rotating: token, pieces, late, halted;
 --                                 with claims: claims (the longest lease, ms), claimed (count of changes of leases);
 --                                 with an archive: checkpoint (number), checkpointed and changed (ms), worker, leased,
 --                                 timeline (token of the last restore);

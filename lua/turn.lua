@@ -76,7 +76,7 @@ redis.call('HSET', meta_key, 'epoch', epoch + 1, 'phase', retention == 'rolling'
   'slices', table.concat(entries, ' '), 'inserted', 0, 'opened', now)
 if limit ~= '0' then redis.call('HSET', meta_key, 'limit', limit) end
 set_oldest(table.concat({ closed or '', table.concat({ epoch, opened, now, inserted }, ':') }, ' '), tonumber(oldest))
-redis.call('HDEL', meta_key, 'pieces', 'late', 'ahead')
+redis.call('HDEL', meta_key, 'pieces', 'late', 'halted', 'ahead')
 for _, move in ipairs(moves) do
   if move[1] ~= move[2] then redis.call('RENAME', move[1], move[2]) end
 end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import json
@@ -10,12 +11,14 @@ import random
 import threading
 
 import pytest
+from support.disk import mounted
 from support.interleaved import Actor
 from support.killer import Killer
 from support.pipelines import pipelines
 from support.shard_keys import shard_key
 
 from urifilter_redis import (
+    ArchiveError,
     AsyncUriFilter,
     Rotation,
     RotationConflict,
@@ -491,6 +494,47 @@ def test_out_of_memory(make_server, kind):
         admin.config_set("maxmemory", 0)
         assert news.rotate().epoch == 1
         assert news.ages(["a"]) == [2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shards", [1, 3])
+def test_an_archive_that_cannot_be_written(any_server, tmp_path, shards):
+    """The error says that a shard has turned and what is left; the next rotate goes on there, and turns none twice."""
+    (tmp_path / "disk").mkdir()
+    with mounted(tmp_path / "disk", "size=1m") as disk:
+        where = {"redis": any_server.url, "archive": disk.as_uri()}
+        with UriFilter.create("news", **where, **ROLLING, shards=shards) as news:
+            news.insert_many(range(300))
+            filling = disk / "filling"
+            with contextlib.suppress(OSError), filling.open("wb", buffering=0) as file:
+                while file.write(bytes(1 << 12)):
+                    pass
+            for _ in range(2):
+                with pytest.raises(
+                    ArchiveError, match="has turned to epoch 1, and its closed slice waits for the archive"
+                ):
+                    news.rotate()
+            assert news.epoch() == news.rotate(dry_run=True).epoch == 1
+            filling.unlink()
+            assert news.rotate() == Rotation(1, shards)
+            assert {(state.epoch, state.phase) for state in news._run(read_states(news._session))} == {(1, "idle")}
+            assert set(news.ages(range(300))) == {2}
+            assert news.rotate() == Rotation(2, shards)
+
+
+def test_no_memory_for_a_closed_slice(any_server):
+    """The same where Redis is the archive; who goes on may name no epoch, or the one that the rotation began from."""
+    with UriFilter.create("news", redis=any_server.url, **ROLLING) as news, any_server.client() as admin:
+        for epoch, expected in enumerate((None, 1), 1):
+            running = pipelines_of(news)
+            while news.info().phase == "idle":
+                next(running)
+            admin.config_set("maxmemory", 1)
+            with pytest.raises(ServerUnavailable, match=f"has turned to epoch {epoch}, and its closed slice waits"):
+                list(running)
+            admin.config_set("maxmemory", 0)
+            assert news.rotate(expected).epoch == epoch
+            assert news.info().phase == "idle"
 
 
 def test_late_history_keeps_what_was_forgotten(any_server):

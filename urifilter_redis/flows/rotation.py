@@ -6,6 +6,7 @@ tells the remaining steps from ``meta`` alone, and the next process goes on wher
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from urifilter_redis.bloom.retention import TIMED, seconds_of
 from urifilter_redis.engine.queries import ask, chunked, server_time
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.steps import REST
-from urifilter_redis.errors import RotationConflict, UriFilterError
+from urifilter_redis.errors import ArchiveError, RotationConflict, ServerUnavailable, UriFilterError
 from urifilter_redis.flows.history import archive_closed, build_next, finish_next
 from urifilter_redis.flows.schedule import next_due, shard_0_last, shards_due
 from urifilter_redis.flows.turn import Left, Turn, left_of, read_states
@@ -69,7 +70,7 @@ def rotate(session: Session, expected_epoch: int | None = None, *, dry_run: bool
     """Turn every shard once, after finishing the unfinished turns.
 
     No shard turns twice in one rotation. A shard that is behind stays behind until its next turn is due. Its items
-    expire late, never early.
+    expire late, never early. If the archive has stopped the last rotation half-way, that one is gone on with.
 
     Args:
         session: the filter's session.
@@ -80,10 +81,14 @@ def rotate(session: Session, expected_epoch: int | None = None, *, dry_run: bool
     Raises:
         RotationConflict: the filter is not, or not any more, in ``expected_epoch``.
         ArchiveMissing: the filter needs its archive, which is not there or was not named.
+        ArchiveError: the archive failed; the error says which shard has turned, if any has.
         UriFilterError: the retention does not rotate by time.
     """
     _check_timed(session)
     states = yield from read_states(session)
+    halted = expected_epoch is None and _is_halted(states)
+    if halted:
+        expected_epoch = max(state.epoch for state in states) - 1
     token = secrets.token_hex(8)
     planned: dict[int, int | None] = dict.fromkeys(shard_0_last(range(len(states))))
     if expected_epoch is not None:
@@ -95,6 +100,8 @@ def rotate(session: Session, expected_epoch: int | None = None, *, dry_run: bool
         done = yield from _turn_all(session, planned, token)
     else:
         done = yield from _begin(session, expected_epoch, planned, token)
+    if not done.shards and halted:  # another process has gone on with it
+        return (yield from rotate(session))
     if not done.shards:
         raise RotationConflict(f"{session.where}: another process has just rotated it to epoch {done.epoch}")
     return done
@@ -183,6 +190,12 @@ def _of_this_rotation(
     return token, {n: min(_left_epoch(states[n], token), expected) for n in left}
 
 
+def _is_halted(states: Sequence[ShardState]) -> bool:
+    """Whether the archive has stopped the last rotation."""
+    top = max(state.epoch for state in states)
+    return any(state.halted and state.epoch == top and left_of(state) is not Left.NONE for state in states)
+
+
 def _begun(states: Sequence[ShardState], expected: int) -> bool:
     """Whether a shard has turned in the rotation from epoch ``expected`` already."""
     return max(state.epoch for state in states) == expected + 1
@@ -221,7 +234,13 @@ def _turn_all(session: Session, planned: Mapping[int, int | None], token: str, p
     top, turned = 0, 0
     problems: list[str] = []
     for done, (shard, last) in enumerate(planned.items(), 1):
-        reached, did, found = yield from _turn_shard(session, shard, token, last, period)
+        try:
+            reached, did, found = yield from _turn_shard(session, shard, token, last, period)
+        except (ArchiveError, ServerUnavailable) as error:
+            halted = yield from _halt(session, shard, error)
+            if not halted:
+                raise
+            raise type(error)(f"{error}: {halted}") from error
         top, turned = max(top, reached), turned + did
         problems += found
         session.report(done, len(planned))
@@ -229,6 +248,19 @@ def _turn_all(session: Session, planned: Mapping[int, int | None], token: str, p
     for problem in problems:
         log.warning("%s", problem)
     return Rotation(top, turned, tuple(problems))
+
+
+def _halt(session: Session, shard: int, error: UriFilterError) -> Flow[str]:
+    """Note that the archive has stopped a shard's turn, and return a text that says so; "" if it has not."""
+    if isinstance(error, ServerUnavailable) and "OOM" not in str(error):
+        return ""
+    (state,) = yield from read_states(session, [shard])
+    if left_of(state) is Left.NONE:
+        return ""
+    with contextlib.suppress(RotationConflict):
+        yield from ask(session, calls.build("halted", session.keys.shard(shard), state, number=0))
+    text = f"shard {shard} has turned to epoch {state.epoch}, and its closed slice waits for the archive: mend that"
+    return f"{text}, and rotate again: it goes on there, and turns no shard twice"
 
 
 def _turn_shard(

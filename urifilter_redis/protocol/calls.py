@@ -187,7 +187,7 @@ def build(  # noqa: PLR0913 - likewise
     data: bytes = b"",
     late: bool = False,
 ) -> Call:
-    """Build ``build``: step ``archived``, ``piece`` or ``finish``; the header of the script describes the arguments."""
+    """Build ``build``: step ``archived``, ``piece``, ``finish`` or ``halted``; its header describes the arguments."""
     all_keys = (keys.meta, *map(keys.slice, ("history", "history_1", "today")))
     fence = (step, state.uid, state.epoch, state.token)
     return Call(scripts.load("build"), all_keys, (*fence, number, oldest, offset, data, int(late)))

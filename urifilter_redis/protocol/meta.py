@@ -90,6 +90,7 @@ class ShardState:
         checkpointed: the time at which the last finished checkpoint was begun; 0: there was none.
         claimed: how many entries claims, reclaims and releases have changed; 0: nobody has claimed.
         view: the live slices, and the longest lease.
+        halted: rolling, rotating: whether the archive failed in this turn.
     """
 
     uid: str
@@ -110,6 +111,7 @@ class ShardState:
     checkpointed: int
     claimed: int
     view: View
+    halted: bool = False
 
     @classmethod
     def from_meta(cls, meta: dict[str, str], name: str) -> ShardState:
@@ -139,6 +141,7 @@ class ShardState:
                 checkpointed=int(meta.get("checkpointed", 0)),
                 claimed=int(meta.get("claimed", 0)),
                 view=View.from_meta(meta, name),
+                halted="halted" in meta,
             )
         except (KeyError, ValueError, TypeError) as error:
             raise SliceLost(f"{name}: meta is damaged: restore or drop the filter ({error!r})") from error
