@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
+import tempfile
+from collections.abc import Iterator
 
 import click
 
 from urifilter_redis.streaming import Stream, StreamedFilter
+from urifilter_redis.transport.data_dir import DATA_DIR_VARIABLE, has_usable_data_dir
 
 from .common import Shared, counted, pass_shared
 from .output import Output
@@ -57,6 +61,8 @@ def dedupe(
     check_readable(files, summary)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals())
+        if temporary and options.redis is None and not has_usable_data_dir():
+            stack.enter_context(_folder_of_its_own())
         with contextlib.nullcontext() if temporary else signals.allowed():  # a signal would leave a temporary filter
             make = temporary or name == DEFAULT_FILTER
             news = stack.enter_context(open_filter(options, summary.filter, make=make, yes=yes, near_cache=NEAR_CACHE))
@@ -65,6 +71,19 @@ def dedupe(
         printer = Printer(signals, output, summary, _undoing(news))
         print_lines(Stream(news, "insert", printer.take, max_age), printer, files, quiet=quiet)
         finish(options, summary, _deduped(summary), news, quiet=quiet, to_stdout=False)
+
+
+@contextlib.contextmanager
+def _folder_of_its_own() -> Iterator[None]:
+    """Let the embedded server use a temporary folder, as that of the user cannot be used."""
+    before = os.environ.get(DATA_DIR_VARIABLE)
+    with tempfile.TemporaryDirectory(prefix="urifilter-", ignore_cleanup_errors=True) as folder:
+        os.environ[DATA_DIR_VARIABLE] = folder
+        try:
+            yield
+        finally:
+            os.environ.pop(DATA_DIR_VARIABLE)
+            os.environ |= {} if before is None else {DATA_DIR_VARIABLE: before}
 
 
 def _undoing(news: StreamedFilter) -> Undoing:

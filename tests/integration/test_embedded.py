@@ -16,8 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support import servers
+from support import cli, servers
 from support.disk import fill, mounted
+from support.forked import in_child
 from support.servers import wait_until
 
 from urifilter_redis import AsyncUriFilter, ServerUnavailable, Timeouts, UriFilter
@@ -311,6 +312,40 @@ def test_unusable_folder(tmp_path, monkeypatch):
         ServerUnavailable, match=r"file/data: Not a directory: choose another.*URIFILTER_DATA_DIR.*--redis"
     ):
         make()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody without a home")
+def test_no_home(monkeypatch):
+    """Without HOME, and as a user whom the system does not know: says what is missing, and what to do."""
+    for variable in ("HOME", "XDG_DATA_HOME", "URIFILTER_DATA_DIR", "URIFILTER_REDIS_URL"):
+        monkeypatch.delenv(variable, raising=False)
+
+    def ask():
+        os.setuid(47_110)
+        return cli.invoke("list")
+
+    code, out, err = in_child(ask)
+    assert (code, out) == (2, b"")
+    (line,) = err.decode().splitlines()
+    assert "HOME is not set, and the system has no home for user 47110: choose another with URIFILTER_DATA_DIR" in line
+
+
+@pytest.mark.slow
+def test_temporary_on_a_readonly_home(tmp_path, monkeypatch):
+    """The server has a folder of its own then, and nothing of it stays."""
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    home.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("TMPDIR", str(elsewhere))
+    for variable in ("XDG_DATA_HOME", "URIFILTER_DATA_DIR", "URIFILTER_REDIS_URL"):
+        monkeypatch.delenv(variable, raising=False)
+    with mounted(home, "ro"):
+        out, _ = cli.run_process("dedupe", "--temporary", given=b"a\nb\na\n")
+        assert out == b"a\nb\n"
+        assert "choose another with" in cli.run_process("dedupe", given=b"a\n", code=2)[1]
+        wait_until(lambda: not processes(elsewhere), "the server did not end")
+    assert list(elsewhere.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["check_unknown", "forget", "remember"]
 
-#: The exceptions of an unusable folder; without a home directory it is a RuntimeError.
-_UNUSABLE = (OSError, RuntimeError, UnicodeError)
+#: The exceptions of an unusable folder.
+_UNUSABLE = (OSError, UnicodeError)
 
 
 def remember(session: Session) -> None:

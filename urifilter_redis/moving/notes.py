@@ -29,7 +29,7 @@ __all__ = ["Counts", "Note", "NoteFile", "doubt", "loss"]
 _FORMAT = 2
 
 #: The exceptions of an unusable folder; without a home directory it is a RuntimeError.
-_UNUSABLE = (OSError, RuntimeError, UnicodeError)
+_UNUSABLE = (OSError, UnicodeError)
 
 
 @dataclass(slots=True)

@@ -60,12 +60,14 @@ def acquire(data_dir: Path | None = None) -> EmbeddedServer:
     Raises:
         ServerUnavailable: the server is not installed, its folder cannot be used, or it does not start.
     """
-    program, data_dir = _program(), (data_dir or default_data_dir()).absolute()
+    program, which = _program(), "a folder of this user"
     try:
+        data_dir = (data_dir or default_data_dir()).absolute()
+        which = f"the folder {data_dir}"
         data_dir.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
         return EmbeddedServer(program, data_dir, _run_dir(data_dir))
     except OSError as error:
-        text = f"the embedded server cannot use the folder {data_dir}: {error.strerror or error}"
+        text = f"the embedded server cannot use {which}: {error.strerror or error}"
         raise ServerUnavailable(f"{text}: choose another with {DATA_DIR_VARIABLE}, {_OTHERWISE}") from error
 
 
