@@ -388,6 +388,18 @@ def test_doctor_sees_replicas(make_server):
     assert findings(replica.url, 1)["replication"][0] == "danger"
 
 
+def test_doctor_sees_that_replicas_are_missing(make_server):
+    """A server that refuses all writes until it has replicas is told; a user who may not ask for the setting, too."""
+    server = make_server("redis70", appendonly="yes", appendfsync="always", **{"min-replicas-to-write": "2"})
+    with server.client() as client:
+        client.acl_setuser("crawler", enabled=True, passwords="+pw", commands=["+@all", "-config"], keys=["*"])
+        level, text = findings(server.url, 1)["replication"]
+        assert (level, "min-replicas-to-write wants 2: all writes are refused" in text) == ("danger", True)
+        assert findings(f"redis://crawler:pw@127.0.0.1:{server.port}/0", 1)["replication"][0] == "danger"
+        client.config_set("min-replicas-to-write", 0)
+    assert findings(server.url, 0)["replication"] == ("ok", "no replicas")
+
+
 def test_doctor_without_permission(make_server):
     """A user who may not read the configuration gets "cannot tell", not an error."""
     server = make_server("redis70")

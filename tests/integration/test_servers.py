@@ -13,10 +13,12 @@ from support import servers
 from support.cli import run
 from support.states import dumped
 
-from urifilter_redis import AsyncUriFilter, UriFilter
+from urifilter_redis import AsyncUriFilter, UriFilter, list_filters
 from urifilter_redis.errors import FilterNotFound, ServerUnavailable
+from urifilter_redis.flows.probing import Probed, remedy
 
 SUPPORTED = "use Redis 6.2 or newer, or Valkey"
+RENAMED = "take rename-command for them out of its configuration, or use a server that has all commands"
 
 #: The commands that Redis 6.0 does not have; other servers without one of these are as old.
 OF_62 = ("HRANDFIELD", "ZRANDMEMBER")
@@ -75,20 +77,20 @@ def refusals(url: str, archive: str) -> list[str]:
     return found
 
 
-def test_an_old_server_is_refused(lacking, folder, tmp_path):
-    """Redis 6.0 knows neither HRANDFIELD nor ZRANDMEMBER: both are named, and nothing is left there."""
+def test_a_server_that_lacks_commands_is_refused(lacking, folder, tmp_path):
+    """All commands that are missing are named, and nothing is left there."""
     server = lacking(*OF_62)
     for text in refusals(server.url, folder):
         assert f"'news' on redis://127.0.0.1:{server.port}" in text
         assert re.search(r"the scripts do not run on Redis 7\.\d+\.\d+: it does not know ([A-Z, ]+): ", text)[1] == (
             "HRANDFIELD, ZRANDMEMBER"
         )
-        assert text.endswith(SUPPORTED)
+        assert text.endswith(RENAMED)
     with server.client() as admin:
         assert admin.keys() == []
     assert not (tmp_path / "archive").exists()
     _, said = run("create", "news", "--capacity", "1000", "--redis", server.url, code=2)
-    assert SUPPORTED in said
+    assert RENAMED in said
 
 
 @pytest.mark.parametrize("command", ["EVALSHA", "SCRIPT"])
@@ -96,7 +98,7 @@ def test_a_server_without_scripts_is_refused(lacking, folder, tmp_path, command)
     """Whatever is missing of running scripts is named as any other command."""
     server = lacking(command)
     for text in refusals(server.url, folder):
-        assert f"it does not know {command}: {SUPPORTED}" in text
+        assert f"it does not know {command}: {RENAMED}" in text
     with server.client() as admin:
         assert admin.keys() == []
     assert not (tmp_path / "archive").exists()
@@ -112,6 +114,50 @@ def test_a_foreign_server_is_refused(foreign, folder, tmp_path):
         assert text.endswith(SUPPORTED)
     assert fakeredis.FakeRedis(server=foreign.fake_server).keys() == []
     assert not (tmp_path / "archive").exists()
+
+
+@pytest.mark.parametrize(
+    ("info", "advice"),
+    [
+        ({"redis_version": "6.0.16"}, SUPPORTED),
+        ({"redis_version": "7.0.15"}, RENAMED),
+        ({"redis_version": "7.2.4", "valkey_version": "9.1.2"}, RENAMED),
+        ({"redis_version": "7.2.4", "dragonfly_version": "1.2"}, SUPPORTED),
+        ({}, SUPPORTED),
+    ],
+)
+def test_advice_for_a_server_that_lacks_commands(info, advice):
+    """A server that should have them has had them taken away; any other, or one that does not tell, is a wrong one."""
+    assert remedy(Probed(unknown=("UNLINK",)), info) == advice
+    assert remedy(Probed(unknown=("UNLINK",), missing=("struct.pack",)), info) == SUPPORTED
+
+
+@pytest.mark.parametrize("kind", ["redis70", "valkey"])
+def test_a_replica_without_data(make_server, kind):
+    """One that waits for the data of its primary has no filters; that is not told as "there is no such filter"."""
+    server = make_server(kind, replicaof=f"127.0.0.1 {servers.silent_port()}")
+    told = r"a replica that does not have the data of its primary yet \(connect"
+    with pytest.raises(ServerUnavailable, match=told):
+        UriFilter.open("news", redis=server.url)
+    with pytest.raises(ServerUnavailable, match=told):
+        list_filters(redis=server.url)
+
+
+def test_a_wrong_password_and_a_wrong_database(make_server):
+    """Each is told in words, with what to mend in the address."""
+    server = make_server("redis70", requirepass="right")
+    for login, told in (("", "wants a password"), (":wrong@", "does not accept this user name and password")):
+        with pytest.raises(ServerUnavailable, match=told):
+            list_filters(redis=f"redis://{login}127.0.0.1:{server.port}/0")
+    with pytest.raises(ServerUnavailable, match="has no database of this number"):
+        list_filters(redis=f"redis://:right@127.0.0.1:{server.port}/99")
+    node = make_server("redis70", **{"cluster-enabled": "yes"})
+    with pytest.raises(ServerUnavailable, match="wants no password"):
+        list_filters(redis=f"redis://:right@127.0.0.1:{node.port}/0")
+    with pytest.raises(ServerUnavailable, match="a Redis Cluster has 0 only"):
+        list_filters(redis=f"redis://127.0.0.1:{node.port}/1")
+    with pytest.raises(ValueError, match="the database is a number"):
+        list_filters(redis=f"redis://127.0.0.1:{node.port}/abc")
 
 
 def test_a_filter_stays_whole_on_a_server_that_lacks_something(make_server, tmp_path):
@@ -143,7 +189,7 @@ def test_doctor_says_what_is_missing(lacking):
     findings = {each["subject"]: each for each in json.loads(found)}
     assert findings["Lua"]["level"] == "danger"
     assert findings["Lua"]["text"] == (
-        f"the scripts do not run here: it does not know HRANDFIELD, ZRANDMEMBER: {SUPPORTED}"
+        f"the scripts do not run here: it does not know HRANDFIELD, ZRANDMEMBER: {RENAMED}"
     )
     assert {"version", "rights", "eviction", "memory"} <= set(findings)
 

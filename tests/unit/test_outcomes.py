@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from redis.exceptions import AuthenticationError
+from redis.exceptions import AuthenticationError, ResponseError
 from redis.exceptions import ConnectionError as ConnectionBroken
 from redis.exceptions import TimeoutError as ReplyTimeout
 from support.by_hand import said
@@ -137,6 +137,25 @@ def test_an_error_without_words():
 def test_no_connection_for_the_password():
     """A password that is refused is refused again."""
     assert judge(Unsent(AuthenticationError("invalid username-password pair"))) is Verdict.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (AuthenticationError("invalid username-password pair or user is disabled."), "does not accept this user name"),
+        (AuthenticationError("Authentication required."), "wants a password: put it into the URL"),
+        (AuthenticationError("AUTH <password> called without any password configured"), "wants no password: take it"),
+        (AuthenticationError("Client sent AUTH, but no password is set"), "wants no password: take it"),
+        (ResponseError("DB index is out of range"), "has no database of this number"),
+        (ResponseError("SELECT is not allowed in cluster mode"), "has no database of this number"),
+        (ResponseError("unknown command 'HELLO'"), "unknown command"),
+    ],
+)
+def test_what_a_connection_is_refused_for(error, told):
+    """The advice comes first, and the server's own sentence behind it."""
+    text = str(error_of(Unsent(error), "here"))
+    assert told in text
+    assert str(error) in text
 
 
 @pytest.mark.parametrize("verdict", Verdict)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from urifilter_redis.engine.queries import ask, ask_masters, chunked, time_of
 from urifilter_redis.errors import ServerUnavailable
-from urifilter_redis.flows.probing import SUPPORTED, Probed, name_of, probe
+from urifilter_redis.flows.probing import Probed, is_old, name_of, probe, remedy
 from urifilter_redis.flows.problems import problems_of
 from urifilter_redis.protocol.acl import MEND
 from urifilter_redis.protocol.calls import LEASE
@@ -34,9 +34,6 @@ __all__ = [
     "gather",
 ]
 
-#: The oldest server whose scripting and commands suffice (HRANDFIELD, script effects replication).
-OLDEST = (6, 2)
-
 #: Seconds by which a time in ``meta`` may be ahead of the server's clock, because another server may have written it.
 AHEAD = 5.0
 
@@ -57,7 +54,7 @@ _LOST = {
     "no": ("danger", "a power failure can lose half a minute of inserts"),
 }
 
-_SETTINGS = ("maxmemory-policy", "appendonly", "appendfsync", "save", "syslog-ident")
+_SETTINGS = ("maxmemory-policy", "appendonly", "appendfsync", "save", "syslog-ident", "min-replicas-to-write")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +196,7 @@ def _held_far(meta: Mapping[str, str], last: Sequence[tuple[bytes, float]], now:
 
 
 def _version(facts: Facts) -> Finding:
-    version = facts.info.get("redis_version", "0")
-    if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
+    if is_old(facts.info):
         return Finding("danger", "version", f"{name_of(facts.info)} is too old: upgrade it to 6.2 or newer")
     return Finding("ok", "version", name_of(facts.info))
 
@@ -209,7 +205,9 @@ def _scripts(facts: Facts) -> Finding:
     if facts.probed is None:
         return Finding("note", "Lua", "cannot tell: this user may not run EVALSHA, or touch the keys")
     if facts.probed.lacks:
-        return Finding("danger", "Lua", f"the scripts do not run here: {facts.probed.lacks}: {SUPPORTED}")
+        return Finding(
+            "danger", "Lua", f"the scripts do not run here: {facts.probed.lacks}: {remedy(facts.probed, facts.info)}"
+        )
     return Finding("ok", "Lua", "the scripts find every command and function that they call")
 
 
@@ -274,7 +272,11 @@ def _disk(facts: Facts) -> Finding:
 def _replication(facts: Facts) -> Finding:
     if facts.info.get("role") == "slave":
         return Finding("danger", "replication", "this is a replica: it refuses inserts; use the primary")
-    replicas = int(facts.info.get("connected_slaves", 0))
+    replicas, good = int(facts.info.get("connected_slaves", 0)), facts.info.get("min_slaves_good_slaves")
+    wanted = int(facts.settings.get("min-replicas-to-write", 1))
+    if good is not None and int(good) < wanted:  # the field is there only if the server looks at its replicas
+        text = f"{int(good)} replica(s) in time, and min-replicas-to-write wants {wanted}: all writes are refused"
+        return Finding("danger", "replication", f"{text}: connect replicas, or CONFIG SET min-replicas-to-write 0")
     if replicas:
         text = f"{replicas} asynchronous replica(s): a failover loses the inserts that they had not received yet"
         text += " (wait_replicas=1 in the address makes callers wait for them)"

@@ -37,7 +37,7 @@ from urifilter_redis.flows.timely import tell_who_rotates
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import Config, Settings
 from urifilter_redis.protocol.keys import is_name
-from urifilter_redis.protocol.outcomes import FORBIDDEN_KEY, nonsense, to_mapping
+from urifilter_redis.protocol.outcomes import FORBIDDEN_KEY, nonsense, text_in, to_mapping
 from urifilter_redis.protocol.routing import for_node
 
 if TYPE_CHECKING:
@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.keys import ShardKeys
 
 __all__ = ["create", "names", "open_"]
+
+#: The place of a replica's state in the reply of ROLE.
+_STATE = 3
 
 #: The making of a filter is begun at most so often, because other processes may drop the filter meanwhile.
 TRIES = 20
@@ -129,10 +132,30 @@ def open_(session: Session, uid: str | None = None) -> Flow[Config]:
         yield Work("note", functools.partial(known_archives.check_unknown, session))
         if today and not reply:  # meta is made before today and removed after it, and was read after it here
             raise SliceLost(f"{session.where}: meta is missing beside {keys.slice('today')}: drop the filter")
+        yield from _check_has_data(session)
         raise FilterNotFound(f"{session.where}: there is no such filter: create it first")
     _check_uid(session, uid, config.uid)
     yield from _bring_back(session, config)
     return session.config
+
+
+def _check_has_data(session: Session) -> Flow[None]:
+    """Check that a server that has nothing is no replica that waits for the data of its primary.
+
+    Raises:
+        ServerUnavailable: it is.
+    """
+    if not session.routes.alone:
+        return
+    try:
+        (role,) = yield from ask(session, ("ROLE",))
+    except ServerUnavailable:  # it does not know ROLE, or this user may not ask
+        return
+    if not isinstance(role, list) or len(role) <= _STATE or text_in(role[0]) != "slave":
+        return
+    if (state := text_in(role[_STATE])) != "connected":
+        text = f"it is a replica that does not have the data of its primary yet ({state})"
+        raise ServerUnavailable(f"{session.where}: {text}: ask again later, or give the address of the primary")
 
 
 def names(session: Session) -> Flow[list[str]]:
@@ -143,6 +166,8 @@ def names(session: Session) -> Flow[list[str]]:
     (members,) = yield from ask(session, ("SMEMBERS", session.keys.filters))
     if not isinstance(members, list | set):
         raise nonsense(members)
+    if not members:
+        yield from _check_has_data(session)
     texts = (name.decode(errors="replace") if isinstance(name, bytes) else str(name) for name in members)
     known = sorted(filter(is_name, texts))
     keys = [type(session.keys)(session.keys.prefix, name) for name in known]

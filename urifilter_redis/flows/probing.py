@@ -17,10 +17,16 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
 
-__all__ = ["SUPPORTED", "Probed", "check_server", "name_of", "probe"]
+__all__ = ["Probed", "check_server", "is_old", "name_of", "probe", "remedy"]
+
+#: The oldest server whose scripting and commands suffice (HRANDFIELD, script effects replication).
+OLDEST = (6, 2)
 
 #: The servers on which the scripts run.
 SUPPORTED = "use Redis 6.2 or newer, or Valkey"
+
+#: The advice for a supported server that does not know a command.
+RENAMED = "take rename-command for them out of its configuration, or use a server that has all commands"
 
 #: The fields of INFO that have the version of a server, and its name. The others also say ``redis_version``: that of
 #: the Redis that they resemble.
@@ -82,9 +88,24 @@ def check_server(session: Session) -> Flow[tuple[str, ...]]:
     """
     found = yield from probe(session)
     if found.lacks:
-        name = yield from _name(session)
-        raise ServerUnavailable(f"{session.where}: the scripts do not run on {name}: {found.lacks}: {SUPPORTED}")
+        info = yield from _info(session)
+        text = f"the scripts do not run on {name_of(info)}: {found.lacks}: {remedy(found, info)}"
+        raise ServerUnavailable(f"{session.where}: {text}")
     return found.forbidden
+
+
+def remedy(found: Probed, info: Mapping[str, str]) -> str:
+    """Return the advice for a server that lacks something; ``info`` has its fields of INFO, or none."""
+    others = set(_VERSIONS) - {"valkey_version", "redis_version"}
+    if found.missing or not info.get("redis_version") or is_old(info) or others & set(info):
+        return SUPPORTED
+    return RENAMED
+
+
+def is_old(info: Mapping[str, str]) -> bool:
+    """Whether a server is older than the oldest one that suffices, by its fields of INFO."""
+    version = info.get("redis_version", "0")
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST
 
 
 def name_of(info: Mapping[str, str]) -> str:
@@ -93,12 +114,12 @@ def name_of(info: Mapping[str, str]) -> str:
     return next(names, "this server")
 
 
-def _name(session: Session) -> Flow[str]:
+def _info(session: Session) -> Flow[dict[str, str]]:
     try:
         (reply,) = yield from ask(session, ("INFO", "server"))
     except ServerUnavailable:  # it does not know INFO, or went away
-        return name_of({})
-    return name_of(to_fields(reply))
+        return {}
+    return to_fields(reply)
 
 
 def _read(reply: Any) -> Probed:

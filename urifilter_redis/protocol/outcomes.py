@@ -171,12 +171,15 @@ _ADVICE = {
     "NOPERM": f"this user may not run the commands or touch the keys, and nothing was changed: {MEND}",
     "NOAUTH": "the server wants a password: put it into the URL (redis://:PASSWORD@host/0)",
     "WRONGPASS": "the server does not accept this user name and password",
+    "NOPASS": "the server wants no password: take it out of the URL",
     "ASK": _MOVING,
     "MOVED": _MOVED,
     "CROSSSLOT": "the keys of one call are in several slots of a Redis Cluster",
     "CLUSTERDOWN": "the Redis Cluster has no master for these keys (CLUSTER INFO says why), and nothing was changed",
     "TRYAGAIN": _MOVING,
 }
+
+_NO_DATABASE = "the server has no database of this number (a Redis Cluster has 0 only): end the URL with /0"
 
 # redis-py drops the first word of these errors and makes it the class.
 _CLASSES: Mapping[type, str] = {
@@ -246,6 +249,8 @@ def error_of(outcome: Any, where: str, *, in_doubt: bool = False, alone: bool = 
         return outcome.error
     if isinstance(outcome, Unsent) and isinstance(outcome.error, exceptions.ClusterDownError):
         outcome = outcome.error
+    if isinstance(outcome, Unsent) and (advice := _on_connecting(outcome.error)):
+        return ServerUnavailable(f"{where}: {advice} ({outcome.error})")
     if isinstance(outcome, Unsent | Unanswered):
         text = str(outcome.error) or type(outcome.error).__name__
         return ServerUnavailable(f"{where}: {text}")
@@ -255,6 +260,14 @@ def error_of(outcome: Any, where: str, *, in_doubt: bool = False, alone: bool = 
     advice = _MAY_NOT_ASK if word == "MOVED" and alone else _ADVICE.get(word, "the server refuses")
     kind = ServerFull if word == "OOM" else ServerUnavailable
     return kind(f"{where}: {_UNCHANGED.sub('', advice) if in_doubt else advice} ({text})")
+
+
+def _on_connecting(error: Exception) -> str:
+    """Return the advice for what the server refuses as a connection begins: the password, or the database; else ""."""
+    if isinstance(error, AuthenticationError):
+        return _ADVICE[_word(error)]
+    refused = isinstance(error, ResponseError) and re.search("DB index|SELECT is not allowed", str(error))
+    return _NO_DATABASE if refused else ""
 
 
 def forbids_key(outcome: Any) -> bool:
@@ -375,6 +388,8 @@ def _word(error: RedisError) -> str:
         if kind in _CLASSES:
             return _CLASSES[kind]
     if isinstance(error, AuthenticationError):
-        return "NOAUTH" if "required" in str(error) else "WRONGPASS"
+        if "required" in str(error):
+            return "NOAUTH"
+        return "NOPASS" if re.search("no password is set|without any password", str(error)) else "WRONGPASS"
     found = _WORD.match(str(error))
     return found[0] if found else "ERR"

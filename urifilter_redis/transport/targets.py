@@ -97,6 +97,8 @@ def target_of(url: str) -> Target:
         if kind not in {"cluster", "sentinel"} or scheme not in {"redis", "rediss"}:
             raise OptionError("there are redis+cluster:// and redis+sentinel://, and rediss+… of both for TLS")
         hosts = tuple(_with_port(each, _PORTS.get(kind, 6379)) for each in netloc.split(","))
+    if not kind and scheme in {"redis", "rediss"} and not (unquote(path).strip("/") or "0").isdecimal():
+        raise OptionError("the database is a number: redis://host:6379/0")
     if kind == "sentinel":
         service, _, database = path.strip("/").partition("/")
         service, path = unquote(service), f"/{database}"
