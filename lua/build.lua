@@ -16,7 +16,7 @@
 --   pieces; halted: 0
 -- ARGV[6] oldest: finish: the lowest epoch whose items are in the next history; else 0
 -- ARGV[7] offset: piece: its offset in bytes; else 0
--- ARGV[8] data: piece: its bytes; else empty
+-- ARGV[8] data: piece: its bytes; finish: with last-seen, how many items the next history has; else empty
 -- ARGV[9] late: piece: 1 if it has the whole old history in it, because a closed slice is missing; else 0
 --
 -- Reply: 1.
@@ -67,6 +67,7 @@ elseif step == 'piece' then
 elseif step == 'finish' then
   local closed, was_late, last_oldest = unpack(redis.call('HMGET', meta_key, 'closed', 'late', 'oldest'))
   if was_late then oldest = last_oldest or oldest end -- the items of the old history are still there
+  if data ~= '' then closed = string.gsub(string.gsub(closed, '(%S+:)%d+', '%10'), '%d+$', data) end
   local geometry = string.match(meta.slices, 'today(:%d+:%d+)')
   try_renaming(closed_key)
   redis.call('HSET', meta_key, 'phase', 'idle', 'slices', 'history' .. geometry .. ' today' .. geometry)

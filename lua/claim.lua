@@ -87,7 +87,7 @@ for i = 1, count do
     if is_in_hand(entry) or changed_nothing then age = -1 end
   elseif not any_forgotten or not call('ZSCORE', KEYS[3], digest) then
     age = age_in(unpack_digest('<I4I4I4I4', digest))
-    if age > 0 and last_seen then again[#again + 1] = digest end
+    if age > 0 and last_seen then again[#again + 1] = i end
   end
   -- The items of a call that claimed nothing were seen, or in hand. Those that have expired since count as seen.
   if changed_nothing and age == 0 then age = oldest_age end
@@ -136,9 +136,10 @@ if taken > 0 then
   call('HSET', LEASES, unpack(fields))
   call('ZADD', HANDS, unpack(members))
 end
-for _, digest in ipairs(again) do
-  local wrote
-  for n = string.find(habits, '/all/', 1, true) and FIRST_SLICE or #KEYS, #KEYS do
+local fresh, moved, first_written = 0, {}, string.find(habits, '/all/', 1, true) and FIRST_SLICE or #KEYS
+for _, i in ipairs(again) do
+  local digest, wrote, missing = string.sub(packed, i * 16 - 15, i * 16), false, 0
+  for n = first_written, #KEYS do
     local key, size = KEYS[n], units[n]
     local d0, d1, d2, d3 = unpack_digest('<I4I4I4I4', digest)
 
@@ -148,11 +149,17 @@ for _, digest in ipairs(again) do
 
 -- @include "_write_$layout.lua"
 
+      missing = missing + 1
     end
   end
-  if wrote then added = added + 1 end
+  if wrote then
+    local number = first_written < #KEYS and missing or ages[i] - 1
+    added, moved[number] = added + 1, (moved[number] or 0) + 1
+  end
 end
-if added > 0 then call('HSET', KEYS[1], 'inserted', inserted + added) end
+
+-- @include "_count.lua"
+
 local answers = taken + added > 0 and ages or nil
 
 -- @include "_record.lua"

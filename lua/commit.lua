@@ -73,7 +73,7 @@ if own then try_beating() end
 
 -- @include "_old_records.lua"
 
-local tried, added = false, 0
+local tried, added, fresh, moved = false, 0, 0, {}
 local last_seen = string.find(habits, '/last-seen', 1, true)
 local first_written = string.find(habits, '/all/', 1, true) and FIRST_SLICE or #KEYS
 for i = 1, count do
@@ -81,7 +81,7 @@ for i = 1, count do
   local d0, d1, d2, d3 = unpack_digest('<I4I4I4I4', digest)
   local entry = entries[digest]
   local forgotten = any_forgotten and call('ZSCORE', KEYS[3], digest)
-  local wrote, age = false, 0
+  local wrote, age, missing = false, 0, 0
   if not entry and not forgotten then age = age_in(d0, d1, d2, d3) end
   for n = first_written, (age == 0 or last_seen) and #KEYS or 0 do
     local key, size, d1, d2, d3 = KEYS[n], units[n], d1, d2, d3
@@ -104,15 +104,25 @@ for i = 1, count do
 
 -- @include "_write_$layout.lua"
 
+      missing = missing + 1
     end
   end
   if forgotten then call('ZREM', KEYS[3], digest) end
   if entry then take_out(digest, entry) end
-  if age == 0 or wrote then added = added + 1 end
+  if age == 0 or wrote then
+    added = added + 1
+    if age == 0 then
+      fresh = fresh + 1
+    else
+      local number = first_written < #KEYS and missing or age - 1
+      moved[number] = (moved[number] or 0) + 1
+    end
+  end
   ages[i] = age
 end
 
-if added > 1 then call('HSET', KEYS[1], 'inserted', inserted + added) end
+-- @include "_count.lua"
+
 local answers = added > 0 and ages or nil
 
 -- @include "_record.lua"

@@ -7,6 +7,7 @@
 --                                 "name:units:bytes …"), inserted (number of items in today), opened (time of today,
 --                                 ms), ahead (see reopen), closed (the closed slices of the window, as
 --                                 "epoch:opened:closed:inserted …"), oldest (epoch);
+--                                 with last-seen: new (items of today), and so "epoch:opened:closed:inserted:new …";
 --                                 growing: limit (items that today is for); rotating: token, pieces, late, halted;
 --                                 with claims: claims (the longest lease, ms), claimed (count of changes of leases);
 --                                 with an archive: checkpoint (number), checkpointed and changed (ms), worker, leased,
@@ -105,13 +106,13 @@ end
 -- @include "_room.lua"
 -- @include "_old_records.lua"
 
-local tried, added = false, 0
+local tried, added, fresh, moved = false, 0, 0, {}
 local last_seen = not one_slice and string.find(habits, '/last-seen', 1, true)
 local first_written = not one_slice and string.find(habits, '/all/', 1, true) and FIRST_SLICE or #KEYS
 for i = 1, count do
   local d0, d1, d2, d3 = unpack_digest('<I4I4I4I4', packed, i * 16 - 15)
   local again = any_forgotten and call('ZSCORE', KEYS[3], string.sub(packed, i * 16 - 15, i * 16))
-  local wrote, age = false, 0
+  local wrote, age, missing = false, 0, 0
 -- @if claims
   local digest = string.sub(packed, i * 16 - 15, i * 16)
   local entry = entries[digest]
@@ -152,6 +153,7 @@ for i = 1, count do
 
 -- @include "_write_$layout.lua"
 
+      missing = missing + 1
     end
   end
   if again then
@@ -164,11 +166,18 @@ for i = 1, count do
   end
   if age == 0 or wrote then
     added = added + 1
+    if age == 0 then
+      fresh = fresh + 1
+    else
+      local number = first_written < #KEYS and missing or age - 1
+      moved[number] = (moved[number] or 0) + 1
+    end
   end
   ages[i] = age
 end
 
-if added > 1 then call('HSET', KEYS[1], 'inserted', inserted + added) end
+-- @include "_count.lua"
+
 local answers = added > 0 and ages or nil
 
 -- @include "_record.lua"

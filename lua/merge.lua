@@ -72,13 +72,17 @@ elseif step == 'piece' and slice and number + #data <= call('STRLEN', slice) the
   call('DEL', merging_1, merging_2)
   return added
 elseif step == 'count' and slice == KEYS[#KEYS] then
+  local new = call('HGET', KEYS[1], 'new')
+  if new then call('HSET', KEYS[1], 'new', new + math.max(0, number - inserted)) end
   call('HSET', KEYS[1], 'inserted', math.max(inserted, number))
   return 1
 elseif step == 'count' and slice then
   local entry = 0
-  local closed = string.gsub(call('HGET', KEYS[1], 'closed') or '', '(%S+:)(%d+)', function(head, count)
+  local closed = string.gsub(call('HGET', KEYS[1], 'closed') or '', '(%d+:%d+:%d+:)(%d+)(:?)(%d*)', function(head, count, colon, new)
     entry = entry + 1
-    return entry == which and head .. math.max(count, number) or nil
+    if entry ~= which then return end
+    local more = math.max(0, number - count)
+    return head .. count + more .. colon .. (new ~= '' and new + more or '')
   end)
   call('HSET', KEYS[1], 'closed', closed)
   return 1

@@ -53,8 +53,8 @@ refusal = check_slices(meta.slices)
 if refusal then return refusal end
 
 local base = string.sub(meta_key, 1, -1 - #'meta')
-local more = redis.call('HMGET', meta_key, 'retention', 'window', 'inserted', 'opened', 'closed', 'oldest')
-local retention, window, inserted, opened, closed, oldest = unpack(more)
+local more = redis.call('HMGET', meta_key, 'retention', 'window', 'inserted', 'opened', 'closed', 'oldest', 'new')
+local retention, window, inserted, opened, closed, oldest, new = unpack(more)
 local moves, entries = one_older(base, meta.slices)
 -- A ring with a full window loses its oldest slice: the next slice takes its name.
 if retention == 'ring' and #moves == tonumber(window) then
@@ -75,7 +75,8 @@ try_renaming(next_key)
 redis.call('HSET', meta_key, 'epoch', epoch + 1, 'phase', retention == 'rolling' and 'rotating' or 'idle', 'token', token,
   'slices', table.concat(entries, ' '), 'inserted', 0, 'opened', now)
 if limit ~= '0' then redis.call('HSET', meta_key, 'limit', limit) end
-set_oldest(table.concat({ closed or '', table.concat({ epoch, opened, now, inserted }, ':') }, ' '), tonumber(oldest))
+if new then redis.call('HSET', meta_key, 'new', 0) end
+set_oldest(table.concat({ closed or '', table.concat({ epoch, opened, now, inserted, new or nil }, ':') }, ' '), tonumber(oldest))
 redis.call('HDEL', meta_key, 'pieces', 'late', 'halted', 'ahead')
 for _, move in ipairs(moves) do
   if move[1] ~= move[2] then redis.call('RENAME', move[1], move[2]) end

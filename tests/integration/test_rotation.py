@@ -97,6 +97,24 @@ def test_last_seen(variant, server):
             news.rotate()
 
 
+def test_last_seen_counts_an_item_once(variant, server):
+    """However often it was seen, and after it has outlived its first slice; once it has expired it counts no longer."""
+    settings = PRECISE | variant | {"expire_after": "last-seen", "capacity": 1000}
+    with UriFilter.create("news", redis=server.url, **settings) as news:
+        for turn in range(5):
+            news.insert_many(range(600))  # the capacity is enough, though three slices have as many writes
+            news.insert_many(range(600, 620) if turn % 2 else range(620, 640))  # each seen in every second period
+            counted = 620 if turn == 0 else 640
+            info = news.info()
+            assert len(news) == info.inserted == pytest.approx(counted, abs=0 if info.retention == "ring" else 8)
+            assert (info.live_slices[0].inserted, info.over_capacity) == (620, False)
+            news.rotate()
+        news.rotate()
+        assert len(news) == pytest.approx(620, abs=0 if info.retention == "ring" else 8)
+        news.rotate()
+        assert len(news) == 0
+
+
 def test_due_once_however_late(news, server):
     """Nothing is due before a period is over; after ten of them one rotation is, and the next a period after it."""
     assert news.due() is None

@@ -175,9 +175,10 @@ class Machine(RuleBasedStateMachine):
         if config.retention == "rolling":  # with two slices the history is the slice that was closed
             state, pieces = self.shard.state(), len(list(self.model.spans()))
             self.shard.call(calls.build("archived", KEYS, state, number=pieces))
-            self.shard.call(calls.build("finish", KEYS, state, number=pieces, oldest=state.epoch - 1))
+            counted = {"data": b"7"} if config.expire_after == "last-seen" else {}
+            self.shard.call(calls.build("finish", KEYS, state, number=pieces, oldest=state.epoch - 1, **counted))
             self.model.archived(state.epoch, token, pieces)
-            self.model.finish(state.epoch, token, state.epoch - 1)
+            self.model.finish(state.epoch, token, state.epoch - 1, 7)
         if config.retention != "growing":
             self.final.clear()
         self.shard.call(calls.expire(config.uid, KEYS))
@@ -254,6 +255,9 @@ class Machine(RuleBasedStateMachine):
             assert bytes(self.model.slices[number].data) == self.client.getrange(KEYS.slice(each.name), 0, -1)
         assert set(self.model.forgotten) == set(self.client.zrange(KEYS.forgotten, 0, -1))
         assert str(self.model.inserted) == self.shard.meta()["inserted"]
+        if self.model.expire_after == "last-seen":
+            state = self.shard.state()
+            assert (self.model.new, self.model.closed) == (state.new, {each.epoch: each.new for each in state.closed})
 
     @invariant()
     def nothing_is_lost(self):

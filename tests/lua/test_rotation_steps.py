@@ -201,6 +201,20 @@ def test_a_union_lowers_no_count(server):
             assert (state.closed[0].inserted, state.inserted) == counts
 
 
+def test_a_union_counts_what_it_adds_once(server):
+    """With last-seen: what a union adds counts as written and as items, in today and in closed slices."""
+    with server.client() as client:
+        more = {"retention": "ring", "slices": 3, "period": "1d", "write": "newest", "expire_after": "last-seen"}
+        shard = Shard(client, geometry("blocked", 8, 64, **more))
+        shard.ask("insert", A + B)
+        turned(shard)
+        assert shard.ask("insert", A + md5(b"c")) == [2, 0]
+        for slice_, count in ((1, 5), (2, 4), (1, 3)):
+            shard.call(calls.merge("count", shard.config, KEYS, shard.state(), slice_, count))
+        state = shard.state()
+        assert [(each.inserted, each.new) for each in (*state.closed, state)] == [(5, 4), (4, 4)]
+
+
 def test_a_turn_because_a_period_is_over(shard):
     """Asked to turn only then, the shard does so by its own server's clock; asked otherwise, in any case."""
     state, new = shard.state(), shard.view.slices[-1]

@@ -89,6 +89,7 @@ class ModelShard:
         archive: rolling: the closed slices, by epoch.
         pieces, late: rolling: how far the next history is built, and whether of the whole old one.
         oldest: the lowest epoch that a live slice holds items of.
+        new, closed: with last-seen, how many items count for today, and for each closed epoch.
     """
 
     layout: str
@@ -110,6 +111,8 @@ class ModelShard:
     allocated: bool = False
     inserted: int = 0
     oldest: int = 0
+    new: int = 0
+    closed: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.slices = [self._new()]
@@ -154,6 +157,7 @@ class ModelShard:
             del self.slices[0]
             self.oldest = epoch - len(self.slices) + 1
         self.slices.append(self._new())
+        self.closed[epoch], self.new = self.new, 0
         self.epoch, self.token, self.inserted, self.allocated = epoch + 1, token, 0, False
         self.phase = "rotating" if self.retention == "rolling" else "idle"
         self.pieces, self.late, self.limit = None, False, limit or self.limit
@@ -187,14 +191,15 @@ class ModelShard:
         self._fence(epoch, "rotating", token)
         self.archive.pop(expired, None)
 
-    def finish(self, epoch: int, token: str, oldest: int) -> None:
-        """Rolling: what was built is the history."""
+    def finish(self, epoch: int, token: str, oldest: int, items: int = 0) -> None:
+        """Rolling: what was built is the history, of so many items."""
         self._fence(epoch, "rotating", token)
         if self.pieces != len(list(self.spans())):
             raise Refused("BADPHASE")
         self.slices = self.slices[-2:]
         self.oldest = self.oldest if self.late else oldest
         self.phase, self.pieces, self.late = "idle", None, False
+        self.closed = dict.fromkeys(self.closed, 0) | {epoch - 1: items}
         self._expire()
 
     def spans(self) -> Iterator[tuple[int, int]]:
@@ -210,6 +215,7 @@ class ModelShard:
 
     def _expire(self) -> None:
         self.forgotten = {digest: epoch for digest, epoch in self.forgotten.items() if epoch >= self.oldest}
+        self.closed = {epoch: count for epoch, count in self.closed.items() if epoch >= self.oldest}
 
     def _age(self, digest: bytes, max_age: int = 0) -> int:
         looked_at = self.slices[::-1][: max_age or None]
@@ -221,12 +227,19 @@ class ModelShard:
     def _insert(self, digest: bytes, max_age: int) -> int:
         again = self.forgotten.pop(digest, None) is not None
         age = 0 if again else self._age(digest, max_age)
-        wrote = False
+        wrote = [False]
         if age == 0 or self.expire_after == "last-seen":
-            for each in self._written():
-                wrote = each.insert(digest)
-        self.inserted += age == 0 or wrote
+            wrote = [each.insert(digest) for each in self._written()]
+        if age == 0 or wrote[-1]:
+            self.inserted += 1
+            self._count(age, sum(wrote) if self.write == "all" else age - 1)
         return age
+
+    def _count(self, age: int, slices: int) -> None:
+        """Count an item for today, and not for the slice that had it before, which was closed so many slices ago."""
+        self.new += age == 0 or self.retention == "ring"
+        if age and self.retention == "ring":
+            self.closed[self.epoch - slices] = max(0, self.closed[self.epoch - slices] - 1)
 
     def _written(self) -> list[ModelSlice]:
         return self.slices if self.write == "all" else self.slices[-1:]

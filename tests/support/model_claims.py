@@ -143,6 +143,7 @@ class ClaimingShard(ModelShard):
             else:
                 each.add(digest)
         self.inserted += 1
+        self._count(0, 0)
         return 0
 
     def _claim(self, holder: bytes, digest: bytes, kept: bytes) -> int:

@@ -48,7 +48,12 @@ class _Shard:
     def to_meta(self) -> dict[str, str]:
         model = self.model
         geometry = ":".join(self.meta["slices"].split(":")[1:])
-        closed = [f"{epoch}:0:0:{count}" for epoch, count in self.closed if epoch >= model.oldest]
+        last_seen = model.expire_after == "last-seen"
+        closed = [
+            f"{epoch}:0:0:{count}{f':{model.closed[epoch]}' if last_seen else ''}"
+            for epoch, count in self.closed
+            if epoch >= model.oldest
+        ]
         changing = {
             "epoch": model.epoch,
             "phase": model.phase,
@@ -61,6 +66,7 @@ class _Shard:
             "slices": " ".join(f"{name}:{geometry}" for name in self.names()),
             "late": int(model.late),
         }
+        changing |= {"new": model.new} if last_seen else {}
         changing |= {} if model.pieces is None else {"pieces": model.pieces}
         changing |= {} if model.limit is None else {"limit": model.limit}
         return self.meta | {name: str(value) for name, value in changing.items()}
@@ -134,6 +140,9 @@ class ModelServer:
 
     def _insert(self, keys, uid, call_id, max_age, encoding, packed):
         return self._recorded(keys, 3, call_id, packed, lambda model, some: model.insert(some, max_age))
+    def _bitcount(self, key, first, last, *_):
+        return sum(byte.bit_count() for byte in self._getrange(key, first, last))
+
 
     def _forget(self, keys, uid, call_id, max_age, encoding, packed):
         return self._recorded(keys, 3, call_id, packed, lambda model, some: model.forget(some))
@@ -190,7 +199,7 @@ class ModelServer:
         elif step == "piece":
             model.build(epoch, token, number, data, late=bool(late))
         else:
-            model.finish(epoch, token, oldest)
+            model.finish(epoch, token, oldest, int(data or 0))
         return 1
 
     def _expire(self, keys, uid, limit):

@@ -48,10 +48,12 @@ def test_all_fields():
     """Each is read, as a number where it is one."""
     state = state_of(CONFIG, **FULL)
     assert (state.epoch, state.pieces, state.late, state.opened, state.ahead) == (6, 2, True, 400, (500, 600))
-    assert state.closed == (Closed(3, 100, 200, 7), Closed(4, 200, 310, 8), Closed(5, 310, 400, 9))
+    assert state.closed == (Closed.of(3, 100, 200, 7), Closed.of(4, 200, 310, 8), Closed.of(5, 310, 400, 9))
     assert (state.oldest, state.changed, state.timeline, state.checkpoint, state.checkpointed) == (3, 11, "t", 4, 350)
     assert state.view.slices == tuple(Slice(name, 8, 512) for name in ("history", "history_1", "today"))
-    assert state.inserted_in_all == 5 + 7 + 8 + 9
+    assert state.inserted_in_all == state.items == 5 + 7 + 8 + 9
+    counted = state_of(CONFIG, **FULL | {"new": 2, "closed": "3:100:200:7:0 4:200:310:8:1 5:310:400:9:4"})
+    assert (counted.inserted_in_all, counted.items) == (5 + 7 + 8 + 9, 2 + 0 + 1 + 4)
 
 
 @pytest.mark.parametrize("field", ["uid", "epoch", "phase", "inserted", "slices"])
@@ -74,7 +76,7 @@ def test_a_field_is_missing(field):
         ("inserted", "1.5"),
         ("limit", ""),
         ("closed", "3:100:200"),
-        ("closed", "3:100:200:7:1"),
+        ("closed", "3:100:200:7:1:2"),
         ("closed", "3:100:200:x"),
         ("checkpoint", "first"),
         ("slices", "today"),
@@ -129,11 +131,11 @@ def test_when_they_were_closed():
     """history_N by its epoch, today not yet; rolling's history from its first opening to its last closing."""
     rotating = state_of(CONFIG, **FULL)
     assert rotating.closed_of("today") is None
-    assert rotating.closed_of("history_1") == Closed(5, 310, 400, 9)
-    assert rotating.closed_of("history_3") == Closed(3, 100, 200, 7)
-    assert rotating.closed_of("history") == Closed(6, 100, 310, 15)
+    assert rotating.closed_of("history_1") == Closed.of(5, 310, 400, 9)
+    assert rotating.closed_of("history_3") == Closed.of(3, 100, 200, 7)
+    assert rotating.closed_of("history") == Closed.of(6, 100, 310, 15)
     idle = state_of(CONFIG, **FULL | {"phase": "idle", "slices": "history:8:512 today:8:512"})
-    assert idle.closed_of("history") == Closed(6, 100, 400, 24)
+    assert idle.closed_of("history") == Closed.of(6, 100, 400, 24)
 
 
 @pytest.mark.parametrize("setting", ["normalize", "hash"])

@@ -411,7 +411,7 @@ def _document(each: Listed) -> Document:
         return Document("slice", key.shard, key.epoch, 0, found.closed / 1000, found.inserted, size, packed, problem)
     try:
         state = found.shard_state()
-        epoch, inserted = state.epoch, state.inserted_in_all
+        epoch, inserted = state.epoch, state.items
     except ArchiveCorrupt:
         epoch = inserted = 0
     begun = found.begun / 1000

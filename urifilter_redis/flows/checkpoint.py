@@ -48,7 +48,7 @@ TRIES = 20
 
 #: The fields of a shard's state that a checkpoint saves.
 _STATE = (
-    "created", "epoch", "phase", "token", "pieces", "late", "opened", "inserted", "limit", "closed", "oldest",
+    "created", "epoch", "phase", "token", "pieces", "late", "opened", "inserted", "new", "limit", "closed", "oldest",
     "slices", "changed", "claims", "claimed",
 )  # fmt: skip
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.archive.contents import as_numbers
 from urifilter_redis.archive.format.manifest import Manifest, piece_spans
 from urifilter_redis.archive.slices import archive_of
-from urifilter_redis.bloom.sizing import Slice
+from urifilter_redis.bloom.sizing import Slice, items_from_fill
 from urifilter_redis.engine.queries import ask
 from urifilter_redis.engine.steps import REST
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, RotationConflict
-from urifilter_redis.flows.bitmaps import archived
+from urifilter_redis.flows.bitmaps import archived, fill_of
 from urifilter_redis.flows.turn import piece_count, read_states
 from urifilter_redis.protocol import calls
 
@@ -124,8 +124,17 @@ def finish_next(session: Session, shard: int, state: ShardState) -> Flow[None]:
     expired = state.epoch - window
     if expired >= 0:
         yield from archive_of(session).delete(session, shard, state, expired)
-    oldest = max(0, expired + 1)
-    yield from ask(session, calls.build("finish", keys, state, number=piece_count(state), oldest=oldest))
+    more: dict[str, Any] = {"number": piece_count(state), "oldest": max(0, expired + 1)}
+    if session.config.expire_after == "last-seen":  # its items are counted, as many were seen in several slices
+        more["data"] = yield from _counted(session, keys.slice("history_1"), state.view.slices[-1])
+    yield from ask(session, calls.build("finish", keys, state, **more))
+
+
+def _counted(session: Session, key: str, slice_: Slice) -> Flow[bytes]:
+    """Return the estimated number of items of a bitmap, as text."""
+    fill, config = (yield from fill_of(session, key, slice_)), session.config
+    most = 32 * slice_.size  # a bitmap with all bits set has room for any number
+    return b"%d" % (round(items_from_fill(config.layout, config.k, slice_.units, fill)) if fill < 1 else most)
 
 
 def _sound(

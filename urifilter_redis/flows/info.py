@@ -59,7 +59,7 @@ class SliceInfo:
         opened: the time at which the first shard's slice became today (rolling's history: the oldest of its slices),
             seconds since 1970.
         closed: the time at which the last shard's slice was closed, seconds since 1970; None for today.
-        inserted: the number of items that were written to the slice.
+        inserted: the number of items that were written to the slice; with last-seen that of all that were seen then.
         capacity: the number of items that the slice is made for.
         fill: the share of the bits that are set (counting: of the counters that are over 0).
         error_share: the slice's share in the filter's error rate.
@@ -109,7 +109,7 @@ class FilterInfo(Shape):
         epoch: the number of rotations; shards may be an epoch behind while a rotation runs.
         next_rotation: ring and rolling: the time at which the next rotation is due; else None.
         inserted: the number of items that were answered "new" and have not expired. An item that was forgotten and
-            inserted anew counts twice. With last-seen an item counts once for each period in which it was seen.
+            inserted anew counts twice.
         forgotten: the number of forgotten digests.
         fill: the share of the bits that are set (counting: of the counters that are over 0).
         error_rate_now: the probability that an unseen item is answered "seen", computed from the fill.
@@ -204,6 +204,7 @@ def info(session: Session) -> Flow[FilterInfo]:
     of_shards = [shard.parts for shard in shards]
     live = tuple(_slice_info(config, parts, now) for parts in _by_age(of_shards))
     parts = [part for each in of_shards for part in each]
+    total = sum(state.items for state in states)
     return FilterInfo(
         name=session.keys.name,
         **{name: value for name, value in asdict(config).items() if name not in {"units", "bytes", "seed"}},
@@ -214,12 +215,13 @@ def info(session: Session) -> Flow[FilterInfo]:
         phase=next((state.phase for state in states if state.phase != "idle"), "idle"),
         epoch=max(state.epoch for state in states),
         next_rotation=next_due(config.period or "", states, now) if config.retention in TIMED else None,
-        inserted=sum(state.inserted_in_all for state in states),
+        inserted=total,
         forgotten=sum(shard.forgotten for shard in shards),
         fill=math.fsum(part.fill * part.slice.size for part in parts) / sum(part.slice.size for part in parts),
         error_rate_now=error_rate_of(config, of_shards),
         error_rate_at_capacity=error_rate_at_capacity(config),
-        over_capacity=is_over_capacity(config, of_shards),
+        over_capacity=is_over_capacity(config, of_shards)
+        or (config.retention != "growing" and total > config.capacity),
         memory=sum(shard.memory for shard in shards),
         archived=sum(shard.archived for shard in shards),
         live_slices=live,
@@ -231,7 +233,7 @@ def info(session: Session) -> Flow[FilterInfo]:
 def inserted(session: Session) -> Flow[int]:
     """Return the number of items that were answered "new" and have not expired, from ``meta`` alone."""
     states = yield from read_states(session)
-    return sum(state.inserted_in_all for state in states)
+    return sum(state.items for state in states)
 
 
 def _shard(session: Session, number: int) -> Flow[_Shard]:
@@ -277,11 +279,10 @@ def parts_of(config: Config, state: ShardState) -> list[Part]:
     parts: list[Part] = []
     for age, slice_ in enumerate(reversed(state.view.slices)):
         times = state.closed_of(slice_.name)
-        opened, closed, count = (
-            (times.opened, times.closed, times.inserted) if times else (state.opened, None, state.inserted)
-        )
-        if config.write == "all" and parts:  # a slice holds the items of all newer slices, too
-            count += parts[-1].inserted
+        opened, closed = (times.opened, times.closed) if times else (state.opened, None)
+        count = (times or state).inserted
+        if config.write == "all":  # a slice holds the items of all newer slices, too
+            count = (times or state).new + (parts[-1].inserted if parts else 0)
         index = state.epoch - age
         capacity = slice_sizing(config, index).shard_capacity
         parts.append(Part(slice_, opened, closed, count, capacity, slice_share(config, index)))
@@ -354,7 +355,7 @@ def _counted_often(config: Config) -> bool:
 def _held(config: Config, part: Part) -> int:
     """Return the number of items in a slice.
 
-    For the merged history with last-seen it is estimated from the fill, because an item counts once for each period.
+    For the merged history with last-seen it is estimated from the fill, because many were written in several periods.
     """
     if part.slice.name == "history" and config.expire_after == "last-seen":
         return min(part.inserted, round(items_from_fill(config.layout, config.k, part.slice.units, part.fill)))

@@ -82,20 +82,15 @@ def problems_of(info: FilterInfo, now: float, *, written: bool = False) -> Itera
 
 
 def fullness(info: FilterInfo) -> float | None:
-    """Return the share of the capacity that is used, of the fullest part; None for a growing filter.
-
-    With last-seen an item counts in several slices, so that the slices alone have a capacity.
-    """
+    """Return the share of the capacity that is used, of the fullest part; None for a growing filter."""
     if info.retention == "growing":
         return None
-    shares = [each.inserted / each.capacity for each in info.live_slices]
-    return max(shares if info.expire_after == "last-seen" else [*shares, info.inserted / info.capacity])
+    return max(info.inserted / info.capacity, *(each.inserted / each.capacity for each in info.live_slices))
 
 
 def room(info: FilterInfo) -> int:
-    """Return the number of items that fit: into the window, or, if items count in several slices, into all of them."""
-    together = info.retention == "growing" or (info.expire_after == "last-seen" and info.write != "all")
-    return sum(each.capacity for each in info.live_slices) if together else info.capacity
+    """Return the number of items that fit into the window (growing: into all slices)."""
+    return sum(each.capacity for each in info.live_slices) if info.retention == "growing" else info.capacity
 
 
 def _capacity(info: FilterInfo) -> Iterator[Problem]:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.protocol.config import Config
 
 __all__ = ["Restorer", "whole_slices"]
 
@@ -232,7 +233,7 @@ class Restorer:
         for name in doomed:
             yield from self._refill("remove", shard, slices=[keys.slice(name)])
         created = found.archived.checkpoint.state.get("created") if found.archived.checkpoint else None
-        fields = _fields(made.state) + (["created", created] if created else [])
+        fields = _fields(self._config, made.state) + (["created", created] if created else [])
         fields += ["worked", str(int(found.worked))]
         names = [name for move in made.moves for name in move]
         yield from ask(session, self._call("arrange", shard, fields=fields, names=names))
@@ -248,8 +249,10 @@ class Restorer:
         yield from records.bring_leases(shard, found.archived.checkpoint, made.leases, view.claims)
         state = made.state
         if merged:  # today has items of both, and neither count has them all
-            state = replace(state, inserted=max(state.inserted, (yield from self._in_today(shard, state))))
-        values = {field: getattr(state, field) for field in ("phase", "inserted", "checkpoint", "checkpointed")}
+            more = max(0, (yield from self._in_today(shard, state)) - state.inserted)
+            state = replace(state, inserted=state.inserted + more, new=state.new + more)
+        counts = ("inserted", "new") if self._config.expire_after == "last-seen" else ("inserted",)
+        values = {field: getattr(state, field) for field in ("phase", *counts, "checkpoint", "checkpointed")}
         last = [str(each) for pair in values.items() for each in pair]
         names = [each.name for each in state.view.slices]
         yield from ask(session, self._call("finish", shard, fields=last, names=names))
@@ -322,9 +325,13 @@ def _needs(found: _Shard) -> bool:
     return len(found.present) < len(found.ours.view.slices) or found.ours.checkpoint < found.archived.number
 
 
-def _fields(state: ShardState) -> list[str]:
+def _fields(config: Config, state: ShardState) -> list[str]:
     """Return a shard's state as fields of ``meta``, field and value in turn."""
-    closed = (f"{each.epoch}:{each.opened}:{each.closed}:{each.inserted}" for each in state.closed)
+    last_seen = config.expire_after == "last-seen"
+    closed = (
+        f"{each.epoch}:{each.opened}:{each.closed}:{each.inserted}{f':{each.new}' if last_seen else ''}"
+        for each in state.closed
+    )
     values: dict[str, object] = {
         "before": state.phase,
         "epoch": state.epoch,
@@ -339,6 +346,7 @@ def _fields(state: ShardState) -> list[str]:
     values |= {} if state.pieces is None else {"pieces": state.pieces}
     values |= {} if state.limit is None else {"limit": state.limit}
     values |= {"late": 1} if state.late else {}
+    values |= {"new": state.new} if last_seen else {}
     if state.view.claims:
         values |= {"claims": state.view.claims, "claimed": state.claimed}
     return [text for name, value in values.items() for text in (name, str(value))]

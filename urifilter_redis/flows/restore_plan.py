@@ -108,14 +108,14 @@ def _archived_state(config: Config, archived: Archived) -> ShardState | None:
     epoch, window = last + 1, config.slices or 1
     oldest = max(0, epoch - window + 1)
     there = {
-        each.epoch: Closed(each.epoch, each.opened, each.closed, each.inserted) for each in archived.slices.values()
+        each.epoch: Closed.of(each.epoch, each.opened, each.closed, each.inserted) for each in archived.slices.values()
     }
-    known = {each.epoch: each for each in state.closed} | there if state else there
+    known = there | {each.epoch: each for each in state.closed} if state else there
     lost = there[last].opened  # unknown slices hold no items, so any time will do
     view = View(tuple(slices_at(config, config.today, epoch)))
-    closed = tuple(known.get(each, Closed(each, lost, lost, 0)) for each in range(oldest, epoch))
+    closed = tuple(known.get(each, Closed.of(each, lost, lost, 0)) for each in range(oldest, epoch))
     return replace(
-        state or _empty(config, 0), epoch=epoch, phase="idle", token="", pieces=None, late=False, inserted=0,
+        state or _empty(config, 0), epoch=epoch, phase="idle", token="", pieces=None, late=False, inserted=0, new=0,
         opened=there[last].closed, closed=closed, oldest=oldest, view=view,
     )  # fmt: skip
 
@@ -176,10 +176,11 @@ def _counted(state: ShardState, ours: ShardState | None, archived: Archived) -> 
     last = archived.checkpoint
     then = last.shard_state() if last else state
     both = [state, then, ours] if ours else [state, then]
-    inserted = [each.inserted for each in both if each.epoch == state.epoch]
+    same = [each for each in both if each.epoch == state.epoch]
     return replace(
         state,
-        inserted=max(inserted),
+        inserted=max(each.inserted for each in same),
+        new=max(each.new for each in same),
         claimed=max(each.claimed for each in both),
         view=replace(state.view, claims=max(each.view.claims for each in both)),
         changed=max(each.changed for each in both) + 1,

@@ -84,7 +84,7 @@ def take(info: FilterInfo, states: Sequence[ShardState], at: float, before: Samp
         epoch=epoch,
         counted=_counted(states, epoch) or 0,
         total=total,
-        items=sum(state.inserted_in_all for state in states),
+        items=sum(state.items for state in states),
         fill=info.fill,
         error_rate=info.error_rate_now,
     )

@@ -225,6 +225,7 @@ class Config(Shape):
         values |= {_IN_META.get(name, name): value for name, value in asdict(self).items() if value is not None}
         values |= {"format": FORMAT, "shard": shard, "fixed": self.fixed(shard)}
         del values["uid"]
+        values |= {"new": 0} if self.expire_after == "last-seen" else {}
         if self.retention == "growing":
             values["limit"] = size_first(self).shard_capacity
         return [text for name, value in values.items() for text in (name, _write(value))]

@@ -56,12 +56,20 @@ class Closed:
         opened: the server time at which the slice became today, ms.
         closed: the server time at which the shard turned, ms.
         inserted: the number of items that were written to the slice.
+        new: the number of items that are counted in this slice: with last-seen those that no newer one has. (Rolling:
+            those of all closed slices are counted in the newest that is merged into the history.)
     """
 
     epoch: int
     opened: int
     closed: int
     inserted: int
+    new: int
+
+    @classmethod
+    def of(cls, epoch: int, opened: int, closed: int, inserted: int, new: int | None = None) -> Closed:
+        """Make one; without ``new`` all that were written are counted."""
+        return cls(epoch, opened, closed, inserted, inserted if new is None else new)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +88,7 @@ class ShardState:
         opened: the time at which today was made.
         ahead: earlier values of ``opened`` that lay in the future and were overwritten for that.
         inserted: the number of items that were written to today.
+        new: the number of items that are counted in today: with last-seen an item counts once in the window.
         limit: growing: the number of items that today is for; None: the filter does not grow.
         closed: the closed slices of the window, oldest first.
         oldest: the lowest epoch whose items are in a live slice.
@@ -102,6 +111,7 @@ class ShardState:
     opened: int
     ahead: tuple[int, ...]
     inserted: int
+    new: int
     limit: int | None
     closed: tuple[Closed, ...]
     oldest: int
@@ -121,7 +131,7 @@ class ShardState:
             SliceLost: fields are missing or unreadable.
         """
         try:
-            closed = (Closed(*map(int, entry.split(":"))) for entry in meta.get("closed", "").split())
+            closed = (Closed.of(*map(int, entry.split(":"))) for entry in meta.get("closed", "").split())
             return cls(
                 uid=meta["uid"],
                 epoch=int(meta["epoch"]),
@@ -132,6 +142,7 @@ class ShardState:
                 opened=int(meta.get("opened") or meta["created"]),
                 ahead=tuple(map(int, meta.get("ahead", "").split())),
                 inserted=int(meta["inserted"]),
+                new=int(meta.get("new", meta["inserted"])),
                 limit=int(meta["limit"]) if "limit" in meta else None,
                 closed=tuple(closed),
                 oldest=int(meta.get("oldest", 0)),
@@ -159,6 +170,11 @@ class ShardState:
         """The number of items that were written to all slices of the window."""
         return self.inserted + sum(each.inserted for each in self.closed)
 
+    @property
+    def items(self) -> int:
+        """The number of items of the window; with last-seen each counts once."""
+        return self.new + sum(each.new for each in self.closed)
+
     def epoch_of(self, name: str) -> int:
         """Return the epoch in which a live slice was today; for rolling's history, of many epochs, the shard's own."""
         _, _, number = name.partition("history_")
@@ -173,4 +189,5 @@ class ShardState:
         # Rolling: history merges all closed slices, but for history_1 while that is still apart.
         rotating = any(each.name == "history_1" for each in self.view.slices)
         merged = self.closed[: len(self.closed) - rotating]
-        return Closed(self.epoch, merged[0].opened, merged[-1].closed, sum(each.inserted for each in merged))
+        counts = sum(each.inserted for each in merged), sum(each.new for each in merged)
+        return Closed(self.epoch, merged[0].opened, merged[-1].closed, *counts)

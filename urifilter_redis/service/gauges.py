@@ -21,13 +21,13 @@ from prometheus_client.core import GaugeMetricFamily
 from urifilter_redis._version import __version__
 from urifilter_redis.bloom.retention import seconds_of
 from urifilter_redis.errors import UriFilterError
+from urifilter_redis.flows.problems import fullness
 from urifilter_redis.service import FOLDER_VARIABLE
 from urifilter_redis.service.logs import Seldom
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-    from urifilter_redis.flows.info import FilterInfo
     from urifilter_redis.service.filters import Filters, Measured
 
 __all__ = ["Gauges", "look"]
@@ -61,7 +61,7 @@ _GAUGES = (
     (
         "urifilter_filter_used_ratio",
         "Share of the capacity that is used, of the filter or of its fullest slice; none for a growing filter.",
-        lambda m: _used(m.info),
+        lambda m: fullness(m.info),
     ),
     (
         "urifilter_filter_over_capacity",
@@ -250,17 +250,6 @@ def _kept() -> dict[str, dict[str, float]]:
         return json.loads((Path(os.environ[FOLDER_VARIABLE]) / _FILE).read_text())  # type: ignore[no-any-return]
     except (KeyError, FileNotFoundError):
         return {}
-
-
-def _used(info: FilterInfo) -> float | None:
-    """Return the share of the capacity that is used; over 1 if ``over_capacity``.
-
-    A growing filter has no fixed capacity. With last-seen an item counts in several slices, so only these count.
-    """
-    if info.retention == "growing":
-        return None
-    shares = [each.inserted / each.capacity for each in info.live_slices]
-    return max(shares if info.expire_after == "last-seen" else [*shares, info.inserted / info.capacity])
 
 
 def _since(measured: Measured, time: float | None) -> float | None:

@@ -38,14 +38,14 @@ _UID = re.compile(r"[0-9a-f]{16}")
 
 _NUMBER = "(?:0|[1-9][0-9]{0,14})"
 _SLICE = f"[a-z0-9_]+:{_NUMBER}:{_NUMBER}"
-_CLOSED = f"{_NUMBER}:{_NUMBER}:{_NUMBER}:{_NUMBER}"
+_CLOSED = f"{_NUMBER}:{_NUMBER}:{_NUMBER}:{_NUMBER}(?::{_NUMBER})?"
 _NEEDED = ("created", "epoch", "phase", "opened", "inserted", "oldest", "slices")
 _NOTHING = re.compile("(?!)")
 
 #: The pattern of each field of a shard's state.
 _STATE = {
     **dict.fromkeys(
-        ("created", "epoch", "opened", "inserted", "oldest", "pieces", "limit", "changed", "claims", "claimed"),
+        ("created", "epoch", "opened", "inserted", "new", "oldest", "pieces", "limit", "changed", "claims", "claimed"),
         re.compile(_NUMBER),
     ),
     "phase": re.compile("idle|rotating"),
