@@ -41,7 +41,7 @@ def rotate(
 ) -> None:
     """Close today's slice of ring and rolling filters, begin the next, let the oldest expire.
 
-    Finishes an interrupted rotation, too. A late rotation happens once, however many periods were missed. With --due
+    Finishes an interrupted rotation, too. A late rotation passes over the periods that were missed. With --due
     exits with 0 if any filter was rotated, with 3 if none was due, with 2 on errors.
 
     \b

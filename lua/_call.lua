@@ -1,16 +1,17 @@
 -- The call id of a writing call, and its record, from which a repeat of the call gets the same answers. Behind a + the
 -- caller waits for replicas: a repeat writes its record again, because WAIT after a call that writes nothing proves
--- nothing. (HDEL of no field lets the call write while the server is out of memory.) A record is
--- cmsgpack: sequence, time, count, items and the answers; without the answers if the call changed nothing. Items are
--- the digest of a single item, or the SHA-1 of several; SCOPE stands before: all else that the answers depend on
--- (max_age; the holder and its lease).
+-- nothing. (HDEL of no field lets the call write while the server is out of memory.) Behind a * the caller turns the
+-- shard if it is told to (see _missed).
+-- A record is cmsgpack: sequence, time, count, items and the answers; without the answers if the call changed nothing.
+-- Items are the digest of a single item, or the SHA-1 of several; SCOPE stands before: all else that the answers depend
+-- on (max_age; the holder and its lease).
 -- A restore brings back records whose items the bitmaps lack: those of calls that came after the bitmaps were read. So a
 -- repeat of a call from before the last restore inserts what it answered as new, unless that was forgotten since.
 -- Needs: packed, count, SCOPE, repeated (makes the answers of a repeat of those recorded; nil: they are the same), INSERTS
 -- (whether the answer 0 means that an item is in the slices now).
--- Gives: field (nil without a call id), changed_nothing (this repeats a call that changed nothing), recorded (the answers of
--- a call whose items may be missing; packed and count are those that were new), and for _old_records and _record: sequence,
--- now, items, adds, padding.
+-- Gives: field (nil without a call id), marked (whether the caller turns the shard), changed_nothing (this repeats a call
+-- that changed nothing), recorded (the answers of a call whose items may be missing; packed and count are those that were
+-- new), and for _old_records and _record: sequence, now, items, adds, padding.
 
 local DEADLINE_AHEAD = 2 * 60 * 1000 -- ms; shorter than RECORD_LIFE, so no call can run after its record is removed
 -- A hash with a value of over 64 bytes is a hash table. Without one it is a list of up to 512 records, in which finding
@@ -19,13 +20,14 @@ local PADDING = '                                                               
 local RECORD_LIFE = 10 * 60 * 1000 -- ms
 
 local field, sequence, deadline, now, items
-local adds, changed_nothing, padding, recorded = false, false, '', nil
+local adds, changed_nothing, marked, padding, recorded = false, false, false, '', nil
 if ARGV[2] ~= '-' then
-  local waits
-  field, sequence, deadline, waits = string.match(ARGV[2], '^(%x+/%d+)/(%d+)/(%d+)(%+?)$')
+  local waits, mark
+  field, sequence, deadline, waits, mark = string.match(ARGV[2], '^(%x+/%d+)/(%d+)/(%d+)(%+?)(%*?)$')
   if not field or #ARGV[2] > 80 then
     return redis.error_reply('BADARG a call id is client/slot/sequence/deadline, or -')
   end
+  marked = mark == '*'
   local time = call('TIME')
   now, sequence = time[1] * 1000 + time[2] / 1000, tonumber(sequence)
   local raw = SCOPE .. packed

@@ -1,9 +1,10 @@
 -- Reads and checks meta, for the scripts about slices. It is no function: a call of one item would take longer.
 -- Needs: check_identity, uid, FIRST_SLICE (the number of the first key of a slice).
--- Gives: phase, listed (the live slices), inserted, changed, longest (the longest lease, ms; false: nobody has claimed),
+-- Gives: values (for _missed), phase, listed (the live slices), inserted, changed, longest (the longest lease, ms; false: nobody has claimed),
 -- K, habits (retention/write/expire_after), place (shard/shards).
 
-local values = call('HMGET', KEYS[1], 'format', 'fixed', 'phase', 'slices', 'inserted', 'changed', 'claims')
+local values = call('HMGET', KEYS[1], 'format', 'fixed', 'phase', 'slices', 'inserted', 'changed', 'claims', 'opened',
+  'written', 'period_ms')
 local fixed, phase, listed, inserted, changed = values[2], values[3], values[4], values[5], values[6]
 local longest = values[7]
 local owner, K, habits, place

@@ -69,11 +69,12 @@ elseif step == 'finish' then
   if was_late then oldest = last_oldest or oldest end -- the items of the old history are still there
   if data ~= '' then closed = string.gsub(string.gsub(closed, '(%S+:)%d+', '%10'), '%d+$', data) end
   local geometry = string.match(meta.slices, 'today(:%d+:%d+)')
-  try_renaming(closed_key)
-  redis.call('HSET', meta_key, 'phase', 'idle', 'slices', 'history' .. geometry .. ' today' .. geometry)
+  local history = string.find(meta.slices, 'history_1', 1, true) -- if not, all had expired when the shard turned
+  if history then try_renaming(closed_key) end
+  redis.call('HSET', meta_key, 'phase', 'idle', 'slices', (history and 'history' .. geometry .. ' ' or '') .. 'today' .. geometry)
   set_oldest(closed, tonumber(oldest))
   redis.call('HDEL', meta_key, 'pieces', 'late', 'halted')
-  redis.call('RENAME', closed_key, history_key)
+  if history then redis.call('RENAME', closed_key, history_key) end
 else
   return redis.error_reply('BADARG build takes the steps archived, piece, finish and halted')
 end

@@ -10,7 +10,8 @@
 -- KEYS[7…] slices: the live slices, from oldest to newest
 --
 -- ARGV[1] uid: the filter's uid
--- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; with + behind it the caller sends WAIT), or - for none
+-- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; with + behind it the caller sends WAIT,
+--   with * it turns the shard at DUE), or - for none
 -- ARGV[3] max_age: 0
 -- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
 -- ARGV[5] holder: 16 hex digits that do not begin with 00
@@ -21,7 +22,7 @@
 -- Reply: an array of one integer an item: 0 = claimed; n = seen, in the n-th newest slice (as insert answers); -1 = in
 -- somebody's hands, perhaps this holder's own. What is seen is inserted again where items expire after they were last
 -- seen.
--- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, FULL, RESTORING, OLDCALL, LATECALL, BADARG
+-- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, FULL, DUE, RESTORING, OLDCALL, LATECALL, BADARG
 
 local call, unpack_digest = redis.call, struct.unpack
 local KEYS, ARGV = KEYS, ARGV -- a local is faster than a global
@@ -67,6 +68,8 @@ end
 -- @include "_call.lua"
 -- @include "_slices.lua"
 -- @include "_belongs.lua"
+-- @include "_missed.lua"
+-- @include "_written.lua"
 -- @include "_$layout.lua"
 -- @include "_has_$layout.lua"
 -- @include "_entries.lua"
@@ -137,6 +140,7 @@ if taken > 0 then
   call('ZADD', HANDS, unpack(members))
 end
 local fresh, moved, first_written = 0, {}, string.find(habits, '/all/', 1, true) and FIRST_SLICE or #KEYS
+if #again > 0 then call('HSET', KEYS[1], 'written', time_written(written, now)) end
 for _, i in ipairs(again) do
   local digest, wrote, missing = string.sub(packed, i * 16 - 15, i * 16), false, 0
   for n = first_written, #KEYS do

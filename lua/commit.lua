@@ -10,7 +10,8 @@
 -- KEYS[7…] slices: the live slices, from oldest to newest
 --
 -- ARGV[1] uid: the filter's uid
--- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; with + behind it the caller sends WAIT), or - for none
+-- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; with + behind it the caller sends WAIT,
+--   with * it turns the shard at DUE), or - for none
 -- ARGV[3] max_age: 0
 -- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
 -- ARGV[5] holder: 16 hex digits that do not begin with 00, or - for none
@@ -18,7 +19,7 @@
 -- ARGV[7…] items: at most 500 digests, all of this shard (for a quick call 250)
 --
 -- Reply: an array of one integer an item: 0 = this call made it final; n = seen, in the n-th newest slice.
--- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, FULL, RESTORING, OLDCALL, LATECALL, BADARG
+-- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, FULL, DUE, RESTORING, OLDCALL, LATECALL, BADARG
 
 local call, unpack_digest = redis.call, struct.unpack
 local KEYS, ARGV = KEYS, ARGV -- a local is faster than a global
@@ -48,6 +49,8 @@ end
 -- @include "_call.lua"
 -- @include "_slices.lua"
 -- @include "_belongs.lua"
+-- @include "_missed.lua"
+-- @include "_written.lua"
 -- @include "_$layout.lua"
 -- @include "_has_$layout.lua"
 -- @include "_entries.lua"
@@ -98,7 +101,11 @@ for i = 1, count do
 
 -- @include "_try_$layout.lua"
 
-      call('HSET', KEYS[1], 'inserted', inserted + 1)
+      if timed then
+        call('HSET', KEYS[1], 'inserted', inserted + 1, 'written', time_written(written, now))
+      else
+        call('HSET', KEYS[1], 'inserted', inserted + 1)
+      end
     end
     if wrote then
 
@@ -120,6 +127,8 @@ for i = 1, count do
   end
   ages[i] = age
 end
+
+if not tried and last_seen then call('HSET', KEYS[1], 'written', time_written(written, now)) end
 
 -- @include "_count.lua"
 

@@ -5,7 +5,8 @@
 --   urifilter:filters             set: the names of the filters (written outside the scripts)
 --   urifilter:{news:0}:meta       hash: uid, configuration, epoch, phase, slices (the live slices, oldest first, as
 --                                 "name:units:bytes …"), inserted (number of items in today), opened (time of today,
---                                 ms), ahead (see reopen), closed (the closed slices of the window, as
+--                                 ms), ahead (see reopen), written (time of the last
+--                                 change of today, ms), closed (the closed slices of the window, as
 --                                 "epoch:opened:closed:inserted …"), oldest (epoch);
 --                                 with last-seen: new (items of today), and so "epoch:opened:closed:inserted:new …";
 --                                 growing: limit (items that today is for); rotating: token, pieces, late, halted;
@@ -45,14 +46,15 @@
 -- @end if
 --
 -- ARGV[1] uid: the filter's uid
--- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; with + behind it the caller sends WAIT), or - for none
+-- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; with + behind it the caller sends WAIT,
+--   with * it turns the shard at DUE), or - for none
 -- ARGV[3] max_age: ring: test only this many of the newest slices, or 0 for all; every other retention: 0
 -- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
 -- ARGV[5…] items: at most 500 digests, all of this shard; for a quick call, with n slices at most 2000/n
 --
 -- Reply: an array with the age of each item: 0 = new, and now inserted; n = seen, in the n-th newest slice (rolling:
 -- 2 = in any older slice; ring with write=all: 1 = seen); -1 = in somebody's hands (see claim), nothing is written.
--- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, FULL, RESTORING, OLDCALL, LATECALL, BADARG
+-- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, FULL, DUE, RESTORING, OLDCALL, LATECALL, BADARG
 
 local call, unpack_digest = redis.call, struct.unpack
 local KEYS, ARGV = KEYS, ARGV -- a local is faster than a global
@@ -73,6 +75,8 @@ local LEASES, HANDS, HOLDERS, FINAL = KEYS[4], KEYS[5], KEYS[6], false
 -- @include "_call.lua"
 -- @include "_slices.lua"
 -- @include "_belongs.lua"
+-- @include "_missed.lua"
+-- @include "_written.lua"
 -- @include "_$layout.lua"
 -- @if claims
 
@@ -147,7 +151,11 @@ for i = 1, count do
 -- @if claims
       if any_leases then try_taking() end
 -- @end if
-      call('HSET', KEYS[1], 'inserted', inserted + 1)
+      if timed then
+        call('HSET', KEYS[1], 'inserted', inserted + 1, 'written', time_written(written, now))
+      else
+        call('HSET', KEYS[1], 'inserted', inserted + 1)
+      end
     end
     if wrote then
 
@@ -174,6 +182,11 @@ for i = 1, count do
     end
   end
   ages[i] = age
+end
+
+-- An item that was seen now lives on from now, although no bit changed.
+if not tried and string.find(habits, '/last-seen', 1, true) then
+  call('HSET', KEYS[1], 'written', time_written(written, now))
 end
 
 -- @include "_count.lua"

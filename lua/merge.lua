@@ -45,6 +45,7 @@ local age_in, oldest_age
 -- @include "_now.lua"
 -- @include "_changed.lua"
 -- @include "_forgotten.lua"
+-- @include "_written.lua"
 
 local forgotten_key, merging_1, merging_2 = KEYS[2], KEYS[3], KEYS[4]
 local slice = which > 0 and KEYS[FIRST_SLICE - 1 + which] or nil
@@ -67,6 +68,7 @@ elseif step == 'piece' and slice and number + #data <= call('STRLEN', slice) the
   local added = call('BITCOUNT', merging_1) - before
   if added > 0 then
     note_change()
+    if string.find(habits, '^r') then call('HSET', KEYS[1], 'written', time_written(call('HGET', KEYS[1], 'written'))) end
     call('SETRANGE', slice, number, call('GET', merging_1))
   end
   call('DEL', merging_1, merging_2)

@@ -31,6 +31,7 @@
 -- @include "_now.lua"
 -- @include "_identity.lua"
 -- @include "_restorer.lua"
+-- @include "_written.lua"
 
 local replies_key, forgotten_key, merging_1, merging_2, slice_key = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[9]
 local leases_key, hands_key, holders_key = KEYS[6], KEYS[7], KEYS[8]
@@ -58,6 +59,9 @@ elseif step == 'piece' then
   redis.call('BITOP', 'OR', merging_1, merging_1, merging_2)
   redis.call('SETRANGE', slice_key, offset, redis.call('GET', merging_1))
   redis.call('DEL', merging_1, merging_2)
+  if string.sub(slice_key, -6) == ':today' then
+    redis.call('HSET', KEYS[1], 'written', time_written(redis.call('HGET', KEYS[1], 'written')))
+  end
 elseif step == 'remove' then
   redis.call('UNLINK', unpack(KEYS, 9))
 elseif step == 'replies' then

@@ -64,7 +64,7 @@ if refusal then return refusal end
 if step == 'arrange' then
   if redis.call('HGET', meta_key, 'arranged') == token then return 1 end -- a repeat, which must not rename again
   if #KEYS > 1 then try_renaming(KEYS[2]) end
-  redis.call('HDEL', meta_key, 'token', 'pieces', 'late', 'limit')
+  redis.call('HDEL', meta_key, 'token', 'pieces', 'late', 'limit', 'written')
   redis.call('HSET', meta_key, 'arranged', token, unpack(ARGV, 6))
   beat()
   for i = 2, #KEYS, 2 do

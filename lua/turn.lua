@@ -1,10 +1,13 @@
--- turn: take one shard to its next epoch: today is closed, and an empty bitmap becomes today. This finishes the turn of
--- ring and growing; rolling is in phase rotating until its next history is built. The epoch is the fence: of several
--- processes that turn an epoch, one succeeds. If its reply was lost, the token in meta tells it that it did.
+-- turn: take one shard to its next epoch, or past some that were missed: today is closed, and an empty bitmap becomes
+-- today. This finishes the turn of ring and growing; rolling is in phase rotating until its next history is built. The
+-- epoch is the fence: of several processes that turn an epoch, one succeeds. If its reply was lost, the token in meta
+-- tells it that it did. Slices that have expired in the new epoch go at once (rolling: if all have; else when the next
+-- history is built).
 --
 -- KEYS[1] meta
 -- KEYS[2] next: the bitmap that becomes today, made by the step allocate
--- KEYS[3…] slices: the live slices under their names after the turn, from oldest to newest
+-- KEYS[3…] slices: the live slices under their names after the turn, from oldest to newest; then those that go under
+--   names that no slice has after it, from oldest to newest
 --
 -- ARGV[1] step: allocate (makes the next bitmap) or turn
 -- ARGV[2] uid: the filter's uid
@@ -14,6 +17,8 @@
 -- ARGV[6] bytes: the bytes of the next bitmap
 -- ARGV[7] limit: growing: the items that the next bitmap is for; else 0
 -- ARGV[8] period: ms that must have passed, by this server's clock, since the last turn; 0: turn in any case
+-- ARGV[9] by: the epochs to go forward: 1, or more if the shard was not written to for so many periods less one
+-- ARGV[10] opened: ms: the next today counts as opened then, or later if the shard's own times say so; 0: now
 --
 -- Reply: 1.
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, RESTORING, BADPHASE, BADARG
@@ -29,12 +34,18 @@
 -- @include "_try_renaming.lua"
 
 local meta_key, next_key = KEYS[1], KEYS[2]
-local step, uid, epoch, token, units, bytes, limit, period = unpack(ARGV)
+local step, uid, epoch, token, units, bytes, limit = unpack(ARGV)
+local period, by, given = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
 local refusal = check_keys({ 'today_next' })
 if refusal then return refusal end
 local meta
 refusal, meta = fence(uid, epoch, 'idle')
-refusal = refusal or check_due(period)
+if refusal then return refusal end
+if not by or by < 1 or by % 1 ~= 0 or (by > 1 and period == 0) then
+  return redis.error_reply('BADARG by is a whole number from 1, and 1 where no period must have passed')
+end
+local opens
+refusal, opens = check_due(period, by)
 if refusal then return refusal end
 local allocated = redis.call('STRLEN', next_key) == tonumber(bytes)
 
@@ -56,29 +67,50 @@ local base = string.sub(meta_key, 1, -1 - #'meta')
 local more = redis.call('HMGET', meta_key, 'retention', 'window', 'inserted', 'opened', 'closed', 'oldest', 'new')
 local retention, window, inserted, opened, closed, oldest, new = unpack(more)
 local moves, entries = one_older(base, meta.slices)
--- A ring with a full window loses its oldest slice: the next slice takes its name.
-if retention == 'ring' and #moves == tonumber(window) then
-  table.remove(moves, 1)
-  table.remove(entries, 1)
-  oldest = epoch - #moves + 1
+local present, names, taken = {}, {}, {}
+for i, move in ipairs(moves) do
+  present[i] = move[1]
+end
+-- A ring loses the slices that are out of its window. Most of their names are taken by others. Rolling loses all, if
+-- today is out of it, and no history is built.
+if retention == 'ring' then
+  oldest = math.max(tonumber(oldest), epoch + by - window + 1)
+  local expired = 0
+  for each in string.gmatch((closed or '') .. ' ' .. epoch, '(%d+)%S*') do
+    if tonumber(each) < oldest then expired = expired + 1 end
+  end
+  for _ = 1, math.max(expired, #moves - window + 1) do
+    table.remove(moves, 1)
+    table.remove(entries, 1)
+  end
+elseif retention == 'rolling' and by >= tonumber(window) then
+  moves, entries = {}, {}
 end
 moves[#moves + 1], entries[#entries + 1] = { next_key, base .. 'today' }, table.concat({ 'today', units, bytes }, ':')
 for i, move in ipairs(moves) do
-  if #KEYS ~= 2 + #moves or KEYS[2 + i] ~= move[2] then
+  names[i], taken[move[2]] = move[2], true
+end
+for _, key in ipairs(present) do
+  if not taken[key] then names[#names + 1] = key end
+end
+for i = 1, math.max(#names, #KEYS - 2) do
+  if KEYS[2 + i] ~= names[i] then
     return redis.error_reply('BADPHASE the live slices are ' .. meta.slices)
   end
 end
 
 local now = now_ms()
 opened = string.format('%.0f', math.min(opened, now)) -- opened is later if this server's clock was ahead
+opens = given > 0 and opens and string.format('%.0f', math.min(math.max(given, opens), now)) or now
 try_renaming(next_key)
-redis.call('HSET', meta_key, 'epoch', epoch + 1, 'phase', retention == 'rolling' and 'rotating' or 'idle', 'token', token,
-  'slices', table.concat(entries, ' '), 'inserted', 0, 'opened', now)
+redis.call('HSET', meta_key, 'epoch', epoch + by, 'phase', retention == 'rolling' and 'rotating' or 'idle', 'token', token,
+  'slices', table.concat(entries, ' '), 'inserted', 0, 'opened', opens)
 if limit ~= '0' then redis.call('HSET', meta_key, 'limit', limit) end
 if new then redis.call('HSET', meta_key, 'new', 0) end
 set_oldest(table.concat({ closed or '', table.concat({ epoch, opened, now, inserted, new or nil }, ':') }, ' '), tonumber(oldest))
-redis.call('HDEL', meta_key, 'pieces', 'late', 'halted', 'ahead')
+redis.call('HDEL', meta_key, 'pieces', 'late', 'halted', 'ahead', 'written')
 for _, move in ipairs(moves) do
   if move[1] ~= move[2] then redis.call('RENAME', move[1], move[2]) end
 end
+if #names > #moves then redis.call('UNLINK', unpack(names, #moves + 1)) end
 return 1

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 from support import cli
@@ -22,6 +25,38 @@ DAY = 86_400
 YEAR = 365 * DAY
 RING = {"capacity": 2000, "retention": "ring", "slices": 3, "period": "1d", "shards": 2}
 ROLLING = RING | {"retention": "rolling"}
+
+
+MONTH = {"capacity": 2000, "slices": 11, "period": "3d", "shards": 2}
+CRAWL = """
+import asyncio, json, sys
+from urifilter_redis import AsyncUriFilter, UriFilter
+
+url, way, settings, first = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), int(sys.argv[4])
+pages = [str(page) for page in range(first, first + 100)]
+
+async def one_by_one():
+    async with await AsyncUriFilter.create("news", redis=url, **settings) as news:
+        return sum(await asyncio.gather(*map(news.insert, pages)))
+
+def claiming():
+    with UriFilter.create("news", redis=url, **settings) as news, news.claims() as mine:
+        taken = [page for page, new in zip(pages, mine.claim_many(pages)) if new]
+        return sum(mine.commit(taken))
+
+def inserting():
+    with UriFilter.create("news", redis=url, **settings) as news:
+        return sum(news.insert_many(pages))
+
+print({"one by one": lambda: asyncio.run(one_by_one()), "claims": claiming, "insert": inserting}[way]())
+"""
+
+
+def crawl(server, settings, clock=None, way="insert", first=0, **environment) -> int:
+    """Let a process with the server's clock, or the machine's, crawl 100 pages; return how many were new."""
+    more = (clock.environment if clock else {}) | environment
+    call = [sys.executable, "-c", CRAWL, server.url, way, json.dumps(settings), str(first)]
+    return int(subprocess.run(call, env=os.environ | more, check=True, capture_output=True, text=True).stdout)
 
 
 def now(server) -> float:
@@ -227,3 +262,109 @@ def test_a_clock_that_is_set_back(make_server, folder, tmp_path, settings, caplo
     with UriFilter.open("news", **where) as news:
         assert 0 not in news.ages(range(200))
         assert news.ages(range(1000, 1100)) == [0] * 100
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("way", ["insert", "one by one", "claims"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"retention": "ring"},
+        {"retention": "rolling"},
+        {"retention": "ring", "expire_after": "last-seen"},
+        {"retention": "rolling", "expire_after": "last-seen"},
+        {"retention": "ring", "write": "all"},
+    ],
+    ids=lambda settings: "-".join(settings.values()),
+)
+def test_a_crawl_once_a_month(make_server, tmp_path, settings, way):
+    """With "again after 30 to 33 days" each run fetches everything again; one a day later fetches nothing."""
+    clock = Clock(tmp_path)
+    clock.ahead(0)
+    server = make_server("redis70", environment=clock.environment)
+    settings |= MONTH
+    for month in range(4):
+        clock.ahead(month * 34 * DAY)
+        assert crawl(server, settings, clock, way) == 100
+        clock.ahead(month * 34 * DAY + DAY)
+        assert crawl(server, settings, clock, way) == 0
+    with UriFilter.open("news", redis=server.url) as news:
+        assert len(news) == 100
+        assert news.ages([str(page) for page in range(100)]).count(0) == 0
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("retention", ["ring", "rolling"])
+def test_runs_that_miss_a_period_or_more(make_server, tmp_path, retention):
+    """What was fetched is offered again after 30 days at the earliest, and 33 at the latest, whenever the runs are.
+
+    Each day has two, because a rolling filter answers from its old history until the next is built.
+    """
+    clock = Clock(tmp_path)
+    clock.ahead(0)
+    server = make_server("redis70", environment=clock.environment)
+    for day in (0, 0.5, 4, 11, 17, 29.9, 33.1, 40, 47.5, 62.9, 66.2, 95, 99.3, 131, 170):
+        clock.ahead(round(day * DAY))
+        new = [crawl(server, MONTH | {"retention": retention}, clock) for _ in range(2)]
+        assert sum(new) == (100 if day in {0, 33.1, 66.2, 99.3, 170} else 0), day
+
+
+@pytest.mark.slow
+def test_a_clock_that_jumps_after_a_month(make_server, tmp_path):
+    """If the client's clock has not moved, the server's may be wrong: one period at a time, as before; late."""
+    clock = Clock(tmp_path)
+    clock.ahead(0)
+    server, settings = make_server("redis70", environment=clock.environment), MONTH | {"retention": "ring"}
+    assert crawl(server, settings, clock) == 100
+    for years in (1, 2):
+        clock.ahead(years * YEAR)
+        assert crawl(server, settings) == 0
+        with UriFilter.open("news", redis=server.url) as news:
+            assert news.epoch() == years
+    clock.ahead(2 * YEAR + 34 * DAY)
+    assert crawl(server, settings, clock) == 100
+
+
+@pytest.mark.slow
+def test_those_who_do_not_rotate_hide_a_pause(make_server, tmp_path):
+    """Their inserts are answered, and make the others late; a worker that comes first makes nobody late."""
+    clock = Clock(tmp_path)
+    clock.ahead(0)
+    server, settings = make_server("redis70", environment=clock.environment), MONTH | {"retention": "ring"}
+    assert crawl(server, settings, clock, URIFILTER_ROTATE="never") == 100
+    clock.ahead(34 * DAY)
+    assert crawl(server, settings, clock, first=100, URIFILTER_ROTATE="never") == 100
+    assert crawl(server, settings, clock) == 0
+    clock.ahead(2 * 34 * DAY)
+    more = os.environ | clock.environment
+    rotate = [sys.executable, "-m", "urifilter_redis.cli", "rotate", "--due", "--redis", server.url]
+    subprocess.run(rotate, env=more, check=True, capture_output=True)
+    assert crawl(server, settings, clock, URIFILTER_ROTATE="never") == 100
+
+
+@pytest.mark.parametrize("more", [{}, {"expire_after": "last-seen"}], ids=["first-seen", "last-seen"])
+@pytest.mark.parametrize("settings", [RING, ROLLING], ids=["ring", "rolling"])
+def test_an_archive_of_a_filter_that_passed_over_periods(any_server, archived_filter, settings, more):
+    """Its checkpoints are sound, and bring back what is live; so once nothing but today is."""
+    news = archived_filter(**settings | more | {"slices": 4})
+    for number in range(3):
+        news.insert_many(range(100 * number, 100 * number + 100))
+        news.rotate()
+    news.insert_many(range(300, 400))
+    for passed, epoch, live in ((2.5, 5, range(200, 500)), (1.5, 6, range(300, 600)), (9.5, 15, range(600, 700))):
+        put(any_server, opened=-passed * DAY, written=-passed * DAY)
+        assert news.due() == epoch
+        assert news.rotate_due().epoch == epoch
+        news.insert_many(range(100 * (len(live) and live[-1] // 100), live[-1] + 1))
+        news.checkpoint()
+        ages, info = news.ages(range(700)), news.info()
+        assert [number for number, age in enumerate(ages) if age] == list(live)
+        assert (
+            json.loads(cli.run("archive", "verify", "news", "--json", "--archive", info.archive)[0])["problems"] == []
+        )
+        with any_server.client() as admin:
+            admin.flushall()
+        news = archived_filter()
+        assert news.ages(range(700)) == ages
+        again = news.info()
+        assert (again.epoch, again.live_slices, again.inserted) == (info.epoch, info.live_slices, info.inserted)

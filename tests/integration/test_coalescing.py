@@ -770,7 +770,7 @@ def test_time_passes(server, monkeypatch):
         tasks, pipeline = await behind(news, gate, *"abc")
         with server.client() as admin:
             opened = int(admin.hget("urifilter:{news:0}:meta", "opened"))
-            admin.hset("urifilter:{news:0}:meta", "opened", opened - 2 * 86_400_000)
+            admin.hset("urifilter:{news:0}:meta", "opened", opened - 129_600_000)
         news._session.timekeeper.look_in(0)
         gate.shut = False
         pipeline.go()

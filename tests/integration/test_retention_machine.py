@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import time
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
@@ -116,7 +117,8 @@ class Machine(RuleBasedStateMachine):
             self.state = meta
             for epoch in range(self.oracle.epoch + 1, int(meta["epoch"])):
                 self.oracle.turned(epoch, self.oracle.oldest)
-            self.oracle.turned(int(meta["epoch"]), oldest)
+            made = [int(entry.split(":")[0]) for entry in meta.get("closed", "").split()]
+            self.oracle.turned(int(meta["epoch"]), oldest, [*made, int(meta["epoch"])])
 
     @rule(some=items, faults=faults, max_age=st.integers(0, 3))
     def insert(self, some, faults, max_age):
@@ -192,6 +194,19 @@ class Machine(RuleBasedStateMachine):
                 self.late.append(step.commands)
         else:
             self.rotators.insert(which, (flow, step))
+
+    @precondition(lambda self: self.options["retention"] != "growing")
+    @rule(periods=st.integers(1, 5), faults=faults)
+    def rotate_late(self, periods, faults):
+        """It is so long ago that the shard was opened and written to; whoever rotates then passes over that."""
+        opened, before = int(1000 * (time.time() - periods * 86_400)) - 1, int(self.state["epoch"])
+        idle = self.state["phase"] == "idle"
+        self.send([("HSET", "urifilter:{machine:0}:meta", "opened", opened, "written", opened)])
+        self.drive(rotation.rotate_due(self._opened(self.new_session())), faults)
+        passed = int(self.state["epoch"]) - before
+        assert passed == (periods if idle else 0)
+        assert self.state["phase"] == "idle"
+        self.started, self.finished = self.started + passed, self.finished + passed
 
     @precondition(lambda self: self.late)
     @rule()

@@ -228,6 +228,37 @@ def test_many_at_the_boundary(any_server):
     assert stats["cmdstat_hgetall"]["calls"] <= 4 + 3 * 4  # and each shard before, after, and between
 
 
+@BOTH
+def test_many_after_a_pause(any_server, settings):
+    """All find that periods were missed before they insert; each shard goes forward by those once."""
+    make(any_server, shards=4, **settings)
+    make_late(any_server, seconds=4 * HOUR + 1800)
+
+    def work():
+        with UriFilter.open("news", redis=any_server.url) as news:
+            news.insert_many(range(100))
+
+    children = [child(work) for _ in range(6)]
+    assert [status_of(pid) for pid in children] == [0] * 6
+    assert epochs(any_server) == [5] * 4
+    with UriFilter.open("news", redis=any_server.url) as news:
+        assert news.ages(range(100)) == [1] * 100
+        assert "old" not in news
+
+
+def test_a_turn_that_fails_after_a_pause(any_server, caplog):
+    """Inserts are answered all the same, as if nobody had asked for it, and it is told in the log once."""
+    make(any_server, shards=3, **RING)
+    make_late(any_server, seconds=9 * HOUR)
+    with any_server.client() as admin, UriFilter.open("news", redis=any_server.url) as news:
+        admin.delete(shard_key("news", 2, 3, "today"))
+        some = [f"{number}" for number in range(50) if calls_shard(news, f"{number}") != 2]
+        assert [news.insert(each) for each in some] == [True] * len(some)
+        assert [news.insert(each) for each in some] == [False] * len(some)
+        (record,) = [each for each in caplog.records if each.levelno >= logging.WARNING]
+        assert "a rotation failed, and is tried again later" in record.message
+
+
 def kills_after(turns):
     """Die as that many shards have turned."""
     turned = []

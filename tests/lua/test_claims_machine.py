@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 #: Leases and delays end half-way between the times to which the clock is set: calls may take their time.
 STEP = 100  # seconds
+DAY = 86_400_000
 LEASES = [50_000, 150_000, 1_250_000]  # ms
 DELAYS = [0, 50_000, 350_000]
 ITEMS = [md5(b"%d" % number) for number in range(12)]
@@ -163,15 +164,25 @@ class Machine(RuleBasedStateMachine):
         self.set_clock()
 
     @precondition(lambda self: self.model.retention != "forever")
-    @rule()
-    def turn(self):
+    @rule(by=st.sampled_from([1, 1, 2, 4]))
+    def turn(self, by):
+        """By hand, or, as if it was so long ago that the shard was opened and written to, past periods."""
         config, state, token = self.shard.config, self.shard.state(), f"{self.calls:016x}"
         new, limit = Slice("today", config.units, config.bytes), state.limit or 0
-        names = names_after(state, config.retention, config.slices)
+        by, times = 1 if limit else by, {}
+        if by > 1:
+            now = self.shard.now()
+            self.client.hset(KEYS.meta, mapping={"opened": now - (by + 1) * DAY, "written": now - by * DAY})
+            times = {"period": DAY, "by": by, "opened": now - DAY}
+            call = self.shard.made("insert", ITEMS[:1], self.shard.call_id(10**9, self.calls + 1) + "*")
+            with pytest.raises(ResponseError, match="^DUE "):
+                self.shard.call(call)
+        names = names_after(state, config.retention, config.slices, by)
+        names += [each.name for each in state.view.slices if each.name not in names]
         for step in ("allocate", "turn"):
-            self.shard.call(calls.turn(step, KEYS, state, token, new, limit=limit, names=names))
+            self.shard.call(calls.turn(step, KEYS, state, token, new, limit=limit, names=names, **times))
         self.model.allocate(state.epoch)
-        self.model.turn(state.epoch, token, limit)
+        self.model.turn(state.epoch, token, limit, by)
         if config.retention == "rolling":  # with two slices the history is the slice that was closed
             state, pieces = self.shard.state(), len(list(self.model.spans()))
             self.shard.call(calls.build("archived", KEYS, state, number=pieces))

@@ -11,7 +11,7 @@ from support.states import dumped
 
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.flows.turn import names_after
-from urifilter_redis.protocol import calls
+from urifilter_redis.protocol import calls, claims
 
 TOKEN, OTHER = "a" * 16, "b" * 16
 A, B = md5(b"a"), md5(b"b")
@@ -228,6 +228,173 @@ def test_a_turn_because_a_period_is_over(shard):
     for step in ("allocate", "turn"):
         shard.call(due(step, 3_600_000))
     assert shard.state().epoch == 1
+
+
+DAY = 86_400_000
+
+
+def ring(client, **more):
+    return Shard(client, geometry("blocked", 8, 64, **{"retention": "ring", "slices": 4, "period": "1d"} | more))
+
+
+def missed(shard, by, *, days, opened=1):
+    """Let today have been opened so many days ago; then go forward by so many epochs. Return the state before."""
+    state, config = shard.state(), shard.config
+    age = shard.now() - round(days * DAY)
+    shard.client.hset(KEYS.meta, mapping={"opened": age, "written": age})
+    names = names_after(state, config.retention, config.slices, by)
+    gone = [each.name for each in state.view.slices if each.name not in names]
+    times = {"period": DAY, "by": by, "opened": opened}
+    for step in ("allocate", "turn"):
+        shard.call(calls.turn(step, KEYS, state, TOKEN, shard.view.slices[-1], names=names + gone, **times))
+    shard.refresh()
+    return age
+
+
+@pytest.mark.parametrize("write", ["newest", "all"])
+@pytest.mark.parametrize("by", [1, 2, 3, 4, 9])
+def test_a_ring_passes_over_periods(client, by, write):
+    """What has expired by then is gone, and its keys; the rest is as old as the slices that there are."""
+    shard = ring(client, write=write, expire_after="first-seen")
+    some = [md5(b"%d" % number) for number in range(4)]
+    for each in some[:3]:
+        shard.ask("insert", each)
+        turned(shard)
+    shard.ask("insert", some[3])
+    opened = missed(shard, by, days=by + 0.5)
+    state, left = shard.state(), max(0, 4 - by)
+    assert (state.epoch, state.oldest, state.phase) == (3 + by, by, "idle")
+    assert state.opened == opened + by * DAY
+    assert [each.epoch for each in state.closed] == list(range(by, 4))
+    assert [state.epoch_of(each.name) for each in state.view.slices] == [*range(by, 4), 3 + by]
+    assert [each.name for each in state.view.slices] == [*(f"history_{n}" for n in range(left, 0, -1)), "today"]
+    bitmaps = {key.decode().rsplit(":", 1)[1] for key in client.keys("*") if client.type(key) == b"string"}
+    assert bitmaps == {each.name for each in state.view.slices}
+    ages = [0] * (4 - left) + ([1] * left if write == "all" else list(range(left + 1, 1, -1)))
+    assert shard.ask("contains", b"".join(some)) == ages
+    turned(shard)  # by hand
+    assert [each.epoch for each in shard.state().closed] == [*range(by + 1, 4), 3 + by]
+    assert shard.ask("contains", b"".join(some)).count(0) == min(4, by + 1)
+
+
+def test_no_more_periods_than_its_times_allow(client):
+    """BADPHASE: a shard that was opened, or written to, too late goes forward by less; a later closing is its own."""
+    shard = ring(client, write="newest", expire_after="first-seen")
+    now = shard.now()
+    for written, by in ((0, 4), (now - 2 * DAY + 5000, 2), (now - 3 * DAY - 5000, 4), (now + DAY, 1)):
+        client.hset(KEYS.meta, mapping={"opened": now - 4 * DAY - 1000, "written": written})
+        for more in range(by, 6):
+            call = calls.turn("allocate", KEYS, shard.state(), TOKEN, shard.view.slices[-1], period=DAY, by=more)
+            if more == by:
+                assert shard.call(call) == 1
+            else:
+                refused(shard, call)
+    refused(shard, calls.turn("allocate", KEYS, shard.state(), TOKEN, shard.view.slices[-1], by=2), "BADARG")
+    client.hset(KEYS.meta, "written", now - 3 * DAY + 7)
+    names = ["history_1", "today"]
+    times = {"period": DAY, "by": 2, "opened": now - 3 * DAY, "names": names}
+    shard.call(calls.turn("turn", KEYS, shard.state(), TOKEN, shard.view.slices[-1], **times))
+    assert shard.state().opened == now - 2 * DAY + 7
+    assert "written" not in shard.meta()
+
+
+@pytest.mark.parametrize("by", [1, 2, 3, 5])
+def test_rolling_passes_over_periods(client, by):
+    """What was merged goes when the next history is built; if all has expired, at once."""
+    shard = Shard(client, geometry("blocked", 8, 64, retention="rolling", slices=3, period="1d"))
+    shard.ask("insert", A)
+    missed(shard, by, days=by + 0.5)
+    state = shard.state()
+    assert (state.epoch, state.phase, state.closed[-1].epoch) == (by, "rotating", 0)
+    assert shard.ask("contains", A + B) == ([0, 0] if by > 2 else [2, 0])
+    shard.call(build(shard, "archived", number=1))
+    shard.call(build(shard, "finish", number=1, oldest=max(0, by - 2)))
+    shard.refresh()
+    state = shard.state()
+    assert [each.name for each in state.view.slices] == (["today"] if by > 2 else ["history", "today"])
+    assert len(client.keys("*:history*")) == (by <= 2)
+    assert shard.ask("contains", A + B) == ([0, 0] if by > 2 else [2, 0])
+    shard.ask("insert", B)
+    missed(shard, 3, days=4)
+    assert shard.ask("contains", A + B) == [0, 0]
+    assert client.keys("*:history*") == []
+
+
+def marked(shard, slot=0, ahead=60_000):
+    return shard.call_id(slot, 1, ahead) + "*"
+
+
+HOLDING = claims.Holding("01" * 8, 60_000)
+
+
+@pytest.mark.parametrize("waits", ["", "+"])
+@pytest.mark.parametrize("command", ["insert", "claim", "commit"])
+def test_a_call_that_turns_first(client, command, waits):
+    """DUE, and nothing is written, once a whole period was missed; other calls, and repeats, are answered."""
+    shard = ring(client, write="newest", expire_after="first-seen")
+    first = shard.call_id(7) + waits + "*"
+    more = {"kept": [b""]}
+    made = {name: shard.made(command, A, name, HOLDING, **more) for name in (first, marked(shard, 8), shard.call_id(9))}
+    assert shard.call(made[first]) == [0]
+    shard.refresh()
+    now = shard.now()
+    for opened, written, refused_ in (
+        (now - 2 * DAY + 60_000, 0, False),
+        (now - 2 * DAY - 1, 0, True),
+        (now - 9 * DAY, now - DAY + 60_000, False),
+        (now - 9 * DAY, now - DAY - 1, True),
+        (now - 9 * DAY, now + DAY, False),
+        (now + DAY, 0, False),
+    ):
+        client.hset(KEYS.meta, mapping={"opened": opened, "written": written})
+        call = shard.made(command, B, marked(shard, abs(opened + written) % 10**9), HOLDING, **more)
+        if refused_:
+            refused(shard, call, "DUE")
+            for phase in ("rotating", "creating"):
+                client.hset(KEYS.meta, "phase", phase)
+                assert shard.call(shard.made(command, A, marked(shard, 3), HOLDING, **more))[0] in {-1, 1}
+                client.hset(KEYS.meta, mapping={"phase": "idle", "opened": opened, "written": written})
+        else:
+            shard.call(call)
+    client.hset(KEYS.meta, mapping={"opened": now - 9 * DAY, "written": 0})
+    assert shard.call(made[first]) == [0]  # its record
+    assert shard.call(shard.made(command, A, shard.call_id(10), HOLDING, **more))[0] != 0
+    assert shard.ask("contains", A) != [0]
+
+
+def test_when_today_was_written_to(client):
+    """With each change; with last-seen also as an item is seen again. It never goes back, and is gone after a turn."""
+    for expire_after in ("first-seen", "last-seen"):
+        shard = ring(client, write="newest", expire_after=expire_after)
+        assert shard.state().written == 0
+        for sent, wrote in ((A, True), (A, expire_after == "last-seen"), (A + B, True)):
+            client.hset(KEYS.meta, "written", 5)
+            before = shard.now()
+            shard.ask("insert", sent)
+            assert (before <= shard.state().written <= shard.now() + 1) == wrote
+            assert wrote or shard.state().written == 5
+        for command in ("claim", "commit"):
+            client.hset(KEYS.meta, "written", 5)
+            shard.call(shard.made(command, A, holding=HOLDING, kept=[b""]))
+            assert (shard.state().written > 5) == (expire_after == "last-seen"), command
+        shard.refresh()
+        client.hset(KEYS.meta, "written", 5)
+        shard.call(shard.made("claim", md5(b"c"), holding=HOLDING, kept=[b""]))
+        assert shard.state().written == 5
+        shard.call(shard.made("commit", md5(b"c"), holding=HOLDING))
+        assert shard.state().written > 5
+        shard.refresh()
+        soon = shard.now() + 30_000
+        for before, after in ((soon, soon), (soon + DAY, 999_999_999_999_999)):
+            client.hset(KEYS.meta, "written", before)
+            shard.ask("insert", md5(b"%d" % before))
+            assert shard.state().written == after
+        assert shard.state().closes(soon, DAY) == shard.state().opened + DAY
+        client.hset(KEYS.meta, "written", 5)
+        shard.call(calls.merge("piece", shard.config, KEYS, shard.state(), 1, 0, b"\xff"))
+        assert shard.state().written > 5
+        turned(shard)
+        assert shard.state().written == 0
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,7 @@ class ModelShard:
         pieces, late: rolling: how far the next history is built, and whether of the whole old one.
         oldest: the lowest epoch that a live slice holds items of.
         new, closed: with last-seen, how many items count for today, and for each closed epoch.
+        now, opened, written: the time, when today was opened, and when it was last written to, ms; the test sets now.
     """
 
     layout: str
@@ -113,6 +114,9 @@ class ModelShard:
     oldest: int = 0
     new: int = 0
     closed: dict[int, int] = field(default_factory=dict)
+    now: int = 0
+    opened: int = 0
+    written: int = 0
 
     def __post_init__(self) -> None:
         self.slices = [self._new()]
@@ -148,17 +152,26 @@ class ModelShard:
         self._fence(epoch, "idle")
         self.allocated = True
 
-    def turn(self, epoch: int, token: str, limit: int | None = None) -> None:
-        """Close today; the next one takes its place."""
+    def turn(
+        self, epoch: int, token: str, limit: int | None = None, by: int = 1, period: int = 0, opened: int = 0
+    ) -> None:
+        """Close today; the next one takes its place, ``by`` epochs later; those between have no slice."""
         self._fence(epoch, "idle")
+        opens = max(self.opened + period, min(self.written, self.now)) + (by - 1) * period
+        if period and self.now < opens:
+            raise Refused("BADPHASE")
+        self.opened, self.written = min(max(opened, opens), self.now) if opened else self.now, 0
         if not self.allocated:
             raise Refused("BADPHASE")
-        if self.retention == "ring" and len(self.slices) == self.window:
-            del self.slices[0]
-            self.oldest = epoch - len(self.slices) + 1
-        self.slices.append(self._new())
         self.closed[epoch], self.new = self.new, 0
-        self.epoch, self.token, self.inserted, self.allocated = epoch + 1, token, 0, False
+        if self.retention == "ring":
+            self.oldest = max(self.oldest, epoch + by - self.window + 1)
+            self.closed = {each: count for each, count in self.closed.items() if each >= self.oldest}
+            self.slices = self.slices[len(self.slices) - len(self.closed) :]
+        if self.retention == "rolling" and by >= self.window:
+            self.slices = []
+        self.slices.append(self._new())
+        self.epoch, self.token, self.inserted, self.allocated = epoch + by, token, 0, False
         self.phase = "rotating" if self.retention == "rolling" else "idle"
         self.pieces, self.late, self.limit = None, False, limit or self.limit
         self._expire()
@@ -168,7 +181,7 @@ class ModelShard:
         self._fence(epoch, "rotating", token)
         if self.pieces is not None:
             raise Refused("BADPHASE")
-        self.archive[epoch - 1] = bytes(self.slices[-2].data)
+        self.archive[max(self.closed)] = bytes(self.slices[-2].data)
 
     def archived(self, epoch: int, token: str, pieces: int) -> None:
         """Rolling: the closed slice is in the archive; so many pieces of the next history need not be built."""
@@ -199,7 +212,7 @@ class ModelShard:
         self.slices = self.slices[-2:]
         self.oldest = self.oldest if self.late else oldest
         self.phase, self.pieces, self.late = "idle", None, False
-        self.closed = dict.fromkeys(self.closed, 0) | {epoch - 1: items}
+        self.closed = dict.fromkeys(self.closed, 0) | {max(self.closed): items}
         self._expire()
 
     def spans(self) -> Iterator[tuple[int, int]]:
@@ -230,6 +243,7 @@ class ModelShard:
         wrote = [False]
         if age == 0 or self.expire_after == "last-seen":
             wrote = [each.insert(digest) for each in self._written()]
+            self.written = max(self.written, self.now)
         if age == 0 or wrote[-1]:
             self.inserted += 1
             self._count(age, sum(wrote) if self.write == "all" else age - 1)
@@ -239,7 +253,8 @@ class ModelShard:
         """Count an item for today, and not for the slice that had it before, which was closed so many slices ago."""
         self.new += age == 0 or self.retention == "ring"
         if age and self.retention == "ring":
-            self.closed[self.epoch - slices] = max(0, self.closed[self.epoch - slices] - 1)
+            closed = sorted(self.closed)[-slices]
+            self.closed[closed] = max(0, self.closed[closed] - 1)
 
     def _written(self) -> list[ModelSlice]:
         return self.slices if self.write == "all" else self.slices[-1:]

@@ -42,12 +42,10 @@ class ClaimingShard(ModelShard):
     """One shard of a filter with claims. All times are in ms.
 
     Attributes:
-        now: the time; the test lets it pass.
         leases: what is in hand or has lapsed, by digest.
         holders: until when each holder and nobody lives. Those that have nothing in hand may be missing.
     """
 
-    now: int = 0
     leases: dict[bytes, ModelEntry] = field(default_factory=dict)
     holders: dict[bytes, int] = field(default_factory=dict)
 

@@ -60,7 +60,8 @@ class _Shard:
             "token": model.token,
             "inserted": model.inserted,
             "oldest": model.oldest,
-            "opened": 0,
+            "opened": model.opened,
+            "written": model.written,
             "created": 0,
             "closed": " ".join(closed),
             "slices": " ".join(f"{name}:{geometry}" for name in self.names()),
@@ -86,6 +87,8 @@ class ModelServer:
 
     def send(self, commands, _=None) -> list:
         self._wrote = False
+        for shard in self.shards.values():
+            shard.model.now = round(1000 * time.time())
         return [self._answer(*command) for command in commands]
 
     def _answer(self, command, *arguments):
@@ -104,7 +107,7 @@ class ModelServer:
         return b""
 
     def _time(self):
-        return [int(time.time()), 0]
+        return divmod(time.time_ns() // 1000, 1_000_000)
 
     def _sadd(self, *_):
         return 1
@@ -129,9 +132,16 @@ class ModelServer:
             else b""
         )
 
+    def _hset(self, key, *pairs):
+        for name, value in zip(pairs[::2], pairs[1::2], strict=True):
+            setattr(self._of(key).model, name, value)
+
     def _hget(self, key, field):
         shard = self._of(key)
         return shard.stored.get(key, {}).get(field)
+
+    def _bitcount(self, key, first, last, *_):
+        return sum(byte.bit_count() for byte in self._getrange(key, first, last))
 
     def _create(self, keys, step, uid, size, *fields):
         if step == "make" and keys[0] not in self.shards:
@@ -140,9 +150,6 @@ class ModelServer:
 
     def _insert(self, keys, uid, call_id, max_age, encoding, packed):
         return self._recorded(keys, 3, call_id, packed, lambda model, some: model.insert(some, max_age))
-    def _bitcount(self, key, first, last, *_):
-        return sum(byte.bit_count() for byte in self._getrange(key, first, last))
-
 
     def _forget(self, keys, uid, call_id, max_age, encoding, packed):
         return self._recorded(keys, 3, call_id, packed, lambda model, some: model.forget(some))
@@ -162,7 +169,7 @@ class ModelServer:
             shard.replies[client, slot] = recorded = (int(sequence), packed, act(shard.model, _digests(packed)))
             self._wrote = True
         assert recorded[1] == packed
-        self._wrote = self._wrote or deadline.endswith("+")
+        self._wrote = self._wrote or "+" in deadline
         return recorded[2]
 
     def _check_live(self, keys):
@@ -171,13 +178,13 @@ class ModelServer:
             slices = shard.to_meta()["slices"]
             raise Refused(f"STALE epoch {shard.model.epoch}, opened 0, claims 0, live slices {slices}")
 
-    def _turn(self, keys, step, uid, epoch, token, units, size, limit, period):
+    def _turn(self, keys, step, uid, epoch, token, units, size, limit, period, by, opened):
         shard = self._of(keys[0])
         if step == "allocate":
             shard.model.allocate(epoch)
             return 1
         inserted = shard.model.inserted
-        shard.model.turn(epoch, token, limit or None)
+        shard.model.turn(epoch, token, limit or None, by, period, opened)
         shard.closed.append((epoch, inserted))
         shard.stored = {key: fields for key, fields in shard.stored.items() if fields}
         return 1

@@ -121,10 +121,20 @@ def test_opened_by(opened, ahead, now):
 
 
 def test_epochs():
-    """history_N was today N epochs ago; today, and rolling's history, are of the shard's own."""
+    """history_N was today N slices ago; today, and rolling's history, are of the shard's own."""
     state = state_of(CONFIG, **FULL)
     names = ("today", "history_1", "history_2", "history_12", "history")
     assert [state.epoch_of(name) for name in names] == [6, 5, 4, -6, 6]
+    passed = state_of(CONFIG, **FULL | {"epoch": 11, "closed": "3:100:200:7 8:200:310:8"})
+    assert [passed.epoch_of(name) for name in ("today", "history_1", "history_2")] == [11, 8, 3]
+
+
+@pytest.mark.parametrize(
+    ("written", "closes"), [(0, 430), (430, 430), (431, 431), (500, 500), (501, 500), (10**15, 500)]
+)
+def test_when_today_closes(written, closes):
+    """A period after it was opened, or when it was last written to; a time in the future is now."""
+    assert state_of(CONFIG, opened=400, written=written).closes(500, 30) == closes
 
 
 def test_when_they_were_closed():

@@ -41,7 +41,7 @@ class Ring:
             epoch = len(counts) - 1
             first = max(0, epoch - 3)
             closed = " ".join(f"{each}:0:0:{counts[each]}" for each in range(first, epoch))
-            made.append(state_of(RING, epoch=epoch, inserted=counts[-1], closed=closed))
+            made.append(state_of(RING, epoch=epoch, inserted=counts[-1], closed=closed, oldest=first))
         return made
 
 
@@ -156,7 +156,7 @@ def test_problems():
     assert codes(info_of(slice_of(450, 500), settings=timed)) == ["near_capacity"]
     assert codes(info_of(settings=timed), NOW + 2.1 * DAY) == ["rotation_late"]
     assert codes(info_of(settings=timed, phase="rotating")) == ["rotating"]
-    assert codes(info_of(slice_of(), slice_of(closed=NOW + 0.6 * DAY), settings=timed)) == ["rotation_slow"]
+    assert codes(info_of(slice_of(), slice_of(), settings=timed, rotated_in=0.6 * DAY)) == ["rotation_slow"]
     assert codes(info_of(claims=lapsed)) == ["lapsed"]
     both = info_of(slice_of(1001), archive="file:///a", phase="restoring")
     assert codes(both) == ["over_capacity", "restoring", "no_checkpoint"]

@@ -370,6 +370,30 @@ def test_an_old_lease(session, clocks, monkeypatch, worked, lease, sent):
     assert (keeper.leased is not None) == ("PING" in sent)
 
 
+def test_told_to_turn_in_vain(session, monkeypatch):
+    """After some times that turn nothing, or one that fails, calls are not marked any more until the next look."""
+
+    def nothing_turns(_, *, build):
+        assert not build
+        yield from ()
+
+    def failing(_, *, build):
+        yield from ()
+        raise ServerUnavailable("OOM")
+
+    for flow, times in ((nothing_turns, timekeeper.FRUITLESS), (failing, 1)):
+        monkeypatch.setattr(timely, "rotate_due", flow)
+        for left in reversed(range(times)):
+            assert session.turns
+            drive(timely.turn_missed(session))
+            assert session.turns == (left > 0)
+        next(timely.look_and_rotate(session))
+    assert session.turns
+    assert not session_of(config_of()).turns
+    session.timekeeper.stop()
+    assert not session.turns
+
+
 def test_leaving(session, clocks, monkeypatch):
     """A client that is closed goes on for a second, and gives its lease back once; one that only read does nothing."""
     server, keeper = Server(clocks), session.timekeeper

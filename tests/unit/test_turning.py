@@ -12,7 +12,7 @@ from urifilter_redis.bloom.retention import seconds_of, slices_at
 from urifilter_redis.engine import retry
 from urifilter_redis.errors import ArchiveMissing, FilterNotFound, RotationConflict, UriFilterError
 from urifilter_redis.flows.rotation import due, epoch, next_rotation, rotate, rotate_due
-from urifilter_redis.flows.schedule import next_due, shards_due
+from urifilter_redis.flows.schedule import Due, next_due, shards_due
 from urifilter_redis.flows.turn import Left, left_of, names_after, piece_count
 
 TIMED = {"slices": 4, "period": "1d", "shards": 3}
@@ -96,12 +96,55 @@ def test_which_shards_turn():
     assert list(shards_due("1d", states, NOW + 5000 + DAY).items()) == [(1, 3), (2, 3), (0, 3)]
 
 
+@pytest.mark.parametrize(("days", "by"), [(1, 1), (1.9, 1), (2, 2), (30.5, 30)])
+def test_periods_that_were_missed(days, by):
+    """They are passed over at once; today closed a period after the last shard was opened, and the next follows on."""
+    states, now = states_of((3, NOW - 5000, {"written": NOW + 100}), (3, NOW, {})), NOW + round(days * DAY)
+    due = Due.of("1d", states, now, now)
+    assert list(due.planned.items()) == [(1, 2 + by), (0, 2 + by)]
+    assert [due.by(state, 2 + by) for state in states] == [by, by]
+    assert due.opened == NOW + by * DAY
+
+
+def test_today_closes_when_it_was_last_written_to():
+    """In any shard, if that was after its period; a time in the future counts as now."""
+    now = NOW + 5 * DAY + 1000
+    for written, by, opened in (
+        (3 * DAY, 3, 5 * DAY),
+        (3 * DAY + 1001, 2, 4 * DAY + 1001),
+        (9 * DAY, 1, 5 * DAY + 1000),
+    ):
+        due = Due.of("1d", states_of((3, NOW, {"written": NOW + written}), (3, NOW, {})), now, now)
+        assert (due.planned[0] - 2, due.opened) == (by, NOW + opened)
+
+
+@pytest.mark.parametrize(
+    ("apart", "by", "opened"), [(0.5, 4, 4), (-0.5, 4, 4), (0.51, 1, 0), (-0.51, 1, 0), (400, 1, 0)]
+)
+def test_clocks_that_disagree(apart, by, opened):
+    """One period at a time, and the next today was opened when it was made: one of the clocks may be years ahead."""
+    states, now = states_of((3, NOW, {})), NOW + 4 * DAY
+    due = Due.of("1d", states, now, now + apart * DAY)
+    assert (due.planned, due.opened) == ({0: 2 + by}, NOW + opened * DAY if opened else 0)
+    assert due.by(states[0], 99) == by
+
+
+def test_a_rotation_that_was_left_after_it_passed_over_some():
+    """The others go where those have gone that turned, as far as their own times allow."""
+    states = states_of((7, NOW + 4 * DAY, {}), (3, NOW, {}), (3, NOW, {"written": NOW + 4 * DAY}))
+    now = NOW + 4 * DAY + 1000
+    due = Due.of("1d", states, now, now)
+    assert due.planned == {1: 6, 2: 6}
+    assert due.opened == NOW + 4 * DAY
+    assert [due.by(states[shard], 6) for shard in (1, 2)] == [4, 1]
+
+
 def test_those_that_are_behind_turn_alone():
     """Each a period after its own turn; those that lead wait for the next rotation."""
     states = states_of((3, NOW, {}), (2, NOW + 5000, {}), (1, NOW, {}))
     assert shards_due("1d", states, NOW + 4999) == {}
-    assert shards_due("1d", states, NOW + DAY) == {2: 1}
-    assert shards_due("1d", states, NOW + 9 * DAY) == {1: 2, 2: 1}
+    assert shards_due("1d", states, NOW + DAY) == {2: 2}
+    assert shards_due("1d", states, NOW + 9 * DAY) == {1: 2, 2: 2}
 
 
 def test_what_was_left_is_finished():
@@ -111,18 +154,22 @@ def test_what_was_left_is_finished():
     assert shards_due("1d", states, NOW + DAY) == {0: 2, 2: 1, 1: 2}
 
 
-SHARD = st.tuples(st.integers(0, 3), st.integers(NOW, NOW + 3 * DAY), st.sampled_from([{}, {"phase": "rotating"}]))
+MORE = [{}, {"phase": "rotating"}, {"written": NOW + 2 * DAY}, {"written": NOW + 9 * DAY}]
+SHARD = st.tuples(st.integers(0, 3), st.integers(NOW, NOW + 3 * DAY), st.sampled_from(MORE))
 
 
 @given(st.lists(SHARD, min_size=1, max_size=5), st.integers(NOW, NOW + 5 * DAY))
 def test_never_early(shards, now):
-    """No shard is to turn within a period of its last turn, and each leaves its own epoch, or finishes its last."""
+    """No shard goes forward by more periods than it has had since today closed; others finish their last turn."""
     states = states_of(*shards)
-    for shard, last in shards_due("1d", states, now).items():
+    due = Due.of("1d", states, now, now)
+    for shard, last in due.planned.items():
         state = states[shard]
         if left_of(state) is Left.NONE:
-            assert last == state.epoch
-            assert now >= state.opened_by(now) + DAY
+            by = due.by(state, last)
+            assert 1 <= by <= last + 1 - state.epoch
+            assert now >= state.closes(now, DAY) + (by - 1) * DAY >= state.opened_by(now) + by * DAY
+            assert now >= due.opened
         else:
             assert last == state.epoch - 1
 

@@ -146,6 +146,7 @@ def _needed(config: Config, places: Sequence[Place], there: set[int]) -> Iterato
     if last and last.epoch >= epoch:
         epoch = last.epoch
         if last.phase == "rotating" and last.pieces is None:  # the newest closed slice is being archived
-            yield from range(max(0, epoch - (config.slices or 1) + 1), epoch - 1)
-            return
-    yield from range(max(0, epoch - (config.slices or 1) + 1), epoch)
+            epoch = last.epoch_of("history_1")
+    missed = set(range(last.oldest, last.epoch)) - {each.epoch for each in last.closed} if last else set()
+    oldest = (last.epoch if last and last.epoch >= epoch else epoch) - (config.slices or 1) + 1
+    yield from (each for each in range(max(0, oldest), epoch) if each not in missed)

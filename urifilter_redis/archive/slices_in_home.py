@@ -40,7 +40,7 @@ class HomeArchive:
     def writer(self, session: Session, shard: int, state: ShardState) -> Flow[_Writer]:
         """Begin a blob, and read the slice of this epoch that the archive may have already."""
         yield from check_registered(session)
-        key = _key(session, shard, state.epoch - 1)
+        key = _key(session, shard, state.epoch_of("history_1"))
         text, problem = yield from read_to_replace(self._home, key)
         there: Manifest | None = None
         try:

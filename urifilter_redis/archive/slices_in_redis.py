@@ -66,6 +66,7 @@ class _Writer:
 
     def __init__(self, session: Session, shard: int, state: ShardState) -> None:
         self._session, self._shard, self._state = session, shard, state
+        self._epoch = state.epoch_of("history_1")
         self._pieces: list[Piece] = []
 
     def write(self, pieces: Sequence[bytes]) -> Flow[None]:
@@ -96,11 +97,11 @@ class _Writer:
         yield from ()
 
     def _read(self, fields: Sequence[str]) -> Flow[list[bytes]]:
-        return (yield from _read(self._session, self._shard, [(self._state.epoch - 1, field) for field in fields]))
+        return (yield from _read(self._session, self._shard, [(self._epoch, field) for field in fields]))
 
     def _store(self, fields: Mapping[str, bytes]) -> Flow[None]:
-        keys, epoch = self._session.keys.shard(self._shard), self._state.epoch - 1
-        made = (calls.store("write", keys, self._state, epoch, *field) for field in fields.items())
+        keys = self._session.keys.shard(self._shard)
+        made = (calls.store("write", keys, self._state, self._epoch, *field) for field in fields.items())
         yield from ask(self._session, *made)
 
 

@@ -102,6 +102,7 @@ class Request:
         answered: whether ``reply`` is the answer.
         full: whether the command did not run because today has no room. Sent again under the same call id, after the
             next slice was made, it will run.
+        due: whether the command did not run because the filter must turn first; likewise.
         replica: whether a replica of the shard's master may answer; after a refusal the master is asked.
         reads: whether the command is known to change nothing.
         asked: the node to which an ASK has sent the next attempt; empty: none has.
@@ -116,6 +117,7 @@ class Request:
     sent: bool = False
     answered: bool = False
     full: bool = False
+    due: bool = False
     replica: bool = False
     reads: bool = False
     asked: str = ""
@@ -153,7 +155,7 @@ class Request:
     @property
     def settled(self) -> bool:
         """Whether the exchange has finished with the request."""
-        return self.answered or self.full or self.error is not None
+        return self.answered or self.full or self.due or self.error is not None
 
     def command(self) -> Arguments:
         """Return the command for the next attempt."""
@@ -177,7 +179,7 @@ def exchange(
 ) -> Flow[None]:
     """Send requests in one pipeline, and send unsettled ones again in the next, until all are settled.
 
-    Afterwards each request is ``answered``, or ``full``, or has an ``error``; one that is ``in_doubt`` may still run.
+    Afterwards each request is ``answered``, ``full`` or ``due``, or has an ``error``; one in doubt may still run.
     The time counts from the beginning of the exchange, or from the ``began`` of the callers. ``meanwhile`` is done, if
     the driver can, while the first replies are on their way.
     """
@@ -294,6 +296,8 @@ def _settle(session: Session, request: Request, outcome: Any, *, in_doubt: bool)
         session.clear_near()
     elif verdict is Verdict.FULL:
         request.full = True
+    elif verdict is Verdict.DUE:
+        request.due = True
     elif verdict is Verdict.RENEW:
         in_doubt = _renew(session, request, outcome, in_doubt=in_doubt)
     elif verdict in {Verdict.REFUSED, Verdict.DIED}:

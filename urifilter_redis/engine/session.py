@@ -201,6 +201,11 @@ class Session:
             if self.config.retention == "rolling" and "history_1:" in fields["slices"]:
                 self.timekeeper.look_in(patience)
 
+    @property
+    def turns(self) -> bool:
+        """Whether this client turns the filter when a call is told that periods were missed."""
+        return self.config.turned_by_inserts and self.timekeeper.turns
+
     def node_of(self, shard: int) -> str:
         """Return the name of the node that has a shard; while its slot has no master, ``GIVEN``."""
         return self.routes.node_of(self.read_meta(shard)) or GIVEN

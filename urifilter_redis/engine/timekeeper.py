@@ -38,6 +38,9 @@ RECHECK = 60.0
 OLD = 2 / 3
 WORKED = 0.1
 
+#: After so many times that a client was told to turn the filter, and did not, its calls insert all the same.
+FRUITLESS = 3
+
 #: Seconds for which the same problem is not told again.
 SILENCE = 600.0
 
@@ -58,6 +61,7 @@ class Timekeeper:
         token: the name of this client in its lease.
         leased: the time by ``monotonic`` at which it took the lease; None: it has none.
         worked: seconds that it has worked under its lease.
+        fruitless: how often it was told to turn the filter and did not, since it last looked.
 
     Raises:
         ValueError: ``rotate``, or the environment's, is not one of ``ROTATE``.
@@ -71,6 +75,7 @@ class Timekeeper:
             name = ROTATE_VARIABLE if rotate is None else "rotate="
             raise ValueError(f"{name} is {' or '.join(ROTATE)} and not {wanted!r}")
         self.rotate, self._never, self.inserted = rotate, wanted == "never", False
+        self.fruitless = 0
         self.at = math.inf if self._never else 0.0
         self._period, self.lease = 0, calls.LEASE
         self._due = self._due_by_wall = math.inf
@@ -141,6 +146,11 @@ class Timekeeper:
         if self._process != os.getpid():
             self._begin()
             self.wait(self._due - monotonic())
+
+    @property
+    def turns(self) -> bool:
+        """Whether this client lets itself be told to turn the filter; no more after some times that did nothing."""
+        return not self._never and self.fruitless < FRUITLESS
 
     def took_lease(self, at: float) -> None:
         """Note that this client has the lease since ``at``, by ``monotonic``."""

@@ -48,8 +48,8 @@ TRIES = 20
 
 #: The fields of a shard's state that a checkpoint saves.
 _STATE = (
-    "created", "epoch", "phase", "token", "pieces", "late", "opened", "inserted", "new", "limit", "closed", "oldest",
-    "slices", "changed", "claims", "claimed",
+    "created", "epoch", "phase", "token", "pieces", "late", "opened", "written", "inserted", "new", "limit", "closed",
+    "oldest", "slices", "changed", "claims", "claimed",
 )  # fmt: skip
 
 
@@ -291,8 +291,8 @@ def _slices(state: ShardState) -> tuple[object, ...]:
 def _same(last: Checkpoint, state: ShardState) -> bool:
     """Whether a shard has not changed since its last checkpoint began."""
     then = last.shard_state()
-    return (*_slices(then), then.inserted, then.claimed, then.changed, then.pieces) == (
-        *_slices(state), state.inserted, state.claimed, state.changed, state.pieces,
+    return (*_slices(then), then.inserted, then.written, then.claimed, then.changed, then.pieces) == (
+        *_slices(state), state.inserted, state.written, state.claimed, state.changed, state.pieces,
     )  # fmt: skip
 
 

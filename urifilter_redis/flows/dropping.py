@@ -295,7 +295,10 @@ def _keys_of(keys: ShardKeys, meta: Mapping[str, str]) -> list[str]:
     epoch, window = int(meta.get("epoch", 0)), int(meta.get("window", 0))
     live = max(window if meta.get("retention") == "ring" else 0, len(meta.get("slices", "").split()) + 1)
     names = ["today", "history", *(f"history_{n}" for n in range(1, live))]
-    archived = range(max(0, epoch - window - 1), epoch + 2) if meta.get("retention") == "rolling" else ()
+    archived: set[int] = set()
+    if meta.get("retention") == "rolling":
+        closed = (entry.partition(":")[0] for entry in meta.get("closed", "").split())
+        archived = {*range(max(0, epoch - window - 1), epoch + 2), *(int(each) for each in closed if each.isdecimal())}
     return [keys.rates, keys.next, *keys.merging, *map(keys.slice, names), *map(keys.archived, archived)]
 
 

@@ -34,7 +34,13 @@ __all__ = ["archive_closed", "build_next", "finish_next"]
 
 
 def archive_closed(session: Session, shard: int, state: ShardState) -> Flow[None]:
-    """Write the closed slice to the archive, read it back, and only then note in ``meta`` that it is there."""
+    """Write the closed slice to the archive, read it back, and only then note in ``meta`` that it is there.
+
+    One that has expired, because periods were missed, is gone, and so is all that is older.
+    """
+    if state.closed[-1].epoch < _oldest(session, state):  # no history is built of it
+        yield from ask(session, calls.build("archived", session.keys.shard(shard), state, number=piece_count(state)))
+        return
     archive = archive_of(session)
     writer = yield from archive.writer(session, shard, state)
     try:
@@ -119,13 +125,14 @@ def _read(session: Session, key: str, spans: Sequence[tuple[int, int]]) -> Flow[
 
 
 def finish_next(session: Session, shard: int, state: ShardState) -> Flow[None]:
-    """Delete the expired slice from the archive, then make the built bitmap the history."""
-    keys, window = session.keys.shard(shard), session.config.slices or 0
-    expired = state.epoch - window
-    if expired >= 0:
+    """Delete the expired slices from the archive, then make the built bitmap the history."""
+    keys, oldest = session.keys.shard(shard), _oldest(session, state)
+    for expired in (each.epoch for each in state.closed if each.epoch < oldest):
         yield from archive_of(session).delete(session, shard, state, expired)
-    more: dict[str, Any] = {"number": piece_count(state), "oldest": max(0, expired + 1)}
-    if session.config.expire_after == "last-seen":  # its items are counted, as many were seen in several slices
+    more: dict[str, Any] = {"number": piece_count(state), "oldest": oldest}
+    if (
+        session.config.expire_after == "last-seen" and len(state.view.slices) > 1
+    ):  # its items are counted, as many were seen in several slices
         more["data"] = yield from _counted(session, keys.slice("history_1"), state.view.slices[-1])
     yield from ask(session, calls.build("finish", keys, state, **more))
 
@@ -158,5 +165,9 @@ def _sound(
 
 def _others(session: Session, state: ShardState) -> list[int]:
     """Return the epochs of the closed slices that the next history merges with the one that was just closed."""
-    window = session.config.slices or 0
-    return list(range(max(0, state.epoch - window + 1), state.epoch - 1))
+    return [each.epoch for each in state.closed[:-1] if each.epoch >= _oldest(session, state)]
+
+
+def _oldest(session: Session, state: ShardState) -> int:
+    """Return the lowest epoch whose items have not expired."""
+    return max(0, state.epoch - (session.config.slices or 0) + 1)

@@ -108,6 +108,8 @@ class FilterInfo(Shape):
         checkpointed: the time at which the oldest of the shards' last checkpoints began; None if a shard has none.
         epoch: the number of rotations; shards may be an epoch behind while a rotation runs.
         next_rotation: ring and rolling: the time at which the next rotation is due; else None.
+        rotated_in: the seconds from the first shard's turn to the last one's in the last rotation, or until now if it
+            is unfinished; None: there was none, or nothing is left of what it closed.
         inserted: the number of items that were answered "new" and have not expired. An item that was forgotten and
             inserted anew counts twice.
         forgotten: the number of forgotten digests.
@@ -142,6 +144,7 @@ class FilterInfo(Shape):
     checkpointed: float | None
     epoch: int
     next_rotation: float | None
+    rotated_in: float | None = None
     inserted: int
     forgotten: int
     fill: float
@@ -215,6 +218,7 @@ def info(session: Session) -> Flow[FilterInfo]:
         phase=next((state.phase for state in states if state.phase != "idle"), "idle"),
         epoch=max(state.epoch for state in states),
         next_rotation=next_due(config.period or "", states, now) if config.retention in TIMED else None,
+        rotated_in=_rotated_in(states, now),
         inserted=total,
         forgotten=sum(shard.forgotten for shard in shards),
         fill=math.fsum(part.fill * part.slice.size for part in parts) / sum(part.slice.size for part in parts),
@@ -241,12 +245,16 @@ def _shard(session: Session, number: int) -> Flow[_Shard]:
     keys, config = session.keys.shard(number), session.config
     while True:
         (state,) = yield from read_states(session, [number])
-        archived = (
-            range(max(0, state.epoch - (config.slices or 0)), state.epoch + 1) if config.archive == "redis" else ()
-        )
+        archived: set[int] = set()
+        if config.archive == "redis":
+            archived = {*range(max(0, state.epoch - (config.slices or 0)), state.epoch + 1)}
+            archived |= {each.epoch for each in state.closed}
         live = [keys.slice(each.name) for each in state.view.slices]
         own = [keys.meta, keys.replies, keys.forgotten, *keys.of_claims, keys.next, *live]
-        usage = [("MEMORY", "USAGE", key, "SAMPLES", FIELDS_A_SAMPLE) for key in [*own, *map(keys.archived, archived)]]
+        usage = [
+            ("MEMORY", "USAGE", key, "SAMPLES", FIELDS_A_SAMPLE)
+            for key in [*own, *map(keys.archived, sorted(archived))]
+        ]
         forgotten, *memory = yield from ask(session, ("ZCARD", keys.forgotten), *usage)
         asleep = sum(each or 0 for each in memory[len(own) :])
         lengths = yield from ask(session, *(("STRLEN", key) for key in live))
@@ -293,6 +301,15 @@ def slice_sizing(config: Config, index: int) -> Sizing:
     """Return the geometry of slice ``index`` (from 0; only those of a growing filter differ)."""
     grown = growing_slice(config, index) if config.retention == "growing" else None
     return grown or size_first(config)
+
+
+def _rotated_in(states: Sequence[ShardState], now: int) -> float | None:
+    top = max(state.epoch for state in states)
+    turned = [state.closed[-1].closed for state in states if state.epoch == top and state.closed]
+    if not turned:
+        return None
+    ended = now if any(state.phase == "rotating" for state in states) else max(turned)
+    return max(0, ended - min(turned)) / 1000
 
 
 def error_rate_of(config: Config, shards: Sequence[Sequence[Part]]) -> float:

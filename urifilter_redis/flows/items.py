@@ -14,7 +14,7 @@ from urifilter_redis.engine.methods import FORGET, with_batch
 from urifilter_redis.engine.terms import COMMANDS
 from urifilter_redis.errors import AnswerLost, ServerFull, UriFilterError
 from urifilter_redis.flows.timely import attend
-from urifilter_redis.flows.window import ask_window, ask_windows
+from urifilter_redis.flows.window import TURNING, ask_window, ask_windows
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.call_ids import CallKey
 from urifilter_redis.protocol.claims import CLAIMS_A_CALL
@@ -58,9 +58,6 @@ LIVE_UNDER_A_KEY = {"forever": 1, "growing": 16, "ring": 0, "rolling": 3}
 
 #: The commands that make items new again.
 FORGETTING = ("forget", "remove")
-
-#: The commands after which a client looks whether the filter's period is over.
-TURNING = ("insert", "claim", "commit")
 
 #: The most calls of one window: enough to hide the round trip, few enough for short pipelines.
 CALLS_IN_FLIGHT = 8

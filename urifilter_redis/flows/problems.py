@@ -122,9 +122,7 @@ def _rotation(info: FilterInfo, now: float) -> Iterator[Problem]:
     period = seconds_of(info.period)
     cron = "run urifilter worker, or urifilter rotate --due from cron"
     who = "the next inserts do it" if info.archive in {None, "redis"} else cron
-    turned = [each.closed for each in info.live_slices if each.closed is not None]
-    ended = now if info.phase == "rotating" else max(turned, default=0.0)  # by the last shard
-    share = (ended - info.live_slices[0].opened) / period  # since the first
+    share = (info.rotated_in or 0.0) / period
     slow = f"over half a period ({share:.0%}): take fewer shards or a longer period, or {cron}" if share > SLOW else ""
     if info.phase == "rotating":
         text = f"a rotation is under way, or was left unfinished{f', for {slow}' if slow else f': {who}'}"

@@ -347,6 +347,7 @@ def _fields(config: Config, state: ShardState) -> list[str]:
     values |= {} if state.limit is None else {"limit": state.limit}
     values |= {"late": 1} if state.late else {}
     values |= {"new": state.new} if last_seen else {}
+    values |= {"written": state.written} if state.written else {}
     if state.view.claims:
         values |= {"claims": state.view.claims, "claimed": state.claimed}
     return [text for name, value in values.items() for text in (name, str(value))]

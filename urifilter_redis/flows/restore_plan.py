@@ -111,11 +111,14 @@ def _archived_state(config: Config, archived: Archived) -> ShardState | None:
         each.epoch: Closed.of(each.epoch, each.opened, each.closed, each.inserted) for each in archived.slices.values()
     }
     known = there | {each.epoch: each for each in state.closed} if state else there
-    lost = there[last].opened  # unknown slices hold no items, so any time will do
+    lost = there[last].opened  # unknown slices hold no items that are known, so any time will do
     view = View(tuple(slices_at(config, config.today, epoch)))
-    closed = tuple(known.get(each, Closed.of(each, lost, lost, 0)) for each in range(oldest, epoch))
+    unknown = {each: Closed.of(each, lost, lost, 0) for each in range(state.epoch if state else 0, epoch)}
+    known = unknown | known
+    closed = tuple(known[each] for each in range(oldest, epoch) if each in known)  # others were passed over
     return replace(
         state or _empty(config, 0), epoch=epoch, phase="idle", token="", pieces=None, late=False, inserted=0, new=0,
+        written=0,
         opened=there[last].closed, closed=closed, oldest=oldest, view=view,
     )  # fmt: skip
 
@@ -146,8 +149,13 @@ def _moves(config: Config, ours: ShardState, present: set[str], state: ShardStat
 def _sources(config: Config, state: ShardState, name: str, archived: Archived, *, lost: bool) -> list[Manifest]:
     last = archived.checkpoint
     if config.retention != "rolling":
-        epoch = state.epoch_of(name)
-        return [each for each in last.bitmaps if each.epoch == epoch] if last else []
+        live = [state.epoch_of(each.name) for each in state.view.slices]
+
+        def place(epoch: int) -> int:  # the same epoch; if Redis has passed over it, the next one: late, never early
+            return min(each for each in live if each >= epoch)
+
+        there = [each for each in last.bitmaps if each.epoch >= state.oldest] if last else []
+        return [each for each in there if place(each.epoch) == state.epoch_of(name)]
     same = last is not None and last.shard_state().view == state.view and last.shard_state().epoch == state.epoch
     own = [each for each in last.bitmaps if each.name == name] if last else []
     if name == "today":
@@ -157,9 +165,9 @@ def _sources(config: Config, state: ShardState, name: str, archived: Archived, *
     if not lost:
         return own if same else []
     if name == "history_1":
-        closed = archived.slices.get(state.epoch - 1)
+        closed = archived.slices.get(state.epoch_of("history_1"))
         return [*(own if same else []), *([closed] if closed else [])]
-    wanted = range(state.oldest, state.epoch - (state.phase == "rotating"))
+    wanted = [each.epoch for each in state.closed[: len(state.closed) - (state.phase == "rotating")]]
     there = [archived.slices[epoch] for epoch in wanted if epoch in archived.slices]
     if same:
         return [*own, *there]
@@ -181,6 +189,7 @@ def _counted(state: ShardState, ours: ShardState | None, archived: Archived) -> 
         state,
         inserted=max(each.inserted for each in same),
         new=max(each.new for each in same),
+        written=max(each.written for each in both),
         claimed=max(each.claimed for each in both),
         view=replace(state.view, claims=max(each.view.claims for each in both)),
         changed=max(each.changed for each in both) + 1,

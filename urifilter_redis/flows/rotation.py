@@ -9,18 +9,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.register import require_archive
 from urifilter_redis.archive.slices import archive_of
-from urifilter_redis.bloom.retention import TIMED, seconds_of
+from urifilter_redis.bloom.retention import TIMED
 from urifilter_redis.engine.queries import ask, chunked, server_time
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.steps import REST
 from urifilter_redis.errors import ArchiveError, RotationConflict, ServerUnavailable, UriFilterError
 from urifilter_redis.flows.history import archive_closed, build_next, finish_next
-from urifilter_redis.flows.schedule import next_due, shard_0_last, shards_due
+from urifilter_redis.flows.schedule import Due, next_due, shard_0_last
 from urifilter_redis.flows.turn import Left, Turn, left_of, read_states
 from urifilter_redis.protocol import calls
 
@@ -114,14 +115,18 @@ def due(session: Session) -> Flow[int | None]:
         UriFilterError: the retention does not rotate by time.
     """
     states, now = yield from _read(session)
-    planned = shards_due(session.config.period or "", states, now)
+    planned = Due.of(session.config.period or "", states, now, 1000 * time.time()).planned
     return max(last for last in planned.values()) + 1 if planned else None
 
 
-def rotate_due(session: Session) -> Flow[Rotation | None]:
-    """Rotate once if a rotation is due, however many periods were missed; return None if none is due.
+def rotate_due(session: Session, *, build: bool = True) -> Flow[Rotation | None]:
+    """Rotate once if a rotation is due; return None if none is due. Epochs of periods that were missed are passed over.
 
     A shard whose own server does not find its period over yet is left alone.
+
+    Args:
+        session: the filter's session.
+        build: whether to finish the turns of a rolling filter; if not, shards turn, and others finish that.
 
     Raises:
         UriFilterError: the retention does not rotate by time.
@@ -130,9 +135,8 @@ def rotate_due(session: Session) -> Flow[Rotation | None]:
     ahead = [shard for shard, state in enumerate(states) if state.opened > now]
     for some in chunked(ahead):
         yield from ask(session, *(calls.reopen(session.config.uid, session.keys.shard(shard)) for shard in some))
-    period = session.config.period or ""
-    planned = shards_due(period, states, now)
-    done = yield from _turn_all(session, planned, secrets.token_hex(8), 1000 * seconds_of(period))
+    due = Due.of(session.config.period or "", states, now, 1000 * time.time())
+    done = yield from _turn_all(session, due.planned, secrets.token_hex(8), due, build=build)
     return done if done.shards else None  # another process may have come first
 
 
@@ -222,20 +226,28 @@ def _begin(session: Session, expected: int, planned: Mapping[int, int | None], t
     return Rotation(max(begun.epoch, done.epoch), begun.shards + done.shards, (*begun.problems, *done.problems))
 
 
-def _turn_all(session: Session, planned: Mapping[int, int | None], token: str, period: int = 0) -> Flow[Rotation]:
+def _turn_all(
+    session: Session,
+    planned: Mapping[int, int | None] | Mapping[int, int],
+    token: str,
+    due: Due | None = None,
+    *,
+    build: bool = True,
+) -> Flow[Rotation]:
     """Turn shards, one after the other.
 
     Args:
         session: the filter's session.
         planned: the shards in their order, each with the last epoch that it may leave, or None for any.
         token: the token of this rotation.
-        period: ms that each shard must have had since its last turn; 0: each turns in any case.
+        due: the rotation that is due; None: each shard turns in any case, once.
+        build: whether to finish the turns.
     """
     top, turned = 0, 0
     problems: list[str] = []
     for done, (shard, last) in enumerate(planned.items(), 1):
         try:
-            reached, did, found = yield from _turn_shard(session, shard, token, last, period)
+            reached, did, found = yield from _turn_shard(session, shard, token, last, due, build=build)
         except (ArchiveError, ServerUnavailable) as error:
             halted = yield from _halt(session, shard, error)
             if not halted:
@@ -263,30 +275,36 @@ def _halt(session: Session, shard: int, error: UriFilterError) -> Flow[str]:
     return f"{text}, and rotate again: it goes on there, and turns no shard twice"
 
 
-def _turn_shard(
-    session: Session, shard: int, token: str, last: int | None, period: int
+def _turn_shard(  # noqa: PLR0913 - likewise
+    session: Session, shard: int, token: str, last: int | None, due: Due | None, *, build: bool
 ) -> Flow[tuple[int, bool, list[str]]]:
     """Turn a shard once, unless its epoch is above ``last``; return its epoch, whether this did anything, problems."""
-    did, turned, seen = False, False, -1
+    did, turned, tried = False, False, (-1, 0)
     problems: list[str] = []
     while True:
         (state,) = yield from read_states(session, [shard])
+        by = 1 if due is None or last is None else due.by(state, last)
+        if left_of(state) is not Left.NONE and not build:
+            return state.epoch, did, problems
         if left_of(state) is not Left.NONE:
             finished, found = yield from finish_rotation(session, shard)
             did, problems = did or finished, problems + found
         elif turned or (last is not None and state.epoch > last):
             yield from _expire(session, shard)
             return state.epoch, did, problems
-        elif period and state.epoch == seen and state.phase == "idle":  # by its own server's clock it is not due yet
+        elif (
+            due and (state.epoch, by) == tried and state.phase == "idle"
+        ):  # by its own server's clock it is not due yet
             return state.epoch, did, problems
-        elif state.epoch == seen:
-            text = f"shard {shard} cannot turn from epoch {seen} in phase {state.phase}: try again later"
+        elif (state.epoch, by) == tried:
+            text = f"shard {shard} cannot turn from epoch {state.epoch} in phase {state.phase}: try again later"
             raise RotationConflict(f"{session.where}: {text}")
         else:
             if session.config.retention == "rolling":  # first, because a turn could not be finished without it
                 yield from archive_of(session).check(session)
-            wanted = Turn.again(session, shard, state, token, period)
-            turned, seen = (yield from _try_turn(session, wanted)), state.epoch
+            times = {} if due is None else {"period": due.period, "by": by, "opened": due.opened}
+            wanted = Turn(shard, state, token, session.config.today, **times)
+            turned, tried = (yield from _try_turn(session, wanted)), (state.epoch, by)
             did = did or turned
 
 
@@ -315,7 +333,7 @@ def _try_turn(session: Session, wanted: Turn) -> Flow[bool]:
 def _was_ours(session: Session, wanted: Turn) -> Flow[bool]:
     """Whether a turn whose reply was lost has happened; if it is too late to know, True, so that none happens twice."""
     (now,) = yield from read_states(session, [wanted.shard])
-    return now.token == wanted.token or now.epoch > wanted.state.epoch + 1
+    return now.token == wanted.token or now.epoch > wanted.state.epoch + wanted.by
 
 
 def finish_rotation(session: Session, shard: int) -> Flow[tuple[bool, list[str]]]:

@@ -94,9 +94,9 @@ def _counted(states: Sequence[ShardState], epoch: int) -> int | None:
     """Return how many items were written to slices since an epoch began; None if some of these have expired."""
     total = 0
     for state in states:
-        closed = [each.inserted for each in state.closed if each.epoch >= epoch]
-        if len(closed) < state.epoch - epoch:
+        if epoch < state.oldest:
             return None
+        closed = [each.inserted for each in state.closed if each.epoch >= epoch]
         total += sum(closed) + (state.inserted if state.epoch >= epoch else 0)
     return total
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urifilter_redis.bloom.retention import TIMED, seconds_of
 from urifilter_redis.engine.queries import ask, time_at, time_of
 from urifilter_redis.engine.steps import Pause, Send, Work
+from urifilter_redis.engine.timekeeper import FRUITLESS
 from urifilter_redis.errors import RotationConflict, ServerUnavailable, UriFilterError
 from urifilter_redis.flows.rotation import rotate_due
 from urifilter_redis.protocol import calls
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow, Step
 
-__all__ = ["attend", "lease", "leave", "look_and_rotate", "tell_who_rotates"]
+__all__ = ["attend", "lease", "leave", "look_and_rotate", "tell_who_rotates", "turn_missed"]
 
 log = logging.getLogger("urifilter_redis")
 
@@ -119,9 +120,30 @@ def _next(session: Session, go_on: Callable[[Any], Step], value: object) -> Step
         return None
 
 
+def turn_missed(session: Session) -> Flow[None]:
+    """Turn the shards because periods were missed, before a call inserts: what it wrote would hide that.
+
+    The next histories of a rolling filter are built later. No failure is raised: the call inserts then, and what should
+    have expired does so late. Ctrl-C and cancellation are raised.
+    """
+    timekeeper = session.timekeeper
+    timekeeper.fruitless += 1
+    try:
+        done = yield from rotate_due(session, build=False)
+    except UriFilterError as error:
+        timekeeper.fruitless = FRUITLESS
+        _note_failure(session, error)
+        return
+    if done is not None:
+        timekeeper.fruitless = 0
+        timekeeper.look_in(0)  # for what is left of a rolling filter's turn
+        log.info("%s: turned to epoch %d, as periods were missed", session.where, done.epoch)
+
+
 def look_and_rotate(session: Session) -> Flow[None]:
     """Look; if the period is over, or a rotation is unfinished, take the lease and rotate."""
     timekeeper = session.timekeeper
+    timekeeper.fruitless = 0
     timekeeper.wait(timekeeper.lease)  # unless something better is learned below
     if not (yield from _look(session)):
         return

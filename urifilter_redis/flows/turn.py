@@ -6,6 +6,7 @@ Rings and rolling filters turn because a period is over (``rotation``), growing 
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -67,6 +68,8 @@ class Turn:
         new: the geometry of the next today.
         limit: growing: the number of items that the next today is for; else 0.
         period: ms that must have passed since the last turn, by the shard's own server; 0: turn in any case.
+        by: the epochs to go forward.
+        opened: the time at which the next today counts as opened, at the earliest, ms; 0: when the shard turns.
     """
 
     shard: int
@@ -75,18 +78,16 @@ class Turn:
     new: Slice
     limit: int = 0
     period: int = 0
-
-    @classmethod
-    def again(cls, session: Session, shard: int, state: ShardState, token: str, period: int) -> Turn:
-        """Return a turn to a today of the same size, for rings and rolling filters."""
-        return cls(shard, state, token, session.config.today, period=period)
+    by: int = 1
+    opened: int = 0
 
     def call(self, session: Session, step: str) -> Call:
         """Build the call of a step: ``allocate`` or ``turn``."""
         config, keys = session.config, session.keys.shard(self.shard)
-        names = names_after(self.state, config.retention, config.slices)
-        more = {"limit": self.limit, "period": self.period}
-        return calls.turn(step, keys, self.state, self.token, self.new, **more, names=names)
+        names = names_after(self.state, config.retention, config.slices, self.by)
+        gone = [each.name for each in self.state.view.slices if each.name not in names]
+        more = {"limit": self.limit, "period": self.period, "by": self.by, "opened": self.opened}
+        return calls.turn(step, keys, self.state, self.token, self.new, **more, names=names + gone)
 
 
 def left_of(state: ShardState) -> Left:
@@ -98,12 +99,15 @@ def left_of(state: ShardState) -> Left:
     return Left.BUILD if state.pieces < piece_count(state) else Left.FINISH
 
 
-def names_after(state: ShardState, retention: str, window: int | None) -> list[str]:
-    """Return the names of the live slices after the next turn, oldest first."""
-    live = len(state.view.slices)
+def names_after(state: ShardState, retention: str, window: int | None, by: int = 1) -> list[str]:
+    """Return the names of the live slices after the next turn, oldest first; it goes forward ``by`` epochs."""
+    closed = len(state.view.slices)
     if retention == "rolling":
-        return ["history", "history_1", "today"][-(live + 1) :]
-    closed = min(live, window - 1) if retention == "ring" and window else live
+        return ["history", "history_1", "today"][-(closed + 1) :] if by < (window or math.inf) else ["today"]
+    if retention == "ring" and window:
+        oldest = state.epoch + by - window + 1
+        closed -= sum(epoch < oldest for epoch in (state.epoch, *(each.epoch for each in state.closed)))
+        closed = min(closed, window - 1)
     return [f"history_{n}" for n in range(closed, 0, -1)] + ["today"]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from urifilter_redis.bloom.digest import split
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.errors import AnswerLost, UriFilterError
+from urifilter_redis.flows.timely import turn_missed
 from urifilter_redis.flows.turn import grow
 from urifilter_redis.protocol import calls
 
@@ -26,10 +27,14 @@ if TYPE_CHECKING:
 
     _Asked: TypeAlias = tuple[Sequence[OpenCall], Sequence[Request]]
 
-__all__ = ["ask_window", "ask_windows"]
+__all__ = ["TURNING", "ask_window", "ask_windows"]
 
 #: The commands after which an item that was new is seen for good.
 FINAL = ("insert", "commit")
+
+#: The commands after which a client looks whether the filter's period is over, and before which it turns the filter if
+#: more than one is.
+TURNING = ("insert", "claim", "commit")
 
 
 def ask_windows(session: Session, batch: Batch, most: int) -> Flow[dict[OpenCall, UriFilterError]]:
@@ -129,8 +134,10 @@ class _Callers:
 def _mend(session: Session, missed: Sequence[tuple[OpenCall, Request]]) -> Flow[dict[OpenCall, UriFilterError]]:
     """Make the next slices of growing shards that have no room for a call; return the error of each call that failed.
 
-    A call whose shard has a next slice now has no error, and is still open.
+    A call whose shard has a next slice now has no error, and is still open; so is one before which the filter turns.
     """
+    if any(request.due for _, request in missed):
+        yield from turn_missed(session)
     failed = {call: request.error for call, request in missed if request.error is not None}
     full = [call for call, request in missed if request.full]
     for shard, items in {call.shard: len(call.positions) for call in full}.items():
@@ -153,7 +160,10 @@ def _request(session: Session, batch: Batch, call: OpenCall) -> Request:
 
 
 def _call(session: Session, batch: Batch, call: OpenCall, _: Request) -> Call:
-    call_id = calls.NO_CALL_ID if call.call_id is None else call.call_id.text(waits=session.wait_replicas > 0)
+    call_id = calls.NO_CALL_ID
+    if call.call_id is not None:
+        turns = batch.command in TURNING and session.turns
+        call_id = call.call_id.text(waits=session.wait_replicas > 0, turns=turns)
     if batch.terms is not None:
         config, keys, view = session.config, session.keys.shard(call.shard), session.view(call.shard)
         return batch.terms.call(batch.command, config, keys, view, call_id, call.packed, call.positions)

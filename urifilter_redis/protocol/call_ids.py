@@ -87,9 +87,15 @@ class CallId(NamedTuple):
         """The call's name as the text of a ``CallKey``, from which the service makes the same call id."""
         return f"{self.client}/{self.slot}/{self.sequence}"
 
-    def text(self, *, waits: bool = False) -> str:
-        """Return the text that the scripts take; ``waits``: the caller waits for replicas to have the answer."""
-        return f"{self.client}/{self.slot}/{self.sequence}/{self.started + CALL_LIFE}{'+' if waits else ''}"
+    def text(self, *, waits: bool = False, turns: bool = False) -> str:
+        """Return the text that the scripts take.
+
+        Args:
+            waits: whether the caller waits for replicas to have the answer.
+            turns: whether the caller turns the shard if it is told that periods were missed.
+        """
+        marks = f"{'+' if waits else ''}{'*' if turns else ''}"
+        return f"{self.client}/{self.slot}/{self.sequence}/{self.started + CALL_LIFE}{marks}"
 
     def __str__(self) -> str:
         return self.text()

@@ -157,6 +157,8 @@ def turn(  # noqa: PLR0913 - likewise
     *,
     limit: int = 0,
     period: int = 0,
+    by: int = 1,
+    opened: int = 0,
     names: Sequence[str] = (),
 ) -> Call:
     """Build ``turn``: step ``allocate`` or ``turn``.
@@ -169,10 +171,12 @@ def turn(  # noqa: PLR0913 - likewise
         new: the geometry of the next today.
         limit: growing: the items that the next today is for; else 0.
         period: ms: refuse to turn before so much time has passed since the last turn; 0: turn in any case.
-        names: the names of the live slices after the turn, oldest first.
+        by: the epochs to go forward.
+        opened: ms: the time at which the next today counts as opened, at the earliest; 0: now.
+        names: the names of the live slices after the turn, oldest first; then those of other slices that go.
     """
     all_keys = (keys.meta, keys.next, *map(keys.slice, names))
-    arguments = (step, state.uid, state.epoch, token, new.units, new.size, limit, period)
+    arguments = (step, state.uid, state.epoch, token, new.units, new.size, limit, period, by, opened)
     return Call(scripts.load("turn"), all_keys, arguments)
 
 

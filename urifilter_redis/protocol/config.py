@@ -18,6 +18,7 @@ from urifilter_redis.bloom.retention import (
     Shape,
     check_growth,
     period_of,
+    seconds_of,
     size_first,
 )
 from urifilter_redis.bloom.sizing import Slice
@@ -226,6 +227,7 @@ class Config(Shape):
         values |= {"format": FORMAT, "shard": shard, "fixed": self.fixed(shard)}
         del values["uid"]
         values |= {"new": 0} if self.expire_after == "last-seen" else {}
+        values |= {"period_ms": 1000 * seconds_of(self.period)} if self.period else {}
         if self.retention == "growing":
             values["limit"] = size_first(self).shard_capacity
         return [text for name, value in values.items() for text in (name, _write(value))]

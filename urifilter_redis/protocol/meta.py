@@ -86,6 +86,7 @@ class ShardState:
             archive yet.
         late: rolling, rotating: whether a piece of the next history was built with the whole old history in it.
         opened: the time at which today was made.
+        written: the time of the last change of today, so that no earlier slice than today has anything later; 0: none.
         ahead: earlier values of ``opened`` that lay in the future and were overwritten for that.
         inserted: the number of items that were written to today.
         new: the number of items that are counted in today: with last-seen an item counts once in the window.
@@ -110,6 +111,7 @@ class ShardState:
     late: bool
     opened: int
     ahead: tuple[int, ...]
+    written: int
     inserted: int
     new: int
     limit: int | None
@@ -141,6 +143,7 @@ class ShardState:
                 late=meta.get("late") == "1",
                 opened=int(meta.get("opened") or meta["created"]),
                 ahead=tuple(map(int, meta.get("ahead", "").split())),
+                written=int(meta.get("written", 0)),
                 inserted=int(meta["inserted"]),
                 new=int(meta.get("new", meta["inserted"])),
                 limit=int(meta["limit"]) if "limit" in meta else None,
@@ -165,6 +168,10 @@ class ShardState:
         """
         return opened_by(now, self.opened, *self.ahead)
 
+    def closes(self, now: int, period: int) -> int:
+        """Return when today closes, ms: ``period`` ms after it was made, or when it was last written to."""
+        return max(self.opened_by(now) + period, min(self.written, now))
+
     @property
     def inserted_in_all(self) -> int:
         """The number of items that were written to all slices of the window."""
@@ -177,8 +184,10 @@ class ShardState:
 
     def epoch_of(self, name: str) -> int:
         """Return the epoch in which a live slice was today; for rolling's history, of many epochs, the shard's own."""
-        _, _, number = name.partition("history_")
-        return self.epoch - int(number or 0)
+        number = int(name.partition("history_")[2] or 0)
+        if 0 < number <= len(self.closed):  # epochs that were passed over have no slice
+            return self.closed[-number].epoch
+        return self.epoch - number
 
     def closed_of(self, name: str) -> Closed | None:
         """Return the times and the item count of a closed live slice; None for today."""

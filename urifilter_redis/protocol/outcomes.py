@@ -73,6 +73,8 @@ class Verdict(Enum):
     REFRESH = auto()
     #: The command did not run, because today is full. The flow makes the next slice first.
     FULL = auto()
+    #: The command did not run, because periods were missed. The flow turns the filter first.
+    DUE = auto()
     #: The command did not run, because the filter is being restored. It is sent again if the caller wants to wait.
     RESTORING = auto()
     #: The command came past its deadline and did not run. It needs a new call id.
@@ -141,6 +143,7 @@ _AGAIN = {
     "NOSCRIPT": Verdict.LOAD_SCRIPT,
     "STALE": Verdict.REFRESH,
     "FULL": Verdict.FULL,
+    "DUE": Verdict.DUE,
     "LATECALL": Verdict.RENEW,
     "RESTORING": Verdict.RESTORING,
     "BUSY": Verdict.WAIT,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urifilter_redis.archive.format import documents
 from urifilter_redis.archive.format.packing import unpack
 from urifilter_redis.bloom.digest import new_seed
-from urifilter_redis.bloom.retention import size_first, slices_at
+from urifilter_redis.bloom.retention import TIMED, size_first, slices_at
 from urifilter_redis.errors import ArchiveCorrupt, UriFilterError
 from urifilter_redis.protocol.config import FORMAT, Config, Settings
 from urifilter_redis.protocol.keys import check_name
@@ -45,7 +45,20 @@ _NOTHING = re.compile("(?!)")
 #: The pattern of each field of a shard's state.
 _STATE = {
     **dict.fromkeys(
-        ("created", "epoch", "opened", "inserted", "new", "oldest", "pieces", "limit", "changed", "claims", "claimed"),
+        (
+            "created",
+            "epoch",
+            "opened",
+            "written",
+            "inserted",
+            "new",
+            "oldest",
+            "pieces",
+            "limit",
+            "changed",
+            "claims",
+            "claimed",
+        ),
         re.compile(_NUMBER),
     ),
     "phase": re.compile("idle|rotating"),
@@ -289,7 +302,7 @@ class Checkpoint:
         if not same or not 1 <= self.number <= documents.MOST // 2 or self.begun < 1:
             raise ArchiveCorrupt(f"{what} is of another filter or shard")
         state = self._checked_state(config, what)
-        if list(state.view.slices) != slices_at(config, config.today, state.epoch, rotating=state.phase == "rotating"):
+        if list(state.view.slices) != _slices(config, state):
             raise ArchiveCorrupt(f"{what} has slices that the filter cannot have")
         if [bitmap.name for bitmap in self.bitmaps] != [slice_.name for slice_ in state.view.slices]:
             raise ArchiveCorrupt(f"{what} lacks slices")
@@ -311,8 +324,7 @@ class Checkpoint:
         possible = (
             (state.view.claims > 0) == (state.claimed > 0)
             and (state.view.claims > 0 or not self.leases.pieces)
-            and len(state.closed) == state.epoch - state.oldest
-            and all(each.epoch == epoch for epoch, each in enumerate(state.closed, state.oldest))
+            and _are_epochs([each.epoch for each in state.closed], state, every=config.retention not in TIMED)
             and (not rotating or config.retention == "rolling")
             and (state.limit is not None) == growing
             and (state.pieces is None or (rotating and state.pieces <= len(list(piece_spans(config.bytes)))))
@@ -364,6 +376,23 @@ class Registration:
             raise ArchiveCorrupt(f"{what} has a seed, or a time, that cannot be")
         if (sizing.k, sizing.units, sizing.slice_bytes) != (self.config.k, self.config.units, self.config.bytes):
             raise ArchiveCorrupt(f"{what} has another geometry than its settings")
+
+
+def _are_epochs(closed: list[int], state: ShardState, *, every: bool) -> bool:
+    """Whether these can be the epochs of the closed slices; ``every``: none was passed over."""
+    if not all(state.oldest <= each < state.epoch for each in closed) or state.oldest > state.epoch:
+        return False
+    return closed == sorted(set(closed)) and (not every or len(closed) == state.epoch - state.oldest)
+
+
+def _slices(config: Config, state: ShardState) -> list[Slice]:
+    """Return the live slices that a shard has in this state, if it can be."""
+    turns, rotating = state.epoch, state.phase == "rotating"
+    if config.retention in TIMED:  # epochs that were passed over have no slice
+        turns = len(state.closed)
+    if rotating and state.closed and state.closed[-1].epoch <= state.epoch - (config.slices or 0):
+        turns = 0  # nor has anything else
+    return slices_at(config, config.today, turns, rotating=rotating)
 
 
 def is_blob_of(uid: str, blob: str) -> bool:
