@@ -116,8 +116,8 @@ class UriFilterError(Exception):
             answer that did not arrive. The whole is None without a batch.
         items: the items of the call, in the caller's order; None without a batch.
         method: the kind of the call, by the name of its plainest method: ``insert`` (also of ``insert_many``,
-            ``insert_ages`` and ``unique``), ``contains``, ``forget``, ``remove``, ``claim``, ``commit``, ``release``, or
-            the SDK's ``filter``; any method of this kind takes the error as ``retry=``. None without a batch.
+            ``insert_ages`` and ``unique``), ``contains``, ``forget``, ``remove``, ``claim``, ``commit``, ``release``,
+            or the SDK's ``filter``; any method of this kind takes the error as ``retry=``. None without a batch.
 
     Example:
         >>> try:
@@ -203,8 +203,8 @@ class ConfigMismatch(UriFilterError):
     """The filter on the server is not the one that the caller means: its settings or its archive are others.
 
     Attributes:
-        differences: each setting that differs, as name: (the wanted value, the filter's value). The values of a seed are
-            secret: both are given as ``secret``.
+        differences: each setting that differs, as name: (the wanted value, the filter's value). The values of a seed
+            are secret: both are given as ``secret``.
 
     Example:
         >>> try:

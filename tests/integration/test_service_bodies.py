@@ -916,7 +916,8 @@ TWOFOLD = {
     "no host": request("GET", "/v1/filters", Host=None),
     "compressed": request("POST", INSERT, Transfer_Encoding="gzip, chunked") + CHUNKED,
     "chunked twice": request("POST", INSERT, Transfer_Encoding="chunked, chunked") + CHUNKED,
-    "compressed in a second header": request("POST", INSERT, transfer_encoding="gzip", Transfer_Encoding="chunked") + CHUNKED,
+    "compressed in a second header": request("POST", INSERT, transfer_encoding="gzip", Transfer_Encoding="chunked")
+    + CHUNKED,
 }
 
 

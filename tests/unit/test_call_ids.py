@@ -162,7 +162,9 @@ def test_keys_in_words(text, scope, command, packed, part):
     """Any other text names one request of its scope and command; of the library, one of its items, too."""
     made = CallKey(text, scope).call_id(command, packed, part, 7)
     assert made == CallKey(text, scope).call_id(command, packed + bytes(1), part, 7)
-    of_items = [CallKey(text, scope, of_items=True).call_id(command, each, part, 7) for each in (packed + b"x", packed + b"y")]
+    of_items = [
+        CallKey(text, scope, of_items=True).call_id(command, each, part, 7) for each in (packed + b"x", packed + b"y")
+    ]
     assert re.fullmatch("[0-9a-f]{32}", made.client)
     assert (made.slot, made.sequence, made.keyed) == (part, 1, True)
     others = [

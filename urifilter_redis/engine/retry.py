@@ -344,8 +344,7 @@ def _lacking(session: Session, request: Request) -> str:
     A server does not always say which command of a script it refused.
     """
     made = request.build(request)
-    missing = () if isinstance(made, tuple) else tuple(filter(made.script.calls, session.forbidden))
-    if not missing:
+    if isinstance(made, tuple) or not (missing := [*filter(made.script.calls, session.forbidden)]):
         return ""
     return f"this user may not run {', '.join(missing)}, which {made.script.name.partition(':')[0]} calls"
 

@@ -98,8 +98,8 @@ _KEY = {
     "in": "header",
     "required": False,
     "description": "names the request of this token, so that a repeat gets the same answer: any text that no other "
-    "request of it has, or client/slot/sequence (16 hex digits that the client draws, and two numbers; the sequence of a "
-    "slot goes up)",
+    "request of it has, or client/slot/sequence (16 hex digits that the client draws, and two numbers; the sequence of "
+    "a slot goes up)",
     "schema": {"type": "string", "minLength": 1, "maxLength": KEY_LENGTH, "pattern": "^[!-~]([ -~]*[!-~])?$"},
 }
 
