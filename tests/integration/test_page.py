@@ -278,6 +278,9 @@ def test_a_filters_page(tab, make, redis):
         expect(page).to_have_url(re.compile("#/filters/ring$"))
         expect(page).to_have_title("ring – urifilter")
         expect(page.locator("#kind")).to_have_text("ring · 3 × 1d · blocked · 1 shard")
+        expect(page.locator("#bar span")).to_have_text("capacity: 3,000")
+        rates = page.locator("#slices tbody td:nth-child(6)").all_text_contents()
+        assert rates == ["< 1 in a billion"] * 3
         found = figures(page)
         assert found["Items"] == ["800", "27 % of 3,000"]
         assert found["Error rate now"] == ["less than 1 in a billion", "promised 1 in 100 million"]
@@ -373,7 +376,7 @@ def test_numbers(tab):
             {"error_rate_now": 0.0234, "archive": "file:///a", "checkpointed": now - 10_800, "full_in": 11_000}
             | timed
             | {"next_rotation": now - 7200},
-            {"rate": "2.3 %", "rotation": "2 h late", "checkpoint": "3 h ago", "full_in": "3 h", "speed": "–"},
+            {"rate": "1 in 43", "rotation": "2 h late", "checkpoint": "3 h ago", "full_in": "3 h", "speed": "–"},
         ),
         "precise": (
             {"error_rate_now": 1e-12, "fill": 1e-9, "full": 1e-6, "archive": "redis", "full_in": 1e12},
@@ -385,6 +388,123 @@ def test_numbers(tab):
     page = tab.open()
     for name, (_, expected) in cases.items():
         assert dict(zip(expected, cells(page, name, *expected), strict=True)) == expected
+
+
+@pytest.mark.slow
+def test_totals(tab):
+    """All filters together: their speed and memory, and how full the fullest server is of what it may use."""
+    master = {"name": "", "version": "Redis 7.0.15", "memory": 300, "limit": 1000, "uptime": 9, "persistence": "aof"}
+    others = [master | {"name": "b", "limit": 400}, master | {"name": "c", "limit": None}]
+    service = {"version": "1", "workers": 1, "uptime": 5}
+    usual = [row_of("news", speed=1.25), row_of("ring", speed=0.25), row_of("new")]
+    texts = {
+        "Redis uses 30 % of its maxmemory of 1 kB": [master],
+        "the fullest of 3 masters uses 75 % of its maxmemory of 400 B": [master, *others],
+        "no maxmemory": others[1:],
+    }
+    answer(tab, "overview", json=told(*usual))
+    page = tab.open()
+    expect(page.locator("#totals")).to_have_text("new items: 1.5 a second · memory: 3 kB")
+    for text, masters in texts.items():
+        answer(tab, "overview", json=told(*usual, redis={"masters": masters, "findings": []}, service=service))
+        expect(page.locator("#totals")).to_have_text(f"new items: 1.5 a second · memory: 3 kB · {text}")
+
+
+@pytest.mark.slow
+def test_a_row_is_not_cut(tab):
+    """All problems of a filter can be read at any width; a phone's list has speed and next rotation, too."""
+    both = [problem("over_capacity", "danger"), problem("no_checkpoint"), problem("rotation_late")]
+    row = row_of("news", problems=both, speed=12.34, retention="ring", slices=3, period="1d", next_rotation=720.0)
+    answer(tab, "overview", json=told(row, row_of("n" * 64)))
+    page = tab.open()
+    for width in (360, 390, 700, 960, 1280):
+        page.set_viewport_size({"width": width, "height": 900})
+        problems = rows(page).first.locator(".problems")
+        expect(problems).to_have_text("over capacity, no checkpoint, rotation late")
+        assert problems.evaluate("cell => cell.scrollWidth <= cell.clientWidth"), width
+        for name, text in (("speed", "12"), ("rotation", "in 12 min")):
+            cell = rows(page).first.locator(f".{name}")
+            expect(cell).to_be_visible()
+            expect(cell).to_have_text(text)
+        assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth"), width
+
+
+@pytest.mark.slow
+def test_the_focus_goes_along(tab, make):
+    """Enter on a link puts the focus on the heading of what it leads to; later answers leave the focus alone."""
+    make("news")
+    page = tab.open()
+    page.get_by_role("link", name="news", exact=True).press("Enter")
+    expect(page.locator("#name")).to_be_focused()
+    box = page.get_by_label("URIs, one a line")
+    box.focus()
+    with page.expect_response("**/detail"):
+        pass
+    with page.expect_response("**/detail"):  # what the one before it told is shown by now
+        pass
+    expect(box).to_be_focused()
+    page.get_by_role("link", name="All filters").press("Enter")
+    expect(page.locator("#problems-title")).to_be_focused()
+
+
+@pytest.mark.slow
+def test_the_search_is_in_the_address(tab):
+    """A reload, the link back from a filter, and the browser's way back keep what is searched for."""
+    answer(tab, "overview", json=told(row_of("news"), row_of("a b&c"), row_of("ring")))
+    answer(tab, "filters/**", status=404, json={"error_code": "filter_not_found", "error": "gone"})
+    tab.allow("status of 404")
+    page = tab.open()
+    search = page.get_by_role("searchbox", name="Search")
+    search.fill("b&c")
+    expect(page).to_have_url(re.compile(r"#/\?search=b%26c$"))
+    page.reload()
+    expect(rows(page)).to_have_count(1)
+    expect(search).to_have_value("b&c")
+    page.get_by_role("link", name="a b&c").click()
+    expect(page.locator("#gone")).to_have_text("gone")
+    page.get_by_role("link", name="All filters").click()
+    expect(rows(page)).to_have_count(1)
+    page.go_back()
+    page.go_back()
+    expect(rows(page)).to_have_count(1)
+    expect(search).to_have_value("b&c")
+    page.get_by_role("link", name="urifilter", exact=True).click()
+    expect(rows(page)).to_have_count(3)
+    expect(search).to_have_value("")
+    assert page.url.endswith("#/")
+
+
+@pytest.mark.slow
+def test_hidden_findings(tab, make):
+    """One is hidden for a day, in this browser; it can be shown again, and one that gets worse is another."""
+    now = 1_763_730_000_000
+    tab.page.clock.install(time=now)
+    findings = [{"level": "note", "subject": each, "text": f"about {each}"} for each in ("replication", "rights")]
+    state = {"masters": [], "findings": [*findings, {"level": "ok", "subject": "disk", "text": "well"}]}
+    service = {"version": "1", "workers": 1, "uptime": 5}
+    answer(tab, "overview", json=told(row_of("news"), redis=state, service=service))
+    page = tab.open()
+    shown, hidden = page.locator("#findings li"), page.locator("#hidden-findings")
+    expect(shown).to_have_count(2)
+    expect(hidden).to_be_hidden()
+    page.get_by_role("button", name="Hide for a day: rights").click()
+    expect(shown).to_have_count(1)
+    expect(hidden).to_have_text("1 finding hidden. Show")
+    page.reload()
+    expect(hidden).to_be_visible()
+    expect(shown).to_have_count(1)
+    page.get_by_role("button", name="Show").click()
+    expect(shown).to_have_count(2)
+    page.get_by_role("button", name="Hide for a day: replication").click()
+    expect(shown).to_have_count(1)
+    page.clock.fast_forward("25:00:00")
+    expect(shown).to_have_count(2)
+    page.get_by_role("button", name="Hide for a day: rights").click()
+    expect(shown).to_have_count(1)
+    findings[1]["level"] = "danger"
+    answer(tab, "overview", json=told(row_of("news"), redis=state, service=service))
+    page.clock.run_for(2000)
+    expect(shown).to_have_count(2)
 
 
 @pytest.mark.slow

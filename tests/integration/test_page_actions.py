@@ -71,6 +71,11 @@ def act(page, label: str) -> None:
     page.locator("#actions").get_by_role("button", name=label).click()
 
 
+def agree(page, label: str) -> None:
+    """Say yes to the question of an action."""
+    page.get_by_role("dialog").get_by_role("button", name=label).click()
+
+
 def outcome(page):
     return page.locator("#action-outcome")
 
@@ -128,11 +133,20 @@ def test_checkpoint_and_restore(tab, make, archive, redis, secrets):
     page = sign_in(tab, secrets["boss"])
     visit(page, news.name)
     act(page, "Checkpoint")
+    expect(page.get_by_role("dialog")).to_contain_text(f"All of it is written to {archive}")
+    page.keyboard.press("Escape")
+    assert news.info().checkpointed is None
+    act(page, "Checkpoint")
+    agree(page, "Checkpoint")
     expect(outcome(page)).to_have_text(re.compile(rf"{news.name}: checkpoint 1 is written: 1 shard, [\d.]+ k?B"))
     assert news.info().checkpointed is not None
     with redis.client() as admin:
         admin.flushall()
     act(page, "Restore")
+    expect(page.get_by_role("dialog")).to_contain_text(
+        re.compile(r"after the last checkpoint( \(\d+ s ago\))? is new again")
+    )
+    agree(page, "Restore")
     expect(outcome(page)).to_have_text(f"{news.name}: whole: all that Redis lacked is back")
     with UriFilter.open(news.name, redis=redis.url, archive=archive) as again:
         assert again.contains_many(range(100)) == [True] * 100
@@ -178,7 +192,7 @@ def test_unite_over_capacity(tab, make, secrets):
 
 
 def test_drop(tab, make, redis, service, secrets):
-    """A filter is dropped once its name is typed, and not before; the audit log says by whom."""
+    """Once its name is typed, and not before, a filter is dropped, and the list says so; the audit log says by whom."""
     news = make()
     page = sign_in(tab, secrets["boss"])
     visit(page, news.name)
@@ -200,13 +214,34 @@ def test_drop(tab, make, redis, service, secrets):
     expect(drop).to_be_disabled()
     question.get_by_role("textbox").fill(news.name)
     drop.click()
-    expect(outcome(page)).to_have_text(f"{news.name}: dropped")
-    expect(page.locator("#gone")).to_contain_text("there is no such filter")
+    expect(page.locator("#notice")).to_have_text(f"{news.name}: dropped")
+    expect(page).to_have_url(re.compile("#/$"))
+    expect(page.locator("#filter")).to_be_hidden()
+    expect(page.get_by_role("link", name=news.name)).to_have_count(0)
+    page.get_by_role("link", name="Tokens").click()
+    expect(page.locator("#notice")).to_be_hidden()
     with pytest.raises(FilterNotFound):
         UriFilter.open(news.name, redis=redis.url)
     [line] = [each for each in service.log().splitlines() if f"filter={news.name} " in each and "action=drop" in each]
     assert "token=boss" in line
     assert "result=ok" in line
+
+
+def test_many_tried_uris(tab, make, secrets):
+    """Their answers scroll in a box of their own, so that the actions stay where they are."""
+    page = sign_in(tab, secrets["boss"])
+    visit(page, make().name)
+    tops = []
+    for count in (5, 203):
+        page.get_by_label("URIs, one a line").fill("\n".join(f"https://example.com/{each}" for each in range(count)))
+        page.get_by_role("button", name="Check").click()
+        expect(page.locator("#answers li")).to_have_count(count)
+        tops.append(page.locator("#actions").evaluate("box => box.getBoundingClientRect().top + scrollY"))
+    assert tops[1] - tops[0] < 300
+    last = page.locator("#answers li").last
+    page.locator("#answers").press("End")
+    expect(last).to_be_in_viewport()
+    assert axe()(page) == []
 
 
 def test_refused(tab, make, secrets):
@@ -232,6 +267,7 @@ def test_a_long_action(tab, make, archive, secrets):
     page = sign_in(tab, secrets["boss"])
     visit(page, name)
     act(page, "Checkpoint")
+    agree(page, "Checkpoint")
     expect(outcome(page)).to_have_text("Checkpoint is under way …")
     expect(page.locator("#action-buttons button:enabled")).to_have_count(0)
     expect(outcome(page)).to_contain_text("checkpoint 1 is written", timeout=30_000)
@@ -245,6 +281,7 @@ def test_the_action_of_another_filter(tab, make, archive, secrets):
     page = sign_in(tab, secrets["boss"])
     visit(page, news.name)
     act(page, "Checkpoint")
+    agree(page, "Checkpoint")
     expect(outcome(page)).to_contain_text("checkpoint 1")
     page.get_by_role("link", name="All filters").click()
     visit(page, other.name)

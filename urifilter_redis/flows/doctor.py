@@ -50,7 +50,7 @@ LITTLE_LEFT = 0.1
 #: By ``appendfsync``: the level of the finding, and the loss.
 _LOST = {
     "always": ("ok", "nothing is lost"),
-    "everysec": ("note", "a power failure can lose a second of inserts, and a kill two if the disk is slow"),
+    "everysec": ("ok", "a power failure can lose a second of inserts, and a kill two if the disk is slow"),
     "no": ("danger", "a power failure can lose half a minute of inserts"),
 }
 
@@ -250,7 +250,7 @@ def _persistence(facts: Facts) -> Finding:
         return Finding("note", "persistence", text)
     if facts.settings["appendonly"] == "yes":
         if facts.settings.get("syslog-ident") == IDENTITY:
-            sync, level, lost = "each second", "note", "a power failure can lose a second of inserts"
+            sync, level, lost = "each second", "ok", "a power failure can lose a second of inserts"
         else:
             sync = facts.settings.get("appendfsync", "everysec")
             level, lost = _LOST.get(sync, _LOST["no"])

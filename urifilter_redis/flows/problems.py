@@ -96,12 +96,16 @@ def room(info: FilterInfo) -> int:
 def _capacity(info: FilterInfo) -> Iterator[Problem]:
     held = f"{info.inserted:,} of {room(info):,} items"
     full = ", ".join(f"{each.name} {each.inserted:,}" for each in info.live_slices if each.over_capacity)
-    rate = f"the error rate is {info.error_rate_now:.2g}"
+    rates = f"the error rate is {_one_in(info.error_rate_now)} and not {_one_in(info.error_rate)}"
     if info.over_capacity:
-        text = f"over its capacity ({full or held}): {rate} and not {info.error_rate:g}; make a larger one"
-        yield Problem("over_capacity", text)
+        yield Problem("over_capacity", f"over its capacity ({full or held}): {rates}; make a larger one")
     elif info.error_rate_now > ERRING * info.error_rate:
-        yield Problem("error_rate", f"{held}: {rate} and not {info.error_rate:g}; make a larger one")
+        yield Problem("error_rate", f"{held}: {rates}; make a larger one")
+
+
+def _one_in(rate: float) -> str:
+    """Return a rate in the form of the page: ``1 in 8,300``."""
+    return f"1 in {float(f'{1 / rate:.2g}'):,.10g}" if rate else "0"
 
 
 def _checkpoint(info: FilterInfo, now: float, *, written: bool) -> Iterator[Problem]:

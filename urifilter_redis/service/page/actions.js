@@ -2,7 +2,7 @@
 
 import { ask, askUntilDone } from "./api.js";
 import { make, part, write } from "./dom.js";
-import { bytes, plural, whole } from "./figures.js";
+import { ago, bytes, plural, whole } from "./figures.js";
 import { confirmed } from "./question.js";
 
 const pathOf = (name, action) => `filters/${encodeURIComponent(name)}/${action}`;
@@ -22,14 +22,14 @@ const ACTIONS = [
     action: "checkpoint",
     label: "Checkpoint",
     fits: (info) => info && isArchived(info),
-    body: () => ({}),
+    body: bodyOfCheckpoint,
     result: ({ number, shards, size }) => `checkpoint ${whole(number)} is written: ${plural(shards, "shard")}, ${bytes(size)}`,
   },
   {
     action: "restore",
     label: "Restore",
     fits: (info) => !info || isArchived(info),
-    body: () => ({}),
+    body: bodyOfRestore,
     result: () => "whole: all that Redis lacked is back",
   },
   {
@@ -60,6 +60,27 @@ async function bodyOfRotation(name, { slices }) {
   });
   return reply === null ? null : { expected_epoch: epoch - 1 };
 }
+
+async function bodyOfCheckpoint(name, info) {
+  const changed = info.checkpointed === null ? "All of it" : `What has changed since the last one${whenOf(info)}`;
+  const reply = await confirmed({
+    title: `Write a checkpoint of ${name}?`,
+    text: `${changed} is written to ${info.archive}. That may take minutes.`,
+    button: "Checkpoint",
+  });
+  return reply === null ? null : {};
+}
+
+async function bodyOfRestore(name, info) {
+  const reply = await confirmed({
+    title: `Restore ${name}?`,
+    text: `The parts that Redis lacks are brought back from the archive. In these, what came after the last checkpoint${whenOf(info)} is new again.`,
+    button: "Restore",
+  });
+  return reply === null ? null : {};
+}
+
+const whenOf = (info) => (info?.checkpointed ? ` (${ago(info.checkpointed, Date.now() / 1000)})` : "");
 
 async function bodyOfUnion(name) {
   const reply = await confirmed({
@@ -93,6 +114,15 @@ async function bodyOfDrop(name, info) {
 /** The document's event after an action. */
 export const ACTED = "acted";
 
+let notice = "";
+
+/** Return what is to be said on the page that is gone to, once. */
+export function takeNotice() {
+  const text = notice;
+  notice = "";
+  return text;
+}
+
 const outcomes = new Map(); // by filter: the text and the kind of its last action, and whether it is under way
 let shown = {};
 
@@ -123,6 +153,7 @@ function showOutcome() {
 async function start(action) {
   const { name, info } = shown;
   const { label, body, otherwise = () => null, result } = ACTIONS.find(({ action: each }) => each === action);
+  const { hash } = location;
   const tell = (text, more) => {
     outcomes.set(name, { text, ...more });
     showOutcome();
@@ -137,7 +168,10 @@ async function start(action) {
       return askUntilDone(pathOf(name, action), again);
     });
     tell(`${name}: ${result(reply)}`);
-    document.dispatchEvent(new Event(ACTED));
+    if (action === "drop" && hash === location.hash) {
+      notice = outcomes.get(name).text;
+      location.hash = "#/";
+    } else document.dispatchEvent(new Event(ACTED));
   } catch (error) {
     tell(error.message, { kind: "danger" });
   }

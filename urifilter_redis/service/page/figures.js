@@ -22,9 +22,10 @@ export function percent(share) {
 export function oneIn(rate) {
   if (rate === 0) return "none yet";
   if (rate < 1e-9) return "less than 1 in a billion";
-  if (rate >= 0.01) return percent(rate);
   return `1 in ${rate <= 1e-6 ? inMillions(1 / rate) : twoDigits(1 / rate)}`;
 }
+
+export const shortRate = (rate) => oneIn(rate).replace("less than 1 in a billion", "< 1 in a billion");
 
 export function bytes(size) {
   const step = Math.floor(Math.log10(size || 1) / 3);
@@ -43,6 +44,9 @@ export function speed(perSecond) {
   if (perSecond > 0 && perSecond < 0.01) return `${twoDigits(perSecond * 3600)} an hour`;
   return perSecond < 10 ? twoDigits(perSecond) : count(perSecond);
 }
+
+/** Return what stands behind a speed where no title says it. */
+export const speedUnit = (perSecond) => (speed(perSecond).endsWith("hour") ? "" : " a second");
 
 export const ago = (time, now) => (time === null ? "never" : `${span(now - time)} ago`);
 export const clock = (time) => new Date(1000 * time).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });

@@ -2,7 +2,7 @@
 
 import { showActions } from "./actions.js";
 import { make, part, resize, write, writeList, writeProblems } from "./dom.js";
-import { ago, bytes, count, due, oneIn, percent, plural, span, speed, whole, words } from "./figures.js";
+import { ago, bytes, count, due, oneIn, percent, plural, shortRate, span, speed, whole, words } from "./figures.js";
 import { pastes } from "./pastes.js";
 import { Plot } from "./plot.js";
 import { showTools } from "./trying.js";
@@ -88,7 +88,8 @@ function settingsOf(info, now) {
 }
 
 /** Show the items of each slice along the room for all, oldest and palest first. */
-function showBar(bar, info, { capacity, items }) {
+function showBar(box, info, { capacity, items }) {
+  const [bar, label] = box.children;
   const isNew = ({ inserted }, index, all) => inserted - (info.write === "all" && index ? all[index - 1].inserted : 0);
   const held = info.live_slices.map(isNew).reverse();
   const length = Math.max(capacity, items);
@@ -98,7 +99,8 @@ function showBar(bar, info, { capacity, items }) {
     bar.children[place].style.opacity = 0.4 + (0.6 * (place + 1)) / held.length;
     bar.children[place].classList.toggle("over", info.live_slices.at(-1 - place).over_capacity);
   });
-  bar.style.setProperty("--capacity", capacity / length);
+  box.style.setProperty("--capacity", capacity / length);
+  write(label, `${info.retention === "growing" ? "room so far" : "capacity"}: ${count(capacity)}`);
 }
 
 function showSlices(body, slices, now) {
@@ -111,7 +113,7 @@ function showSlices(body, slices, now) {
       count(slice.inserted),
       percent(slice.inserted / slice.capacity),
       percent(slice.fill),
-      slice.error_rate_now ? slice.error_rate_now.toExponential(1) : "0",
+      shortRate(slice.error_rate_now),
       bytes(slice.size),
     ];
     texts.forEach((text, place) => write(row.children[place], text));

@@ -1,7 +1,7 @@
 // All filters in a table that can be searched and sorted, problems first.
 
 import { make, part, resize, write } from "./dom.js";
-import { ago, bytes, count, due, oneIn, percent, plural, span, speed, whole, words } from "./figures.js";
+import { ago, bytes, count, due, percent, plural, shortRate, span, speed, speedUnit, whole, words } from "./figures.js";
 
 const A_PAGE = 30; // rows: a page of them is at most 2,000 pixels high on a phone
 
@@ -12,10 +12,10 @@ const badness = ({ problems }) => Math.max(0, ...problems.map(({ level }) => LEV
 const known = (value, figure) => (value === null || value === undefined ? "" : figure(value));
 
 const fullOf = ({ full, retention }) => (retention === "growing" ? "grows" : known(full, percent));
-const shortRate = (rate) => oneIn(rate).replace("less than 1 in a billion", "< 1 in a billion");
 const keepsCheckpoints = ({ archive }) => Boolean(archive) && archive !== "redis";
 
-// Each column: its title, its text, and the value by which it is sorted; `first` is the order of the first click.
+// Each column: its title, its text, the unit behind that where there is no title, and the value by which it is sorted;
+// `first` is the order of the first click.
 const COLUMNS = [
   {
     id: "problems", title: "Problems",
@@ -39,8 +39,9 @@ const COLUMNS = [
     first: 1,
   },
   {
-    id: "speed", title: "New a second", wide: true, number: true,
+    id: "speed", title: "New a second", number: true,
     text: (row) => known(row.items, () => speed(row.speed)),
+    unit: (row) => speedUnit(row.speed),
     by: (row) => row.speed,
     first: -1,
   },
@@ -57,7 +58,7 @@ const COLUMNS = [
     first: -1,
   },
   {
-    id: "rotation", title: "Rotation", wide: true, number: true,
+    id: "rotation", title: "Rotation", number: true,
     text: (row, now) => known(row.next_rotation, (time) => due(time, now)),
     by: (row) => row.next_rotation,
     first: 1,
@@ -87,10 +88,43 @@ function checkpointOf(row, now) {
 const state = { rows: [], now: 0, column: "problems", order: -1, page: 0, problem: "" };
 
 /** Show what the service tells of all filters. */
-export function showOverview({ filters, now }) {
+export function showOverview({ filters, now, redis }) {
   Object.assign(state, { rows: filters, now });
   showProblems(filters);
+  showTotals(filters, redis?.masters ?? []);
   arrange();
+}
+
+/** Show what all filters take and do together, and how full the memory of the fullest server is. */
+function showTotals(rows, masters) {
+  const sum = (of) => rows.reduce((total, row) => total + (of(row) ?? 0), 0);
+  const total = sum((row) => row.speed);
+  const limited = masters.filter(({ limit }) => limit).toSorted((one, other) => other.memory / other.limit - one.memory / one.limit);
+  const [fullest] = limited;
+  const which = masters.length > 1 ? `the fullest of ${whole(masters.length)} masters` : "Redis";
+  const share = fullest && `${which} uses ${percent(fullest.memory / fullest.limit)} of its maxmemory of ${bytes(fullest.limit)}`;
+  const texts = [
+    `new items: ${speed(total)}${speedUnit(total)}`,
+    `memory: ${bytes(sum((row) => row.memory))}`,
+    fullest ? share : masters.length > 0 && "no maxmemory",
+  ];
+  write(part("totals"), texts.filter(Boolean).join(" · "));
+}
+
+/** Search for what the address says: `#/?search=…`. */
+export function searchAsAddressed() {
+  const said = new URLSearchParams(location.hash.split("?")[1]).get("search") ?? "";
+  if (part("search").value !== said) part("search").value = said;
+  tellAddress();
+  state.page = 0;
+}
+
+/** Let the links to this list lead to what is searched for. */
+function tellAddress() {
+  const text = part("search").value;
+  const address = text ? `#/?${new URLSearchParams({ search: text })}` : "#/";
+  for (const link of document.querySelectorAll("a.to-list")) link.href = address;
+  return address;
 }
 
 function showProblems(rows) {
@@ -162,12 +196,13 @@ function showRows(rows) {
     const line = body.children[place];
     const isCrowded = row.problems.some(({ code }) => CROWDED.includes(code));
     line.className = [["", "note", "danger"][badness(row)], isCrowded && "crowded"].filter(Boolean).join(" ");
-    COLUMNS.forEach(({ id, text }, column) => {
+    COLUMNS.forEach(({ id, text, unit }, column) => {
       const cell = line.children[column];
       if (id === "name") {
         cell.firstElementChild.href = `#/filters/${encodeURIComponent(row.name)}`;
         write(cell.firstElementChild, row.name);
       } else write(cell, text(row, state.now));
+      if (unit) cell.dataset.unit = unit(row);
     });
     line.children[0].title = row.problems.map((each) => each.text).join("; ");
   });
@@ -205,6 +240,7 @@ part("sort").addEventListener("change", ({ target }) => {
   sortBy(target.value);
 });
 part("search").addEventListener("input", () => {
+  history.replaceState(null, "", tellAddress());
   state.page = 0;
   arrange();
 });

@@ -1,13 +1,14 @@
 // The page: it asks for what its address names, one request at a time, while it is visible.
 
 import { showAccess } from "./access.js";
-import { ACTED, showActions } from "./actions.js";
+import { ACTED, showActions, takeNotice } from "./actions.js";
 import { ask, measure, token } from "./api.js";
-import { part, write, writeProblems } from "./dom.js";
+import { part, write } from "./dom.js";
 import { bytes, plural, span } from "./figures.js";
 import { showFilter } from "./filter.js";
+import { showFindings } from "./findings.js";
 import "./making.js";
-import { showOverview } from "./overview.js";
+import { searchAsAddressed, showOverview } from "./overview.js";
 
 const POLL_EVERY = 2000; // ms
 
@@ -17,7 +18,10 @@ const TOKENS = "#/tokens";
 const GONE = [403, 404, 409, 422];
 const NOT_WHOLE = "slice_lost";
 
-const page = { asking: false, again: false, heard: "", access: "" };
+const page = { asking: false, again: false, heard: "", access: "", moved: false };
+
+/** Return the address without what is searched for. */
+const place = () => location.hash.split("?")[0];
 
 /** Return the name of the filter in the address; null: it names none. */
 function named() {
@@ -40,13 +44,13 @@ async function poll() {
   if (document.hidden || page.asking || !part("token-form").hidden) return;
   page.asking = true;
   page.again = false;
-  const { hash } = location;
+  const asked = place();
   const [path, showAnswer] = wanted();
   try {
     const told = await ask(path);
-    if (hash === location.hash) show(showAnswer, told);
+    if (asked === place()) show(showAnswer, told);
   } catch (error) {
-    if (hash === location.hash) fail(error);
+    if (asked === place()) fail(error);
   }
   page.asking = false;
   if (page.again) poll();
@@ -107,6 +111,15 @@ function fail(error) {
 function reveal(...ids) {
   for (const section of document.querySelectorAll("main > section")) section.hidden = !ids.includes(section.id);
   part("token-form").hidden = true;
+  if (page.moved && ids.length > 0) moveFocus(ids[0]);
+}
+
+/** Put the focus on the heading of what a link has led to, where screen readers and the Tab key then go on. */
+function moveFocus(id) {
+  page.moved = false;
+  const heading = part(id).querySelector("h2");
+  heading.tabIndex = -1;
+  heading.focus({ preventScroll: true });
 }
 
 function showStatus({ redis, service, latency }) {
@@ -118,8 +131,7 @@ function showStatus({ redis, service, latency }) {
   });
   const ours = `urifilter ${service.version} · ${plural(service.workers, "worker")} · up ${span(service.uptime)}`;
   write(part("servers"), [...masters, `a command takes ${(1000 * latency).toFixed(1)} ms`, ours].join(" — "));
-  const findings = redis.findings.filter(({ level }) => level !== "ok");
-  writeProblems(part("findings"), findings.map((each) => ({ ...each, title: `Redis, ${each.subject}:` })));
+  showFindings(redis.findings);
 }
 
 // --- The address
@@ -129,8 +141,11 @@ function go() {
   const title = location.hash === TOKENS ? "Tokens" : name;
   document.title = title === null ? "urifilter" : `${title} – urifilter`;
   write(part("name"), name ?? "");
+  write(part("notice"), takeNotice());
+  if (title === null) searchAsAddressed();
   if (part("token-form").hidden && page.heard) {
     reveal();
+    page.moved = true;
     scrollTo(0, 0);
   }
   page.again = page.asking; // the answer under way is about another address
