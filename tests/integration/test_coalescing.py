@@ -21,6 +21,7 @@ from urifilter_redis import (
     ConfigMismatch,
     FilterNotFound,
     Restoring,
+    ServerFull,
     ServerUnavailable,
     SliceLost,
     Timeouts,
@@ -729,7 +730,7 @@ def test_a_refused_call_that_runs_late(make_server):
             admin.config_set("maxmemory", "1")
             errors = await asyncio.gather(*asked(news.insert, *"abcd"), return_exceptions=True)
             admin.config_set("maxmemory", "0")
-            assert {type(error) for error in errors} == {ServerUnavailable}
+            assert {type(error) for error in errors} == {ServerFull}
             proxy.release()
             again = (news.insert(item, retry=error) for item, error in zip("abcd", errors, strict=True))
             assert await asyncio.gather(*again) == [True] * 4

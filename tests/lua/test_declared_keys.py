@@ -96,7 +96,7 @@ def test_all_scripts(called, any_server, name):
             with UriFilter.create("other", redis=any_server.url, **news.settings) as other:
                 other.insert_many(range(5000, 5100))
                 other.forget([5000])
-                news.union("other")
+                news.union("other", over_capacity=True)
         assert news.info().forgotten > 0
         news.drop()
     assert {"create", "insert", "contains", "forget", "drop"} < called

@@ -55,7 +55,7 @@ def test_the_index_says_what_the_header_says():
     assert found["reply"].endswith("-1 = in somebody's hands (see claim), nothing is written.")
     assert found["errors"][:2] == ["NOFILTER", "MISMATCH"]
     turn = Header.of(scripts.load("build"))
-    assert turn.args[4].text.endswith("finish: the number of pieces")
+    assert turn.args[4].text.endswith("finish: the number of pieces; halted: 0")
     assert turn.purpose.startswith("make history_1 into the next history")
 
 
