@@ -228,7 +228,7 @@ def _begin(session: Session, expected: int, planned: Mapping[int, int | None], t
 
 def _turn_all(
     session: Session,
-    planned: Mapping[int, int | None] | Mapping[int, int],
+    planned: Mapping[int, int | None],
     token: str,
     due: Due | None = None,
     *,
