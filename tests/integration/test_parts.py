@@ -169,7 +169,10 @@ def test_one_of_two_is_away(nodes, make_server):
 @pytest.mark.parametrize("scheme", ["redis+cluster://{}", "redis+sentinel://{}/any"])
 @pytest.mark.parametrize("kind", [Connector, AsyncConnector])
 def test_a_search_ends_with_the_time_of_its_callers(scheme, kind):
-    """Nodes that take connections and never answer are asked by the next searches, and not all by one."""
+    """Nodes that take connections and never answer are asked by the next searches, and not all by one.
+
+    To each Sentinel there is one connection more, of the subscription.
+    """
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
         hosts = ",".join(f"127.0.0.1:{each.getsockname()[1]}" for each in silent)
@@ -184,6 +187,7 @@ def test_a_search_ends_with_the_time_of_its_callers(scheme, kind):
         for each in silent:
             each.settimeout(0)
             with contextlib.suppress(BlockingIOError):
-                each.accept()[0].close()
-                asked += 1
-        assert asked == 1
+                while True:
+                    each.accept()[0].close()
+                    asked += 1
+        assert asked == (1 if "cluster" in scheme else 1 + len(silent))

@@ -110,7 +110,7 @@ _WORDS: tuple[tuple[str, bool, str], ...] = (
         "no TLS connection in time: does the server speak TLS at this port?",
     ),
     (
-        "EOF occurred|Broken pipe|Connection reset|closed by server",
+        "EOF occurred|Broken pipe|Connection reset|Connection lost|closed by server",
         False,
         "the server broke the connection off: it may want another client's certificate (ssl_certfile=, ssl_keyfile=)",
     ),
@@ -119,7 +119,7 @@ _WORDS: tuple[tuple[str, bool, str], ...] = (
 _TAKES_PASSWORD = "ssl_password" in inspect.signature(SSLConnection).parameters
 
 # The texts of failures of a connection without TLS to a port that wants it.
-_CLOSED = re.compile(r"Connection reset|Broken pipe|closed by server|Protocol error")
+_CLOSED = re.compile(r"Connection reset|Connection lost|Broken pipe|closed by server|Protocol error")
 _PLAIN = "the server broke the connection off: if it wants TLS, the address begins with rediss://"
 _SOURCE = re.compile(r" ?\(_ssl\.c:\d+\)")
 
