@@ -158,7 +158,7 @@ def test_overtaken_by_another_drop_and_create(scene, sample):
             assert set(news.ages(NEW)) == {1}
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_overtaken_where_the_registration_was_lost(scene, sample):
     """Checkpoints without a registration are dropped by the name; a filter that is made meanwhile keeps its own."""
     home = open_home(scene.archive)
