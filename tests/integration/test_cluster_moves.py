@@ -230,7 +230,9 @@ def test_clocks_that_differ(make_cluster, clients, slots, tmp_path):
 @pytest.mark.slow
 def test_a_master_that_comes_back(make_cluster, clients):
     """Killed and started again with its append-only file: an error in words meanwhile, and no answer is lost."""
-    cluster = make_cluster(appendonly="yes", **{"cluster-require-full-coverage": "no"})
+    # With everysec a server answers before it writes while an earlier fsync is under way.
+    durable = {"appendonly": "yes", "appendfsync": "always"}
+    cluster = make_cluster(**durable, **{"cluster-require-full-coverage": "no"})
     news = clients.create("news", redis=cluster.url, timeouts=HASTY, **PRECISE)
     assert news.insert_many(ITEMS[:100]) == [True] * 100
     cluster.nodes[1].kill()
