@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Counts", "Note", "NoteFile", "doubt", "loss"]
 
 #: The number of the notes' format. A note of another format does not count.
-_FORMAT = 2
+_FORMAT = 1
 
 #: The exceptions of an unusable folder; without a home directory it is a RuntimeError.
 _UNUSABLE = (OSError, UnicodeError)
