@@ -190,7 +190,7 @@ def test_shard_0_is_the_last(variant, any_server, rotator):
 
 
 def test_where_shard_0_alone_leads(variant, any_server):
-    """Left so by an older release: it turns first, so that processes that name one epoch turn each shard once."""
+    """A failover lost the turns of the others: it turns first, so that all who name one epoch turn each shard once."""
     with UriFilter.create("news", redis=any_server.url, shards=3, **variant, **PRECISE) as news:
         news.rotate()
         with any_server.client() as admin:

@@ -178,7 +178,7 @@ def _of_this_rotation(
     """Return the token of the rotation from epoch ``expected``, and the shards that still have to turn in it.
 
     A shard with the highest epoch turns first. From then on its token marks each shard that has turned in this
-    rotation. Shard 0 turns last, unless it alone has that epoch.
+    rotation. Shard 0 turns last, unless it alone has that epoch, because a failover lost the turns of the others.
     """
     top, begun = max(state.epoch for state in states), _begun(states, expected)
     token = next(state.token for state in states if state.epoch == top) if begun else secrets.token_hex(8)
