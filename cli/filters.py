@@ -55,7 +55,9 @@ def create(
 ) -> None:
     """Make a filter; if it exists with these settings, do nothing.
 
-    Asks before it makes a filter that takes more than half of the server's free memory.
+    Asks before it makes a filter that leaves the server too little free memory.
+    A quarter more than it takes "when full" (`urifilter plan`) must be free of
+    maxmemory; where none is set, as much again of the machine's memory.
 
     \b
     Example:

@@ -79,7 +79,7 @@ def identity_options(command: F) -> F:
 
 def yes_option(command: F) -> F:
     """Add the option that allows a large filter."""
-    text = "Make the filter even if it takes more than half of the server's free memory."
+    text = "Make the filter even if it leaves the server too little free memory."
     return click.option("--yes", is_flag=True, help=text)(command)
 
 

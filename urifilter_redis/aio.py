@@ -125,7 +125,7 @@ class AsyncUriFilter(OpenedFilter):
             normalize: ``none``, ``whatwg``, ``sorted`` or ``loose``.
             hash: ``mmh3``, ``md5`` or ``blake2b`` (keyed: for hostile input).
             seed: for mmh3 a 32-bit number, for blake2b 32 hex digits; None: random.
-            large: make the filter even if it takes more than half of the server's free memory.
+            large: make the filter even if it leaves the server too little free memory.
             archive: the place of checkpoints and closed slices: ``file:///…`` or ``mongodb://…/database``; None:
                 ``URIFILTER_ARCHIVE``, else no archive (rolling: closed slices stay in Redis).
             redis: a URL, a ``redis.asyncio.Redis`` or a ``redis.asyncio.RedisCluster``; None:
@@ -150,7 +150,7 @@ class AsyncUriFilter(OpenedFilter):
 
         Raises:
             ValueError: a setting is not possible.
-            TooLarge: the filter takes more than the server's free memory, or over half of it without ``large``.
+            TooLarge: the filter does not fit into the server's free memory, or leaves too little without ``large``.
             ConfigMismatch: the filter exists with other settings; the error names each.
             SliceLost: parts of the filter are missing.
             Restoring: another process is restoring the filter from its archive.

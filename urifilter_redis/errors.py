@@ -6,7 +6,7 @@
     ├── FilterNotFound       the server has no filter of that name
     ├── ConfigMismatch       the filter has other settings, or was dropped and created anew
     ├── SliceLost            a bitmap or the meta of a live filter is missing, or has another length
-    ├── TooLarge             the filter was not made: it needs more memory than is free, or over half of it
+    ├── TooLarge             the filter was not made: it needs more memory than is free, or leaves too little
     ├── FilterFull           growing: no further slice can be made
     ├── OverCapacity         nothing was merged: the result would hold more than the filter is made for
     ├── Restoring            the filter is being restored from its archive
@@ -236,10 +236,13 @@ class SliceLost(UriFilterError):
 
 
 class TooLarge(UriFilterError):
-    """The filter was not made: it needs more memory than the server has free, or more than half of it.
+    """The filter was not made: it needs more memory than the server has free, or leaves too little.
+
+    Of ``maxmemory`` a quarter more than it takes when it is full must be free; where none is set, as much again of the
+    machine's memory.
 
     Attributes:
-        fits: whether the free memory is enough; if so, ``large=True`` makes the filter.
+        fits: whether the filter can be made now; if so, ``large=True`` makes the filter.
 
     Example:
         >>> try:

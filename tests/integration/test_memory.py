@@ -47,7 +47,7 @@ def leave(admin, size) -> None:
     A server keeps some memory for each command that it has run.
     """
     admin.eval(scripts.load("probe").source, 1, "any:merging_1", "list")
-    admin.config_set("maxmemory", admin.info("memory")["used_memory"] + size)
+    admin.config_set("maxmemory", round(admin.info("memory")["used_memory"] + size))
 
 
 def fill(admin) -> None:
@@ -82,9 +82,11 @@ async def make_asynchronously(server, **large) -> None:
 
 
 def test_much_of_it_wants_to_be_said(server, admin):
-    """More than half of what is free: refused without ``large=True``; what is there already needs nothing."""
-    leave(admin, 2 * MB)
-    with pytest.raises(TooLarge, match="large=True") as caught:
+    """Less than a quarter more is free: refused without ``large=True``; what is there already needs nothing."""
+    leave(admin, 1.8 * MB)
+    with pytest.raises(
+        TooLarge, match=r"less than 1\.97 MB, 1\.25 times what it takes when it is full: .*large=True"
+    ) as caught:
         UriFilter.create("news", redis=server.url, **MIDDLING)
     assert caught.value.fits
     with pytest.raises(TooLarge):
@@ -97,7 +99,7 @@ def test_much_of_it_wants_to_be_said(server, admin):
 
 def test_all_that_lives_at_once_counts(server, admin):
     """A rolling filter has three bitmaps while it rotates, and its closed slices; a ring one more than its window."""
-    leave(admin, 6 * MB)
+    leave(admin, 4 * MB)
     for retention, slices in (("rolling", 4), ("ring", 8)):
         where = {"retention": retention, "slices": slices, "period": "1d", "error_rate": 1e-2}
         with pytest.raises(TooLarge, match=r"at first and (3\.54|5\.99) MB when full"):
@@ -117,7 +119,7 @@ def test_what_is_planned_is_enough(make_server, retention):
     with server.client() as admin:
         begun = admin.info("memory")["used_memory"]
         admin.config_set("maxmemory", round(1.25 * plan["memory_when_full"] + 16e6))
-        cli.run("create", "news", *settings, "--yes", "--redis", server.url)
+        cli.run("create", "news", *settings, "--redis", server.url)
         taken = admin.info("memory")["used_memory"] - begun
         assert taken == pytest.approx(plan["memory_at_first"], abs=MB)
         with UriFilter.open("news", redis=server.url) as news:
@@ -128,6 +130,18 @@ def test_what_is_planned_is_enough(make_server, retention):
                     news.rotate()
         most = admin.info("memory")["used_memory_peak"] - begun
         assert 0.7 * plan["memory_when_full"] < most < plan["memory_when_full"] + 3 * MB
+
+
+@pytest.mark.parametrize(
+    "timed", [[], ["--retention", "ring", "--slices", 8, "--period", "1d"]], ids=["forever", "ring"]
+)
+def test_the_advised_memory_wants_no_word(server, admin, timed):
+    """With the documented ``maxmemory``, a quarter more than is planned and 16 MB, ``create`` does not ask."""
+    settings = ["--capacity", "20M", *timed]
+    plans = json.loads(cli.run("plan", *settings, "--json")[0])
+    plan = next(each for each in plans if (each["layout"], each["error_rate"]) == ("blocked", 1e-4))
+    admin.config_set("maxmemory", round(1.25 * plan["memory_when_full"] + 16e6))
+    cli.run("create", "news", *settings, "--redis", server.url)
 
 
 def test_made_by_another_meanwhile(any_server):
@@ -244,10 +258,10 @@ def test_drop_frees_a_full_server(server, admin):
 
 def test_command_line(server, admin):
     """``create`` wants --yes, and so do ``add`` and ``dedupe`` for a filter of their own; else it says how much."""
-    leave(admin, 60 * MB)
+    leave(admin, 40 * MB)
     where = ["--redis", server.url]
     for command, given in (
-        (["create", "news", "--capacity", "15M"], b""),
+        (["create", "news", "--capacity", "12M"], b""),
         (["dedupe"], b"a\n"),
         (["dedupe", "--temporary"], b"a\n"),
         (["add"], b"a\n"),
@@ -267,7 +281,7 @@ def test_command_line(server, admin):
 def test_command_line_asks(any_server, answer):
     """On a terminal ``create`` asks."""
     with any_server.client() as admin:
-        leave(admin, 60 * MB)
+        leave(admin, 50 * MB)
         terminal, end = pty.openpty()
         try:
             process = cli.start("--redis", any_server.url, "create", "news", "--capacity", "15M", stdin=end)
@@ -285,7 +299,7 @@ def test_command_line_asks(any_server, answer):
 def test_service(any_server, tmp_path):
     """A filter of the settings says ``large = true``."""
     with any_server.client() as admin:
-        leave(admin, 2 * MB)
+        leave(admin, 1.8 * MB)
         try:
             file = tmp_path / "settings.toml"
             file.write_text(f'redis_url = "{any_server.url}"\n[filters.news]\ncapacity = 500_000\n')

@@ -67,12 +67,12 @@ def create(session: Session, settings: Settings, *, large: bool = False) -> Flow
     Args:
         session: the filter's session.
         settings: the filter's settings.
-        large: whether the filter may take more than half of the free memory.
+        large: whether the filter may leave the server too little free memory.
 
     Raises:
         ConfigMismatch: the filter exists with other settings.
         SliceLost: parts of the filter are missing, or parts of an earlier one are left.
-        TooLarge: the filter takes more memory than the server has free, or more than half of it without ``large``.
+        TooLarge: the filter does not fit into the server's free memory, or leaves too little without ``large``.
         ArchiveError: the filter's archive failed, was not named, or another one was named.
     """
     yield from _learn_time(session)

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = ["check_free", "check_room"]
 
-#: A filter that takes more than this share of the free memory is made only with ``large``.
-LARGE = 0.5
+#: Unless with ``large``, a filter is made only where so many times what it takes when it is full is free. Of
+#: ``maxmemory`` a quarter more is for claims, forgotten items and connections. Other programs use the machine's memory,
+#: too, and pages that change while the server saves exist twice.
+SPARE = {"maxmemory": 1.25, "the machine's": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +53,11 @@ def check_room(session: Session, settings: Settings, *, large: bool) -> Flow[Non
     Args:
         session: the filter's session.
         settings: the filter's settings.
-        large: whether the filter may take more than half of the free memory.
+        large: whether the filter may leave less free memory than it should (``SPARE``).
 
     Raises:
-        TooLarge: the first slices do not fit into the free memory; or, without ``large``, the full filter takes more
-            than half of it.
+        TooLarge: the first slices do not fit into the free memory; or, without ``large``, the full filter leaves too
+            little of it.
     """
     sizing = size_first(settings)
     keys = session.keys.of(sizing.shards)
@@ -67,8 +69,11 @@ def check_room(session: Session, settings: Settings, *, large: bool) -> Flow[Non
         if now > room.free:
             advice = "raise maxmemory, free some, or take a lower capacity or a higher error_rate (see urifilter plan)"
             raise TooLarge(f"{text}: {advice}", fits=False)
-        if most > LARGE * room.free and not large:
-            raise TooLarge(f"{text}: that is more than half: say large=True (--yes) to make it all the same", fits=True)
+        spare = SPARE[room.what]
+        if spare * most > room.free and not large:
+            wanted = f"{size_text(round(spare * most))}, {spare:g} times what it takes when it is full"
+            advice = "raise maxmemory, or say large=True (--yes) to make it all the same"
+            raise TooLarge(f"{text}: that is less than {wanted}: {advice}", fits=True)
 
 
 def check_free(session: Session, needed: int) -> Flow[None]:

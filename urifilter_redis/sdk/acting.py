@@ -30,7 +30,7 @@ class Acting:
 
         Args:
             filter_typeid: the filter's name: 1 to 64 of ``A-Z a-z 0-9 . _ -``.
-            large: make the filter even if it takes more than half of the memory that Redis has free.
+            large: make the filter even if it leaves Redis too little free memory.
             settings: those of ``UriFilter.create``: ``capacity``, ``error_rate``, ``retention`` and so on.
 
         Returns:

@@ -100,7 +100,7 @@ class Filters:
             wanted: the filters of the settings, by name.
             prefix: the beginning of all keys.
             timeouts: how long to wait for Redis; None: the library's defaults.
-            large: the names of the filters that may take more than half of Redis's free memory.
+            large: the names of the filters that may leave Redis too little free memory.
             rotate: whether inserts turn filters; see ``UriFilter.create``.
         """
         self.wanted = wanted or {}

@@ -142,7 +142,7 @@ class FilterSettings(_SETTINGS):  # type: ignore[misc]  # its base is made at ru
     """A filter that the service makes if it does not exist: the settings of ``UriFilter.create``.
 
     Attributes:
-        large: whether it may take more than half of the memory that Redis has free.
+        large: whether it may leave Redis too little free memory.
 
     Example:
         >>> FilterSettings(capacity=10_000_000, retention="ring", slices=4, period="1w").settings().slices
