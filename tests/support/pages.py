@@ -133,6 +133,7 @@ class Session:
         (work / "examples").symlink_to(ROOT / "examples")
         monkeypatch.chdir(work)
         monkeypatch.setenv("URIFILTER_REDIS_URL", redis_url)
+        monkeypatch.setenv("HOME", str(folder))
         monkeypatch.setenv("URIFILTER_DATA_DIR", str(folder / "data"))
         monkeypatch.setenv("URIFILTER_PORT", "0")
         monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")

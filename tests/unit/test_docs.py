@@ -106,6 +106,14 @@ def test_every_test_that_is_named_exists():
     assert len(found) >= 6
 
 
+def test_tokens_are_kept_for_their_user_alone():
+    """Each command that writes a token to a file does so in the user's own folder, and with a mode of 600."""
+    found = [line for page in PAGES for line in page.read_text().splitlines() if "token new" in line and " 2> " in line]
+    wrong = [line for line in found if "(umask 077; " not in line or " 2> ~/.config/urifilter/" not in line]
+    assert wrong == []
+    assert len(found) >= 4
+
+
 def test_the_glossary_is_alphabetical():
     """Terms stand in alphabetical order, each once."""
     terms = re.findall(r"^## (.+)$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
