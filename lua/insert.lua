@@ -142,6 +142,14 @@ for i = 1, count do
     -- item that is written to one slice, in a slot that has a record, needs none after it that was not tried.)
     if (wrote or again) and not tried then
       tried = true
+-- @if no claims
+      local removes = any_forgotten
+-- @end if
+-- @if claims
+      local removes = any_forgotten or any_leases
+-- @end if
+      -- First a write that a server at maxmemory refuses: behind a removal it would let the whole call through.
+      if removes then call('HSET', KEYS[1], 'inserted', inserted) end
       if any_forgotten then call('ZREM', KEYS[3], '') end
       if count > 1 or first_written < #KEYS or adds or not field then
 

@@ -110,6 +110,27 @@ def test_out_of_memory(make_server):
             assert news.insert_ages(["a", "b"], retry=error) == [1, 0]
 
 
+@pytest.mark.parametrize("has", ["forgotten", "claimed"])
+def test_a_full_server_inserts_nothing(server, has):
+    """At maxmemory no item is inserted, also where a call would first remove a forgotten or a claimed item."""
+    with UriFilter.create("news", redis=server.url, capacity=1000) as news, server.client() as admin:
+        news.insert("a")
+        mine = news.claims(lease=60)
+        if has == "forgotten":
+            news.forget(["a"])
+        else:
+            mine.claim("c")
+        news.insert("d")  # the next call of its slot needs no new record
+        admin.config_set("maxmemory", "1")
+        try:
+            assert type(error_of(news.insert, "x")) is ServerFull
+            assert type(error_of(news.insert_many, ["x", "y"])) is ServerFull
+            assert news.ages(["x", "y"]) == [0, 0]
+        finally:
+            admin.config_set("maxmemory", "0")
+            mine.close()
+
+
 def test_a_full_server_lets_items_be_removed(make_server):
     """At maxmemory ``remove`` works; ``forget`` takes memory: it is refused whole, and says what to do."""
     for kind in servers.KINDS:
