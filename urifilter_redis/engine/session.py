@@ -100,6 +100,7 @@ class Session:
     patience: float = TOTAL_OF_SEVERAL
     near: NearCache | None = None
     _config: Config | None = None
+    _turned_by_inserts: bool = False
     _digester: Digester | None = None
     _first_view: View = field(default_factory=lambda: View(()))
     _views: dict[int, View] = field(default_factory=dict)
@@ -154,6 +155,7 @@ class Session:
         if config.uid != self.uid:
             self.near = near_cache_of(self.near_cache, config)
         self._config, self._first_view, self._askings = config, view, {}
+        self._turned_by_inserts = config.turned_by_inserts
         self._digester = Digester(config.normalize, hasher(config.hash, config.seed))
 
     def view(self, shard: int) -> View:
@@ -204,7 +206,7 @@ class Session:
     @property
     def turns(self) -> bool:
         """Whether this client turns the filter when a call is told that periods were missed."""
-        return self.config.turned_by_inserts and self.timekeeper.turns
+        return self._turned_by_inserts and self.timekeeper.turns
 
     def node_of(self, shard: int) -> str:
         """Return the name of the node that has a shard; while its slot has no master, ``GIVEN``."""
