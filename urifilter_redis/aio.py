@@ -704,7 +704,9 @@ class AsyncUriFilter(OpenedFilter):
             True
         """
         self._check_open()
-        return AsyncClaims(Direct(self._session, lease, holder, pauses=beats), self._run, name=name, beats=beats)
+        made = AsyncClaims(Direct(self._session, lease, holder, pauses=beats), self._run, name=name, beats=beats)
+        self._claimed.add(made)
+        return made
 
     async def commit(self, uris: Iterable[Any], *, key: Key = None) -> list[bool]:
         """Make items final that anybody has in hand; return whether this call did it. See ``commit`` of claims.
@@ -934,6 +936,8 @@ class AsyncUriFilter(OpenedFilter):
         """
         self._closed = True
         try:
+            for each in list(self._claimed):
+                await each._end_beats()  # noqa: SLF001 - parts of one client
             await self._coalescers.close()
             with contextlib.suppress(UriFilterError):  # nothing can be sent from another loop than the connections'
                 await drive(leave(self._session), self._connector)

@@ -655,7 +655,9 @@ class UriFilter(OpenedFilter):
             True
         """
         self._check_open()
-        return Claims(Direct(self._session, lease, holder, pauses=beats), self._run, self._beat, name=name, beats=beats)
+        made = Claims(Direct(self._session, lease, holder, pauses=beats), self._run, self._beat, name=name, beats=beats)
+        self._claimed.add(made)
+        return made
 
     def _beat(self, flow: Flow[None]) -> None:
         """Run a flow in the background, which no check of the main thread's ends."""
@@ -888,6 +890,8 @@ class UriFilter(OpenedFilter):
         """
         self._closed = True
         try:
+            for each in list(self._claimed):
+                each._end_beats()  # noqa: SLF001 - parts of one client
             drive(leave(self._session), self._connector)
         finally:
             _close(self._session, self._connector)

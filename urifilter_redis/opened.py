@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -68,6 +69,7 @@ class OpenedFilter:
 
     def __init__(self, connector: Any, session: Session, unopened: PackedFilter | None = None) -> None:
         self._connector, self._session, self._unopened = connector, session, unopened
+        self._claimed: weakref.WeakSet[Any] = weakref.WeakSet()  # whose beats end with this filter
 
     def __repr__(self) -> str:
         config = self._session.config

@@ -73,6 +73,20 @@ def test_slow_work_keeps_its_items(clients, clocked):
         assert mine.commit(["a"]) == [True]
 
 
+def test_beats_end_with_their_filter(clients, any_server):
+    """Also those of an object that nobody closes; a later call does not begin them again."""
+    before = beating()
+    news = clients.create("news", redis=any_server.url, **PRECISE)
+    mine = news.claims()
+    mine.claim("a")
+    assert clients.tasks or len(beating()) > len(before)
+    news.close()
+    with pytest.raises(ValueError, match="filter 'news' is closed"):
+        mine.claim("b")
+    assert clients.tasks == []
+    assert [each for each in beating() if each not in before] == []
+
+
 @pytest.mark.usefixtures("often")
 def test_a_late_beat_revives(clients, clocked):
     """A holder that was dead, and from which nobody took anything, has it again."""

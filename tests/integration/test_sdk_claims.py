@@ -182,6 +182,29 @@ def test_beats(api, news, any_server):
         assert mine.held == held
 
 
+def test_beats_end_with_their_client(service, news):
+    """A thread or a task of an object that nobody closes."""
+
+    def beating():
+        return [each for each in threading.enumerate() if each.name == "urifilter-beat"]
+
+    before = beating()
+    with FilterAPIClient(service.url) as api:
+        mine = api.claims("news")
+        mine.claim("a")
+        assert len(beating()) > len(before)
+    assert [each for each in beating() if each not in before] == []
+
+    async def go():
+        async with AsyncFilterAPIClient(service.url) as api:
+            mine = api.claims("news")
+            await mine.claim("b")
+            assert len(asyncio.all_tasks()) > 1
+        return len(asyncio.all_tasks())
+
+    assert asyncio.run(go()) == 1
+
+
 def test_beats_of_a_task(service, news, any_server):
     """Likewise in asyncio."""
 

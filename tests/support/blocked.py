@@ -65,6 +65,11 @@ class Clients:
         """Wait for an answer, if it is awaitable."""
         return self._loop.run_until_complete(answer) if inspect.isawaitable(answer) else answer
 
+    @property
+    def tasks(self) -> list[str]:
+        """The names of the tasks that the awaited client has left in its loop."""
+        return [] if self._loop is None else [each.get_name() for each in asyncio.all_tasks(self._loop)]
+
     def let_pass(self, seconds: float) -> None:
         """Wait, and let other threads and tasks run."""
         if self._loop is None:

@@ -33,7 +33,7 @@ class AsyncClaims(ClaimsCommon):
 
     An item that was claimed is "new" to this object alone, until it is committed or released, or this process dies.
     Then another crawler gets it from ``reclaim``. A task beats in the background, so that slow work keeps its
-    items. The task survives a server that is away, and ends with its event loop.
+    items. The task survives a server that is away, and ends with its client or event loop.
 
     Use it as a context manager: leaving gives back what is left; after an exception only a lease later. Tasks of one
     event loop may share it. A forked child is another holder, and has nothing in hand.
@@ -284,10 +284,7 @@ class AsyncClaims(ClaimsCommon):
         """
         self._check_loop()
         some = self._begin_closing(delay)
-        beating, self._beating = self._beating, None
-        if beating is not None:
-            beating.cancel()
-            await asyncio.wait([beating])
+        await self._end_beats()
         if some:
             try:
                 await self._run(self._way.give_back_all(delay))
@@ -350,9 +347,16 @@ class AsyncClaims(ClaimsCommon):
             raise ValueError("these claims belong to another event loop: make new ones in this loop with claims()")
 
     def _begin_beating(self) -> None:
-        if self._beats and not self._closed and (self._beating is None or self._beating.done()):
+        if self._may_beat and (self._beating is None or self._beating.done()):
             beating = _beat(weakref.WeakMethod(self._beat_once), self._hand.beat_interval)
             self._beating = asyncio.create_task(beating, name="urifilter-beat")
+
+    async def _end_beats(self) -> None:
+        """Beat no more, as these claims or their client are closed."""
+        self._may_beat, beating, self._beating = False, self._beating, None
+        if beating is not None and self._home == (os.getpid(), asyncio.get_running_loop()):
+            beating.cancel()
+            await asyncio.wait([beating])
 
     async def _beat_once(self) -> None:
         try:

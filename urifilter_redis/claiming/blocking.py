@@ -32,7 +32,7 @@ class Claims(ClaimsCommon):
 
     An item that was claimed is "new" to this object alone, until it is committed or released, or this process dies.
     Then another crawler gets it from ``reclaim``. A thread beats in the background, so that slow work keeps its
-    items. The thread survives a server that is away, and never keeps an interpreter from ending.
+    items. The thread survives a server that is away, ends with its client, and never keeps an interpreter from ending.
 
     Use it as a context manager: leaving gives back what is left; after an exception only a lease later. Threads may
     share it. A forked child is another holder, and has nothing in hand.
@@ -282,9 +282,7 @@ class Claims(ClaimsCommon):
             >>> mine.close()
         """
         some = self._begin_closing(delay)
-        beating, self._beating = self._beating, None
-        if beating is not None and beating.is_alive():  # in a forked child the parent's is not
-            beating.stop(self._way.patience)
+        self._end_beats()
         if some:
             try:
                 self._run(self._way.give_back_all(delay))
@@ -331,13 +329,19 @@ class Claims(ClaimsCommon):
             raise
 
     def _begin_beating(self) -> None:
-        if self._beats and (self._beating is None or not self._beating.is_alive()):
+        if self._may_beat and (self._beating is None or not self._beating.is_alive()):
             self._beating = Beating(self._beat_once, self._hand.beat_interval)
             self._beating.start()
 
+    def _end_beats(self) -> None:
+        """Beat no more, as these claims or their client are closed."""
+        self._may_beat, beating, self._beating = False, self._beating, None
+        if beating is not None and beating.is_alive():  # in a forked child the parent's is not
+            beating.stop(self._way.patience)
+
     def _beat_once(self) -> None:
         current = threading.current_thread()
-        if isinstance(current, Beating) and (self._closed or self._beating is not current):
+        if isinstance(current, Beating) and (not self._may_beat or self._beating is not current):
             current.end()  # two threads may have begun to beat at once, or one as another closed
             return
         try:

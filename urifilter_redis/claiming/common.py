@@ -22,7 +22,7 @@ class ClaimsCommon:
 
     def __init__(self, way: Way, name: str | None, *, beat: bool) -> None:
         self._way, self._name, self._beats = way, name, beat
-        self._hand = way.hand
+        self._hand, self._may_beat = way.hand, beat
         self._closed = False
         self._told: type[Exception] | None = None
 

@@ -424,7 +424,9 @@ class AsyncFilterAPIClient(AsyncActing, Client):
             [True, True]
         """
         self._check_open()
-        return AsyncClaims(ByService(self._api, filter_typeid, lease), self._run, name=name)
+        made = AsyncClaims(ByService(self._api, filter_typeid, lease), self._run, name=name)
+        self._claimed.add(made)
+        return made
 
     async def filters(self) -> list[str]:
         """Return the names of the filters that the access token may use.
@@ -469,7 +471,11 @@ class AsyncFilterAPIClient(AsyncActing, Client):
             >>> await api.close()
         """
         self._closed = True
-        await self._connector.close()
+        try:
+            for each in list(self._claimed):
+                await each._end_beats()  # noqa: SLF001 - parts of one client
+        finally:
+            await self._connector.close()
 
     async def __aenter__(self) -> Self:
         self._check_open()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -75,6 +76,7 @@ class Client:
     ) -> None:
         self._api = API(url, access_token, timeouts, path, verify, proxy)
         self._connector = self._connector_of(self._api)
+        self._claimed: weakref.WeakSet[Any] = weakref.WeakSet()  # whose beats end with this client
         self._more: dict[str, Any] = {"timeouts": timeouts, "path": path, "verify": verify, "proxy": proxy}
 
     def __repr__(self) -> str:

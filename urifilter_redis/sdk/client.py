@@ -421,7 +421,9 @@ class FilterAPIClient(Acting, Client):
             [True, True]
         """
         self._check_open()
-        return Claims(ByService(self._api, filter_typeid, lease), self._run, self._run, name=name)
+        made = Claims(ByService(self._api, filter_typeid, lease), self._run, self._run, name=name)
+        self._claimed.add(made)
+        return made
 
     def filters(self) -> list[str]:
         """Return the names of the filters that the access token may use.
@@ -466,7 +468,11 @@ class FilterAPIClient(Acting, Client):
             >>> api.close()
         """
         self._closed = True
-        self._connector.close()
+        try:
+            for each in list(self._claimed):
+                each._end_beats()  # noqa: SLF001 - parts of one client
+        finally:
+            self._connector.close()
 
     def __enter__(self) -> Self:
         self._check_open()
