@@ -1,3 +1,13 @@
+-- The age of items. max_age checks the argument before the slices are read.
+
+-- @section max_age
+-- Needs: max_age, habits.
+
+if max_age ~= 0 and not string.find(habits, '^ring') then
+  return redis.error_reply('BADARG max_age is 0 for every retention but ring')
+end
+
+-- @section age
 -- The age of items: 0 = in no tested slice; n = in the n-th newest (rolling: 2 = in any older one). In a ring with
 -- write=all the max_age-th newest slice has every item of the last max_age periods: only that one is tested; age 1.
 -- Needs: units, max_age, habits, FIRST_SLICE, has. Sets: age_in, oldest_age.

@@ -1,4 +1,9 @@
 -- Layout blocked: an item sets one bit in each of the k 32-bit words of one block.
+-- common comes first. has makes a function, for looking at a slice; test, try and write are lines for one item and one slice.
+-- try calls the commands of write without effect.
+
+-- @section common
+-- Layout blocked: an item sets one bit in each of the k 32-bit words of one block.
 -- The loader (urifilter_redis/protocol/scripts.py) specialises the files of this layout for one k: the k words are
 -- locals, and the lines between "unroll" and "end" are repeated for each word. A word is a double from 0 to 2^32 - 1,
 -- and a bit is its power of two. The bit is set if w % (bit + bit) >= bit. The table is faster, but it takes as long to
@@ -11,3 +16,41 @@ local POWER = #packed > 64 and {
 }
 local BLOCK = 4 * $k -- bytes
 local unpack_words = struct.unpack
+
+-- @section has
+-- Returns whether a slice has an item; it stops at the first bit that is not set.
+local function has(key, size, d0, d1, d2, d3)
+  local start = d0 % size * BLOCK
+  local $words = unpack_words('<$I4s', call('GETRANGE', key, start, start + BLOCK - 1))
+  local group, bit
+  -- @unroll
+  group = d$d % 32
+  bit = POWER and POWER[group] or 2 ^ group
+  if w$i % (bit + bit) < bit then return false end
+  d$d = (d$d - group) / 32
+  -- @end
+  return true
+end
+
+-- @section test
+-- Tests an item in one slice. Gives: wrote (whether a bit is missing), and the words with all bits for _write_blocked.
+-- Needs: key, size, d0, d1, d2, d3, which it uses up.
+local start = d0 % size * BLOCK
+local $words = unpack_words('<$I4s', call('GETRANGE', key, start, start + BLOCK - 1))
+local group, bit
+wrote = false
+-- @unroll
+group = d$d % 32
+bit = POWER and POWER[group] or 2 ^ group
+d$d = (d$d - group) / 32
+if w$i % (bit + bit) < bit then
+  w$i = w$i + bit
+  wrote = true
+end
+-- @end
+
+-- @section try
+call('SETRANGE', key, 0, '')
+
+-- @section write
+call('SETRANGE', key, start, struct.pack('<$I4s', $words))

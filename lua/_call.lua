@@ -1,3 +1,6 @@
+-- Call ids and their records. id comes before the first write, old_records too, and record is the last write but a beat.
+
+-- @section id
 -- The call id of a writing call, and its record, from which a repeat of the call gets the same answers. Behind a + the
 -- caller waits for replicas: a repeat writes its record again, because WAIT after a call that writes nothing proves
 -- nothing. (HDEL of no field lets the call write while the server is out of memory.) Behind a * the caller turns the
@@ -69,4 +72,33 @@ if ARGV[2] ~= '-' then
     return redis.error_reply(string.format(
       'LATECALL %.0f is the time here in ms: the deadline is past, or over two minutes ahead', now))
   end
+end
+
+-- @section old_records
+-- A call that adds a record checks two random ones and removes those that are old, because clients leave theirs behind.
+-- Those from the future, when this server's clock was ahead, are not among the two: they count as made now. They may still
+-- be asked for, and would else stay until that time. It comes before the first bit, because a user may lack the right to
+-- these commands.
+-- Needs: adds, now.
+
+local LOOKED_AT, FROM_THE_FUTURE = 2, 8
+local looked_at = 0
+for _, other in ipairs(adds and call('HRANDFIELD', KEYS[2], FROM_THE_FUTURE) or {}) do
+  if looked_at == LOOKED_AT then break end
+  local record = call('HGET', KEYS[2], other)
+  local behind, last, time = cmsgpack.unpack_limit(record, 2)
+  if time > now then
+    call('HSET', KEYS[2], other, cmsgpack.pack(last, now) .. string.sub(record, behind + 1))
+  else
+    looked_at = looked_at + 1
+    if now - time > RECORD_LIFE then call('HDEL', KEYS[2], other) end
+  end
+end
+
+-- @section record
+-- Writes the record, as the last write of a call. A call that writes bits has checked before that HSET is allowed.
+-- Needs: answers (nil if the call changed nothing), and the locals of _call.
+
+if field and not changed_nothing and not recorded then
+  call('HSET', KEYS[2], field, cmsgpack.pack(sequence, now, count, items, answers) .. padding)
 end

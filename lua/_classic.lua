@@ -1,3 +1,8 @@
+-- Layout classic: an item sets k bits, anywhere in m bits.
+-- common comes first. has makes a function, for looking at a slice; test, try and write are lines for one item and one slice.
+-- try calls the commands of write without effect.
+
+-- @section common
 -- Layout classic: k offsets anywhere in m bits, by enhanced double hashing (Dillinger and Manolios 2004).
 -- All sums stay under 2^53, so a double holds them exactly. Products would not, so there are none.
 
@@ -26,3 +31,22 @@ local function all_set(key, m, x, y)
   end
   return true
 end
+
+-- @section has
+-- Returns whether a slice has an item.
+local function has(key, m, d0, d1, d2, d3)
+  return all_set(key, m, start(m, d0, d1, d2, d3))
+end
+
+-- @section test
+-- Tests an item in one slice. Gives: wrote (whether a bit is missing), and x and y for _write_classic.
+-- Needs: key, size, d0, d1, d2, d3.
+local x, y = start(size, d0, d1, d2, d3)
+wrote = not all_set(key, size, x, y)
+
+-- @section try
+call('BITFIELD', key, 'GET', 'u1', 0)
+call('BITFIELD_RO', key, 'GET', 'u1', 0)
+
+-- @section write
+bitfield('BITFIELD', key, size, 'SET', x, y, 1)

@@ -1,3 +1,8 @@
+-- Layout counting: an item counts up to k counters of 4 bits, so that it can be removed.
+-- common comes first. has makes a function, for looking at a slice; test, try and write are lines for one item and one slice.
+-- try calls the commands of write without effect.
+
+-- @section common
 -- Layout counting: the distinct offsets of classic, over counters of 4 bits. A counter that reaches 15 stays there.
 -- All sums stay under 2^53, so a double holds them exactly. Products would not, so there are none.
 
@@ -39,3 +44,25 @@ local function set_counters(command, key, offsets, counts, change)
     call(unpack(arguments))
   end
 end
+
+-- @section has
+-- Returns whether a slice has an item.
+local function has(key, m, d0, d1, d2, d3)
+  return counters(key, m, false, d0, d1, d2, d3) ~= nil
+end
+
+-- @section test
+-- Tests an item. Gives: wrote (whether a counter is 0), and offsets and counts for _write_counting. A forgotten item is
+-- still in the slice, so its counters stay.
+-- Needs: key, size, d0, d1, d2, d3.
+local offsets, counts = counters(key, size, true, d0, d1, d2, d3)
+wrote = false
+for _, value in ipairs(counts) do
+  wrote = wrote or value == 0
+end
+
+-- @section try
+call('BITFIELD', key, 'GET', 'u4', 0)
+
+-- @section write
+set_counters('BITFIELD', key, offsets, counts, 1)

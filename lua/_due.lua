@@ -1,3 +1,18 @@
+-- Whether a period is over: call for the calls that insert, turn for the script turn. Both go by one rule.
+
+-- @section call
+-- Refuses a marked call, before any write, if this shard should have gone forward by more than one epoch: what the call
+-- writes would make that one, because today cannot close before it was last written to. So the caller turns it first.
+-- Needs: marked, now, changed_nothing, phase, values (of meta), habits.
+-- Gives: timed (whether slices close by time), written.
+
+local timed, opened, written, period = string.byte(habits) == 114, values[8], values[9], values[10] -- r: ring, rolling
+if marked and timed and opened and period and phase == 'idle' and not changed_nothing
+  and now >= math.max(opened + period, written or 0) + period then
+  return redis.error_reply('DUE a period was missed: the shard must turn first')
+end
+
+-- @section turn
 -- Whether a shard may go forward now because a period is over. Today closes a period after it was opened, or when it was
 -- last written to if that was later; and no other slice of the epochs that are passed over had anything. It was opened at
 -- the latest recorded time that is not in the future. If all are, because this server's clock was ahead, it is now: late,

@@ -1,3 +1,6 @@
+-- The holders of items. read comes first.
+
+-- @section read
 -- Reads the holder and the lease of a call. Every call of a holder is a beat: it lives for a lease more.
 -- Needs: ARGV[HOLDER] (16 hex digits, or - for none), ARGV[HOLDER + 1] (ms).
 -- Gives: own (its 8 bytes; nil: none), lease, from_hex, last_of (the end of the range of a holder's hands),
@@ -24,4 +27,65 @@ if ARGV[HOLDER] ~= '-' then
     return redis.error_reply('BADARG a lease is 1 to ' .. MOST_LEASE .. ' ms')
   end
   own = from_hex(ARGV[HOLDER])
+end
+
+-- @section beat
+-- The beat of a holder: it lives for a lease from now, if it has anything in hand here; else it is removed. It is the last
+-- write of a call.
+-- Needs: call, own, lease, last_of, MOST_DELAY, HANDS, HOLDERS.
+
+local function time_ms()
+  local time = call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local function has_hands(holder)
+  return #call('ZRANGEBYLEX', HANDS, '[' .. holder, last_of(holder), 'LIMIT', 0, 1) > 0
+end
+
+-- A user may lack the right to a command: so all that a beat needs are tried before the first write of a call. ZADD
+-- comes first, because a server at maxmemory refuses it.
+local function try_beating()
+  call('ZADD', HOLDERS, 'XX', 0, '')
+  call('ZREM', HOLDERS, '')
+  call('ZRANGEBYLEX', HANDS, '-', '-')
+end
+
+-- now: ms. has_some: whether it certainly has something in hand here.
+local function beat(now, has_some)
+  if not has_some and not has_hands(own) then
+    call('ZREM', HOLDERS, own)
+    return
+  end
+  -- Who lives for longer than the longest lease that meta knows would be taken for one of a clock that was set back.
+  if lease > MOST_DELAY and lease > tonumber(call('HGET', KEYS[1], 'claims') or 0) then
+    call('HSET', KEYS[1], 'claims', lease)
+  end
+  call('ZADD', HOLDERS, string.format('%.0f', now + lease), own)
+end
+
+-- @section far
+-- A holder may live until a time that lies too far ahead, because this server's clock was set back. Then it lives for the
+-- longest lease from now: an item must not be withheld for longer.
+-- Needs: call, MOST_DELAY (nobodies live as long as an item was released for), HOLDERS.
+
+local function mend_far(now, longest)
+  local last = string.format('%.0f', now + math.max(tonumber(longest or 0), MOST_DELAY))
+  local latest = call('ZREVRANGE', HOLDERS, 0, 0, 'WITHSCORES')
+  if latest[2] and tonumber(latest[2]) > tonumber(last) then
+    for _, holder in ipairs(call('ZRANGEBYSCORE', HOLDERS, '(' .. last, '+inf', 'LIMIT', 0, 100)) do
+      call('ZADD', HOLDERS, last, holder)
+    end
+  end
+end
+
+-- @section tidy
+-- Others may take or commit all that a dead holder has. Such holders would pile up where nobody reclaims. So a call that
+-- adds a holder looks at two random ones first, and removes those that are dead and have nothing in hand.
+-- Needs: call, adds_holder, clock (ms), own, has_hands, HOLDERS.
+
+for _, other in ipairs(adds_holder and call('ZRANDMEMBER', HOLDERS, 2) or {}) do
+  if other ~= own and tonumber(call('ZSCORE', HOLDERS, other)) <= clock and not has_hands(other) then
+    call('ZREM', HOLDERS, other)
+  end
 end

@@ -1,3 +1,6 @@
+-- The items of a call: reading them, and whether they are of this shard.
+
+-- @section read
 -- Checks the first keys, and reads the items of a call: digests of 16 bytes, packed one after the other. Encoding bin:
 -- ARGV[FIRST_ITEM] has all of them, packed; hex: each argument up to ARGV[LAST_ITEM] has one, as 32 hex digits.
 -- Needs: base, NAMES (of the first keys), FIRST_ITEM, LAST_ITEM. Gives: packed, count, max_age.
@@ -27,4 +30,19 @@ if count < 1 or count % 1 ~= 0 or count > MAX_ITEMS then
   return redis.error_reply('BADARG items are 1 to ' .. MAX_ITEMS .. ' digests of 16 bytes')
 elseif not max_age or max_age < 0 or max_age % 1 ~= 0 then
   return redis.error_reply('BADARG max_age is a whole number, 0 for any age')
+end
+
+-- @section shard
+-- Checks that each item is of this shard: the top 12 bits of its digest's last word decide.
+-- Needs: packed, place.
+
+if place ~= '0/1' then
+  local byte, shard, shards = string.byte, string.match(place, '^(%d+)/(%d+)$')
+  local this, all = tonumber(shard), tonumber(shards)
+  for last = 16, #packed, 16 do
+    local low, high = byte(packed, last - 1, last)
+    if (high * 16 + (low - low % 16) / 16) % all ~= this then
+      return redis.error_reply('BADARG item ' .. last / 16 .. ' does not belong to shard ' .. shard)
+    end
+  end
 end

@@ -1,3 +1,6 @@
+-- The steps of a restore. fence needs check_identity and now_ms; lives needs fence.
+
+-- @section fence
 -- The fence of a restore's steps: one restorer at a time writes; another takes over if it is silent for too long.
 
 -- Returns a refusal, or nil.
@@ -14,4 +17,15 @@ end
 -- Notes a sign of life of the restorer.
 local function beat()
   redis.call('HSET', KEYS[1], 'restored', now_ms())
+end
+
+-- @section lives
+local SILENCE = 15000 -- ms of silence after which a restorer counts as dead
+
+-- Returns whether a restorer is alive. beaten: the time of its last sign of life; ended: tokens of ended restorers.
+local function lives(restorer, beaten, ended)
+  if not restorer or string.find(' ' .. ended .. ' ', ' ' .. restorer .. ' ', 1, true) then return false end
+  local silence = now_ms() - beaten
+  if silence < 0 then beat() end -- this server's clock was ahead: the silence counts from now on
+  return silence < SILENCE
 end

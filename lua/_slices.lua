@@ -1,3 +1,6 @@
+-- The live slices. live is for scripts that name all of them as keys; lengths makes a function for the others.
+
+-- @section live
 -- Checks that KEYS has the live slices, from oldest to newest, and that they are whole; and that the script is made for
 -- a shard with claims if the shard has them. (The scripts claim and commit are made for every shard.)
 -- Needs: base, phase, listed, FIRST_SLICE, longest, CLAIMS (1: for shards with claims, 0: without, 2: for both).
@@ -24,4 +27,15 @@ if at <= #listed or (CLAIMS ~= 2 and (longest ~= false) ~= (CLAIMS == 1)) then
   local claims = longest and math.max(tonumber(longest) or 1, 1) or 0 -- with claims never 0, whatever was mended by hand
   return redis.error_reply('STALE epoch ' .. state[1] .. ', opened ' .. state[2] .. ', claims ' .. claims
     .. ', live slices ' .. listed)
+end
+
+-- @section lengths
+-- Returns a refusal if a live slice is missing, or its length is not as in meta.
+local function check_slices(slices)
+  local base = string.sub(KEYS[1], 1, -1 - #'meta')
+  for name, _, bytes in string.gmatch(slices, '(%S+):(%d+):(%d+)') do
+    if redis.call('STRLEN', base .. name) ~= tonumber(bytes) then
+      return redis.error_reply('LOST ' .. base .. name .. ' is missing or has another length')
+    end
+  end
 end

@@ -11,22 +11,19 @@
 -- Reply: how many items the holder has in hand in this shard. With none it is no holder any more.
 -- Errors: NOFILTER, MISMATCH, FORMAT, RESTORING, BADARG
 
--- @include "_keys.lua"
--- @include "_identity.lua"
+-- @include "_shard.lua" keys identity
 
 local uid, HANDS, HOLDERS, HOLDER = ARGV[1], KEYS[2], KEYS[3], 2
 local refusal = check_keys({ 'hands', 'holders' }, '^$')
 if refusal then return refusal end
 local call = redis.call
 
--- @include "_holder.lua"
--- @include "_beat.lua"
--- @include "_far.lua"
--- @include "_when_full.lua"
+-- @include "_holder.lua" read beat far
+-- @include "_try.lua" when_full
 
 if not own then return redis.error_reply('BADARG beat takes a holder and its lease') end
 
--- @include "_state.lua"
+-- @include "_shard.lua" state
 
 local count, now = call('ZLEXCOUNT', HANDS, '[' .. own, last_of(own)), time_ms()
 write_when_full(KEYS[1])

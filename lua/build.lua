@@ -22,13 +22,11 @@
 -- Reply: 1.
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, RESTORING, BADPHASE, BADARG
 
--- @include "_keys.lua"
--- @include "_identity.lua"
--- @include "_fence.lua"
--- @include "_check_slices.lua"
--- @include "_set_oldest.lua"
--- @include "_try_renaming.lua"
--- @include "_when_full.lua"
+-- @include "_shard.lua" keys identity
+-- @include "_rotation.lua" fence
+-- @include "_slices.lua" lengths
+-- @include "_rotation.lua" oldest
+-- @include "_try.lua" renaming when_full
 
 local meta_key, history_key, closed_key = KEYS[1], KEYS[2], KEYS[3]
 local step, uid, epoch, token, number, oldest, offset, data, late = unpack(ARGV)

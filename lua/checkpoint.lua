@@ -14,9 +14,8 @@
 -- Reply: meta as it is now, an array of field and value in turn.
 -- Errors: NOFILTER, MISMATCH, FORMAT, RESTORING, BADARG
 
--- @include "_keys.lua"
--- @include "_identity.lua"
--- @include "_now.lua"
+-- @include "_shard.lua" keys identity
+-- @include "_time.lua" now
 
 local meta_key = KEYS[1]
 local step, uid, number, begun = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])

@@ -35,10 +35,9 @@ local MOST_KEPT = 256 * 1024 -- bytes: what reclaim answers at most; clients sen
 local IN_ENTRY = 1024 -- most bytes of what is kept that stand in the entry; every look at an entry reads them
 if ARGV[4] == 'bin' then LAST_ITEM = math.min(7, #ARGV) end
 
--- @include "_items.lua"
--- @include "_holder.lua"
--- @include "_beat.lua"
--- @include "_when_full.lua"
+-- @include "_items.lua" read
+-- @include "_holder.lua" read beat
+-- @include "_try.lua" when_full
 
 if not own or #ARGV ~= LAST_ITEM + count or max_age ~= 0 then
   return redis.error_reply('BADARG claim takes max_age 0, a holder, and a text for each item')
@@ -50,8 +49,7 @@ for i = LAST_ITEM + 1, #ARGV do
 end
 local SCOPE = table.concat({ ARGV[3], ARGV[5], ARGV[6] }, ' ')
 
--- @include "_identity.lua"
--- @include "_meta.lua"
+-- @include "_shard.lua" identity meta
 
 -- Of a repeated claim those items are claimed that are still in the holder's own hands.
 local function repeated(answers)
@@ -65,21 +63,20 @@ local function repeated(answers)
   return answers
 end
 
--- @include "_call.lua"
--- @include "_slices.lua"
--- @include "_belongs.lua"
--- @include "_missed.lua"
--- @include "_written.lua"
--- @include "_$layout.lua"
--- @include "_has_$layout.lua"
--- @include "_entries.lua"
+-- @include "_call.lua" id
+-- @include "_slices.lua" live
+-- @include "_items.lua" shard
+-- @include "_due.lua" call
+-- @include "_time.lua" written
+-- @include "_$layout.lua" common has
+-- @include "_leases.lua" entries
 
 local any_forgotten, ages, age_in, oldest_age = changed and call('EXISTS', KEYS[3]) == 1, {}
 
 living[own] = true -- this call is a beat
 
--- @include "_age.lua"
--- @include "_room.lua"
+-- @include "_age.lua" age
+-- @include "_count.lua" room
 
 local last_seen = string.find(habits, '/last-seen', 1, true) and not changed_nothing
 local taken, added, again, old, long, fields, members = 0, 0, {}, {}, {}, {}, {}
@@ -122,14 +119,14 @@ call('HDEL', LEASES, '')
 if #again > 0 then
   local key = KEYS[#KEYS]
 
--- @include "_try_$layout.lua"
+-- @include "_$layout.lua" try
 
 end
 clock = clock or time_ms()
 local adds_holder = taken > 0 and not call('ZSCORE', HOLDERS, own)
 
--- @include "_old_records.lua"
--- @include "_tidy.lua"
+-- @include "_call.lua" old_records
+-- @include "_holder.lua" tidy
 
 if taken > 0 then
   call('HSET', KEYS[1], 'claims', string.format('%.0f', math.max(tonumber(longest or 0), lease)),
@@ -147,11 +144,11 @@ for _, i in ipairs(again) do
     local key, size = KEYS[n], units[n]
     local d0, d1, d2, d3 = unpack_digest('<I4I4I4I4', digest)
 
--- @include "_test_$layout.lua"
+-- @include "_$layout.lua" test
 
     if wrote then
 
--- @include "_write_$layout.lua"
+-- @include "_$layout.lua" write
 
       missing = missing + 1
     end
@@ -162,11 +159,11 @@ for _, i in ipairs(again) do
   end
 end
 
--- @include "_count.lua"
+-- @include "_count.lua" count
 
 local answers = taken + added > 0 and ages or nil
 
--- @include "_record.lua"
+-- @include "_call.lua" record
 
 beat(time_ms(), taken > 0)
 return ages

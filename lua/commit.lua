@@ -28,16 +28,14 @@ local NAMES = { 'meta', 'replies', 'forgotten', 'leases', 'hands', 'holders' }
 local LEASES, HANDS, HOLDERS = KEYS[4], KEYS[5], KEYS[6]
 local FIRST_ITEM, LAST_ITEM, HOLDER, INSERTS = 7, #ARGV, 5, true
 
--- @include "_items.lua"
--- @include "_holder.lua"
--- @include "_beat.lua"
--- @include "_when_full.lua"
+-- @include "_items.lua" read
+-- @include "_holder.lua" read beat
+-- @include "_try.lua" when_full
 
 if max_age ~= 0 then return redis.error_reply('BADARG max_age is 0 here') end
 local SCOPE = table.concat({ ARGV[3], ARGV[5], ARGV[6] }, ' ')
 
--- @include "_identity.lua"
--- @include "_meta.lua"
+-- @include "_shard.lua" identity meta
 
 -- A repeat has the same answers. It is a beat too.
 local function repeated(answers)
@@ -46,19 +44,17 @@ local function repeated(answers)
   return answers
 end
 
--- @include "_call.lua"
--- @include "_slices.lua"
--- @include "_belongs.lua"
--- @include "_missed.lua"
--- @include "_written.lua"
--- @include "_$layout.lua"
--- @include "_has_$layout.lua"
--- @include "_entries.lua"
--- @include "_take_out.lua"
+-- @include "_call.lua" id
+-- @include "_slices.lua" live
+-- @include "_items.lua" shard
+-- @include "_due.lua" call
+-- @include "_time.lua" written
+-- @include "_$layout.lua" common has
+-- @include "_leases.lua" entries take_out
 
 local any_forgotten, ages, age_in, oldest_age = changed and call('EXISTS', KEYS[3]) == 1, {}
 
--- @include "_age.lua"
+-- @include "_age.lua" age
 
 -- All items of a call that changed nothing were seen. Items that have expired since count as seen.
 if changed_nothing then
@@ -69,12 +65,12 @@ if changed_nothing then
   return repeated(ages)
 end
 
--- @include "_room.lua"
+-- @include "_count.lua" room
 
 write_when_full(KEYS[1])
 if own then try_beating() end
 
--- @include "_old_records.lua"
+-- @include "_call.lua" old_records
 
 local tried, added, fresh, moved = false, 0, 0, {}
 local last_seen = string.find(habits, '/last-seen', 1, true)
@@ -89,7 +85,7 @@ for i = 1, count do
   for n = first_written, (age == 0 or last_seen) and #KEYS or 0 do
     local key, size, d1, d2, d3 = KEYS[n], units[n], d1, d2, d3
 
--- @include "_test_$layout.lua"
+-- @include "_$layout.lua" test
 
     -- An item in hand is not counted yet, unless it was forgotten: it was inserted before, and its counters stay.
     if '$layout' == 'counting' and entry and not forgotten then wrote = true end
@@ -99,7 +95,7 @@ for i = 1, count do
       call('ZREM', KEYS[3], '')
       try_taking()
 
--- @include "_try_$layout.lua"
+-- @include "_$layout.lua" try
 
       if timed then
         call('HSET', KEYS[1], 'inserted', inserted + 1, 'written', time_written(written, now))
@@ -109,7 +105,7 @@ for i = 1, count do
     end
     if wrote then
 
--- @include "_write_$layout.lua"
+-- @include "_$layout.lua" write
 
       missing = missing + 1
     end
@@ -130,11 +126,11 @@ end
 
 if not tried and last_seen then call('HSET', KEYS[1], 'written', time_written(written, now)) end
 
--- @include "_count.lua"
+-- @include "_count.lua" count
 
 local answers = added > 0 and ages or nil
 
--- @include "_record.lua"
+-- @include "_call.lua" record
 
 if own then beat(time_ms()) end
 return recorded or ages

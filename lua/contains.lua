@@ -32,21 +32,19 @@ local FIRST_SLICE, NAMES = 5, { 'meta', 'forgotten', 'leases', 'holders' }
 local LEASES, HOLDERS = KEYS[3], KEYS[4]
 -- @end if
 
--- @include "_items.lua"
--- @include "_identity.lua"
--- @include "_meta.lua"
--- @include "_max_age.lua"
--- @include "_slices.lua"
--- @include "_belongs.lua"
--- @include "_$layout.lua"
--- @include "_has_$layout.lua"
+-- @include "_items.lua" read
+-- @include "_shard.lua" identity meta
+-- @include "_age.lua" max_age
+-- @include "_slices.lua" live
+-- @include "_items.lua" shard
+-- @include "_$layout.lua" common has
 
 local age_in, oldest_age
 
--- @include "_age.lua"
+-- @include "_age.lua" age
 -- @if claims
 
--- @include "_entries.lua"
+-- @include "_leases.lua" entries
 
 -- @end if
 

@@ -19,9 +19,8 @@
 -- Reply: the present meta, an array of field and value in turn.
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, BADARG
 
--- @include "_keys.lua"
--- @include "_identity.lua"
--- @include "_now.lua"
+-- @include "_shard.lua" keys identity
+-- @include "_time.lua" now
 
 local meta_key, today_key = KEYS[1], KEYS[7]
 local step, uid, bytes = ARGV[1], ARGV[2], tonumber(ARGV[3])

@@ -15,7 +15,7 @@
 --   keys are leftovers and are removed.
 -- Errors: FORMAT, BADARG
 
--- @include "_keys.lua"
+-- @include "_shard.lua" keys
 
 local meta_key = KEYS[1]
 local step, identity, archive = ARGV[1], ARGV[2], ARGV[3]

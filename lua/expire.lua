@@ -10,8 +10,7 @@
 -- Reply: how many digests were removed.
 -- Errors: NOFILTER, MISMATCH, FORMAT, BADARG
 
--- @include "_keys.lua"
--- @include "_identity.lua"
+-- @include "_shard.lua" keys identity
 
 local uid, limit = ARGV[1], tonumber(ARGV[2])
 local refusal = check_keys({ 'forgotten' })

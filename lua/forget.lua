@@ -33,28 +33,23 @@ local FIRST_SLICE, NAMES = 7, { 'meta', 'replies', 'forgotten', 'leases', 'hands
 local LEASES, HANDS, HOLDERS = KEYS[4], KEYS[5], KEYS[6]
 -- @end if
 
--- @include "_items.lua"
--- @include "_identity.lua"
--- @include "_meta.lua"
--- @include "_max_age.lua"
--- @include "_call.lua"
--- @include "_slices.lua"
--- @include "_belongs.lua"
--- @include "_$layout.lua"
--- @include "_has_$layout.lua"
+-- @include "_items.lua" read
+-- @include "_shard.lua" identity meta
+-- @include "_age.lua" max_age
+-- @include "_call.lua" id
+-- @include "_slices.lua" live
+-- @include "_items.lua" shard
+-- @include "_$layout.lua" common has
 
 local age_in, oldest_age
 
--- @include "_age.lua"
--- @include "_now.lua"
--- @include "_changed.lua"
--- @include "_forgotten.lua"
+-- @include "_age.lua" age
+-- @include "_time.lua" now changed forgotten
 -- @if claims
--- @include "_entries.lua"
--- @include "_take_out.lua"
+-- @include "_leases.lua" entries take_out
 -- @end if
 
--- @include "_old_records.lua"
+-- @include "_call.lua" old_records
 
 local was_there, noted = {}, false
 local epoch = call('HGET', KEYS[1], 'epoch')
@@ -88,6 +83,6 @@ end
 
 local answers = noted and was_there or nil
 
--- @include "_record.lua"
+-- @include "_call.lua" record
 
 return was_there

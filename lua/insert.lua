@@ -68,20 +68,18 @@ local FIRST_SLICE, NAMES = 7, { 'meta', 'replies', 'forgotten', 'leases', 'hands
 local LEASES, HANDS, HOLDERS, FINAL = KEYS[4], KEYS[5], KEYS[6], false
 -- @end if
 
--- @include "_items.lua"
--- @include "_identity.lua"
--- @include "_meta.lua"
--- @include "_max_age.lua"
--- @include "_call.lua"
--- @include "_slices.lua"
--- @include "_belongs.lua"
--- @include "_missed.lua"
--- @include "_written.lua"
--- @include "_$layout.lua"
+-- @include "_items.lua" read
+-- @include "_shard.lua" identity meta
+-- @include "_age.lua" max_age
+-- @include "_call.lua" id
+-- @include "_slices.lua" live
+-- @include "_items.lua" shard
+-- @include "_due.lua" call
+-- @include "_time.lua" written
+-- @include "_$layout.lua" common
 -- @if claims
 
--- @include "_entries.lua"
--- @include "_take_out.lua"
+-- @include "_leases.lua" entries take_out
 
 -- @end if
 
@@ -89,8 +87,8 @@ local one_slice, any_forgotten = #KEYS == FIRST_SLICE, changed and call('EXISTS'
 local ages, age_in, oldest_age = {}
 if not one_slice or changed_nothing or habits == 'growing/-/-' then -- a function takes time to make, too
 
--- @include "_has_$layout.lua"
--- @include "_age.lua"
+-- @include "_$layout.lua" has
+-- @include "_age.lua" age
 
 end
 
@@ -107,8 +105,8 @@ if changed_nothing then
   return ages
 end
 
--- @include "_room.lua"
--- @include "_old_records.lua"
+-- @include "_count.lua" room
+-- @include "_call.lua" old_records
 
 local tried, added, fresh, moved = false, 0, 0, {}
 local last_seen = not one_slice and string.find(habits, '/last-seen', 1, true)
@@ -130,7 +128,7 @@ for i = 1, count do
   for n = first_written, (age == 0 or (last_seen and age > 0)) and #KEYS or 0 do
     local key, size, d1, d2, d3 = KEYS[n], units[n], d1, d2, d3
 
--- @include "_test_$layout.lua"
+-- @include "_$layout.lua" test
 -- @if claims
 
     -- A lapsed item is not counted yet, unless it was forgotten: it was inserted before, and its counters stay.
@@ -153,7 +151,7 @@ for i = 1, count do
       if any_forgotten then call('ZREM', KEYS[3], '') end
       if count > 1 or first_written < #KEYS or adds or not field then
 
--- @include "_try_$layout.lua"
+-- @include "_$layout.lua" try
 
       end
 -- @if claims
@@ -167,7 +165,7 @@ for i = 1, count do
     end
     if wrote then
 
--- @include "_write_$layout.lua"
+-- @include "_$layout.lua" write
 
       missing = missing + 1
     end
@@ -197,10 +195,10 @@ if not tried and string.find(habits, '/last-seen', 1, true) then
   call('HSET', KEYS[1], 'written', time_written(written, now))
 end
 
--- @include "_count.lua"
+-- @include "_count.lua" count
 
 local answers = added > 0 and ages or nil
 
--- @include "_record.lua"
+-- @include "_call.lua" record
 
 return recorded or ages

@@ -18,7 +18,7 @@
 -- Reply: piece: how many bits were set that were not before; forget: how many digests were added; count: 1.
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, RESTORING, BADPHASE, BADARG
 
--- @include "_keys.lua"
+-- @include "_shard.lua" keys
 
 local call = redis.call
 local uid, base, FIRST_SLICE, CLAIMS = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 5, 2
@@ -27,25 +27,20 @@ local packed = data
 local refusal = check_keys({ 'forgotten', 'merging_1', 'merging_2' })
 if refusal then return refusal end
 
--- @include "_identity.lua"
--- @include "_meta.lua"
+-- @include "_shard.lua" identity meta
 
 local shard_epoch = call('HGET', KEYS[1], 'epoch')
 if shard_epoch ~= ARGV[6] or phase == 'rotating' then
   return redis.error_reply('BADPHASE the shard is in epoch ' .. shard_epoch .. ', ' .. phase)
 end
 
--- @include "_slices.lua"
--- @include "_$layout.lua"
--- @include "_has_$layout.lua"
+-- @include "_slices.lua" live
+-- @include "_$layout.lua" common has
 
 local age_in, oldest_age
 
--- @include "_age.lua"
--- @include "_now.lua"
--- @include "_changed.lua"
--- @include "_forgotten.lua"
--- @include "_written.lua"
+-- @include "_age.lua" age
+-- @include "_time.lua" now changed forgotten written
 
 local forgotten_key, merging_1, merging_2 = KEYS[2], KEYS[3], KEYS[4]
 local slice = which > 0 and KEYS[FIRST_SLICE - 1 + which] or nil

@@ -17,8 +17,7 @@
 --   At most 256 KiB of what is kept, or one item.
 -- Errors: NOFILTER, MISMATCH, FORMAT, RESTORING, OLDCALL, LATECALL, BADARG
 
--- @include "_keys.lua"
--- @include "_identity.lua"
+-- @include "_shard.lua" keys identity
 
 local call = redis.call
 local uid, HOLDER, INSERTS, limit = ARGV[1], 3, false, tonumber(ARGV[5])
@@ -28,16 +27,14 @@ local SHORT = 12 -- bytes of an entry whose item and payload stand in a field of
 local refusal = check_keys({ 'replies', 'leases', 'hands', 'holders' }, '^$')
 if refusal then return refusal end
 
--- @include "_holder.lua"
--- @include "_beat.lua"
--- @include "_far.lua"
--- @include "_when_full.lua"
+-- @include "_holder.lua" read beat far
+-- @include "_try.lua" when_full
 
 if not own or not limit or limit < 1 or limit > 100 or limit % 1 ~= 0 then
   return redis.error_reply('BADARG reclaim takes a holder, a lease and a limit of 1 to 100')
 end
 
--- @include "_state.lua"
+-- @include "_shard.lua" state
 
 local reply, bytes = {}, 0
 -- Adds an entry to the reply; returns false if that would make it too long.
@@ -63,7 +60,7 @@ end
 
 local packed, count, SCOPE = '', 0, table.concat({ ARGV[3], ARGV[4] }, ' ')
 
--- @include "_call.lua"
+-- @include "_call.lua" id
 
 local clock, old, fields, members = time_ms(), {}, {}, {}
 -- Takes over what one dead holder has; returns whether that was all.
@@ -102,7 +99,7 @@ until not going_on or #dead < HOLDERS_AT_A_TIME or passed >= MOST_HOLDERS
 try_beating()
 mend_far(clock, longest)
 
--- @include "_old_records.lua"
+-- @include "_call.lua" old_records
 
 if #fields > 0 then
   call('HSET', KEYS[1], 'claimed', string.format('%.0f', (call('HGET', KEYS[1], 'claimed') or 0) + #fields / 2))
@@ -119,7 +116,7 @@ for i = 1, #reply, 4 do
 end
 local answers = table.concat(taken)
 
--- @include "_record.lua"
+-- @include "_call.lua" record
 
 beat(clock, #fields > 0)
 return reply

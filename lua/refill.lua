@@ -27,11 +27,11 @@
 -- Reply: 1; allocate: 1 if the slice was there in full length, else 0.
 -- Errors: NOFILTER, MISMATCH, FORMAT, BADPHASE, BADARG
 
--- @include "_keys.lua"
--- @include "_now.lua"
--- @include "_identity.lua"
--- @include "_restorer.lua"
--- @include "_written.lua"
+-- @include "_shard.lua" keys
+-- @include "_time.lua" now
+-- @include "_shard.lua" identity
+-- @include "_restorer.lua" fence
+-- @include "_time.lua" written
 
 local replies_key, forgotten_key, merging_1, merging_2, slice_key = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[9]
 local leases_key, hands_key, holders_key = KEYS[6], KEYS[7], KEYS[8]

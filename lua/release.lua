@@ -27,10 +27,9 @@ local NAMES = { 'meta', 'replies', 'leases', 'hands', 'holders' }
 local LEASES, HANDS, HOLDERS = KEYS[3], KEYS[4], KEYS[5]
 local refusal
 
--- @include "_items.lua"
--- @include "_holder.lua"
--- @include "_beat.lua"
--- @include "_when_full.lua"
+-- @include "_items.lua" read
+-- @include "_holder.lua" read beat
+-- @include "_try.lua" when_full
 
 local nobody, delay, failed = ARGV[7], tonumber(ARGV[8]), ARGV[9]
 if not string.find(nobody, '^00' .. string.rep('%x', 14) .. '$') then
@@ -42,8 +41,7 @@ elseif max_age ~= 0 or (failed ~= '0' and failed ~= '1') then
 end
 local SCOPE = table.concat({ ARGV[5], ARGV[6], ARGV[8], failed }, ' ')
 
--- @include "_identity.lua"
--- @include "_state.lua"
+-- @include "_shard.lua" identity state
 
 -- A repeat has the same answers. It is a beat too.
 local function repeated(answers)
@@ -52,8 +50,8 @@ local function repeated(answers)
   return answers
 end
 
--- @include "_call.lua"
--- @include "_entries.lua"
+-- @include "_call.lua" id
+-- @include "_leases.lua" entries
 
 nobody = from_hex(nobody)
 local given, old, fields, members = {}, {}, {}, {}
@@ -76,8 +74,8 @@ write_when_full(KEYS[1])
 try_beating()
 local adds_holder = #old > 0
 
--- @include "_old_records.lua"
--- @include "_tidy.lua"
+-- @include "_call.lua" old_records
+-- @include "_holder.lua" tidy
 
 if #old > 0 then
   call('HSET', KEYS[1], 'claimed', string.format('%.0f', (call('HGET', KEYS[1], 'claimed') or 0) + #old))
@@ -88,7 +86,7 @@ if #old > 0 then
 end
 local answers = #old > 0 and given or nil
 
--- @include "_record.lua"
+-- @include "_call.lua" record
 
 if own then beat(time_ms()) end
 return given

@@ -34,20 +34,17 @@ local FIRST_SLICE, NAMES = 7, { 'meta', 'replies', 'forgotten', 'leases', 'hands
 local LEASES, HANDS, HOLDERS = KEYS[4], KEYS[5], KEYS[6]
 -- @end if
 
--- @include "_items.lua"
--- @include "_identity.lua"
--- @include "_meta.lua"
--- @include "_max_age.lua"
--- @include "_call.lua"
--- @include "_slices.lua"
--- @include "_belongs.lua"
--- @include "_counting.lua"
--- @include "_now.lua"
--- @include "_changed.lua"
--- @include "_when_full.lua"
+-- @include "_items.lua" read
+-- @include "_shard.lua" identity meta
+-- @include "_age.lua" max_age
+-- @include "_call.lua" id
+-- @include "_slices.lua" live
+-- @include "_items.lua" shard
+-- @include "_counting.lua" common
+-- @include "_time.lua" now changed
+-- @include "_try.lua" when_full
 -- @if claims
--- @include "_entries.lua"
--- @include "_take_out.lua"
+-- @include "_leases.lua" entries take_out
 -- @end if
 
 local today, any_forgotten = KEYS[FIRST_SLICE], call('EXISTS', KEYS[3]) == 1
@@ -63,7 +60,7 @@ local function note() -- before the first change of a call, because a user may l
   noted = true
 end
 
--- @include "_old_records.lua"
+-- @include "_call.lua" old_records
 
 for i = 1, count do
   was_there[i] = 0
@@ -92,6 +89,6 @@ end
 if removed > 0 then call('HSET', KEYS[1], 'inserted', inserted - removed) end
 local answers = noted and was_there or nil
 
--- @include "_record.lua"
+-- @include "_call.lua" record
 
 return was_there

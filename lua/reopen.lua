@@ -9,9 +9,8 @@
 -- Reply: 1 if the time was in the future, else 0.
 -- Errors: NOFILTER, MISMATCH, FORMAT, BADARG
 
--- @include "_keys.lua"
--- @include "_identity.lua"
--- @include "_now.lua"
+-- @include "_shard.lua" keys identity
+-- @include "_time.lua" now
 
 local MOST = 300 -- bytes of ahead: room for some twenty times, should the clock be set back often within a period
 

@@ -17,13 +17,12 @@
 -- Reply: begin: meta as it was, an array of field and value in turn, empty if it was missing; else 1.
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, RESTORING, BADPHASE, BADARG
 
--- @include "_keys.lua"
--- @include "_now.lua"
--- @include "_identity.lua"
--- @include "_restorer.lua"
--- @include "_lives.lua"
--- @include "_check_slices.lua"
--- @include "_try_renaming.lua"
+-- @include "_shard.lua" keys
+-- @include "_time.lua" now
+-- @include "_shard.lua" identity
+-- @include "_restorer.lua" fence lives
+-- @include "_slices.lua" lengths
+-- @include "_try.lua" renaming
 
 local meta_key = KEYS[1]
 local step, uid, token, timeline, given_up = unpack(ARGV)

@@ -14,9 +14,8 @@
 -- Reply: 1.
 -- Errors: NOFILTER, MISMATCH, FORMAT, RESTORING, BADPHASE, BADARG
 
--- @include "_keys.lua"
--- @include "_identity.lua"
--- @include "_fence.lua"
+-- @include "_shard.lua" keys identity
+-- @include "_rotation.lua" fence
 
 local archived_key = KEYS[2]
 local step, uid, epoch, token, field, data = unpack(ARGV)

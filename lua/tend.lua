@@ -13,9 +13,8 @@
 -- Reply: take: 1 if this process has the lease now; release: 1 if the lease is free now; else 0.
 -- Errors: NOFILTER, MISMATCH, FORMAT, BADARG
 
--- @include "_keys.lua"
--- @include "_identity.lua"
--- @include "_now.lua"
+-- @include "_shard.lua" keys identity
+-- @include "_time.lua" now
 
 local meta_key = KEYS[1]
 local step, uid, token, time = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])

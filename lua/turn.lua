@@ -23,15 +23,14 @@
 -- Reply: 1.
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, RESTORING, BADPHASE, BADARG
 
--- @include "_keys.lua"
--- @include "_identity.lua"
--- @include "_fence.lua"
--- @include "_check_slices.lua"
--- @include "_set_oldest.lua"
--- @include "_now.lua"
--- @include "_due.lua"
--- @include "_older.lua"
--- @include "_try_renaming.lua"
+-- @include "_shard.lua" keys identity
+-- @include "_rotation.lua" fence
+-- @include "_slices.lua" lengths
+-- @include "_rotation.lua" oldest
+-- @include "_time.lua" now
+-- @include "_due.lua" turn
+-- @include "_rotation.lua" older
+-- @include "_try.lua" renaming
 
 local meta_key, next_key = KEYS[1], KEYS[2]
 local step, uid, epoch, token, units, bytes, limit = unpack(ARGV)

@@ -13,35 +13,54 @@ import pytest
 from urifilter_redis.bloom.sizing import BLOCKED_K
 from urifilter_redis.protocol import scripts
 
-SOURCES = {"_one.lua": "local one = 1\n", "_nested.lua": '-- @include "_one.lua"\n'}
+SOURCES = {
+    "_two.lua": "-- for readers\n\n-- @section one\nlocal one = 1\n\n-- @section two\nlocal two = 2\n",
+    "_nested.lua": '-- @section one\n-- @include "_two.lua" one\n',
+    "_circular.lua": '-- @section one\n-- @include "_circular.lua" one\n',
+    "_whole.lua": "local whole = 1\n",
+}
 
 
 def read(name: str) -> str:
     return SOURCES[name]
 
 
-def test_include_is_replaced_by_the_file():
-    """An include line becomes the file's text, and nothing else changes."""
-    source = scripts._include('-- top\n-- @include "_one.lua"\nreturn one\n', read)
-    assert source == "-- top\nlocal one = 1\nreturn one\n"
+@pytest.mark.parametrize(
+    ("sections", "lines"),
+    [("one", "local one = 1"), ("two", "local two = 2"), ("two one", "local two = 2\nlocal one = 1")],
+)
+def test_include_is_replaced_by_the_sections(sections, lines):
+    """An include line becomes the text of the sections, in the order that it names, and nothing else changes."""
+    source = scripts._include(f'-- top\n-- @include "_two.lua" {sections}\nreturn one\n', read)
+    assert source == f"-- top\n{lines}\nreturn one\n"
 
 
 def test_missing_include_fails():
     """A name that is no file is an error, not an empty text."""
-    with pytest.raises(ValueError, match="no Lua file _nowhere.lua"):
-        scripts._include('-- @include "_nowhere.lua"\n', scripts._read)
+    with pytest.raises(ValueError, match=r"no Lua file _nowhere.lua"):
+        scripts._include('-- @include "_nowhere.lua" one\n', scripts._read)
 
 
-def test_repeated_include_fails():
-    """The same file twice would define its functions twice."""
-    with pytest.raises(ValueError, match="included twice"):
-        scripts._include('-- @include "_one.lua"\n-- @include "_one.lua"\n', read)
+@pytest.mark.parametrize("what", ['"_two.lua"', '"_two.lua" one three', '"_whole.lua"', '"_whole.lua" one'])
+def test_missing_section_fails(what):
+    """A name that is no section, or no name at all, is an error that tells the names that there are."""
+    there = "one, two" if "two" in what else "none"
+    with pytest.raises(ValueError, match=f"the sections of _[a-z]*.lua are {there}; an include names"):
+        scripts._include(f"-- @include {what}\n", read)
 
 
-def test_nested_include_fails():
+@pytest.mark.parametrize("between", [" ", '\n-- @include "_two.lua" '])
+def test_repeated_include_fails(between):
+    """The same section twice would define its functions twice."""
+    with pytest.raises(ValueError, match=r"section one of _two.lua is included twice"):
+        scripts._include(f'-- @include "_two.lua" one{between}one\n', read)
+
+
+@pytest.mark.parametrize("name", ["_nested.lua", "_circular.lua"])
+def test_nested_include_fails(name):
     """Includes have one level."""
     with pytest.raises(ValueError, match="one level only"):
-        scripts._include('-- @include "_nested.lua"\n', read)
+        scripts._include(f'-- @include "{name}" one\n', read)
 
 
 def test_unroll_repeats_with_word_and_digest_numbers():

@@ -1,8 +1,10 @@
 """The Lua scripts: this module reads their sources, adds their includes, and specialises them for a layout.
 
-The sources in ``lua/`` have four directives, each on a line of its own, and a few placeholders:
+The sources in ``lua/`` have five directives, each on a line of its own, and a few placeholders:
 
-- ``-- @include "_name.lua"`` is replaced by that file. An included file includes no other, and each is included once.
+- ``-- @include "_name.lua" one two`` is replaced by these sections of that file, in this order. A section begins after
+  a line ``-- @section one``, and ends before the next; what stands above the first is for readers of the file. An
+  included file includes no other, and each section is included once.
 - ``-- @unroll`` … ``-- @end`` repeats the lines between them for i = 1 … k.
 - ``$layout``, ``$k``, ``$words`` (w1, w2 … wk) and ``$I4s`` (I4, k times) are replaced everywhere.
 - ``-- @if claims`` … ``-- @end if``: the lines between them are only in the script for shards with claims; those after
@@ -61,7 +63,8 @@ TWOFOLD = ("insert", "contains", "forget", "remove")
 _GROUPS_A_WORD = 6
 # The first word of a call, or of a list of arguments; not the error word of a reply.
 _CALLED = re.compile(r"(?<!error_reply)[({] ?'([A-Z]+(?:_RO)?)'")
-_INCLUDE = re.compile(r'^-- @include "(?P<name>[^"]*)"$', re.MULTILINE)
+_INCLUDE = re.compile(r'^-- @include "(?P<name>[^"]*)"(?P<sections>(?: \w+)*)$', re.MULTILINE)
+_SECTION = re.compile(r"^-- @section (\w+)\n", re.MULTILINE)
 _IF = re.compile(r"^-- @if (?P<no>no )?claims\n(?P<lines>.*?)^-- @end if\n", re.MULTILINE | re.DOTALL)
 _UNROLL = re.compile(r"^ *-- @unroll\n(?P<lines>.*?)^ *-- @end\n", re.MULTILINE | re.DOTALL)
 
@@ -102,7 +105,8 @@ def load(command: str, layout: str = "", k: int = 0, *, claims: bool = False) ->
         claims: of the commands in ``TWOFOLD`` the script for shards with claims.
 
     Raises:
-        ValueError: there is no such command, or none for this layout, or an include is missing, repeated or nested.
+        ValueError: there is no such command, or none for this layout, or an included file or section is missing, or
+            repeated, or the file includes another.
 
     Example:
         >>> load("insert", "blocked", 12).name
@@ -155,17 +159,22 @@ def _read(name: str) -> str:
 
 
 def _include(source: str, read: Callable[[str], str]) -> str:
-    seen: set[str] = set()
+    seen: set[tuple[str, str]] = set()
 
     def body(match: re.Match[str]) -> str:
-        name = match["name"]
-        if name in seen:
-            raise ValueError(f"{name} is included twice")
-        seen.add(name)
-        text = read(name)
-        if _INCLUDE.search(text):
-            raise ValueError(f"{name} is included and includes another file; one level only")
-        return text.rstrip("\n")
+        name, chosen = match["name"], match["sections"].split()
+        _, *parts = _SECTION.split(read(name))
+        sections = dict(zip(parts[::2], parts[1::2], strict=True))
+        if not chosen or not sections.keys() >= set(chosen):
+            have, want = (", ".join(names) or "none" for names in (sections, chosen))
+            raise ValueError(f"the sections of {name} are {have}; an include names {want}")
+        for each in chosen:
+            if (name, each) in seen:
+                raise ValueError(f"section {each} of {name} is included twice")
+            seen.add((name, each))
+            if _INCLUDE.search(sections[each]):
+                raise ValueError(f"{name} is included and includes another file; one level only")
+        return "\n".join(sections[each].rstrip("\n") for each in chosen)
 
     return _INCLUDE.sub(body, source)
 

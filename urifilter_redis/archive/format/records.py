@@ -49,7 +49,7 @@ _FIELD = re.compile(rb"[0-9a-fA-F]+/\d+")
 #: The score and the digest of a forgotten item.
 _FORGOTTEN = struct.Struct(">d16s")
 
-#: One second in the fraction of a score, whose integer part is an epoch (see ``lua/_forgotten.lua``).
+#: One second in the fraction of a score, whose integer part is an epoch (see ``lua/_time.lua``).
 _SECOND = 2**-33
 
 #: The first byte of a number in msgpack, and its struct format: those that Lua's cmsgpack uses for times in ms.

@@ -1,3 +1,6 @@
+-- The items of a call that are in somebody's hands.
+
+-- @section entries
 -- The entries of the items in leases: those that somebody has in hand, and those that have lapsed because their holder
 -- is dead. They are looked at before the slices.
 -- Needs: call, packed, count, LEASES, HOLDERS.
@@ -24,4 +27,22 @@ local function is_in_hand(entry)
     living[holder] = till and tonumber(till) > clock or false
   end
   return living[holder]
+end
+
+-- @section take_out
+-- Takes entries out of leases and hands.
+-- Needs: call, LEASES, HANDS, entries.
+
+local SHORT = 12 -- bytes of an entry whose item and payload stand in a field of their own: holder, failures, lapses
+
+-- A user may lack the right to a command: so both are tried before the first write of a call.
+local function try_taking()
+  call('HDEL', LEASES, '')
+  call('ZREM', HANDS, '')
+end
+
+local function take_out(digest, entry)
+  if #entry == SHORT then call('HDEL', LEASES, digest, digest .. '+') else call('HDEL', LEASES, digest) end
+  call('ZREM', HANDS, string.sub(entry, 1, 8) .. digest)
+  entries[digest] = nil
 end

@@ -1,0 +1,55 @@
+-- The steps of a rotation: their fence, the names of slices after a turn, and the oldest epoch. fence needs check_identity.
+
+-- @section fence
+-- The fence of a rotation's steps: a step runs in one epoch and one phase, and after the turn for one token.
+
+-- Returns a refusal, or nil and the values of meta that the steps need.
+local function fence(uid, epoch, phase, token)
+  local values = redis.call('HMGET', KEYS[1], 'uid', 'epoch', 'phase', 'token', 'pieces', 'slices', 'format')
+  local meta = {
+    uid = values[1], epoch = values[2], phase = values[3], token = values[4], pieces = tonumber(values[5] or nil),
+    slices = values[6],
+  }
+  local refusal = check_identity(meta.uid, values[7], uid)
+  if refusal then
+    return refusal
+  elseif meta.phase == 'dropping' then
+    return redis.error_reply('NOFILTER there is no filter here')
+  elseif meta.phase == 'restoring' then
+    return redis.error_reply('RESTORING the filter is being restored from its archive')
+  elseif meta.epoch ~= epoch or meta.phase ~= phase or (token and meta.token ~= token) then
+    return redis.error_reply('BADPHASE the shard is in epoch ' .. meta.epoch .. ', ' .. meta.phase)
+  end
+  return nil, meta
+end
+
+-- @section older
+-- Each slice becomes one older: today becomes history_1, history_1 becomes history_2. (Rolling's history stays.)
+-- Returns a list of moves {from, to}, and of the entries of the slices after the turn, both from oldest to newest.
+local function one_older(base, slices)
+  local moves, entries = {}, {}
+  for name, geometry in string.gmatch(slices, '(%S+)(:%d+:%d+)') do
+    local number = string.match(name, '^history_(%d+)$')
+    local to = name
+    if name == 'today' then
+      to = 'history_1'
+    elseif number then
+      to = 'history_' .. number + 1
+    end
+    moves[#moves + 1], entries[#entries + 1] = { base .. name, base .. to }, to .. geometry
+  end
+  return moves, entries
+end
+
+-- @section oldest
+-- Notes the oldest epoch of the live slices, and drops the entries of older ones from closed. (Older forgotten digests
+-- do no harm, because their items have expired; the script expire removes them, some at a time.)
+local function set_oldest(closed, oldest)
+  local kept = {}
+  for entry in string.gmatch(closed, '%S+') do
+    if tonumber(string.match(entry, '^%d+')) >= oldest then
+      kept[#kept + 1] = entry
+    end
+  end
+  redis.call('HSET', KEYS[1], 'closed', table.concat(kept, ' '), 'oldest', oldest)
+end

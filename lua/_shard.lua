@@ -1,0 +1,89 @@
+-- Whether a call may work on this shard: its keys, and what meta says.
+-- keys and identity make functions. meta is for scripts about slices, state for scripts about leases alone.
+
+-- @section keys
+-- Checks that the keys are those of the script's header: meta, and other keys of the same shard. Mixed-up keys would
+-- damage the filter for every later call.
+
+-- names: the names of KEYS[2], KEYS[3] and so on.
+-- others: a pattern for the names of all further keys; nil if there may be any further keys.
+-- Returns a refusal, or nil.
+local function check_keys(names, others)
+  local base = string.sub(KEYS[1], 1, -1 - #'meta')
+  if KEYS[1] ~= base .. 'meta' or #KEYS <= #names then
+    return redis.error_reply('BADARG KEYS[1] is meta of a shard, and ' .. table.concat(names, ', ') .. ' follow')
+  end
+  for i = 1, #names do
+    if KEYS[i + 1] ~= base .. names[i] then
+      return redis.error_reply('BADARG KEYS[' .. i + 1 .. '] must be ' .. base .. names[i])
+    end
+  end
+  for i = #names + 2, others and #KEYS or 0 do
+    if string.sub(KEYS[i], 1, #base) ~= base or not string.find(string.sub(KEYS[i], #base + 1), others) then
+      return redis.error_reply('BADARG KEYS[' .. i .. '] is no such key beside ' .. KEYS[1])
+    end
+  end
+end
+
+-- @section identity
+-- Returns a refusal if meta is missing, of another filter, or of a format that this script does not work on.
+local function check_identity(found, format, wanted)
+  if not found then
+    return redis.error_reply('NOFILTER there is no filter here')
+  elseif found ~= wanted then
+    return redis.error_reply('MISMATCH the filter was dropped and created anew')
+  elseif format ~= '1' then
+    return redis.error_reply('FORMAT the shard is of format ' .. (format or 'none')
+      .. ', and this release reads format 1: use the release that wrote it')
+  end
+end
+
+-- @section meta
+-- Reads and checks meta, for the scripts about slices. It is no function: a call of one item would take longer.
+-- Needs: check_identity, uid, FIRST_SLICE (the number of the first key of a slice).
+-- Gives: values (for _missed), phase, listed (the live slices), inserted, changed, longest (the longest lease, ms; false: nobody has claimed),
+-- K, habits (retention/write/expire_after), place (shard/shards).
+
+local values = call('HMGET', KEYS[1], 'format', 'fixed', 'phase', 'slices', 'inserted', 'changed', 'claims', 'opened',
+  'written', 'period_ms')
+local fixed, phase, listed, inserted, changed = values[2], values[3], values[4], values[5], values[6]
+local longest = values[7]
+local owner, K, habits, place
+if values[1] == '1' and fixed then
+  owner, K, habits, place = string.match(fixed, '^(%x+) $layout (%d+) (%S+) (%S+)$')
+end
+if owner ~= uid or ('$k' ~= '' and K ~= '$k') then
+  local found = call('HGET', KEYS[1], 'uid')
+  if not found then
+    for i = FIRST_SLICE, #KEYS do
+      if call('EXISTS', KEYS[i]) == 1 then
+        return redis.error_reply('LOST meta is missing beside ' .. KEYS[i])
+      end
+    end
+  end
+  local refused = check_identity(found, values[1], uid)
+  if refused then
+    return refused
+  elseif not string.find(fixed or '', '^%x+ %a+ %d+ ') then
+    return redis.error_reply('LOST meta is damaged: fixed is missing or cannot be read')
+  end
+  return redis.error_reply('BADARG this script is for another layout than ' .. string.match(fixed, '^%x+ (%a+ %d+)'))
+end
+if phase == 'dropping' then
+  return redis.error_reply('NOFILTER the filter is being dropped')
+end
+
+-- @section state
+-- Reads the state of the shard, for the scripts about leases that name no slices.
+-- Needs: check_identity, uid. Gives: longest (the longest lease, ms; false: nobody has claimed).
+
+local state = redis.call('HMGET', KEYS[1], 'uid', 'format', 'phase', 'claims')
+local longest = state[4]
+refusal = check_identity(state[1], state[2], uid)
+if refusal then
+  return refusal
+elseif state[3] == 'dropping' then
+  return redis.error_reply('NOFILTER the filter is being dropped')
+elseif state[3] == 'restoring' then
+  return redis.error_reply('RESTORING the filter is being restored from its archive')
+end

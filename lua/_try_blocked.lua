@@ -1,1 +1,0 @@
-call('SETRANGE', key, 0, '')

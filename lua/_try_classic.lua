@@ -1,2 +1,0 @@
-call('BITFIELD', key, 'GET', 'u1', 0)
-call('BITFIELD_RO', key, 'GET', 'u1', 0)

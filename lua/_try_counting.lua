@@ -1,1 +1,0 @@
-call('BITFIELD', key, 'GET', 'u4', 0)

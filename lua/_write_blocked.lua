@@ -1,1 +1,0 @@
-call('SETRANGE', key, start, struct.pack('<$I4s', $words))

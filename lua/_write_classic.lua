@@ -1,1 +1,0 @@
-bitfield('BITFIELD', key, size, 'SET', x, y, 1)

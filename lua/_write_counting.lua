@@ -1,1 +1,0 @@
-set_counters('BITFIELD', key, offsets, counts, 1)
