@@ -3,10 +3,10 @@
 -- @section room
 -- Checks that today of a growing filter has room for the new items of a call. They are counted only if there may be too
 -- little room.
--- Needs: packed, count, habits, inserted, changed_nothing, any_forgotten, age_in; with claims: entries, is_in_hand, FINAL (whether the call
+-- Needs: packed, count, policy, inserted, changed_nothing, any_forgotten, age_in; with claims: entries, is_in_hand, FINAL (whether the call
 -- makes items final that are in hand).
 
-if habits == 'growing/-/-' and not changed_nothing then
+if policy == 'growing/-/-' and not changed_nothing then
   local limit = call('HGET', KEYS[1], 'limit')
   local room, counted = limit - inserted, {}
   local function is_new(digest)
@@ -29,12 +29,12 @@ end
 -- Counts the items of a call. With last-seen, inserted counts an item in each slice in which it was seen. The field new
 -- of today, and the last number of each closed slice, count it once: in the newest slice that has it. (Rolling does not
 -- know in which slice of history an item is. It counts there, and build counts anew whenever it makes a history.)
--- Needs: call, added, habits, inserted, fresh (how many items were new), moved (how many were seen before in each closed slice,
+-- Needs: call, added, policy, inserted, fresh (how many items were new), moved (how many were seen before in each closed slice,
 -- the newest being 1).
 
-if added > 0 and string.find(habits, '/last-seen', 1, true) then
+if added > 0 and string.find(policy, '/last-seen', 1, true) then
   local new, closed = unpack(call('HMGET', KEYS[1], 'new', 'closed'))
-  local ring = string.find(habits, '^ring')
+  local ring = string.find(policy, '^ring')
   if ring then fresh = added end
   call('HSET', KEYS[1], 'inserted', inserted + added, 'new', (new or inserted) + fresh)
   if ring and next(moved) then

@@ -34,10 +34,10 @@ end
 
 -- @section shard
 -- Checks that each item is of this shard: the top 12 bits of its digest's last word decide.
--- Needs: packed, place.
+-- Needs: packed, shard_of.
 
-if place ~= '0/1' then
-  local byte, shard, shards = string.byte, string.match(place, '^(%d+)/(%d+)$')
+if shard_of ~= '0/1' then
+  local byte, shard, shards = string.byte, string.match(shard_of, '^(%d+)/(%d+)$')
   local this, all = tonumber(shard), tonumber(shards)
   for last = 16, #packed, 16 do
     local low, high = byte(packed, last - 1, last)

@@ -42,15 +42,15 @@ end
 -- Reads and checks meta, for the scripts about slices. It is no function: a call of one item would take longer.
 -- Needs: check_identity, uid, FIRST_SLICE (the number of the first key of a slice).
 -- Gives: values (for _missed), phase, listed (the live slices), inserted, changed, longest (the longest lease, ms; false: nobody has claimed),
--- K, habits (retention/write/expire_after), place (shard/shards).
+-- K, policy (retention/write/expire_after), shard_of (shard/shards).
 
 local values = call('HMGET', KEYS[1], 'format', 'fixed', 'phase', 'slices', 'inserted', 'changed', 'claims', 'opened',
   'written', 'period_ms')
 local fixed, phase, listed, inserted, changed = values[2], values[3], values[4], values[5], values[6]
 local longest = values[7]
-local owner, K, habits, place
+local owner, K, policy, shard_of
 if values[1] == '1' and fixed then
-  owner, K, habits, place = string.match(fixed, '^(%x+) $layout (%d+) (%S+) (%S+)$')
+  owner, K, policy, shard_of = string.match(fixed, '^(%x+) $layout (%d+) (%S+) (%S+)$')
 end
 if owner ~= uid or ('$k' ~= '' and K ~= '$k') then
   local found = call('HGET', KEYS[1], 'uid')

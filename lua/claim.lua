@@ -78,7 +78,7 @@ living[own] = true -- this call is a beat
 -- @include "_age.lua" age
 -- @include "_count.lua" room
 
-local last_seen = string.find(habits, '/last-seen', 1, true) and not changed_nothing
+local last_seen = string.find(policy, '/last-seen', 1, true) and not changed_nothing
 local taken, added, again, old, long, fields, members = 0, 0, {}, {}, {}, {}, {}
 for i = 1, count do
   local digest = string.sub(packed, i * 16 - 15, i * 16)
@@ -136,7 +136,7 @@ if taken > 0 then
   call('HSET', LEASES, unpack(fields))
   call('ZADD', HANDS, unpack(members))
 end
-local fresh, moved, first_written = 0, {}, string.find(habits, '/all/', 1, true) and FIRST_SLICE or #KEYS
+local fresh, moved, first_written = 0, {}, string.find(policy, '/all/', 1, true) and FIRST_SLICE or #KEYS
 if #again > 0 then call('HSET', KEYS[1], 'written', time_written(written, now)) end
 for _, i in ipairs(again) do
   local digest, wrote, missing = string.sub(packed, i * 16 - 15, i * 16), false, 0

@@ -73,8 +73,8 @@ if own then try_beating() end
 -- @include "_call.lua" old_records
 
 local tried, added, fresh, moved = false, 0, 0, {}
-local last_seen = string.find(habits, '/last-seen', 1, true)
-local first_written = string.find(habits, '/all/', 1, true) and FIRST_SLICE or #KEYS
+local last_seen = string.find(policy, '/last-seen', 1, true)
+local first_written = string.find(policy, '/all/', 1, true) and FIRST_SLICE or #KEYS
 for i = 1, count do
   local digest = string.sub(packed, i * 16 - 15, i * 16)
   local d0, d1, d2, d3 = unpack_digest('<I4I4I4I4', digest)

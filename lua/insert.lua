@@ -85,7 +85,7 @@ local LEASES, HANDS, HOLDERS, FINAL = KEYS[4], KEYS[5], KEYS[6], false
 
 local one_slice, any_forgotten = #KEYS == FIRST_SLICE, changed and call('EXISTS', KEYS[3]) == 1
 local ages, age_in, oldest_age = {}
-if not one_slice or changed_nothing or habits == 'growing/-/-' then -- a function takes time to make, too
+if not one_slice or changed_nothing or policy == 'growing/-/-' then -- a function takes time to make, too
 
 -- @include "_$layout.lua" has
 -- @include "_age.lua" age
@@ -109,8 +109,8 @@ end
 -- @include "_call.lua" old_records
 
 local tried, added, fresh, moved = false, 0, 0, {}
-local last_seen = not one_slice and string.find(habits, '/last-seen', 1, true)
-local first_written = not one_slice and string.find(habits, '/all/', 1, true) and FIRST_SLICE or #KEYS
+local last_seen = not one_slice and string.find(policy, '/last-seen', 1, true)
+local first_written = not one_slice and string.find(policy, '/all/', 1, true) and FIRST_SLICE or #KEYS
 for i = 1, count do
   local d0, d1, d2, d3 = unpack_digest('<I4I4I4I4', packed, i * 16 - 15)
   local again = any_forgotten and call('ZSCORE', KEYS[3], string.sub(packed, i * 16 - 15, i * 16))
@@ -191,7 +191,7 @@ for i = 1, count do
 end
 
 -- An item that was seen now lives on from now, although no bit changed.
-if not tried and string.find(habits, '/last-seen', 1, true) then
+if not tried and string.find(policy, '/last-seen', 1, true) then
   call('HSET', KEYS[1], 'written', time_written(written, now))
 end
 

@@ -63,7 +63,7 @@ elseif step == 'piece' and slice and number + #data <= call('STRLEN', slice) the
   local added = call('BITCOUNT', merging_1) - before
   if added > 0 then
     note_change()
-    if string.find(habits, '^r') then call('HSET', KEYS[1], 'written', time_written(call('HGET', KEYS[1], 'written'))) end
+    if string.find(policy, '^r') then call('HSET', KEYS[1], 'written', time_written(call('HGET', KEYS[1], 'written'))) end
     call('SETRANGE', slice, number, call('GET', merging_1))
   end
   call('DEL', merging_1, merging_2)

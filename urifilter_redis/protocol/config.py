@@ -234,8 +234,8 @@ class Config(Shape):
 
     def fixed(self, shard: int) -> str:
         """Return the field ``fixed``: the scripts about items read it for all values that never change."""
-        habits = f"{self.retention}/{self.write or '-'}/{self.expire_after or '-'}"
-        return f"{self.uid} {self.layout} {self.k} {habits} {shard}/{self.shards}"
+        policy = f"{self.retention}/{self.write or '-'}/{self.expire_after or '-'}"
+        return f"{self.uid} {self.layout} {self.k} {policy} {shard}/{self.shards}"
 
     def check(self, settings: Settings, name: str) -> None:
         """Check that this configuration has the wanted settings; ``name`` is the filter's, for errors.
