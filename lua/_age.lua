@@ -1,6 +1,8 @@
--- The age of items. max_age checks the argument before the slices are read.
+-- The age of items.
+-- max_age: checks the argument. age: a function that asks the slices.
 
 -- @section max_age
+-- Checks that only a ring is asked for an age.
 -- Needs: max_age, policy.
 
 if max_age ~= 0 and not string.find(policy, '^ring') then
@@ -8,9 +10,10 @@ if max_age ~= 0 and not string.find(policy, '^ring') then
 end
 
 -- @section age
--- The age of items: 0 = in no tested slice; n = in the n-th newest (rolling: 2 = in any older one). In a ring with
+-- The age of an item: 0 = in no tested slice; n = in the n-th newest (rolling: 2 = in any older one). In a ring with
 -- write=all the max_age-th newest slice has every item of the last max_age periods: only that one is tested; age 1.
--- Needs: units, max_age, policy, FIRST_SLICE, has. Sets: age_in, oldest_age.
+-- Needs: units, max_age, policy, FIRST_SLICE, has; age_in and oldest_age as empty locals.
+-- Gives: age_in (a function), oldest_age (the highest answer).
 
 local newest, oldest = #KEYS, FIRST_SLICE
 if max_age > 0 and max_age <= newest - oldest then oldest = newest - max_age + 1 end

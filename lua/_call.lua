@@ -1,24 +1,27 @@
--- Call ids and their records. id comes before the first write, old_records too, and record is the last write but a beat.
+-- Call ids, and the records in the key replies.
+-- id: reads the call id, and answers a repeat from its record. old_records: removes records that nobody needs.
+-- record: writes the record of this call.
 
 -- @section id
--- The call id of a writing call, and its record, from which a repeat of the call gets the same answers. Behind a + the
--- caller waits for replicas: a repeat writes its record again, because WAIT after a call that writes nothing proves
--- nothing. (HDEL of no field lets the call write while the server is out of memory.) Behind a * the caller turns the
--- shard if it is told to (see _missed).
+-- A writing call may have a call id. From the record of the call a repeat gets the same answers.
+-- A + behind the id: the caller waits for replicas. So a repeat writes its record again, because WAIT after a call that
+-- writes nothing proves nothing. (HDEL of no field lets the call write while the server is out of memory.)
+-- A * behind the id: the caller turns the shard if the answer is DUE.
 -- A record is cmsgpack: sequence, time, count, items and the answers; without the answers if the call changed nothing.
--- Items are the digest of a single item, or the SHA-1 of several; SCOPE stands before: all else that the answers depend
--- on (max_age; the holder and its lease).
--- A restore brings back records whose items the bitmaps lack: those of calls that came after the bitmaps were read. So a
--- repeat of a call from before the last restore inserts what it answered as new, unless that was forgotten since.
--- Needs: packed, count, SCOPE, repeated (makes the answers of a repeat of those recorded; nil: they are the same), INSERTS
--- (whether the answer 0 means that an item is in the slices now).
--- Gives: field (nil without a call id), marked (whether the caller turns the shard), changed_nothing (this repeats a call
--- that changed nothing), recorded (the answers of a call whose items may be missing; packed and count are those that were
--- new), and for _old_records and _record: sequence, now, items, adds, padding.
+-- Its items are SCOPE, and then the digest of a single item; of several items the SHA-1 of SCOPE and digests.
+-- A restore brings back records whose items the bitmaps lack: those of calls that came after the bitmaps were read. So
+-- a repeat of a call from before the last restore inserts what it answered as new, unless that was forgotten since.
+-- Needs: call, packed, count, SCOPE (all but the items that the answers depend on: max_age, the holder and its lease),
+-- repeated (a function that makes the answers of a repeat of those recorded; nil: they are the same), INSERTS (whether
+-- the answer 0 means that an item is in the slices now).
+-- Gives: field (of the record; nil without a call id), marked (whether the id has a *), changed_nothing (whether this
+-- repeats a call that changed nothing), recorded (the answers of a call whose items may be missing; packed and count
+-- are then those that were new), and for old_records and record: sequence, now, items, adds, padding, RECORD_LIFE.
 
 local DEADLINE_AHEAD = 2 * 60 * 1000 -- ms; shorter than RECORD_LIFE, so no call can run after its record is removed
 -- A hash with a value of over 64 bytes is a hash table. Without one it is a list of up to 512 records, in which finding
--- one takes some microseconds. So the first record of a slot is longer: it has 64 numbers more, which nobody reads.
+-- one takes some microseconds. So the first record of a slot is longer: 64 spaces follow it. They unpack as numbers,
+-- which nobody uses.
 local PADDING = '                                                                '
 local RECORD_LIFE = 10 * 60 * 1000 -- ms
 
@@ -56,7 +59,7 @@ if ARGV[2] ~= '-' then
       for i = 1, restored and (run <= restored or run > now) and count or 0 do
         local digest = string.sub(packed, i * 16 - 15, i * 16)
         local forgotten = answers[i] == 0 and call('ZSCORE', KEYS[3], digest)
-        if answers[i] == 0 and not (forgotten and forgotten % 1 * 8589934592000 > run) then -- see _forgotten
+        if answers[i] == 0 and not (forgotten and forgotten % 1 * 8589934592000 > run) then -- see forgotten_score
           lacking[#lacking + 1] = digest
         end
       end
@@ -76,10 +79,10 @@ end
 
 -- @section old_records
 -- A call that adds a record checks two random ones and removes those that are old, because clients leave theirs behind.
--- Those from the future, when this server's clock was ahead, are not among the two: they count as made now. They may still
--- be asked for, and would else stay until that time. It comes before the first bit, because a user may lack the right to
--- these commands.
--- Needs: adds, now.
+-- Records from the future, written when this server's clock was ahead, are not among the two: they count as made now.
+-- They may still be asked for, and would else stay until that time. These lines come before the first bit, because a
+-- user may lack the right to their commands.
+-- Needs: call, and what id gives.
 
 local LOOKED_AT, FROM_THE_FUTURE = 2, 8
 local looked_at = 0
@@ -97,7 +100,7 @@ end
 
 -- @section record
 -- Writes the record, as the last write of a call. A call that writes bits has checked before that HSET is allowed.
--- Needs: answers (nil if the call changed nothing), and the locals of _call.
+-- Needs: call, answers (nil if the call changed nothing), and what id gives.
 
 if field and not changed_nothing and not recorded then
   call('HSET', KEYS[2], field, cmsgpack.pack(sequence, now, count, items, answers) .. padding)

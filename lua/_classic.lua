@@ -1,10 +1,12 @@
 -- Layout classic: an item sets k bits, anywhere in m bits.
--- common comes first. has makes a function, for looking at a slice; test, try and write are lines for one item and one slice.
--- try calls the commands of write without effect.
+-- common: what the other sections need. has: a function that looks for an item in a slice. test, try, write: lines for
+-- one item and one slice; try calls the commands of write without effect.
 
 -- @section common
--- Layout classic: k offsets anywhere in m bits, by enhanced double hashing (Dillinger and Manolios 2004).
+-- The k offsets follow from two numbers x and y, by enhanced double hashing (Dillinger and Manolios 2004).
 -- All sums stay under 2^53, so a double holds them exactly. Products would not, so there are none.
+-- Needs: call, K.
+-- Gives: bitfield, start, all_set.
 
 -- Calls BITFIELD or BITFIELD_RO with "GET u1 x" or "SET u1 x 1" for each of the k offsets x.
 local function bitfield(command, key, m, operation, x, y, value)
@@ -18,10 +20,12 @@ local function bitfield(command, key, m, operation, x, y, value)
   return call(unpack(arguments))
 end
 
+-- Returns the x and y of an item.
 local function start(m, d0, d1, d2, d3)
   return (d0 + 4294967296 * (d1 % 1048576)) % m, (d2 + 4294967296 * (d3 % 1048576)) % m
 end
 
+-- Returns whether all bits of an item are set.
 local function all_set(key, m, x, y)
   if call('GETBIT', key, x) == 0 then -- most new items end here
     return false
@@ -33,14 +37,17 @@ local function all_set(key, m, x, y)
 end
 
 -- @section has
+-- Needs: what common gives.
+-- Gives: has.
 -- Returns whether a slice has an item.
 local function has(key, m, d0, d1, d2, d3)
   return all_set(key, m, start(m, d0, d1, d2, d3))
 end
 
 -- @section test
--- Tests an item in one slice. Gives: wrote (whether a bit is missing), and x and y for _write_classic.
--- Needs: key, size, d0, d1, d2, d3.
+-- Tests an item in one slice.
+-- Needs: key, size, d0, d1, d2, d3, wrote, and what common gives.
+-- Gives: wrote (whether a bit is missing), and for write: x, y.
 local x, y = start(size, d0, d1, d2, d3)
 wrote = not all_set(key, size, x, y)
 

@@ -1,10 +1,11 @@
--- The number of items in a slice: room looks at it before the first write, count notes it behind the last bit.
+-- The number of items in a slice.
+-- room: whether a growing filter has room for those of a call. count: notes those of a call.
 
 -- @section room
--- Checks that today of a growing filter has room for the new items of a call. They are counted only if there may be too
--- little room.
--- Needs: packed, count, policy, inserted, changed_nothing, any_forgotten, age_in; with claims: entries, is_in_hand, FINAL (whether the call
--- makes items final that are in hand).
+-- Refuses a call if today of a growing filter has no room for its new items. They are counted only if there may be too
+-- little room. These lines come before the first write.
+-- Needs: call, unpack_digest, packed, count, policy, inserted, changed_nothing, any_forgotten, age_in; with claims:
+-- entries, is_in_hand, FINAL (whether the call makes items final that are in hand).
 
 if policy == 'growing/-/-' and not changed_nothing then
   local limit = call('HGET', KEYS[1], 'limit')
@@ -29,8 +30,8 @@ end
 -- Counts the items of a call. With last-seen, inserted counts an item in each slice in which it was seen. The field new
 -- of today, and the last number of each closed slice, count it once: in the newest slice that has it. (Rolling does not
 -- know in which slice of history an item is. It counts there, and build counts anew whenever it makes a history.)
--- Needs: call, added, policy, inserted, fresh (how many items were new), moved (how many were seen before in each closed slice,
--- the newest being 1).
+-- Needs: call, added, policy, inserted, fresh (how many items were new), moved (how many were seen before in each
+-- closed slice, the newest being 1).
 
 if added > 0 and string.find(policy, '/last-seen', 1, true) then
   local new, closed = unpack(call('HMGET', KEYS[1], 'new', 'closed'))

@@ -1,10 +1,12 @@
 -- Layout counting: an item counts up to k counters of 4 bits, so that it can be removed.
--- common comes first. has makes a function, for looking at a slice; test, try and write are lines for one item and one slice.
--- try calls the commands of write without effect.
+-- common: what the other sections need. has: a function that looks for an item in a slice. test, try, write: lines for
+-- one item and one slice; try calls the commands of write without effect.
 
 -- @section common
--- Layout counting: the distinct offsets of classic, over counters of 4 bits. A counter that reaches 15 stays there.
+-- An item has the distinct offsets of layout classic. A counter that reaches 15 stays there.
 -- All sums stay under 2^53, so a double holds them exactly. Products would not, so there are none.
+-- Needs: call, K.
+-- Gives: counters, set_counters.
 
 local STUCK = 15
 -- Returns the distinct offsets of an item and their counters. If a counter is 0, it returns nil, unless every is true.
@@ -37,7 +39,8 @@ local function set_counters(command, key, offsets, counts, change)
   for i, offset in ipairs(offsets) do
     if counts[i] ~= STUCK then
       local n = #arguments
-      arguments[n + 1], arguments[n + 2], arguments[n + 3], arguments[n + 4] = 'SET', 'u4', 4 * offset, counts[i] + change
+      arguments[n + 1], arguments[n + 2], arguments[n + 3], arguments[n + 4] =
+        'SET', 'u4', 4 * offset, counts[i] + change
     end
   end
   if #arguments > 2 then
@@ -46,15 +49,17 @@ local function set_counters(command, key, offsets, counts, change)
 end
 
 -- @section has
+-- Needs: what common gives.
+-- Gives: has.
 -- Returns whether a slice has an item.
 local function has(key, m, d0, d1, d2, d3)
   return counters(key, m, false, d0, d1, d2, d3) ~= nil
 end
 
 -- @section test
--- Tests an item. Gives: wrote (whether a counter is 0), and offsets and counts for _write_counting. A forgotten item is
--- still in the slice, so its counters stay.
--- Needs: key, size, d0, d1, d2, d3.
+-- Tests an item in one slice. A forgotten item is still in the slice, so its counters stay.
+-- Needs: key, size, d0, d1, d2, d3, wrote, and what common gives.
+-- Gives: wrote (whether a counter is 0), and for write: offsets, counts.
 local offsets, counts = counters(key, size, true, d0, d1, d2, d3)
 wrote = false
 for _, value in ipairs(counts) do

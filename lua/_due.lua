@@ -1,10 +1,12 @@
--- Whether a period is over: call for the calls that insert, turn for the script turn. Both go by one rule.
+-- Whether a period is over. Today closes a period after it was opened, or when it was last written to, if that was
+-- later.
+-- call: refuses a call that must be preceded by a turn. turn: a function that refuses a turn that is too early.
 
 -- @section call
--- Refuses a marked call, before any write, if this shard should have gone forward by more than one epoch: what the call
--- writes would make that one, because today cannot close before it was last written to. So the caller turns it first.
+-- Refuses a marked call, before any write, if this shard should have gone forward by more than one epoch: after a write
+-- of the call it could go forward by one only. So the caller turns it first.
 -- Needs: marked, now, changed_nothing, phase, values (of meta), policy.
--- Gives: timed (whether slices close by time), written.
+-- Gives: timed (whether slices close by time), written (the field of meta).
 
 local timed, opened, written, period = string.byte(policy) == 114, values[8], values[9], values[10] -- r: ring, rolling
 if marked and timed and opened and period and phase == 'idle' and not changed_nothing
@@ -13,10 +15,12 @@ if marked and timed and opened and period and phase == 'idle' and not changed_no
 end
 
 -- @section turn
--- Whether a shard may go forward now because a period is over. Today closes a period after it was opened, or when it was
--- last written to if that was later; and no other slice of the epochs that are passed over had anything. It was opened at
--- the latest recorded time that is not in the future. If all are, because this server's clock was ahead, it is now: late,
--- never early. Likewise a time of writing in the future.
+-- Whether a shard may go forward now because a period is over. The epochs that are passed over have no slices, because
+-- nothing was written in them. Today was opened at the latest recorded time that is not in the future. If all are,
+-- because this server's clock was ahead, that time is now: late, never early. Likewise a time of writing in the future.
+-- Needs: now_ms.
+-- Gives: check_due.
+
 -- period: ms; 0: there is no refusal. by: the number of epochs.
 -- Returns a refusal, or nil and the least time at which the next today counts as opened.
 local function check_due(period, by)

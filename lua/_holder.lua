@@ -1,9 +1,11 @@
--- The holders of items. read comes first.
+-- The holders of items. Every call of a holder is a beat: it lives for a lease more.
+-- read: reads the holder and the lease of a call. beat: functions that note the beat. far: a function for holders that
+-- live too long. tidy: removes dead holders.
 
 -- @section read
--- Reads the holder and the lease of a call. Every call of a holder is a beat: it lives for a lease more.
--- Needs: ARGV[HOLDER] (16 hex digits, or - for none), ARGV[HOLDER + 1] (ms).
--- Gives: own (its 8 bytes; nil: none), lease, from_hex, last_of (the end of the range of a holder's hands),
+-- Reads the holder and the lease of a call.
+-- Needs: HOLDER: ARGV[HOLDER] is the holder (16 hex digits, or - for none), ARGV[HOLDER + 1] the lease (ms).
+-- Gives: own (the holder's 8 bytes; nil: none), lease, from_hex, last_of (the end of the range of a holder in hands),
 -- MOST_DELAY.
 
 local MOST_LEASE, MOST_DELAY = 60 * 60 * 1000, 10 * 60 * 1000 -- ms, of a lease and of a release
@@ -21,7 +23,8 @@ end
 
 if ARGV[HOLDER] ~= '-' then
   lease = tonumber(ARGV[HOLDER + 1])
-  if not string.find(ARGV[HOLDER] or '', '^' .. string.rep('%x', 16) .. '$') or string.sub(ARGV[HOLDER], 1, 2) == '00' then
+  if not string.find(ARGV[HOLDER] or '', '^' .. string.rep('%x', 16) .. '$')
+    or string.sub(ARGV[HOLDER], 1, 2) == '00' then
     return redis.error_reply('BADARG a holder is 16 hex digits that do not begin with 00')
   elseif not lease or lease < 1 or lease > MOST_LEASE or lease % 1 ~= 0 then
     return redis.error_reply('BADARG a lease is 1 to ' .. MOST_LEASE .. ' ms')
@@ -30,9 +33,10 @@ if ARGV[HOLDER] ~= '-' then
 end
 
 -- @section beat
--- The beat of a holder: it lives for a lease from now, if it has anything in hand here; else it is removed. It is the last
--- write of a call.
--- Needs: call, own, lease, last_of, MOST_DELAY, HANDS, HOLDERS.
+-- At a beat a holder that has anything in hand here lives for a lease from now; any other is removed. The beat is the
+-- last write of a call.
+-- Needs: call, HANDS, HOLDERS, and what read gives.
+-- Gives: time_ms, has_hands, try_beating, beat.
 
 local function time_ms()
   local time = call('TIME')
@@ -43,7 +47,7 @@ local function has_hands(holder)
   return #call('ZRANGEBYLEX', HANDS, '[' .. holder, last_of(holder), 'LIMIT', 0, 1) > 0
 end
 
--- A user may lack the right to a command: so all that a beat needs are tried before the first write of a call. ZADD
+-- A user may lack the right to a command: so all commands of a beat are tried before the first write of a call. ZADD
 -- comes first, because a server at maxmemory refuses it.
 local function try_beating()
   call('ZADD', HOLDERS, 'XX', 0, '')
@@ -57,7 +61,7 @@ local function beat(now, has_some)
     call('ZREM', HOLDERS, own)
     return
   end
-  -- Who lives for longer than the longest lease that meta knows would be taken for one of a clock that was set back.
+  -- A holder that lives for longer than the longest lease in meta would be taken for one of a clock that was set back.
   if lease > MOST_DELAY and lease > tonumber(call('HGET', KEYS[1], 'claims') or 0) then
     call('HSET', KEYS[1], 'claims', lease)
   end
@@ -65,9 +69,10 @@ local function beat(now, has_some)
 end
 
 -- @section far
--- A holder may live until a time that lies too far ahead, because this server's clock was set back. Then it lives for the
--- longest lease from now: an item must not be withheld for longer.
+-- A holder may live until a time that lies too far ahead, because this server's clock was set back. Then it lives for
+-- the longest lease from now: an item must not be withheld for longer.
 -- Needs: call, MOST_DELAY (nobodies live as long as an item was released for), HOLDERS.
+-- Gives: mend_far.
 
 local function mend_far(now, longest)
   local last = string.format('%.0f', now + math.max(tonumber(longest or 0), MOST_DELAY))
@@ -80,8 +85,8 @@ local function mend_far(now, longest)
 end
 
 -- @section tidy
--- Others may take or commit all that a dead holder has. Such holders would pile up where nobody reclaims. So a call that
--- adds a holder looks at two random ones first, and removes those that are dead and have nothing in hand.
+-- Others may take or commit all that a dead holder has. Such holders would pile up where nobody reclaims. So a call
+-- that adds a holder looks at two random ones first, and removes those that are dead and have nothing in hand.
 -- Needs: call, adds_holder, clock (ms), own, has_hands, HOLDERS.
 
 for _, other in ipairs(adds_holder and call('ZRANDMEMBER', HOLDERS, 2) or {}) do

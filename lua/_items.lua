@@ -1,9 +1,11 @@
--- The items of a call: reading them, and whether they are of this shard.
+-- The items of a call.
+-- read: reads their digests. shard: checks that all are of this shard.
 
 -- @section read
 -- Checks the first keys, and reads the items of a call: digests of 16 bytes, packed one after the other. Encoding bin:
 -- ARGV[FIRST_ITEM] has all of them, packed; hex: each argument up to ARGV[LAST_ITEM] has one, as 32 hex digits.
--- Needs: base, NAMES (of the first keys), FIRST_ITEM, LAST_ITEM. Gives: packed, count, max_age.
+-- Needs: base, NAMES (of the first keys), FIRST_ITEM, LAST_ITEM.
+-- Gives: packed, count, max_age.
 
 local MAX_ITEMS = 500 -- keeps one call under 15 ms on a slow server
 

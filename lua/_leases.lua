@@ -1,10 +1,12 @@
 -- The items of a call that are in somebody's hands.
+-- entries: reads their entries in leases. take_out: functions that take entries out.
 
 -- @section entries
--- The entries of the items in leases: those that somebody has in hand, and those that have lapsed because their holder
--- is dead. They are looked at before the slices.
+-- Somebody has an item in hand, or it has lapsed because its holder is dead. The entries are looked at before the
+-- slices.
 -- Needs: call, packed, count, LEASES, HOLDERS.
--- Gives: any_leases, entries (digest -> entry), is_in_hand, clock (ms) and living (holder -> whether it lives).
+-- Gives: any_leases (whether anything is in hand in the shard), entries (digest -> entry), is_in_hand, clock (ms; nil
+-- without leases), living (holder -> whether it lives).
 
 local entries, living, clock = {}, {}, nil
 local any_leases = call('EXISTS', LEASES) == 1
@@ -32,6 +34,7 @@ end
 -- @section take_out
 -- Takes entries out of leases and hands.
 -- Needs: call, LEASES, HANDS, entries.
+-- Gives: try_taking, take_out.
 
 local SHORT = 12 -- bytes of an entry whose item and payload stand in a field of their own: holder, failures, lapses
 

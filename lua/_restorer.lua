@@ -1,7 +1,9 @@
--- The steps of a restore. fence needs check_identity and now_ms; lives needs fence.
+-- The steps of a restore. One restorer at a time writes; another takes over if it is silent for too long.
+-- fence: whether a step may run, and signs of life. lives: whether another restorer is alive.
 
 -- @section fence
--- The fence of a restore's steps: one restorer at a time writes; another takes over if it is silent for too long.
+-- Needs: check_identity, now_ms.
+-- Gives: fence_restorer, beat.
 
 -- Returns a refusal, or nil.
 local function fence_restorer(uid, token)
@@ -20,6 +22,8 @@ local function beat()
 end
 
 -- @section lives
+-- Needs: now_ms, beat.
+-- Gives: lives.
 local SILENCE = 15000 -- ms of silence after which a restorer counts as dead
 
 -- Returns whether a restorer is alive. beaten: the time of its last sign of life; ended: tokens of ended restorers.

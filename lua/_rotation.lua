@@ -1,7 +1,11 @@
--- The steps of a rotation: their fence, the names of slices after a turn, and the oldest epoch. fence needs check_identity.
+-- The steps of a rotation. Each section makes a function.
+-- fence: whether a step may run. older: one_older, the names of slices after a turn. oldest: set_oldest, which notes
+-- the oldest epoch.
 
 -- @section fence
--- The fence of a rotation's steps: a step runs in one epoch and one phase, and after the turn for one token.
+-- A step of a rotation runs in one epoch and one phase, and after the turn for one token.
+-- Needs: check_identity.
+-- Gives: fence.
 
 -- Returns a refusal, or nil and the values of meta that the steps need.
 local function fence(uid, epoch, phase, token)
@@ -24,7 +28,7 @@ local function fence(uid, epoch, phase, token)
 end
 
 -- @section older
--- Each slice becomes one older: today becomes history_1, history_1 becomes history_2. (Rolling's history stays.)
+-- Makes each slice one older: today becomes history_1, history_1 becomes history_2. (Rolling's history stays.)
 -- Returns a list of moves {from, to}, and of the entries of the slices after the turn, both from oldest to newest.
 local function one_older(base, slices)
   local moves, entries = {}, {}

@@ -1,9 +1,11 @@
--- Whether a call may work on this shard: its keys, and what meta says.
--- keys and identity make functions. meta is for scripts about slices, state for scripts about leases alone.
+-- Whether a call may work on this shard.
+-- keys: a function that checks the names of keys. identity: check_identity, which checks whose meta it is. meta: reads
+-- meta, for the scripts about slices. state: likewise, for the scripts about leases that name no slices.
 
 -- @section keys
 -- Checks that the keys are those of the script's header: meta, and other keys of the same shard. Mixed-up keys would
 -- damage the filter for every later call.
+-- Gives: check_keys.
 
 -- names: the names of KEYS[2], KEYS[3] and so on.
 -- others: a pattern for the names of all further keys; nil if there may be any further keys.
@@ -40,9 +42,9 @@ end
 
 -- @section meta
 -- Reads and checks meta, for the scripts about slices. It is no function: a call of one item would take longer.
--- Needs: check_identity, uid, FIRST_SLICE (the number of the first key of a slice).
--- Gives: values (for _missed), phase, listed (the live slices), inserted, changed, longest (the longest lease, ms; false: nobody has claimed),
--- K, policy (retention/write/expire_after), shard_of (shard/shards).
+-- Needs: call, check_identity, uid, FIRST_SLICE (the number of the first key of a slice).
+-- Gives: values (all that was read), phase, listed (the live slices), inserted, changed, longest (the longest lease,
+-- ms; false: nobody has claimed), K, policy (retention/write/expire_after), shard_of (shard/shards).
 
 local values = call('HMGET', KEYS[1], 'format', 'fixed', 'phase', 'slices', 'inserted', 'changed', 'claims', 'opened',
   'written', 'period_ms')
@@ -74,8 +76,9 @@ if phase == 'dropping' then
 end
 
 -- @section state
--- Reads the state of the shard, for the scripts about leases that name no slices.
--- Needs: check_identity, uid. Gives: longest (the longest lease, ms; false: nobody has claimed).
+-- Reads and checks meta, for the scripts about leases.
+-- Needs: check_identity, uid, refusal (a local).
+-- Gives: longest (the longest lease, ms; false: nobody has claimed).
 
 local state = redis.call('HMGET', KEYS[1], 'uid', 'format', 'phase', 'claims')
 local longest = state[4]

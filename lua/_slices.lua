@@ -1,10 +1,11 @@
--- The live slices. live is for scripts that name all of them as keys; lengths makes a function for the others.
+-- Whether the live slices are whole.
+-- live: for scripts that name all of them as keys. lengths: a function for the others, check_slices.
 
 -- @section live
 -- Checks that KEYS has the live slices, from oldest to newest, and that they are whole; and that the script is made for
 -- a shard with claims if the shard has them. (The scripts claim and commit are made for every shard.)
--- Needs: base, phase, listed, FIRST_SLICE, longest, CLAIMS (1: for shards with claims, 0: without, 2: for both).
--- Gives: units (those of the slice of each key).
+-- Needs: call, base, phase, listed, FIRST_SLICE, longest, CLAIMS (1: for shards with claims, 0: without, 2: for both).
+-- Gives: units (the number of a key -> the units of its slice: blocks, bits or counters).
 
 if phase == 'restoring' then
   return redis.error_reply('RESTORING the filter is being restored from its archive')
@@ -24,7 +25,7 @@ for i = FIRST_SLICE, #KEYS do
 end
 if at <= #listed or (CLAIMS ~= 2 and (longest ~= false) ~= (CLAIMS == 1)) then
   local state = call('HMGET', KEYS[1], 'epoch', 'opened')
-  local claims = longest and math.max(tonumber(longest) or 1, 1) or 0 -- with claims never 0, whatever was mended by hand
+  local claims = longest and math.max(tonumber(longest) or 1, 1) or 0 -- with claims never 0, even if edited by hand
   return redis.error_reply('STALE epoch ' .. state[1] .. ', opened ' .. state[2] .. ', claims ' .. claims
     .. ', live slices ' .. listed)
 end

@@ -1,4 +1,7 @@
--- Times by the server's clock that are written into the shard. changed and forgotten need now.
+-- Times by the server's clock, as they are written into the keys of a shard. Each section makes a function.
+-- now: now_ms, the time. changed: note_change, which notes the time of a change, for checkpoints. forgotten:
+-- forgotten_score, the score of a digest. written: time_written, the time of the last change of today. changed and
+-- forgotten need now_ms.
 
 -- @section now
 -- Returns the server's time in ms, as text with all digits.

@@ -1,4 +1,5 @@
--- Writes without effect, which come before the first write of a script.
+-- Writes without effect, which come before the first real one of a script. Each section makes a function.
+-- when_full: write_when_full. renaming: try_renaming.
 
 -- @section when_full
 -- A server at maxmemory refuses a script's first write if the command may need memory, and no later write. HDEL of a

@@ -1,4 +1,4 @@
--- beat: a sign of life of a holder: what it has in hand stays in its hands for a lease more.
+-- beat: note a sign of life of a holder: what it has in hand stays in its hands for a lease more.
 --
 -- KEYS[1] meta
 -- KEYS[2] hands

@@ -1,14 +1,14 @@
--- build: make history_1 into the next history: rolling, phase rotating, once the closed slice is in the archive. The
--- caller reads the closed slices of the window from the archive and writes their OR, piece by piece. The old history
--- has all bits that are added, so answers do not change.
+-- build: make history_1 into the next history: rolling, phase rotating, once the closed slice is in the archive.
+-- The caller reads the closed slices of the window from the archive and writes their OR, piece by piece. The old
+-- history has all bits that are added, so answers do not change.
 --
 -- KEYS[1] meta
 -- KEYS[2] history
 -- KEYS[3] history_1
 -- KEYS[4] today
 --
--- ARGV[1] step: archived (notes that the closed slice is in the archive), piece, finish, or halted (notes that the archive
---   failed: rotate goes on with this turn)
+-- ARGV[1] step: archived (notes that the closed slice is in the archive), piece, finish, or halted (notes that the
+--   archive failed: rotate goes on with this turn)
 -- ARGV[2] uid: the filter's uid
 -- ARGV[3] epoch: the shard's present epoch
 -- ARGV[4] token: the token of this rotation
@@ -69,7 +69,8 @@ elseif step == 'finish' then
   local geometry = string.match(meta.slices, 'today(:%d+:%d+)')
   local history = string.find(meta.slices, 'history_1', 1, true) -- if not, all had expired when the shard turned
   if history then try_renaming(closed_key) end
-  redis.call('HSET', meta_key, 'phase', 'idle', 'slices', (history and 'history' .. geometry .. ' ' or '') .. 'today' .. geometry)
+  redis.call('HSET', meta_key, 'phase', 'idle',
+    'slices', (history and 'history' .. geometry .. ' ' or '') .. 'today' .. geometry)
   set_oldest(closed, tonumber(oldest))
   redis.call('HDEL', meta_key, 'pieces', 'late', 'halted')
   if history then redis.call('RENAME', closed_key, history_key) end

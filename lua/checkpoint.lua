@@ -1,5 +1,6 @@
--- checkpoint: number a checkpoint of a shard when it begins, and note its time when it is finished. The number is in
--- meta before the slices are read. So a server that comes back with a lower number is older than the archive.
+-- checkpoint: number a checkpoint of a shard when it begins, and note its time when it is finished.
+-- The number is in meta before the slices are read. So a server that comes back with a lower number is older than the
+-- archive.
 --
 -- KEYS[1] meta
 --

@@ -1,5 +1,6 @@
--- claim: take items in hand that nobody has seen and nobody has in hand. A claim is a "new" that is final only once it is
--- committed. The holder lives for a lease from its last call in the shard; what a dead holder has in hand is anybody's.
+-- claim: take in hand the items that nobody has seen and nobody has in hand.
+-- A claim is a "new" that is final only once it is committed. The holder lives for a lease from its last call in the
+-- shard; what a dead holder has in hand is anybody's.
 --
 -- KEYS[1] meta
 -- KEYS[2] replies
@@ -16,8 +17,8 @@
 -- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
 -- ARGV[5] holder: 16 hex digits that do not begin with 00
 -- ARGV[6] lease: the ms for which the holder lives without another call; at most 3600000
--- ARGV[7…] items: at most 500 digests, all of this shard (for a quick call 250); then one text an item: what is kept of it
---   for another crawler (item and payload), at most 256 KiB
+-- ARGV[7…] items: at most 500 digests, all of this shard (for a quick call 250); then one text an item: what is
+--   kept of it for another crawler (item and payload), at most 256 KiB
 --
 -- Reply: an array of one integer an item: 0 = claimed; n = seen, in the n-th newest slice (as insert answers); -1 = in
 -- somebody's hands, perhaps this holder's own. What is seen is inserted again where items expire after they were last

@@ -1,5 +1,5 @@
--- commit: make items final that are in hand: they are inserted, whoever has them. An item in nobody's hands is inserted if it
--- has not been seen, as insert does.
+-- commit: make items in hand final: they are inserted, whoever has them.
+-- An item in nobody's hands is inserted if it has not been seen, as insert does.
 --
 -- KEYS[1] meta
 -- KEYS[2] replies

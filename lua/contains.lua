@@ -1,4 +1,5 @@
--- contains: test items without inserting them. It writes nothing, so a replica can answer it.
+-- contains: test items without inserting them.
+-- It writes nothing, so a replica can answer it.
 --
 -- KEYS[1] meta
 -- KEYS[2] forgotten

@@ -1,6 +1,7 @@
--- create: make one shard of a filter, or read it if it is there. The first creator's configuration counts for all.
--- A filter of several shards is made in three steps: "make" for shard 0 (phase creating), "make" for the others (phase
--- idle), and "finish" for shard 0. After a crash the next creator repeats all steps.
+-- create: make one shard of a filter, or read it if it is there.
+-- The first creator's configuration counts for all. A filter of several shards is made in three steps: "make" for shard
+-- 0 (phase creating), "make" for the others (phase idle), and "finish" for shard 0. After a crash the next creator
+-- repeats all steps.
 --
 -- KEYS[1] meta
 -- KEYS[2] replies

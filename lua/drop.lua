@@ -1,6 +1,7 @@
--- drop: remove one shard of a filter. First "begin" puts it into phase dropping: nothing writes to it any more, and a
--- drop that dies half-way is noticed. Then "delete" removes its keys, a few at a time because a bitmap takes 1 ms, and
--- meta last. Shard 0 begins first and goes last. A shard with another identity than expected is left alone.
+-- drop: remove one shard of a filter.
+-- First "begin" puts it into phase dropping: nothing writes to it any more, and a drop that dies half-way is noticed.
+-- Then "delete" removes its keys, a few at a time because a bitmap takes 1 ms, and meta last. Shard 0 begins first and
+-- goes last. A shard with another identity than expected is left alone.
 --
 -- KEYS[1] meta
 -- KEYS[2…] keys: delete: the keys to remove, which may include meta; else merging_1, which exists only within scripts

@@ -1,5 +1,5 @@
--- expire: remove digests that were forgotten in epochs older than every live slice. Their items have expired and are
--- new anyway. So this may happen late, and some digests at a time.
+-- expire: remove digests that were forgotten in epochs older than every live slice.
+-- Their items have expired and are new anyway. So this may happen late, and some digests at a time.
 --
 -- KEYS[1] meta
 -- KEYS[2] forgotten

@@ -1,4 +1,5 @@
--- forget: make items new once more, in any layout. Their digests go into a sorted set that the other scripts consult.
+-- forget: make items new once more, in any layout.
+-- Their digests go into a sorted set that the other scripts consult.
 --
 -- KEYS[1] meta
 -- KEYS[2] replies
@@ -14,12 +15,13 @@
 -- @end if
 --
 -- ARGV[1] uid: the filter's uid
--- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; with + behind it the caller sends WAIT), or - for none
+-- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; + behind it: the caller sends WAIT), or - for none
 -- ARGV[3] max_age: 0
 -- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
 -- ARGV[5…] items: at most 500 digests, all of this shard
 --
--- Reply: an array of one integer an item: 1 = it was seen, or in somebody's hands, and is new once more; 0 = it was not.
+-- Reply: an array of one integer an item: 1 = it was seen, or in somebody's hands, and is new once more;
+--   0 = it was not.
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, RESTORING, OLDCALL, LATECALL, BADARG
 
 local call = redis.call

@@ -5,9 +5,8 @@
 --   urifilter:filters             set: the names of the filters (written outside the scripts)
 --   urifilter:{news:0}:meta       hash: uid, configuration, epoch, phase, slices (the live slices, oldest first, as
 --                                 "name:units:bytes …"), inserted (number of items in today), opened (time of today,
---                                 ms), ahead (see reopen), written (time of the last
---                                 change of today, ms), closed (the closed slices of the window, as
---                                 "epoch:opened:closed:inserted …"), oldest (epoch);
+--                                 ms), ahead (see reopen), written (time of the last change of today, ms), closed (the
+--                                 closed slices of the window, as "epoch:opened:closed:inserted …"), oldest (epoch);
 --                                 with last-seen: new (items of today), and so "epoch:opened:closed:inserted:new …";
 --                                 growing: limit (items that today is for); rotating: token, pieces, late, halted;
 --                                 with claims: claims (the longest lease, ms), claimed (count of changes of leases);
@@ -18,9 +17,9 @@
 --                                 worked (1: Redis was written to since the checkpoint)
 --   urifilter:{news:0}:replies    hash: client/slot -> the record of the slot's last writing call
 --   urifilter:{news:0}:forgotten  sorted set: digests that count as new once more, scored by epoch and time
---   urifilter:{news:0}:leases     hash: digest -> what is in somebody's hands: holder (8 bytes), failures and lapses (16
---                                 bits each, little-endian), and what is kept of it (item and payload); over 1,024 bytes
---                                 that stands in the field digest and "+"
+--   urifilter:{news:0}:leases     hash: digest -> what is in somebody's hands: holder (8 bytes), failures and lapses
+--                                 (16 bits each, little-endian), and what is kept of it (item and payload); over 1,024
+--                                 bytes that stands in the field digest and "+"
 --   urifilter:{news:0}:hands      sorted set, all scores 0: holder and digest
 --   urifilter:{news:0}:holders    sorted set: holder -> until when it lives, ms
 --   urifilter:{news:0}:today      bitmap: the newest slice; only this is written to (ring with write=all: all slices)

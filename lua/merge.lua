@@ -1,5 +1,5 @@
--- merge: OR bitmaps of another filter into the live slices of this one, for a union. Both filters have the same
--- geometry, hash and seed. OR may be repeated, so a union that died half-way is begun anew.
+-- merge: OR bitmaps of another filter into the live slices of this one, for a union.
+-- Both filters have the same geometry, hash and seed. OR may be repeated, so a union that died half-way is begun anew.
 --
 -- KEYS[1] meta
 -- KEYS[2] forgotten
@@ -63,7 +63,9 @@ elseif step == 'piece' and slice and number + #data <= call('STRLEN', slice) the
   local added = call('BITCOUNT', merging_1) - before
   if added > 0 then
     note_change()
-    if string.find(policy, '^r') then call('HSET', KEYS[1], 'written', time_written(call('HGET', KEYS[1], 'written'))) end
+    if string.find(policy, '^r') then -- ring, rolling
+      call('HSET', KEYS[1], 'written', time_written(call('HGET', KEYS[1], 'written')))
+    end
     call('SETRANGE', slice, number, call('GET', merging_1))
   end
   call('DEL', merging_1, merging_2)
@@ -75,12 +77,16 @@ elseif step == 'count' and slice == KEYS[#KEYS] then
   return 1
 elseif step == 'count' and slice then
   local entry = 0
-  local closed = string.gsub(call('HGET', KEYS[1], 'closed') or '', '(%d+:%d+:%d+:)(%d+)(:?)(%d*)', function(head, count, colon, new)
-    entry = entry + 1
-    if entry ~= which then return end
-    local more = math.max(0, number - count)
-    return head .. count + more .. colon .. (new ~= '' and new + more or '')
-  end)
+  local closed = string.gsub(
+    call('HGET', KEYS[1], 'closed') or '',
+    '(%d+:%d+:%d+:)(%d+)(:?)(%d*)',
+    function(head, count, colon, new)
+      entry = entry + 1
+      if entry ~= which then return end
+      local more = math.max(0, number - count)
+      return head .. count + more .. colon .. (new ~= '' and new + more or '')
+    end
+  )
   call('HSET', KEYS[1], 'closed', closed)
   return 1
 end

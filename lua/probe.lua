@@ -1,6 +1,6 @@
--- probe: find what the scripts need and do not have here: commands that this user may not run, commands that the server
--- does not know, and functions of its Lua. Each command is tried where it has no effect. (ACL DRYRUN would tell, but
--- needs rights of its own, and Redis 6.2 does not have it.)
+-- probe: find the commands and the functions of Lua that the scripts need and do not have here.
+-- A command may be refused to this user, or unknown to the server. Each command is tried where it has no effect. (ACL
+-- DRYRUN would tell, but needs rights of its own, and Redis 6.2 does not have it.)
 --
 -- KEYS[1] merging 1: a key of a shard that exists only while another script runs, so it is absent here
 --

@@ -1,5 +1,6 @@
--- reclaim: take in hand what dead holders had, and what was given back and is due again. The slices are not asked: an item
--- that was claimed and not committed is to be fetched, even if it is in them by chance.
+-- reclaim: take in hand what dead holders had, and what was given back and is due again.
+-- The slices are not asked: an item that was claimed and not committed is to be fetched, even if it is in them by
+-- chance.
 --
 -- KEYS[1] meta
 -- KEYS[2] replies
@@ -8,13 +9,13 @@
 -- KEYS[5] holders
 --
 -- ARGV[1] uid: the filter's uid
--- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; with + behind it the caller sends WAIT), or - for none
+-- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; + behind it: the caller sends WAIT), or - for none
 -- ARGV[3] holder: 16 hex digits that do not begin with 00
 -- ARGV[4] lease: the ms for which the holder lives without another call; at most 3600000
 -- ARGV[5] limit: the most items, 1 to 100
 --
--- Reply: an array of four values an item: digest (16 bytes), failures, lapses, and what is kept of it (item and payload).
---   At most 256 KiB of what is kept, or one item.
+-- Reply: an array of four values an item: digest (16 bytes), failures, lapses, and what is kept of it (item and
+--   payload). At most 256 KiB of what is kept, or one item.
 -- Errors: NOFILTER, MISMATCH, FORMAT, RESTORING, OLDCALL, LATECALL, BADARG
 
 -- @include "_shard.lua" keys identity

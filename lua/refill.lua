@@ -1,7 +1,7 @@
--- refill: restore the contents of a shard: bits of slices, records of calls, forgotten digests, leases. Bits are merged
--- into the existing ones, and an item that is in somebody's hands stays there, so another restorer that takes over may
--- repeat every step. A step that comes once more after a later one, as a network may deliver it, is refused: it would
--- remove what has been restored since.
+-- refill: restore the contents of a shard: bits of slices, records of calls, forgotten digests, leases.
+-- Bits are merged into the existing ones, and an item that is in somebody's hands stays there, so another restorer that
+-- takes over may repeat every step. A step that comes once more after a later one, as a network may deliver it, is
+-- refused: it would remove what has been restored since.
 --
 -- KEYS[1] meta
 -- KEYS[2] replies
@@ -13,9 +13,9 @@
 -- KEYS[8] holders
 -- KEYS[9…] slices: allocate, piece: one slice; remove: the keys to remove; else none
 --
--- ARGV[1] step: allocate, piece, remove, replies (records, unless there is a later one; one from the future, when the clock
---   was ahead, counts as made now), forget, unforget, or leases
---   (entries, unless there is one; and all that hands and holders have of them)
+-- ARGV[1] step: allocate, piece, remove, replies (records, unless there is a later one; one from the future, when
+--   the clock was ahead, counts as made now), forget, unforget, or leases (entries, unless there is one; and all
+--   that hands and holders have of them)
 -- ARGV[2] uid: the filter's uid
 -- ARGV[3] token: the token of this restorer
 -- ARGV[4] offset: piece: its offset in bytes; allocate: the bytes of the slice; leases: the ms for which the holders

@@ -1,4 +1,5 @@
--- release: give back what is in hand, to be offered again after a delay. Until then a nobody has it, and nobodies do not die.
+-- release: give back what is in hand, to be offered again after a delay.
+-- Until then a nobody has it, and nobodies do not die.
 --
 -- KEYS[1] meta
 -- KEYS[2] replies
@@ -7,7 +8,7 @@
 -- KEYS[5] holders
 --
 -- ARGV[1] uid: the filter's uid
--- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; with + behind it the caller sends WAIT), or - for none
+-- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; + behind it: the caller sends WAIT), or - for none
 -- ARGV[3] max_age: 0
 -- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
 -- ARGV[5] holder: 16 hex digits that do not begin with 00: only what this holder has; or - for none: whoever has it

@@ -1,5 +1,6 @@
--- remove: take items out again; layout counting only. Remove only items that were certainly inserted. The removal of an
--- item that was not inserted does harm with the probability of the error rate: other items then count as new.
+-- remove: take items out again; layout counting only.
+-- Remove only items that were certainly inserted. The removal of an item that was not inserted does harm with the
+-- probability of the error rate: other items then count as new.
 --
 -- KEYS[1] meta
 -- KEYS[2] replies
@@ -15,7 +16,7 @@
 -- @end if
 --
 -- ARGV[1] uid: the filter's uid
--- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; with + behind it the caller sends WAIT), or - for none
+-- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; + behind it: the caller sends WAIT), or - for none
 -- ARGV[3] max_age: 0
 -- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
 -- ARGV[5…] items: at most 500 digests, all of this shard

@@ -1,6 +1,7 @@
--- reopen: if meta says that today was opened in the future, set that time to now. Otherwise the next rotation would
--- have to wait until a period after that future. Either this server's clock was ahead then, or it is behind now. In the
--- second case the overwritten time was right. Nothing tells the cases apart, so meta keeps the old times, in "ahead".
+-- reopen: if meta says that today was opened in the future, set that time to now.
+-- Otherwise the next rotation would have to wait until a period after that future. Either this server's clock was ahead
+-- then, or it is behind now. In the second case the overwritten time was right. Nothing tells the cases apart, so meta
+-- keeps the old times, in "ahead".
 --
 -- KEYS[1] meta
 --

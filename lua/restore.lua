@@ -1,6 +1,6 @@
--- restore: restore a shard's meta; refill restores its contents. In phase restoring no other process uses its slices.
--- After a long silence another restorer takes over, and at once after one that has given up. A sign of life in the
--- future (this server's clock was ahead) counts as given now.
+-- restore: restore a shard's meta; refill restores its contents.
+-- In phase restoring no other process uses its slices. After a long silence another restorer takes over, and at once
+-- after one that has given up. A sign of life in the future (this server's clock was ahead) counts as given now.
 --
 -- KEYS[1] meta
 -- KEYS[2…] slices: arrange: pairs of an old and a new name; finish: the live slices
@@ -11,8 +11,8 @@
 -- ARGV[3] token: the token of this restorer
 -- ARGV[4] timeline: begin: the timeline of meta as it was read, or missing; if it is another now, BADPHASE; else -
 -- ARGV[5] given up: begin: tokens of restorers that have ended, with spaces between, or -; else -
--- ARGV[6…] fields: fields of meta, field and value in turn: begin: for a missing meta; arrange: the shard's new state,
---   with its phase as "before"; finish: the new phase, and the numbers that are known by then
+-- ARGV[6…] fields: fields of meta, field and value in turn: begin: for a missing meta; arrange: the shard's new
+--   state, with its phase as "before"; finish: the new phase, and the numbers that are known by then
 --
 -- Reply: begin: meta as it was, an array of field and value in turn, empty if it was missing; else 1.
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, RESTORING, BADPHASE, BADARG

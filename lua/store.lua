@@ -1,5 +1,5 @@
--- store: write a closed slice, compressed, beside the filter, or delete it once it has expired: rolling, with Redis
--- itself as the archive.
+-- store: write a closed slice, compressed, beside the filter, or delete it once it has expired.
+-- This is for rolling with Redis itself as the archive.
 --
 -- KEYS[1] meta
 -- KEYS[2] archived: hash: piece number -> compressed piece, and the manifest

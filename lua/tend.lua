@@ -1,5 +1,5 @@
--- tend: let one process at a time rotate a filter: a worker, or a client that inserts. Two at a time do no harm, but
--- do the work twice.
+-- tend: let one process at a time rotate a filter: a worker, or a client that inserts.
+-- Two at a time do no harm, but do the work twice.
 --
 -- KEYS[1] meta
 --

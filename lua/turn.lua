@@ -1,8 +1,8 @@
--- turn: take one shard to its next epoch, or past some that were missed: today is closed, and an empty bitmap becomes
--- today. This finishes the turn of ring and growing; rolling is in phase rotating until its next history is built. The
--- epoch is the fence: of several processes that turn an epoch, one succeeds. If its reply was lost, the token in meta
--- tells it that it did. Slices that have expired in the new epoch go at once (rolling: if all have; else when the next
--- history is built).
+-- turn: take one shard to its next epoch, or past some that were missed.
+-- Today is closed, and an empty bitmap becomes today. This finishes the turn of ring and growing; rolling is in phase
+-- rotating until its next history is built. The epoch is the fence: of several processes that turn an epoch, one
+-- succeeds. If its reply was lost, the token in meta tells it that it did. Slices that have expired in the new epoch go
+-- at once (rolling: if all have; else when the next history is built).
 --
 -- KEYS[1] meta
 -- KEYS[2] next: the bitmap that becomes today, made by the step allocate
@@ -102,11 +102,14 @@ local now = now_ms()
 opened = string.format('%.0f', math.min(opened, now)) -- opened is later if this server's clock was ahead
 opens = given > 0 and opens and string.format('%.0f', math.min(math.max(given, opens), now)) or now
 try_renaming(next_key)
-redis.call('HSET', meta_key, 'epoch', epoch + by, 'phase', retention == 'rolling' and 'rotating' or 'idle', 'token', token,
-  'slices', table.concat(entries, ' '), 'inserted', 0, 'opened', opens)
+redis.call('HSET', meta_key, 'epoch', epoch + by, 'phase', retention == 'rolling' and 'rotating' or 'idle',
+  'token', token, 'slices', table.concat(entries, ' '), 'inserted', 0, 'opened', opens)
 if limit ~= '0' then redis.call('HSET', meta_key, 'limit', limit) end
 if new then redis.call('HSET', meta_key, 'new', 0) end
-set_oldest(table.concat({ closed or '', table.concat({ epoch, opened, now, inserted, new or nil }, ':') }, ' '), tonumber(oldest))
+set_oldest(
+  table.concat({ closed or '', table.concat({ epoch, opened, now, inserted, new or nil }, ':') }, ' '),
+  tonumber(oldest)
+)
 redis.call('HDEL', meta_key, 'pieces', 'late', 'halted', 'ahead', 'written')
 for _, move in ipairs(moves) do
   if move[1] ~= move[2] then redis.call('RENAME', move[1], move[2]) end

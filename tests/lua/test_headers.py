@@ -172,8 +172,8 @@ def test_error_words_are_those_of_the_header(script):
 
 @pytest.mark.parametrize("script", EVERY, ids=lambda script: script.name)
 def test_header_begins_with_the_purpose(script):
-    """The first line is the command's name and what it does."""
-    assert header(script).startswith(f"-- {script.name.partition(':')[0]}: ")
+    """The first line is the command's name and what it does, in one sentence: ``lua list`` shows no more."""
+    assert re.match(rf"-- {script.name.partition(':')[0]}: [^.]+\.\n", header(script))
     assert "-- Reply: " in header(script)
 
 
