@@ -21,9 +21,10 @@ test: venv  ## the quick tests of every kind; two to three minutes on two cores
 slow: venv  ## the tests that explore: long runs, every kill point; make slow SEED=7
 	$(BIN)/pytest -q -n auto -m 'slow and not nightly' $(if $(SEED),--hypothesis-seed=$(SEED))
 
-lint: venv  ## style and types
+lint: venv  ## style, layers and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy -p urifilter_redis -p cli
 
 format: venv  ## format the code
