@@ -16,7 +16,6 @@
     figures    from results to charts
     plots      charts, as the text of SVG files
     results    what a run writes, section by section: raw results, tables, charts; RESULTS.md, which the docs quote
-    where      where the time of a batch goes: ``python -m bench.where``
     hostile    everything at once, and broken: ``python -m bench.hostile``
 
 The other files are scripts that measure one part each: ``python bench/single.py``. They share ``servers``,
