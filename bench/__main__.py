@@ -19,6 +19,7 @@ from bench import servers
 from bench.kbest import Rule
 from bench.machine import machine
 from bench.peers import ALL
+from bench.plots import AVAILABLE
 from bench.results import PAGE, Results
 from bench.sections import NAMES, Settings, section
 from bench.sections.calls import plan_of
@@ -139,6 +140,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print and write."""
     options = options_of(arguments)
     shown = None if options.quick or options.out else HERE
+    if not AVAILABLE:
+        print("charts are left out: pip install 'urifilter-redis[bench]'", file=sys.stderr)
     try:
         results = Results(options.out or (shown and shown / "results"), shown)
         run(options.sections, settings_of(options), results)

@@ -1,14 +1,18 @@
-"""Turns results into charts."""
+"""Chooses the charts of results."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from bench.plots import Axis, Bar, Series, bars, lines
 
 Row = Mapping[str, Any]
+
+#: Draws a chart, and returns its text.
+Draw = Callable[[], str]
 
 #: The peers that are this library's.
 OURS = ("blocked", "classic", "near cache", "forever", "growing", "rolling", "ring of 7", "ring of 7, writes all")
@@ -65,17 +69,18 @@ OF_CALLS = (
 )
 
 
-def figures(sections: Mapping[str, Row]) -> dict[str, str]:
-    """Return the text of each chart that can be drawn, by the name of its file."""
-    drawn: dict[str, str] = {}
+def figures(sections: Mapping[str, Row]) -> dict[str, Draw]:
+    """Return what draws each chart of the results, by the name of its file."""
+    drawn: dict[str, Draw] = {}
     for name, made in (("calls", _calls), ("clients", _clients), ("retentions", _retentions), ("sizes", _sizes)):
         if name in sections:
             drawn |= made(sections[name])
     return drawn
 
 
-def _bars(title: str, unit: str, cells: Sequence[Row], key: str) -> str:
-    return bars(title, unit, [Bar(each["peer"], *_value(each, key), ours=each["peer"] in OURS) for each in cells])
+def _bars(title: str, unit: str, cells: Sequence[Row], key: str) -> Draw:
+    shown = [Bar(each["peer"], *_value(each, key), ours=each["peer"] in OURS) for each in cells]
+    return partial(bars, title, unit, shown)
 
 
 def _value(cell: Row, key: str) -> tuple[float, bool]:
@@ -89,29 +94,29 @@ def _groups(found: Row, *keys: str) -> Iterator[tuple[tuple[Any, ...], list[Row]
         yield values, [each for each in found["cells"] if tuple(each[key] for key in keys) == values]
 
 
-def _calls(found: Row) -> dict[str, str]:
+def _calls(found: Row) -> dict[str, Draw]:
     return {
         f"calls-{mix}-{batch}": _bars(f"{mix}, {batch:,} a call", "items/s", cells, "rate")
         for (mix, batch), cells in _groups(found, "mix", "batch")
     }
 
 
-def _clients(found: Row) -> dict[str, str]:
+def _clients(found: Row) -> dict[str, Draw]:
     return {
         f"clients-{mix}-{batch}-{number}": _bars(f"{mix}, {batch:,} a call, {number} clients", "items/s", cells, "rate")
         for (mix, batch, number), cells in _groups(found, "mix", "batch", "clients")
     }
 
 
-def _retentions(found: Row) -> dict[str, str]:
+def _retentions(found: Row) -> dict[str, Draw]:
     return {
         f"retentions-{mix}": _bars(f"Retentions, {mix}: the server's time an item", "µs", cells, "server")
         for (mix,), cells in _groups(found, "mix")
     }
 
 
-def _sizes(found: Row) -> dict[str, str]:
-    drawn: dict[str, str] = {}
+def _sizes(found: Row) -> dict[str, Draw]:
+    drawn: dict[str, Draw] = {}
     for (mix, batch), cells in _groups(found, "mix", "batch"):
         for subject in (*OF_CELLS, *(OF_CALLS if batch == 1 else ())):
             drawn |= _lines(subject, f"-{mix}-{batch}", f": {mix}, {batch:,} a call", cells)
@@ -120,7 +125,7 @@ def _sizes(found: Row) -> dict[str, str]:
     return drawn | _filling(found)
 
 
-def _lines(subject: Subject, name: str, title: str, rows: Sequence[Row]) -> dict[str, str]:
+def _lines(subject: Subject, name: str, title: str, rows: Sequence[Row]) -> dict[str, Draw]:
     """Return a chart over sizes of the peers that have such a figure; none if no peer has."""
     series = []
     for peer in dict.fromkeys(row["peer"] for row in rows):
@@ -128,10 +133,14 @@ def _lines(subject: Subject, name: str, title: str, rows: Sequence[Row]) -> dict
         if known := [(float(size), float(each)) for size, each in points if each is not None]:
             series.append(Series(peer, known, ours=peer in OURS))
     axis = Axis(subject.title, subject.unit, log=subject.log)
-    return {f"sizes-{subject.name}{name}": lines(f"{subject.title}{title}", ITEMS, axis, series)} if series else {}
+    return (
+        {f"sizes-{subject.name}{name}": partial(lines, f"{subject.title}{title}", ITEMS, axis, series)}
+        if series
+        else {}
+    )
 
 
-def _filling(found: Row) -> dict[str, str]:
+def _filling(found: Row) -> dict[str, Draw]:
     """Return the rate of filling the largest filters, over the items that are in."""
     largest = max((row["size"] for row in found["filters"]), default=0)
     series = [
@@ -141,4 +150,4 @@ def _filling(found: Row) -> dict[str, str]:
     ]
     title = f"Filling a filter for {largest:,} items, two processes"
     axes = Axis("items put in", ""), Axis("items a second", "items/s", log=True)
-    return {"sizes-filling": lines(title, *axes, series)} if series else {}
+    return {"sizes-filling": partial(lines, title, *axes, series)} if series else {}

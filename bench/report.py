@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bench.goals import Claim, judged
-from bench.plots.bar_chart import UNSURE
 from bench.sections import NAMES, Row, section
-from bench.tables import NOTHING, table
+from bench.tables import NOTHING, UNSURE, table
 
 TITLE = "# Results of the bench\n"
 

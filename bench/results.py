@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.figures import figures
+from bench.plots import AVAILABLE
 from bench.report import page, part, with_part
 from bench.sections import section
 
@@ -55,24 +56,25 @@ class Results:
             return
         found, path = self.sections[name], self._shown / PAGE
         _replace(path, with_part(path.read_text() if path.exists() else "", name, part(name, found)))
-        for chart, drawn in figures({name: found}).items():
-            if (there := self._shown / CHARTS / f"{chart}.svg").exists():
-                _replace(there, drawn)
+        for chart, draw in figures({name: found}).items():
+            if AVAILABLE and (there := self._shown / CHARTS / f"{chart}.svg").exists():
+                _replace(there, draw())
 
     def page(self) -> str:
         """Return all tables."""
         return page(self.sections)
 
     def _write(self, folder: Path) -> None:
-        (folder / CHARTS).mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         _replace(folder / DATA, f"{json.dumps({'sections': self.sections}, indent=1)}\n")
         _replace(folder / TABLES, f"{self.page()}\n")
-        drawn = {f"{name}.svg": chart for name, chart in figures(self.sections).items()}
+        charts = {f"{name}.svg": draw for name, draw in figures(self.sections).items()} if AVAILABLE else {}
         for old in (folder / CHARTS).glob("*.svg"):
-            if old.name not in drawn:
+            if old.name not in charts:
                 old.unlink()
-        for name, chart in drawn.items():
-            _replace(folder / CHARTS / name, chart)
+        for name, draw in charts.items():
+            (folder / CHARTS).mkdir(exist_ok=True)
+            _replace(folder / CHARTS / name, draw())
 
 
 def _read(path: Path) -> dict[str, Mapping[str, Any]]:

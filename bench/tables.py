@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bench.plots.bar_chart import UNSURE
-
 Row = Mapping[str, Any]
 
 #: Stands in the place of a figure that there is not.
 NOTHING = "–"
+
+#: Stands behind a figure whose fastest tries do not agree.
+UNSURE = "?"
 
 #: A heading, and what stands below it.
 Column = tuple[str, Callable[[Any], str]]
