@@ -1,5 +1,6 @@
 """The settings of Sphinx: ``sphinx-build -W --keep-going -b html docs OUT`` builds the site, without any network."""
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -18,12 +19,17 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_click",
     "sphinx_copybutton",
+    "sphinxcontrib.mermaid",
     "from_code",
     "whole_site",
 ]
 exclude_patterns = ["_ext"]
 
 myst_heading_anchors = 4  # the fragments of headings are those of hosting sites, so links work on both
+
+myst_fence_as_directive = ["mermaid"]  # hosting sites draw such blocks themselves
+mermaid_cmd = shlex.join([sys.executable, "-m", "mermaidx"])
+mermaid_output_format = "svg"  # drawn now, so that a reader's browser asks no other site for a script
 
 autodoc_member_order = "bysource"
 napoleon_use_ivar = True  # attributes of a class are a list, as arguments are
