@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 __all__ = ["wrong_links"]
 
 
+#: Attributes and elements that lead somewhere.
+LINKS = {("href", "a"), ("href", "link"), ("src", "img"), ("src", "script"), ("data", "object")}
+
+
 class _Page(HTMLParser):
     """The links of a page, and the fragments that lead into it."""
 
@@ -26,7 +30,7 @@ class _Page(HTMLParser):
         for name, value in attrs:
             if name == "id" or (name == "name" and tag == "a"):
                 self.fragments.add(value or "")
-            elif (name, tag) in {("href", "a"), ("href", "link"), ("src", "img"), ("src", "script")}:
+            elif (name, tag) in LINKS:
                 self.links.append(value or "")
 
 

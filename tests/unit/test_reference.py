@@ -141,6 +141,7 @@ def test_links_that_lead_nowhere_are_found(monkeypatch, tmp_path):
     (tmp_path / "index.html").write_text(
         '<a href="a/page.html#there">1</a><a href="a/page.html#no">2</a><a href="#here" id="here">3</a>'
         '<a href="a/none.html">4</a><a href="https://example.com/none">5</a><img src="a/none.svg">'
+        '<object data="a/neither.svg"></object>'
     )
     (tmp_path / "a" / "page.html").write_text('<p id="there"><a href="../index.html">1</a><a href="#no">2</a></p>')
     assert links.wrong_links(tmp_path) == [
@@ -148,4 +149,5 @@ def test_links_that_lead_nowhere_are_found(monkeypatch, tmp_path):
         "index.html: a/page.html#no",
         "index.html: a/none.html",
         "index.html: a/none.svg",
+        "index.html: a/neither.svg",
     ]
