@@ -24,11 +24,13 @@ slow: venv  ## the tests that explore: long runs, every kill point; make slow SE
 lint: venv  ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tools/unasync.py --check
 	$(BIN)/mypy -p urifilter_redis -p cli
 
-format: venv  ## format the code
+format: venv  ## format the code, and make the blocking twins of the awaited sources
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python tools/unasync.py
 
 site: venv  ## the pages as a site, in site/
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs site

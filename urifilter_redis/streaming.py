@@ -11,7 +11,6 @@ from urifilter_redis.engine.batch import SEEN
 from urifilter_redis.engine.driver import Begun
 from urifilter_redis.errors import AnswerLost, UriFilterError
 from urifilter_redis.flows import items as flows
-from urifilter_redis.persisting import persist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.batch import Batch
     from urifilter_redis.engine.terms import Terms
 
-__all__ = ["UNDER_WAY", "WINDOWS", "Answers", "Stream", "StreamedFilter"]
+__all__ = ["UNDER_WAY", "WINDOWS", "Answers", "Stream", "StreamedFilter", "persist"]
 
 #: The most items of a stream that are under way. If the process is killed, at most so many were inserted without
 #: anybody learning of it.
@@ -29,11 +28,35 @@ UNDER_WAY = flows.WINDOW
 #: The most windows of a stream that are under way; each takes a connection.
 WINDOWS = 4
 
+#: How often a call is repeated after its retries ran out.
+ASK_AGAIN = 2
+
 #: One answer an item: 0 as the scripts give it, any other number for one that was seen (it is no age); None for each
 #: that has not arrived.
 Answers: TypeAlias = "Sequence[int | None]"
 
+T = TypeVar("T")
 W = TypeVar("W")
+
+
+def persist(method: Callable[..., T], *items: object, **more: Any) -> T:
+    """Call a writing method of a filter; if its answer is lost, repeat the same call.
+
+    Args:
+        method: the method; it takes ``retry=``.
+        items: its items.
+        more: its other arguments by name.
+
+    Raises:
+        AnswerLost: the answer was lost again and again.
+    """
+    error: AnswerLost | None = None
+    for _ in range(ASK_AGAIN):
+        try:
+            return method(*items, retry=error, **more)
+        except AnswerLost as lost:
+            error = lost
+    return method(*items, retry=error, **more)
 
 
 class StreamedFilter(UriFilter):

@@ -14,7 +14,7 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "examples" / "node" / "README.md",
 ]
-TOPS = ("bench", "cli", "docs", "examples", "lua", "tests", "urifilter_redis")
+TOPS = ("bench", "cli", "docs", "examples", "lua", "tests", "tools", "urifilter_redis")
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"`([^`\n]+)`")

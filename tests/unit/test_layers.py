@@ -20,7 +20,8 @@ LAYERS = (
     ("archive",),
     ("flows",),
     ("archive.export", "archive.listing", "archive.upkeep", "archive.verifying"),
-    ("client", "aio", "claiming", "coalescing", "opened", "packed", "persisting", "streaming", "http_api"),
+    ("http_api", "pickling"),
+    ("aio", "base_async", "base_blocking", "base_client", "claiming", "client", "coalescer", "streaming"),
     (PACKAGE,),
     ("worker", "moving", "scrapy", "sdk", "service", "cli"),
 )

@@ -1,9 +1,12 @@
-"""The part that the blocking and the asyncio client share: everything but the sending."""
+"""The part of both clients of the service that is written by hand: requests, connectors, pickling."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import secrets
 import ssl
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -15,6 +18,8 @@ from urifilter_redis.engine.methods import UNIQUE, with_batch
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.session import Session
 from urifilter_redis.errors import FilterAPIError, UriFilterError
+from urifilter_redis.flows.checkpoint import Written
+from urifilter_redis.flows.rotation import Rotation
 from urifilter_redis.http_api import (
     ATTEMPT_HEADER,
     COMMANDS,
@@ -26,13 +31,13 @@ from urifilter_redis.http_api import (
 )
 from urifilter_redis.protocol.call_ids import PROOF_LIFE
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
-from urifilter_redis.sdk.asked import Asked, Part
-from urifilter_redis.sdk.parts import cuts_of
-from urifilter_redis.sdk.reaching import TIMEOUTS, checked, first_of, trusted
-from urifilter_redis.sdk.responses import BAD_RESPONSE, judged, told
+from urifilter_redis.protocol.outcomes import Unanswered
+from urifilter_redis.sdk.calls import APICall, Part, cuts_of
+from urifilter_redis.sdk.connection import BAD_RESPONSE, TIMEOUTS, checked, failed, first_of, judged, told, trusted
+from urifilter_redis.transport.loops import PerLoop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Self
 
     from urifilter_redis.engine.given import Key
@@ -40,11 +45,12 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.methods import Method
     from urifilter_redis.engine.steps import Flow, Timeouts
     from urifilter_redis.protocol.calls import Arguments
-    from urifilter_redis.sdk.reaching import Verify
+    from urifilter_redis.protocol.config import FilterSettings
+    from urifilter_redis.sdk.connection import Verify
 
-__all__ = ["API", "Client"]
+__all__ = ["API", "AsyncBaseClient", "BlockingBaseClient"]
 
-A = TypeVar("A", bound=Asked)
+A = TypeVar("A", bound=APICall)
 
 #: The environment's address of the service, and token.
 URL_VARIABLE = "URIFILTER_API_URL"
@@ -57,61 +63,8 @@ CONNECTIONS = 32
 KEEP_ALIVE = 60.0
 
 
-class Client:
-    """The part of both clients that needs no connection; it goes through pickle and can be copied."""
-
-    _connector_of: ClassVar[type[Any]]
-    _closed = False
-
-    def __init__(  # noqa: PLR0913 - all settings of a client
-        self,
-        url: str | None = None,
-        access_token: str | None = None,
-        *,
-        timeouts: Timeouts = TIMEOUTS,
-        path: str = DEFAULT_PATH,
-        verify: Verify = None,
-        proxy: str | None = None,
-    ) -> None:
-        self._api = API(url, access_token, timeouts, path, verify, proxy)
-        self._connector = self._connector_of(self._api)
-        self._more: dict[str, Any] = {"timeouts": timeouts, "path": path, "verify": verify, "proxy": proxy}
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._api.url}{': closed' if self._closed else ''}>"
-
-    def _check_open(self) -> None:
-        """Check that the client was not closed.
-
-        Raises:
-            ValueError: it was, as a closed file has it.
-        """
-        if self._closed:
-            raise ValueError(f"the client of {self._api.url} is closed: make another one")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if isinstance(self._more["verify"], ssl.SSLContext):
-            raise TypeError("a client with an ssl.SSLContext cannot be pickled: give verify= a file or folder")
-        if "@" in urlsplit(self._more["proxy"] or "").netloc:
-            raise TypeError("a client whose proxy has a password cannot be pickled: make a client in each process")
-        had_token = self._api.token is not None or self._api.forgot_token
-        return self._unpacked, (str(self._api.url), self._more, None, had_token)
-
-    def __copy__(self) -> Self:
-        return self._unpacked(str(self._api.url), self._more, self._api.token, self._api.forgot_token)
-
-    def __deepcopy__(self, memo: object) -> Self:
-        return self.__copy__()
-
-    @classmethod
-    def _unpacked(cls, url: str, more: dict[str, Any], token: str | None, had_token: bool) -> Self:  # noqa: FBT001 - by pickle
-        made = cls(url, token, **more)
-        made._api.forgot_token = had_token and made._api.token is None
-        return made
-
-
 class API:
-    """The part that the blocking and the asyncio client share: everything but the sending."""
+    """The service, as a client asks it: settings, requests, and flows that need no connection."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - what a client can be told
         self,
@@ -186,7 +139,7 @@ class API:
         max_age: int | None = None,
         retry: UriFilterError | None = None,
         key: Key = None,
-    ) -> Asked:
+    ) -> APICall:
         """Make the call of a method about items, or return the call of ``retry``; nothing is sent.
 
         Args:
@@ -205,13 +158,17 @@ class API:
         command, more = method.command, {} if max_age is None else {"max_age": max_age}
         path = f"{self.path_of(filter_typeid)}/{command}"
         what = (filter_typeid, command, max_age)
-        return self.or_resumed(Asked(what, COMMANDS[command], path, more, listed(objects), cuts_of, key), retry, method)
+        return self.or_resumed(
+            APICall(what, COMMANDS[command], path, more, listed(objects), cuts_of, key), retry, method
+        )
 
-    def filter(self, filter_typeid: str, items: Iterable[object], retry: UriFilterError | None) -> Asked:
+    def filter(self, filter_typeid: str, items: Iterable[object], retry: UriFilterError | None) -> APICall:
         """Make a call of the endpoint that answers the new items; arguments and errors are those of ``question``."""
         more = {"filter_typeid": filter_typeid}
         what = (filter_typeid, "filter", None)
-        return self.or_resumed(Asked(what, COMMANDS["insert"], self.path, more, listed(items), cuts_of), retry, UNIQUE)
+        return self.or_resumed(
+            APICall(what, COMMANDS["insert"], self.path, more, listed(items), cuts_of), retry, UNIQUE
+        )
 
     def or_resumed(self, made: A, retry: UriFilterError | None, method: Method[Any]) -> A:
         """Return a new call, or the call that ``retry`` is the error of; its answers are in the method's terms.
@@ -220,16 +177,16 @@ class API:
             ValueError: ``retry`` is the error of another call, or another thread or task is asking for its answers.
         """
         if retry is None:
-            asked = made
+            call = made
         else:
-            asked = call_to_resume(retry, type(made), made.what[1])
-            self.session.pending.check_free(asked)
-            if not asked.is_like(made):
+            call = call_to_resume(retry, type(made), made.what[1])
+            self.session.pending.check_free(call)
+            if not call.is_like(made):
                 text = f"retry= takes what {made.what[1]} raised for these same items, in this process, not {retry!r}"
                 raise ValueError(text)
-            asked.items, asked.key = made.items, made.key
-        asked.term = method.term
-        return asked
+            call.items, call.key = made.items, made.key
+        call.term = method.term
+        return call
 
     def get(self, path: str) -> Flow[dict[str, Any]]:
         """Read a path; a read changes nothing, so it may be repeated.
@@ -239,7 +196,43 @@ class API:
         """
         return (yield from self._repeatable(("GET", path, "", b"")))
 
-    def act(self, filter_typeid: str, action: str, content: Mapping[str, Any]) -> Flow[dict[str, Any]]:
+    def create(self, name: str, settings: FilterSettings, *, large: bool) -> Flow[str]:
+        """Make a filter; return its uid."""
+        content = {
+            each: value.total_seconds() if isinstance(value, timedelta) else value for each, value in settings.items()
+        }
+        return (yield from self._act(name, "create", content | {"large": large}))["uid"]  # type: ignore[no-any-return]
+
+    def rotate(self, name: str, expected_epoch: int | None, *, dry_run: bool) -> Flow[Rotation]:
+        """Rotate a filter, from the epoch that it is in if none is expected."""
+        answer: dict[str, Any] = {}
+        if expected_epoch is None:
+            answer = yield from self._act(name, "rotate", {"dry_run": True})
+            expected_epoch = answer["epoch"] - 1
+        if not (answer and dry_run):
+            answer = yield from self._act(name, "rotate", {"expected_epoch": expected_epoch, "dry_run": dry_run})
+        return Rotation(answer["epoch"], answer["shards"], tuple(answer["problems"]))
+
+    def checkpoint(self, name: str, *, full: bool) -> Flow[Written]:
+        """Write a checkpoint."""
+        answer = yield from self._act(name, "checkpoint", {"full": full})
+        return Written(answer["number"], answer["begun"], answer["shards"], answer["size"])
+
+    def restore(self, name: str) -> Flow[str]:
+        """Restore a filter; return its uid."""
+        return (yield from self._act(name, "restore", {}))["uid"]  # type: ignore[no-any-return]
+
+    def union(self, name: str, sources: Sequence[str], *, over_capacity: bool) -> Flow[int]:
+        """Insert all items of other filters; return about how many were added."""
+        content = {"sources": list(sources), "over_capacity": over_capacity}
+        return (yield from self._act(name, "union", content))["added"]  # type: ignore[no-any-return]
+
+    def drop(self, name: str, uid: str, *, keep_archive: bool) -> Flow[bool]:
+        """Remove the filter with this uid; return whether there was one."""
+        content = {"confirm": name, "uid": uid, "keep_archive": keep_archive}
+        return (yield from self._act(name, "drop", content))["dropped"]  # type: ignore[no-any-return]
+
+    def _act(self, filter_typeid: str, action: str, content: Mapping[str, Any]) -> Flow[dict[str, Any]]:
         """Do an action on a filter; each is made so that it may be repeated.
 
         Raises:
@@ -256,11 +249,11 @@ class API:
             raise told(request.error)
         return request.reply  # type: ignore[no-any-return]
 
-    def resolve(self, asked: A) -> Flow[A]:
+    def resolve(self, call: A) -> Flow[A]:
         """Send the parts of a call that have no answer yet, one after the other.
 
         Args:
-            asked: the call; the caller has told ``session.pending`` to hold it.
+            call: the call; the caller has told ``session.pending`` to hold it.
 
         Returns:
             The same call, with all its answers.
@@ -269,15 +262,15 @@ class API:
             FilterAPIError: a part got no answer; the error has the answers that arrived.
         """
         self.check_token()
-        for part in asked.parts:
+        for part in call.parts:
             if part.reply is None:
                 try:
-                    yield from self._send(asked, part)
+                    yield from self._send(call, part)
                 except FilterAPIError as error:
                     error.indices = [part.start + index for index in error.indices]
-                    with_batch(error, asked)
+                    with_batch(error, call)
                     raise
-        return asked
+        return call
 
     def unresolved(self, hand: Hand | None = None) -> list[FilterAPIError]:
         """Make an error, for ``retry=``, of each call that was interrupted in this process.
@@ -286,16 +279,16 @@ class API:
             hand: the hand whose calls are meant; None: those that are about no claims.
         """
         errors = []
-        for asked in self.session.pending.interrupted():
-            if asked.process == os.getpid() and asked.hand is hand:
-                text = f"{asked.method} was interrupted: call it again with retry= for the answers"
+        for call in self.session.pending.interrupted():
+            if call.process == os.getpid() and call.hand is hand:
+                text = f"{call.method} was interrupted: call it again with retry= for the answers"
                 error = FilterAPIError(text, error_code="answer_lost")
-                errors.append(with_batch(error, asked))
+                errors.append(with_batch(error, call))
         return errors
 
-    def _send(self, asked: Asked, part: Part) -> Flow[None]:
-        with asked.under_way(part):
-            yield from self.post(asked.path, asked.body(part), part, asked.is_answered_by(part), keyed=asked.writes)
+    def _send(self, call: APICall, part: Part) -> Flow[None]:
+        with call.under_way(part):
+            yield from self.post(call.path, call.body(part), part, call.is_answered_by(part), keyed=call.writes)
 
     def post(
         self,
@@ -341,3 +334,144 @@ class API:
             ids.release(done)
         if request.error is not None:
             raise told(request.error)
+
+
+class Connector:
+    """Sends requests and blocks; threads may share it, and each process has connections of its own."""
+
+    def __init__(self, api: API) -> None:
+        self._api = api
+        self._clients: dict[int, httpx.Client] = {}  # by process: a child leaves its parent's connections alone
+
+    def send(self, commands: Sequence[Arguments], _: object = None) -> list[Any]:
+        """Send each request once, one after the other; return an outcome for each (see ``steps.Send``)."""
+        return [self._send(command) for command in commands]
+
+    def _send(self, command: Arguments) -> Any:
+        client = self._clients.get(os.getpid()) or self._connect()
+        attempt = secrets.token_hex(8)
+        try:
+            response = client.request(**self._api.request(command, attempt))
+        except httpx.HTTPError as error:
+            return failed(self._api.session, error)
+        outcome = self._api.judged(attempt, response)
+        if isinstance(outcome, Unanswered):
+            response.extensions["network_stream"].close()
+        return outcome
+
+    def _connect(self) -> httpx.Client:
+        made = httpx.Client(**self._api.options)
+        kept = self._clients.setdefault(os.getpid(), made)  # of several threads at once the first; no lock to fork with
+        if kept is not made:
+            made.close()
+        return kept
+
+    def close(self) -> None:
+        """Close this process's connections."""
+        if client := self._clients.pop(os.getpid(), None):
+            client.close()
+
+
+class AsyncConnector:
+    """Sends requests in asyncio; each event loop and each process has connections of its own."""
+
+    def __init__(self, api: API) -> None:
+        self._api = api
+        self._clients = PerLoop(lambda: httpx.AsyncClient(**api.options), lambda client: client.aclose())
+
+    def check_loop(self) -> None:
+        """Check that this process made the running event loop.
+
+        Raises:
+            FilterAPIError: a forked child runs in its parent's loop; nothing was sent.
+        """
+        try:
+            self._clients.get()
+        except UriFilterError as error:
+            raise told(error) from None
+
+    async def send(self, commands: Sequence[Arguments], _: object = None) -> list[Any]:
+        """Send each request once, all at the same time; return an outcome for each (see ``steps.Send``)."""
+        return list(await asyncio.gather(*map(self._send, commands)))
+
+    async def _send(self, command: Arguments) -> Any:
+        attempt = secrets.token_hex(8)
+        try:
+            response = await (await self._clients.kept()).request(**self._api.request(command, attempt))
+        except httpx.HTTPError as error:
+            return failed(self._api.session, error)
+        outcome = self._api.judged(attempt, response)
+        if isinstance(outcome, Unanswered):
+            await response.extensions["network_stream"].aclose()
+        return outcome
+
+    async def close(self) -> None:
+        """Close the connections of this event loop."""
+        await self._clients.close()
+
+
+class BaseClient:
+    """The part of both clients that needs no connection; it goes through pickle and can be copied."""
+
+    _connector_of: ClassVar[type[Any]]
+    _closed = False
+
+    def __init__(  # noqa: PLR0913 - all settings of a client
+        self,
+        url: str | None = None,
+        access_token: str | None = None,
+        *,
+        timeouts: Timeouts = TIMEOUTS,
+        path: str = DEFAULT_PATH,
+        verify: Verify = None,
+        proxy: str | None = None,
+    ) -> None:
+        self._api = API(url, access_token, timeouts, path, verify, proxy)
+        self._connector = self._connector_of(self._api)
+        self._more: dict[str, Any] = {"timeouts": timeouts, "path": path, "verify": verify, "proxy": proxy}
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._api.url}{': closed' if self._closed else ''}>"
+
+    def _check_open(self) -> None:
+        """Check that the client was not closed.
+
+        Raises:
+            ValueError: it was, as a closed file has it.
+        """
+        if self._closed:
+            raise ValueError(f"the client of {self._api.url} is closed: make another one")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if isinstance(self._more["verify"], ssl.SSLContext):
+            raise TypeError("a client with an ssl.SSLContext cannot be pickled: give verify= a file or folder")
+        if "@" in urlsplit(self._more["proxy"] or "").netloc:
+            raise TypeError("a client whose proxy has a password cannot be pickled: make a client in each process")
+        had_token = self._api.token is not None or self._api.forgot_token
+        return self._unpacked, (str(self._api.url), self._more, None, had_token)
+
+    def __copy__(self) -> Self:
+        return self._unpacked(str(self._api.url), self._more, self._api.token, self._api.forgot_token)
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self.__copy__()
+
+    @classmethod
+    def _unpacked(cls, url: str, more: dict[str, Any], token: str | None, had_token: bool) -> Self:  # noqa: FBT001 - by pickle
+        made = cls(url, token, **more)
+        made._api.forgot_token = had_token and made._api.token is None
+        return made
+
+
+class BlockingBaseClient(BaseClient):
+    """The connector of ``FilterAPIClient``."""
+
+    _connector: Connector
+    _connector_of = Connector
+
+
+class AsyncBaseClient(BaseClient):
+    """The connector of ``AsyncFilterAPIClient``."""
+
+    _connector: AsyncConnector
+    _connector_of = AsyncConnector

@@ -1,4 +1,4 @@
-"""One call of the SDK: its items, and the answers so far."""
+"""One call of the SDK about items: the parts in which they go out, and the answers so far."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import collections
 import contextlib
 import itertools
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from urifilter_redis.bloom.encoding import encode_items
+from urifilter_redis.bloom.encoding import encode_item, encode_items
 from urifilter_redis.engine.given import items_of
+from urifilter_redis.errors import BadItem, FilterAPIError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,7 +23,15 @@ if TYPE_CHECKING:
     from urifilter_redis.http_api import Command
     from urifilter_redis.protocol.call_ids import CallId
 
-__all__ = ["Asked", "Part", "What"]
+__all__ = ["BYTES_A_REQUEST", "ITEMS_A_REQUEST", "APICall", "Part", "What", "cuts", "cuts_of", "in_json", "sizes"]
+
+#: Items of one request, and their bytes, which JSON can make six times as many; a list of more goes out in several,
+#: one after the other.
+ITEMS_A_REQUEST = 5000
+BYTES_A_REQUEST = 512 << 10
+
+#: Two characters in Python that JSON cannot tell from one beyond U+FFFF.
+_PAIR = re.compile(rb"\xed[\xa0-\xaf].\xed[\xb0-\xbf]", re.DOTALL)
 
 
 @dataclass(slots=True, eq=False)
@@ -49,11 +59,11 @@ class Part:
         return isinstance(found, list) and len(found) == enough and reply.get("total") == len(self.items)
 
 
-#: What a call is, beside its items; see ``Asked``.
+#: What a call is, beside its items; see ``APICall``.
 What: TypeAlias = tuple[str, str, int | None]
 
 
-class Asked:
+class APICall:
     """One call of the SDK: its items, and the answers so far.
 
     Attributes:
@@ -90,7 +100,7 @@ class Asked:
         self.parts = [Part(begin, items[begin:end]) for begin, end in itertools.pairwise(cut(items))]
         self.process = os.getpid()
 
-    def is_like(self, other: Asked) -> bool:
+    def is_like(self, other: APICall) -> bool:
         """Whether both calls are for the same items, and of one process: a child cannot take its parent's answers."""
         return (self.what, self.process, self.encoded) == (other.what, other.process, other.encoded)
 
@@ -154,3 +164,57 @@ def _ages(part: Part, field: str) -> list[int]:
         if is_new:
             new.popleft()
     return ages
+
+
+def in_json(item: object) -> bool:
+    """Whether JSON can carry an item."""
+    return not isinstance(item, bytes) and not (isinstance(item, str) and _PAIR.search(encode_item(item)))
+
+
+def sizes(items: Sequence[object], *, in_base64: bool = False) -> list[int]:
+    """Return the length of each item in bytes.
+
+    Args:
+        items: the items.
+        in_base64: whether those that JSON cannot carry go as base64 of their bytes.
+
+    Raises:
+        FilterAPIError: JSON cannot carry some items (``bad_item``, with their indices).
+    """
+    try:
+        encoded = encode_items(items)
+    except BadItem as error:
+        raise FilterAPIError(str(error), error_code="bad_item", indices=error.indices) from None
+    bad: list[int] = []
+    if in_base64:
+        return list(map(len, encoded))
+    if any(issubclass(kind, bytes) for kind in set(map(type, items))):
+        text, bad = "bytes are not JSON: decode them", [n for n, item in enumerate(items) if isinstance(item, bytes)]
+    elif _PAIR.search(b"".join(encoded)):
+        text, bad = (
+            "a pair of surrogates is one character in JSON",
+            [n for n, e in enumerate(encoded) if _PAIR.search(e)],
+        )
+    if bad:
+        raise FilterAPIError(f"item {bad[0]}: {text}", error_code="bad_item", indices=bad)
+    return list(map(len, encoded))
+
+
+def cuts_of(items: Sequence[object]) -> list[int]:
+    """Return the positions at which the parts of a call begin, and the end of the last part.
+
+    Raises:
+        FilterAPIError: as ``sizes``.
+    """
+    return cuts(sizes(items))
+
+
+def cuts(weights: Sequence[int]) -> list[int]:
+    """Return the same for items of so many bytes each."""
+    found, size = [0], 0
+    for at, each in enumerate(weights):
+        if at - found[-1] == ITEMS_A_REQUEST or (size + each > BYTES_A_REQUEST and at > found[-1]):
+            found.append(at)
+            size = 0
+        size += each
+    return [*found, len(weights)]
