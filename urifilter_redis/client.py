@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.base_blocking import BlockingBaseClient, windows
 from urifilter_redis.claiming.blocking import Claims
-from urifilter_redis.claiming.direct import Direct
+from urifilter_redis.claiming.claims_backend import RedisClaims
 from urifilter_redis.engine import methods
 from urifilter_redis.engine.given import listed
 from urifilter_redis.engine.near_cache import SECONDS, NearCacheSettings
@@ -569,8 +569,8 @@ class UriFilter(BlockingBaseClient):
             True
         """
         self._check_open()
-        direct = Direct(self._session, lease, holder, pauses=beats)
-        return Claims(direct, self._run, self._beat, name=name, beats=beats)
+        backend = RedisClaims(self._session, lease, holder, pauses=beats)
+        return Claims(backend, self._run, self._beat, name=name, beats=beats)
 
     def commit(self, uris: Iterable[Any], *, key: Key = None) -> list[bool]:
         """Make items final that anybody has in hand; return whether this call did it. See ``commit`` of claims.

@@ -14,7 +14,7 @@ from urifilter_redis.protocol.claims import MOST_DELAY, RECLAIMED_A_CALL, check_
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from urifilter_redis.claiming.ways import Way
+    from urifilter_redis.claiming.claims_backend import ClaimsBackend
     from urifilter_redis.engine.hand import Claim
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.errors import UriFilterError
@@ -27,16 +27,16 @@ log = logging.getLogger("urifilter_redis")
 class BaseClaims:
     """The attributes of ``Claims`` and ``AsyncClaims``."""
 
-    def __init__(self, way: Way, name: str | None, *, beat: bool) -> None:
-        self._way, self._name, self._beats = way, name, beat
-        self._hand = way.hand
+    def __init__(self, backend: ClaimsBackend, name: str | None, *, beat: bool) -> None:
+        self._backend, self._name, self._beats = backend, name, beat
+        self._hand = backend.hand
         self._closed = False
         self._told: type[Exception] | None = None
 
     def __repr__(self) -> str:
         named = "" if self._name is None else f" {self._name!r}"
         state = "closed" if self._closed else f"{len(self.held)} in hand"
-        return f"<{type(self).__name__}{named} {self.holder} of {self._way.name}: {state}>"
+        return f"<{type(self).__name__}{named} {self.holder} of {self._backend.name}: {state}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("claims cannot be pickled: what is in hand is in the hands of one process")
@@ -95,7 +95,7 @@ class BaseClaims:
             >>> mine.unresolved
             []
         """
-        return self._way.unresolved()
+        return self._backend.unresolved()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -117,7 +117,7 @@ class BaseClaims:
         return self._beats and self._hand.has_any
 
     def _tell_what_is_left(self, error: Exception) -> None:
-        log.warning("%s: what is in hand is free after its lease only: %s", self._way.where, error)
+        log.warning("%s: what is in hand is free after its lease only: %s", self._backend.where, error)
 
     def _delay_after(self, error: object) -> float:
         """Return the delay with which to give back what is left; a failure may come again at once."""
@@ -126,7 +126,7 @@ class BaseClaims:
     def _tell(self, error: Exception | None) -> None:
         """Log the failure of a beat (None: it did not fail); one that comes again is logged after a success only."""
         if error is not None and type(error) is not self._told:
-            log.warning("claims of %s: a beat failed, and the next ones are tried: %s", self._way.name, error)
+            log.warning("claims of %s: a beat failed, and the next ones are tried: %s", self._backend.name, error)
         self._told = None if error is None else type(error)
 
 
@@ -135,14 +135,14 @@ class AsyncBaseClaims(BaseClaims):
 
     def __init__(
         self,
-        way: Way,
+        backend: ClaimsBackend,
         run: Callable[[Flow[Any]], Awaitable[Any]],
         beat: Callable[[Flow[None]], Awaitable[None]],
         *,
         name: str | None = None,
         beats: bool = True,
     ) -> None:
-        super().__init__(way, name, beat=beats)
+        super().__init__(backend, name, beat=beats)
         self._run, self._beat_with = run, beat
         self._beating: asyncio.Task[None] | None = None
         self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
@@ -174,7 +174,7 @@ class AsyncBaseClaims(BaseClaims):
 
     async def _beat_once(self) -> None:
         try:
-            await self._beat_with(self._way.beat())
+            await self._beat_with(self._backend.beat())
         except Exception as error:  # noqa: BLE001 - a task that ended would let everything lapse
             self._tell(error)
         else:
@@ -201,14 +201,14 @@ class BlockingBaseClaims(BaseClaims):
 
     def __init__(
         self,
-        way: Way,
+        backend: ClaimsBackend,
         run: Callable[[Flow[Any]], Any],
         beat: Callable[[Flow[None]], None],
         *,
         name: str | None = None,
         beats: bool = True,
     ) -> None:
-        super().__init__(way, name, beat=beats)
+        super().__init__(backend, name, beat=beats)
         self._run, self._beat_with = run, beat
         self._beating: Beating | None = None
 
@@ -223,7 +223,7 @@ class BlockingBaseClaims(BaseClaims):
             current.end()  # two threads may have begun to beat at once, or one as another closed
             return
         try:
-            self._beat_with(self._way.beat())
+            self._beat_with(self._backend.beat())
         except Exception as error:  # noqa: BLE001 - a thread that ended would let everything lapse
             self._tell(error)
         else:
@@ -232,7 +232,7 @@ class BlockingBaseClaims(BaseClaims):
     def _end_beating(self) -> None:
         beating, self._beating = self._beating, None
         if beating is not None and beating.is_alive():  # in a forked child the parent's is not
-            beating.stop(self._way.patience)
+            beating.stop(self._backend.patience)
 
 
 class Beating(threading.Thread):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Self
 
-    from urifilter_redis.claiming.ways import Question
+    from urifilter_redis.claiming.claims_backend import Question
     from urifilter_redis.engine.given import Key
     from urifilter_redis.engine.hand import Claim, Found, Outstanding
     from urifilter_redis.engine.methods import Method
@@ -166,7 +166,7 @@ class Claims(BlockingBaseClaims):
             [True]
         """
         self._check_open()
-        return self._end(methods.COMMIT, self._way.committing(methods.COMMIT, listed(uris), key, retry))
+        return self._end(methods.COMMIT, self._backend.committing(methods.COMMIT, listed(uris), key, retry))
 
     def release(
         self,
@@ -201,7 +201,7 @@ class Claims(BlockingBaseClaims):
         """
         self._check_open()
         method = methods.RELEASE
-        question = self._way.releasing(method, listed(uris), key, retry, delay=delay, failed=failed)
+        question = self._backend.releasing(method, listed(uris), key, retry, delay=delay, failed=failed)
         return self._end(method, question)
 
     def reclaim(self, limit: int = 100) -> list[Claim]:
@@ -231,7 +231,7 @@ class Claims(BlockingBaseClaims):
         self._begin_beating()
         found: Found = []
         try:
-            return self._run(self._way.reclaim(limit, found))  # type: ignore[no-any-return]
+            return self._run(self._backend.reclaim(limit, found))  # type: ignore[no-any-return]
         except Exception:
             raise
         except BaseException:
@@ -252,7 +252,7 @@ class Claims(BlockingBaseClaims):
         """
         self._check_open()
         if self._hand.figures_are_old:
-            self._run(self._way.look())
+            self._run(self._backend.look())
         return self._hand.outstanding()
 
     def close(self, delay: float = 0) -> None:
@@ -270,7 +270,7 @@ class Claims(BlockingBaseClaims):
         self._end_beating()
         if some:
             try:
-                self._run(self._way.give_back_all(delay))
+                self._run(self._backend.give_back_all(delay))
             except (UriFilterError, ValueError) as error:  # ValueError: the filter is closed
                 self._tell_what_is_left(error)
 
@@ -290,23 +290,23 @@ class Claims(BlockingBaseClaims):
         retry: UriFilterError | None,
     ) -> R:
         self._check_open()
-        question = self._way.claiming(method, objects, key, payload, retry)
+        question = self._backend.claiming(method, objects, key, payload, retry)
         known = list(question.answers)
         self._begin_beating()
         try:
-            with self._way.pending.hold(question):
-                return method.result(self._run(self._way.resolve(question)))
+            with self._backend.pending.hold(question):
+                return method.result(self._run(self._backend.resolve(question)))
         except Exception:
             raise
         except BaseException:
-            self._way.leave(question, known)
-            self._way.pending.drop(question)
+            self._backend.leave(question, known)
+            self._backend.pending.drop(question)
             raise
 
     def _end(self, method: Method[R], question: Question) -> R:
         try:
-            with self._way.pending.hold(question):
-                return method.result(self._run(self._way.resolve(question)))
+            with self._backend.pending.hold(question):
+                return method.result(self._run(self._backend.resolve(question)))
         except Exception:
             raise
         except BaseException:
