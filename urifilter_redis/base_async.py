@@ -71,7 +71,7 @@ class Opening(Coroutine[Any, Any, T]):
 
 
 class AsyncBaseClient(BaseClient):
-    """What ``AsyncUriFilter`` does by itself; each event loop has connections and a coalescer of its own."""
+    """Drives flows with awaited I/O; each event loop has connections and a coalescer of its own."""
 
     _asynchronous = True
     _connector: AsyncConnector

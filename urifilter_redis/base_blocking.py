@@ -51,7 +51,7 @@ def connect(  # noqa: PLR0913, PLR0917 - where the filter is
     rotate: str | None = None,
     near: NearCacheSettings | None = None,
 ) -> tuple[Connector, Session]:
-    """Return a connector and a session for a filter that is not opened yet; name None: for the server alone."""
+    """Return a connector and a session without opening a filter; name None: for the server alone."""
     keys, timeouts = FilterKeys(prefix, "any" if name is None else name), timeouts or Timeouts()
     home = named_home(archive)
     given = Address(redis) if redis is None or isinstance(redis, str) else redis
@@ -70,7 +70,7 @@ def _close(session: Session, connector: Connector) -> None:
 
 
 class BlockingBaseClient(BaseClient):
-    """What ``UriFilter`` does by itself."""
+    """Drives flows with blocking I/O."""
 
     _connector: Connector
 
@@ -95,7 +95,7 @@ class BlockingBaseClient(BaseClient):
         return self._drive(flow)
 
     def _beat(self, flow: Flow[None]) -> None:
-        """Run a flow in the background, which no check of the main thread's ends."""
+        """Run a flow in a background thread, without the checks of the main thread."""
         self._check_open()
         drive(flow, self._connector)
 

@@ -26,10 +26,7 @@ T = TypeVar("T")
 
 
 class BaseClient:
-    """The attributes of ``UriFilter`` and ``AsyncUriFilter``.
-
-    A filter that comes out of pickle, or is a copy, is opened anew by its first call.
-    """
+    """The attributes of both clients. The first call of an unpickled filter, or of a copy, opens it."""
 
     _asynchronous = False
     _closed = False
@@ -54,7 +51,7 @@ class BaseClient:
 
     @classmethod
     def _unpacked(cls, packed: PackedFilter) -> Self:
-        """Make the filter, not opened yet; nothing is connected."""
+        """Make the filter without opening or connecting it."""
         raise NotImplementedError
 
     def _check_open(self) -> None:
@@ -73,7 +70,7 @@ class BaseClient:
         )
 
     def _opened_first(self, flow: Flow[T]) -> Flow[T]:
-        """Open a filter that was unpacked, and then go on with a flow."""
+        """Open an unpickled filter, then run a flow."""
         unopened, session = self._unopened, self._session
         if unopened is not None:
             if unopened.archive is not None and session.home is None:

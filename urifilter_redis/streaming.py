@@ -1,4 +1,4 @@
-"""Ask about the items of a long stream, so that reading, hashing, sending and waiting overlap."""
+"""Asks about the items of a long stream: reading, hashing, sending and waiting overlap."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["UNDER_WAY", "WINDOWS", "Answers", "Stream", "StreamedFilter", "persist"]
 
-#: The most items of a stream that are under way. If the process is killed, at most so many were inserted without
-#: anybody learning of it.
+#: The most items of a stream that are under way. A killed process has inserted at most so many without printing them.
 UNDER_WAY = flows.WINDOW
 
 #: The most windows of a stream that are under way; each takes a connection.
@@ -201,7 +200,7 @@ class Stream(Generic[W]):
             self._receive()
 
     def _fresh(self, digests: list[bytes]) -> tuple[list[bytes], Sequence[int] | None, AbstractSet[bytes]]:
-        """Return the digests that are not under way, each once; their positions (None: all are fresh); and as a set."""
+        """Return the digests that are not under way, each once; their positions (None: all are fresh); their set."""
         first = dict(zip(reversed(digests), range(len(digests) - 1, -1, -1), strict=True))
         for asked in self._under_way:
             for digest in first.keys() & asked.digests:
@@ -212,7 +211,7 @@ class Stream(Generic[W]):
         return [digests[position] for position in positions], positions, first.keys()
 
     def _settle(self, digests: AbstractSet[bytes]) -> None:
-        """Finish the windows that have any of these digests: of a line that comes twice, the first one is claimed."""
+        """Finish the windows that have any of these digests, so that the first of two equal lines is claimed."""
         while any(not asked.digests.isdisjoint(digests) for asked in self._under_way):
             self._receive()
 
@@ -237,7 +236,7 @@ class Stream(Generic[W]):
         return failed
 
     def _answers(self, asked: _Asked[W], *, retry: UriFilterError | None = None) -> None:
-        """Wait until the batch of a window has its answers; with an error to ``retry``, ask again for those missing."""
+        """Wait for the answers to a window; ``retry=`` asks again for the missing ones."""
         if retry is not None:
             asked.batch.near = None  # as it is for ``retry=``
             asked.begun = self.filter.begin(asked.batch)

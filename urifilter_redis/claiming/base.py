@@ -1,4 +1,4 @@
-"""The part of claims that is written by hand: what both kinds share, and the beats of each."""
+"""The hand-written part of claims: the attributes of both kinds, and the beats of each."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class BaseClaims:
             raise ValueError(f"limit is a number of items, {RECLAIMED_A_CALL} for example, and not {limit!r}")
 
     def _begin_closing(self, delay: float) -> bool:
-        """Take no more calls; return whether there is something to give back."""
+        """Take no more calls; return whether there are items to give back."""
         check_delay(delay)
         if self._closed:
             return False
@@ -120,18 +120,18 @@ class BaseClaims:
         log.warning("%s: what is in hand is free after its lease only: %s", self._backend.where, error)
 
     def _delay_after(self, error: object) -> float:
-        """Return the delay with which to give back what is left; a failure may come again at once."""
+        """Return the delay before items are offered again; after an error it is long, as the error may come again."""
         return 0.0 if error is None else min(self.lease, MOST_DELAY)
 
     def _tell(self, error: Exception | None) -> None:
-        """Log the failure of a beat (None: it did not fail); one that comes again is logged after a success only."""
+        """Log the error of a beat (None: it succeeded); repeated errors of one type are logged once."""
         if error is not None and type(error) is not self._told:
             log.warning("claims of %s: a beat failed, and the next ones are tried: %s", self._backend.name, error)
         self._told = None if error is None else type(error)
 
 
 class AsyncBaseClaims(BaseClaims):
-    """The beats of ``AsyncClaims``: those of a task, in the event loop of the first call."""
+    """The beats of ``AsyncClaims``, by a task in the event loop of the first call."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ async def _beat(ref: weakref.WeakMethod[Callable[[], Awaitable[None]]], interval
 
 
 class BlockingBaseClaims(BaseClaims):
-    """The beats of ``Claims``: those of a thread."""
+    """The beats of ``Claims``, by a thread."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class BlockingBaseClaims(BaseClaims):
     def _beat_once(self) -> None:
         current = threading.current_thread()
         if isinstance(current, Beating) and (self._closed or self._beating is not current):
-            current.end()  # two threads may have begun to beat at once, or one as another closed
+            current.end()  # two threads may have begun at once, or one during a close
             return
         try:
             self._beat_with(self._backend.beat())
@@ -236,10 +236,10 @@ class BlockingBaseClaims(BaseClaims):
 
 
 class Beating(threading.Thread):
-    """The thread that beats. It ends when it is stopped, or when the object that beats is collected.
+    """A thread that beats until it is stopped, or its object is collected.
 
     Args:
-        beat: a method of that object; it raises nothing.
+        beat: a method of the object; it raises nothing.
         interval: seconds between two beats.
     """
 

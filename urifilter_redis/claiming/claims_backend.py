@@ -1,4 +1,4 @@
-"""What claims ask: Redis itself, or the HTTP service by the SDK's ``HTTPClaims``."""
+"""The backends of claims: the protocol, and the one that asks Redis; the SDK has the one over HTTP."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ClaimsBackend(Protocol):
 
     @property
     def where(self) -> str:
-        """The beginning of messages: it names the filter or the service."""
+        """The name of the filter or the service, with which messages begin."""
         ...
 
     @property
@@ -61,7 +61,7 @@ class ClaimsBackend(Protocol):
 
     @property
     def pending(self) -> Pending[Any]:
-        """The calls whose answers their caller does not have yet."""
+        """The calls whose caller has no answers yet."""
         ...
 
     def claiming(
@@ -99,7 +99,7 @@ class ClaimsBackend(Protocol):
         ...
 
     def leave(self, question: Any, known: Sequence[int | None]) -> None:
-        """Leave the items of an interrupted claim, but for those whose answers were known: a beat gives them back."""
+        """Have the next beat give back the items of an interrupted claim, except those whose answers were known."""
         ...
 
     def unresolved(self) -> list[Any]:
@@ -107,19 +107,19 @@ class ClaimsBackend(Protocol):
         ...
 
     def reclaim(self, limit: int, found: Found) -> Flow[list[Claim]]:
-        """Take in hand at most ``limit`` items that dead holders had, or that are due again; note each in ``found``."""
+        """Take in hand at most ``limit`` items of dead holders, or due again; note each in ``found``."""
         ...
 
     def look(self) -> Flow[Any]:
-        """Let the hand note how much others have."""
+        """Note in the hand how many items others have."""
         ...
 
     def beat(self) -> Flow[None]:
-        """Give a sign of life; mend the hand where the server knows other items."""
+        """Give a sign of life; correct the hand where the server has other items."""
         ...
 
     def give_back_all(self, delay: float) -> Flow[None]:
-        """Release all that the hand has; ``delay`` is in seconds."""
+        """Release all items of the hand; ``delay`` is in seconds."""
         ...
 
 
@@ -158,7 +158,7 @@ class RedisClaims:
 
     @property
     def pending(self) -> Pending[Any]:
-        """The batches whose answers their caller does not have yet."""
+        """The batches whose caller has no answers yet."""
         return self._session.pending
 
     def claiming(
@@ -196,7 +196,7 @@ class RedisClaims:
         return resolve(self._session, question)
 
     def leave(self, question: Batch, known: Sequence[int | None]) -> None:
-        """Leave the items that an interrupted claim has, or may have."""
+        """Have the next beat give back the items of an interrupted claim."""
         leave(question, known, self._session.config.shards)
 
     def unresolved(self) -> list[AnswerLost]:
@@ -212,9 +212,9 @@ class RedisClaims:
         return reclaim.outstanding(self._session, self.hand)
 
     def beat(self) -> Flow[None]:
-        """Beat in the shards where the hand has something; see ``flows.reclaim``."""
+        """Beat in the shards of the hand's items; see ``flows.reclaim``."""
         return reclaim.beat(self._session, self.hand)
 
     def give_back_all(self, delay: float) -> Flow[None]:
-        """Release all that the hand has."""
+        """Release all items of the hand."""
         return reclaim.give_back_all(self._session, self.hand, delay)

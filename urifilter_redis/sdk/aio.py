@@ -262,7 +262,7 @@ class AsyncFilterAPIClient(AsyncAdmin):
             >>> answer["URI_list_unique"], answer["total"], answer["unique"]
             (['https://example.com/'], 2, 1)
         """
-        return await self._resolved(self._api.filter(filter_typeid, uris, retry), attrgetter("told"))
+        return await self._resolved(self._api.filter(filter_typeid, uris, retry), attrgetter("filter_answer"))
 
     async def insert_many(
         self,

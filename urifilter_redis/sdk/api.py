@@ -1,4 +1,4 @@
-"""The part of both clients of the service that is written by hand: requests, connectors, pickling."""
+"""The hand-written part of both clients of the service: flows of requests, connectors, pickling."""
 
 from __future__ import annotations
 
@@ -33,7 +33,16 @@ from urifilter_redis.protocol.call_ids import PROOF_LIFE
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.protocol.outcomes import Unanswered
 from urifilter_redis.sdk.calls import APICall, Part, cuts_of
-from urifilter_redis.sdk.connection import BAD_RESPONSE, TIMEOUTS, checked, failed, first_of, judged, told, trusted
+from urifilter_redis.sdk.connection import (
+    BAD_RESPONSE,
+    TIMEOUTS,
+    as_api_error,
+    first_timeouts,
+    outcome_of,
+    outcome_of_failure,
+    proxy_of,
+    ssl_verify,
+)
 from urifilter_redis.transport.loops import PerLoop
 
 if TYPE_CHECKING:
@@ -64,9 +73,9 @@ KEEP_ALIVE = 60.0
 
 
 class API:
-    """The service, as a client asks it: settings, requests, and flows that need no connection."""
+    """The service's address and the flows of requests to it; nothing here connects."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what a client can be told
+    def __init__(  # noqa: PLR0913, PLR0917 - all settings of a client
         self,
         url: str | None,
         access_token: str | None,
@@ -92,7 +101,7 @@ class API:
         self.path, self.token = path, token
         self.forgot_token = False
         shown = str(self.url)
-        first = first_of(timeouts)
+        first = first_timeouts(timeouts)
         self.session = Session(FilterKeys(DEFAULT_PREFIX, "any"), shown, first, where=f"the service at {shown}")
         self._timeouts = timeouts
         self.options: dict[str, Any] = {
@@ -100,12 +109,12 @@ class API:
             "timeout": httpx.Timeout(timeouts.reply, connect=timeouts.connect),
             "limits": httpx.Limits(max_connections=CONNECTIONS, keepalive_expiry=KEEP_ALIVE),
             "trust_env": False,  # a proxy of the environment is for what is crawled
-            "verify": trusted(verify),
-            "proxy": None if proxy is None else checked(proxy),
+            "verify": ssl_verify(verify),
+            "proxy": None if proxy is None else proxy_of(proxy),
         }
 
     def check_token(self) -> None:
-        """Raise FilterAPIError if there was a token, which pickle leaves out, and the environment has none."""
+        """Raise FilterAPIError if pickle left the token out, and the environment has none."""
         if self.forgot_token:
             text = f"{self.session.where}: pickle leaves the token out: set {TOKEN_VARIABLE}"
             raise FilterAPIError(text, error_code="unauthorized")
@@ -126,10 +135,10 @@ class API:
             "headers": headers | {ATTEMPT_HEADER: attempt} | ({KEY_HEADER: key} if key else {}),
         }
 
-    def judged(self, attempt: str, response: httpx.Response) -> Any:
-        """Judge the response to an attempt; the first response shows that there is a service worth waiting for."""
+    def outcome_of(self, attempt: str, response: httpx.Response) -> Any:
+        """Return the outcome of a response; after the first one, the full timeouts hold."""
         self.session.timeouts = self._timeouts
-        return judged(self.session, attempt, response)
+        return outcome_of(self.session, attempt, response)
 
     def question(  # noqa: PLR0913, PLR0917 - what a caller may say
         self,
@@ -189,7 +198,7 @@ class API:
         return call
 
     def get(self, path: str) -> Flow[dict[str, Any]]:
-        """Read a path; a read changes nothing, so it may be repeated.
+        """Read a path.
 
         Raises:
             FilterAPIError: the service refused, or could not be reached.
@@ -204,7 +213,7 @@ class API:
         return (yield from self._act(name, "create", content | {"large": large}))["uid"]  # type: ignore[no-any-return]
 
     def rotate(self, name: str, expected_epoch: int | None, *, dry_run: bool) -> Flow[Rotation]:
-        """Rotate a filter, from the epoch that it is in if none is expected."""
+        """Rotate a filter from the expected epoch; None: from its present one."""
         answer: dict[str, Any] = {}
         if expected_epoch is None:
             answer = yield from self._act(name, "rotate", {"dry_run": True})
@@ -233,7 +242,7 @@ class API:
         return (yield from self._act(name, "drop", content))["dropped"]  # type: ignore[no-any-return]
 
     def _act(self, filter_typeid: str, action: str, content: Mapping[str, Any]) -> Flow[dict[str, Any]]:
-        """Do an action on a filter; each is made so that it may be repeated.
+        """Do an action on a filter; every action may be repeated.
 
         Raises:
             FilterAPIError: the service refused, or could not be reached.
@@ -246,7 +255,7 @@ class API:
         request = Request.of(command)
         yield from exchange(self.session, [request])
         if request.error is not None:
-            raise told(request.error)
+            raise as_api_error(request.error)
         return request.reply  # type: ignore[no-any-return]
 
     def resolve(self, call: A) -> Flow[A]:
@@ -276,7 +285,7 @@ class API:
         """Make an error, for ``retry=``, of each call that was interrupted in this process.
 
         Args:
-            hand: the hand whose calls are meant; None: those that are about no claims.
+            hand: the hand of the calls; None: calls without claims.
         """
         errors = []
         for call in self.session.pending.interrupted():
@@ -305,8 +314,8 @@ class API:
             path: the path of the endpoint.
             content: the body.
             part: has the key of the request.
-            fits: whether a reply is one to this request.
-            keyed: whether the request has a key: it changes something.
+            fits: whether a reply is to this request.
+            keyed: whether the request has a key, because it changes something.
 
         Raises:
             FilterAPIError: the service refused, or could not be reached.
@@ -333,11 +342,11 @@ class API:
             done, part.call_id = part.call_id, None
             ids.release(done)
         if request.error is not None:
-            raise told(request.error)
+            raise as_api_error(request.error)
 
 
 class Connector:
-    """Sends requests and blocks; threads may share it, and each process has connections of its own."""
+    """Sends requests with blocking I/O; threads may share it, and each process has connections of its own."""
 
     def __init__(self, api: API) -> None:
         self._api = api
@@ -353,15 +362,15 @@ class Connector:
         try:
             response = client.request(**self._api.request(command, attempt))
         except httpx.HTTPError as error:
-            return failed(self._api.session, error)
-        outcome = self._api.judged(attempt, response)
+            return outcome_of_failure(self._api.session, error)
+        outcome = self._api.outcome_of(attempt, response)
         if isinstance(outcome, Unanswered):
             response.extensions["network_stream"].close()
         return outcome
 
     def _connect(self) -> httpx.Client:
         made = httpx.Client(**self._api.options)
-        kept = self._clients.setdefault(os.getpid(), made)  # of several threads at once the first; no lock to fork with
+        kept = self._clients.setdefault(os.getpid(), made)  # the first of several threads wins; a lock could be forked
         if kept is not made:
             made.close()
         return kept
@@ -373,7 +382,7 @@ class Connector:
 
 
 class AsyncConnector:
-    """Sends requests in asyncio; each event loop and each process has connections of its own."""
+    """Sends requests with awaited I/O; each event loop and each process has connections of its own."""
 
     def __init__(self, api: API) -> None:
         self._api = api
@@ -388,7 +397,7 @@ class AsyncConnector:
         try:
             self._clients.get()
         except UriFilterError as error:
-            raise told(error) from None
+            raise as_api_error(error) from None
 
     async def send(self, commands: Sequence[Arguments], _: object = None) -> list[Any]:
         """Send each request once, all at the same time; return an outcome for each (see ``steps.Send``)."""
@@ -399,8 +408,8 @@ class AsyncConnector:
         try:
             response = await (await self._clients.kept()).request(**self._api.request(command, attempt))
         except httpx.HTTPError as error:
-            return failed(self._api.session, error)
-        outcome = self._api.judged(attempt, response)
+            return outcome_of_failure(self._api.session, error)
+        outcome = self._api.outcome_of(attempt, response)
         if isinstance(outcome, Unanswered):
             await response.extensions["network_stream"].aclose()
         return outcome
@@ -411,7 +420,7 @@ class AsyncConnector:
 
 
 class BaseClient:
-    """The part of both clients that needs no connection; it goes through pickle and can be copied."""
+    """The part of both clients that needs no connection; it can be pickled and copied."""
 
     _connector_of: ClassVar[type[Any]]
     _closed = False

@@ -1,4 +1,4 @@
-"""The backend of claims that asks the HTTP service."""
+"""The backend of claims over HTTP."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HTTPClaims"]
 
-#: The only shard that a hand knows here: the service does not say in which one an item is.
+#: The only shard of a hand here, because the service does not tell the shards of items.
 SHARD = 0
 
 
@@ -38,7 +38,7 @@ class ClaimsCall(APICall):
     """One call about claims.
 
     Attributes:
-        hand: the hand that notes the answers; None: none does.
+        hand: the hand that notes the answers; None: no hand.
         payloads: claim: the payload of each item; None: each item is its own.
     """
 
@@ -68,7 +68,7 @@ class ClaimsCall(APICall):
         return super().is_like(other) and self.hand is other.hand
 
     def body(self, part: Part) -> dict[str, Any]:
-        """Return the body of the request for a part; items that JSON cannot carry go as base64 of their bytes."""
+        """Return the body of the request for a part; items that JSON cannot carry are sent as base64 of their bytes."""
         content = super().body(part)
         if self.payloads is not None:
             content["payloads"] = list(self.payloads[part.start : part.start + len(part.items)])
@@ -82,28 +82,28 @@ class ClaimsCall(APICall):
 
     @contextlib.contextmanager
     def under_way(self, part: Part) -> Iterator[None]:
-        """Note in the hand that a part is under way, and then its answers."""
+        """Note in the hand that a part is under way, and later its answers."""
         if self.hand is None:
             yield
             return
-        self.hand.begin(0, part)
+        self.hand.begin(SHARD, part)
         try:
             yield
         finally:
             if part.reply is not None:
                 self._note(self.hand, part)
-            self.hand.end(0, part, answered=part.reply is not None, in_doubt=part.in_doubt)
+            self.hand.end(SHARD, part, answered=part.reply is not None, in_doubt=part.in_doubt)
 
     def _note(self, hand: Hand, part: Part) -> None:
         answers = self.answers_of(part)
         for number, (item, answer) in enumerate(zip(part.items, answers, strict=True)):
             if self._ends:
-                hand.drop(0, encode_item(item))
+                hand.drop(SHARD, encode_item(item))
             elif answer == 0:
                 payload = item if self.payloads is None else self.payloads[part.start + number]
-                hand.take(0, encode_item(item), Claim(item, payload))
+                hand.take(SHARD, encode_item(item), Claim(item, payload))
         if self.what[1] == "release" and any(answers):
-            hand.note_released(0, self.more["delay"])
+            hand.note_released(SHARD, self.more["delay"])
 
     def _cuts(self, items: Sequence[object]) -> list[int]:
         weights = sizes(items, in_base64=self._ends)
@@ -116,7 +116,7 @@ class HTTPClaims:
     """Asks the HTTP service; see ``claiming.claims_backend.ClaimsBackend``.
 
     Args:
-        api: the client's part that knows the service.
+        api: the service.
         filter_typeid: the filter's name.
         lease: seconds for which items stay in hand without a sign of life.
 
@@ -140,7 +140,7 @@ class HTTPClaims:
 
     @property
     def pending(self) -> Pending[Any]:
-        """The calls whose answers their caller does not have yet."""
+        """The calls whose caller has no answers yet."""
         return self._api.session.pending
 
     def claiming(
@@ -179,7 +179,7 @@ class HTTPClaims:
         return self._api.resolve(question)
 
     def leave(self, question: ClaimsCall, known: Sequence[int | None]) -> None:
-        """Drop what an interrupted claim has brought: the service then counts other items than the hand."""
+        """Drop the items of an interrupted claim; the next beat then finds that the service counts others."""
         self.hand.abandon()
         for encoded, answer, before in zip(question.encoded, question.answers, known, strict=True):
             if answer == 0 and before != 0:
@@ -203,11 +203,11 @@ class HTTPClaims:
         return [claim for _, _, claim in found]
 
     def look(self) -> Flow[None]:
-        """Ask how much others have."""
+        """Ask how many items others have."""
         yield from self._reclaim_once(0, [])
 
     def beat(self) -> Flow[None]:
-        """Beat if something is in hand; become another holder if the service counts other items than the hand."""
+        """Beat if anything is in hand; become another holder if the service counts other items than the hand."""
         hand = self.hand
         if not hand.claims:
             return
@@ -218,16 +218,16 @@ class HTTPClaims:
             yield from self._renew()
 
     def give_back_all(self, delay: float) -> Flow[None]:
-        """Release all that the hand has."""
+        """Release all items of the hand."""
         items = [claim.item for claim in self.hand.claims]
         call = self.releasing(methods.RELEASE, items, None, None, delay=delay, failed=False)
         yield from self._api.resolve(call)
 
     def _renew(self) -> Flow[None]:
-        """Become another holder, and move to it what the hand knows: this is released, and claimed again.
+        """Become another holder: release all items of the hand, and claim them again.
 
-        Items that it does not know, as those of a claim or reclaim whose answer was lost, lapse with the old holder.
-        Items that were gone are dropped.
+        Items that the hand does not know (of a claim or reclaim whose answer was lost) lapse with the old holder. Items
+        that were gone are dropped.
         """
         hand, known = self.hand, dict(self.hand.held[SHARD])
         old, hand.holding = self._holder(), Holding(new_holder(), hand.holding.lease)
@@ -240,9 +240,9 @@ class HTTPClaims:
         ended = [claim.item for encoded, claim in moved if encoded in mine and not hand.has(SHARD, encoded)]
         yield from self._answers(methods.RELEASE, ended, self._holder())
         for encoded in known.keys() - mine:
-            if hand.held[SHARD].get(encoded) is known[encoded]:  # else the caller has claimed it again meanwhile
+            if hand.held[SHARD].get(encoded) is known[encoded]:  # else the caller has claimed it again
                 hand.drop(SHARD, encoded)
-        hand.orphans.clear()  # which stay behind with the old holder
+        hand.orphans.clear()  # they stay with the old holder
 
     def _answers(
         self,
@@ -252,7 +252,7 @@ class HTTPClaims:
         key: Key = None,
         payload: Callable[[Any], object] | None = None,
     ) -> Flow[list[Any]]:
-        """Return the answers to a call of a holder, which the hand does not note."""
+        """Return the answers to a call of a holder; the hand does not note them."""
         payloads = None if payload is None else [payload(each) for each in objects]
         call = ClaimsCall(self.name, method, self._path(method.command), holder, objects, key, payloads)
         return list((yield from self._api.resolve(call)).answers)
@@ -272,7 +272,7 @@ class HTTPClaims:
         return self._api.or_resumed(made, retry, method)
 
     def _reclaim_once(self, limit: int, found: Found) -> Flow[int]:
-        """Send one request; return the number of items that it took in hand, and note each in ``found``."""
+        """Send one request; note each item that it took in hand in ``found``; return their number."""
         part = Part(0, ())
         self.hand.begin(SHARD, part)
         try:
@@ -292,7 +292,7 @@ class HTTPClaims:
         return len(part.reply["claims"])
 
     def _holder(self) -> dict[str, Any]:
-        """Return the fields of a body that name the holder."""
+        """Return the holder's fields of a body."""
         return {"holder": self.hand.holding.holder, "lease": self.hand.lease}
 
     def _path(self, command: str) -> str:

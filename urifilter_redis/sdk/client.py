@@ -261,7 +261,7 @@ class FilterAPIClient(Admin):
             >>> answer["URI_list_unique"], answer["total"], answer["unique"]
             (['https://example.com/'], 2, 1)
         """
-        return self._resolved(self._api.filter(filter_typeid, uris, retry), attrgetter("told"))
+        return self._resolved(self._api.filter(filter_typeid, uris, retry), attrgetter("filter_answer"))
 
     def insert_many(
         self,

@@ -1,4 +1,4 @@
-"""How the service is reached, and what its responses mean: outcomes of the exchange, and errors for the caller."""
+"""Timeouts, certificates and proxies of the SDK; its responses as outcomes of the exchange, and as errors."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = [
     "TIMEOUTS",
     "Timeouts",
     "Verify",
-    "checked",
-    "failed",
-    "first_of",
-    "judged",
-    "told",
-    "trusted",
+    "as_api_error",
+    "first_timeouts",
+    "outcome_of",
+    "outcome_of_failure",
+    "proxy_of",
+    "ssl_verify",
 ]
 
 #: Where the environment says which certificates are trusted, as OpenSSL has it.
@@ -64,14 +64,14 @@ class Timeouts(steps.Timeouts):
 TIMEOUTS = Timeouts()
 
 
-def first_of(timeouts: steps.Timeouts) -> steps.Timeouts:
+def first_timeouts(timeouts: steps.Timeouts) -> steps.Timeouts:
     """Return the timeouts that hold until the service has answered once."""
     total = TIMEOUTS.total if timeouts.total is None else timeouts.total
     first = timeouts.first if isinstance(timeouts, Timeouts) else total
     return replace(timeouts, total=min(first, total))
 
 
-def trusted(verify: Verify) -> ssl.SSLContext | bool:
+def ssl_verify(verify: Verify) -> ssl.SSLContext | bool:
     """Return httpx's ``verify`` for the certificates to trust.
 
     Raises:
@@ -90,7 +90,7 @@ def trusted(verify: Verify) -> ssl.SSLContext | bool:
         raise ValueError(f"verify is a file or folder of CA certificates, and not {place!r}: {error}") from None
 
 
-def checked(proxy: str) -> httpx.Proxy:
+def proxy_of(proxy: str) -> httpx.Proxy:
     """Return a proxy in httpx's form.
 
     Raises:
@@ -102,7 +102,7 @@ def checked(proxy: str) -> httpx.Proxy:
         raise ValueError(f"proxy is a URL such as http://127.0.0.1:3128: {error}") from None
 
 
-#: What to do about an error code; any other is the answer.
+#: The error codes after which the request is repeated; any other is final.
 _VERDICTS = {
     "answer_lost": Verdict.IN_DOUBT,
     "archive_unavailable": Verdict.WAIT,
@@ -113,18 +113,18 @@ _VERDICTS = {
     "too_slow": Verdict.WAIT,
 }
 
-#: The error code of what the service did not answer; so whoever did may have passed the request on.
+#: The error code of a response from a program other than the service, which may have passed the request on.
 BAD_RESPONSE = "bad_response"
 
-#: HTTP statuses of whoever else answers, a wrong address for example, that asking again would not mend.
+#: HTTP statuses of other programs (at a wrong address, for example) after which a repeated request is useless.
 _ELSEWHERE = set(range(300, 500)) - {408, 425, 429, 499}
 
 #: Exceptions of httpx after which the service has certainly not seen the request.
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
 
 
-def told(error: UriFilterError) -> FilterAPIError:
-    """Turn the error that ended an exchange into the error that the SDK raises."""
+def as_api_error(error: UriFilterError) -> FilterAPIError:
+    """Return the SDK's error for an error of the exchange."""
     if isinstance(error, FilterAPIError):
         return error
     cause = error.__cause__
@@ -136,11 +136,10 @@ def told(error: UriFilterError) -> FilterAPIError:
     )
 
 
-def judged(session: Session, attempt: str, response: httpx.Response) -> Any:
-    """Turn the response to an attempt into an outcome: its content, or a verdict about its error.
+def outcome_of(session: Session, attempt: str, response: httpx.Response) -> Any:
+    """Return the outcome of a response: its content, or a verdict about its error.
 
-    The outcome is ``Unanswered`` if the response belongs to another attempt. The connection is out of step then, and
-    must not be used again.
+    A response to another attempt is ``Unanswered``: the connection is out of step and must be closed.
     """
     content = _content(response)
     known = isinstance(content.get("error_code"), str)
@@ -181,10 +180,10 @@ def _seconds(response: httpx.Response) -> float:
     return float(text) if text.isdecimal() else 1.0
 
 
-def failed(session: Session, error: httpx.HTTPError) -> Judged | Unsent | Unanswered:
-    """Turn an exception of httpx into an outcome."""
+def outcome_of_failure(session: Session, error: httpx.HTTPError) -> Judged | Unsent | Unanswered:
+    """Return the outcome of an exception of httpx."""
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    if "CERTIFICATE_VERIFY_FAILED" in text:  # asking again would not help
+    if "CERTIFICATE_VERIFY_FAILED" in text:  # a repeated request would fail, too
         advice = "its certificate is not trusted; verify= or SSL_CERT_FILE names the CA that it is of"
         refused = FilterAPIError(f"{session.where}: {advice} ({text})", error_code="unreachable")
         return Judged(refused, Verdict.REFUSED)
