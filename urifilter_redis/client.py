@@ -105,16 +105,16 @@ class UriFilter(BlockingBaseClient):
             connections: the most connections to the server, in each process and event loop; callers wait for a free
                 one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first. Each
                 node of a Redis Cluster may have so many.
-            wait_replicas: the replicas that must have an answer in time before it is believed, so that the failover of
-                a master loses no answer; ``wait_replicas`` in the URL says the same.
+            wait_replicas: the number of replicas that must have a change in time before its answer counts, so that the
+                failover of a master loses no answer; ``wait_replicas`` in the URL says the same.
             reads: ``master``, or ``replicas``: a replica answers ``contains`` if there is one. It may not know yet what
                 was inserted, or forgotten, a moment ago; ``reads`` in the URL says the same.
             rotate: ``auto``: inserting turns a ring, and rolling with closed slices in Redis, when a period is over;
                 ``never``: only worker, cron and ``rotate`` do; None: ``URIFILTER_ROTATE``, else auto.
-            near_cache: the most digests, of items that were seen, that this object keeps in the process, so that it
-                need not ask the server about them again (some 100 bytes each); 0: none.
-            near_cache_seconds: the longest time that it keeps one, and at most a tenth of ``period``. An item that
-                another process forgets, or that expires, is answered "seen" for so long.
+            near_cache: the most digests of seen items to keep in this object, so that it need not ask the server about
+                them again (some 100 bytes each); 0: none.
+            near_cache_seconds: the longest time to keep one, and at most a tenth of ``period``. An item that another
+                process forgets, or that expires, is answered "seen" for so long.
 
         Raises:
             ValueError: a setting is not possible.
@@ -166,16 +166,16 @@ class UriFilter(BlockingBaseClient):
             connections: the most connections to the server, in each process and event loop; callers wait for a free
                 one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first. Each
                 node of a Redis Cluster may have so many.
-            wait_replicas: the replicas that must have an answer in time before it is believed, so that the failover of
-                a master loses no answer; ``wait_replicas`` in the URL says the same.
+            wait_replicas: the number of replicas that must have a change in time before its answer counts, so that the
+                failover of a master loses no answer; ``wait_replicas`` in the URL says the same.
             reads: ``master``, or ``replicas``: a replica answers ``contains`` if there is one. It may not know yet what
                 was inserted, or forgotten, a moment ago; ``reads`` in the URL says the same.
             rotate: ``auto``: inserting turns a ring, and rolling with closed slices in Redis, when a period is over;
                 ``never``: only worker, cron and ``rotate`` do; None: ``URIFILTER_ROTATE``, else auto.
-            near_cache: the most digests, of items that were seen, that this object keeps in the process, so that it
-                need not ask the server about them again (some 100 bytes each); 0: none.
-            near_cache_seconds: the longest time that it keeps one, and at most a tenth of ``period``. An item that
-                another process forgets, or that expires, is answered "seen" for so long.
+            near_cache: the most digests of seen items to keep in this object, so that it need not ask the server about
+                them again (some 100 bytes each); 0: none.
+            near_cache_seconds: the longest time to keep one, and at most a tenth of ``period``. An item that another
+                process forgets, or that expires, is answered "seen" for so long.
 
         Raises:
             FilterNotFound: there is no filter of this name.
