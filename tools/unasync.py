@@ -72,15 +72,17 @@ def twin_of(source: str, text: str, used: set[str]) -> str:
 def main() -> str | None:
     """Make the twins; return what is wrong."""
     used: set[str] = set()
-    made = {PACKAGE / twin: twin_of(source, (PACKAGE / source).read_text(), used) for source, twin in TWINS.items()}
+    made = {
+        PACKAGE / twin: twin_of(source, (PACKAGE / source).read_text("utf-8"), used) for source, twin in TWINS.items()
+    }
     if idle := [pattern for pattern, _ in SUBSTITUTIONS if pattern not in used]:
         return f"these expressions match nothing: {idle}"
-    stale = [path for path, text in made.items() if not path.exists() or path.read_text() != text]
+    stale = [path for path, text in made.items() if not path.exists() or path.read_text("utf-8") != text]
     if sys.argv[1:] == ["--check"]:
         names = ", ".join(str(path.relative_to(PACKAGE.parent)) for path in stale)
         return f"not what their sources make: {names}; run python tools/unasync.py" if stale else None
     for path in stale:
-        path.write_text(made[path])
+        path.write_text(made[path], "utf-8")
     return None
 
 
