@@ -25,11 +25,13 @@ lint: venv  ## style, layers and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python tools/unasync.py --check
 	$(BIN)/mypy -p urifilter_redis -p cli
 
-format: venv  ## format the code
+format: venv  ## format the code, and make the blocking twins of the awaited sources
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python tools/unasync.py
 
 site: venv  ## the pages as a site, in site/
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs site

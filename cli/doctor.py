@@ -11,7 +11,7 @@ import click
 from urifilter_redis import UriFilter, UriFilterError, list_filters
 from urifilter_redis.archive.homes.opening import named_home
 from urifilter_redis.archive.upkeep import examine_archive
-from urifilter_redis.client import run
+from urifilter_redis.base_blocking import run
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.queries import server_time
 from urifilter_redis.flows.doctor import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis import AnswerLost, UriFilterError
-from urifilter_redis.persisting import persist
+from urifilter_redis.streaming import persist
 
 from .common import counted, say
 from .over_lines import put_all

@@ -31,10 +31,11 @@ from urifilter_redis.errors import (
 
 if TYPE_CHECKING:
     from urifilter_redis.aio import AsyncUriFilter
+    from urifilter_redis.base_blocking import drop_filter, list_filters
     from urifilter_redis.bloom.sizing import Slice
     from urifilter_redis.claiming.awaited import AsyncClaims
     from urifilter_redis.claiming.blocking import Claims
-    from urifilter_redis.client import UriFilter, drop_filter, list_filters
+    from urifilter_redis.client import UriFilter
     from urifilter_redis.engine.hand import Claim, Outstanding
     from urifilter_redis.engine.near_cache import NearCacheInfo
     from urifilter_redis.engine.session import Restored
@@ -108,8 +109,8 @@ _PLACES = {
     "UriFilter": "client",
     "View": "protocol.meta",
     "Written": "flows.checkpoint",
-    "drop_filter": "client",
-    "list_filters": "client",
+    "drop_filter": "base_blocking",
+    "list_filters": "base_blocking",
 }
 
 

@@ -1,67 +1,55 @@
-"""The asyncio client: the methods of ``client.UriFilter``, awaited."""
+"""The asyncio client: the methods of filters, each of which drives a flow."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import functools
-import itertools
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from urifilter_redis.archive.homes.opening import named_home
+from urifilter_redis.base_async import AsyncBaseClient, Opening, windows
 from urifilter_redis.claiming.awaited import AsyncClaims
-from urifilter_redis.claiming.direct import Direct
-from urifilter_redis.coalescing import Coalescer
+from urifilter_redis.claiming.claims_backend import RedisClaims
 from urifilter_redis.engine import methods
-from urifilter_redis.engine.async_driver import drive
-from urifilter_redis.engine.given import listed, opened_up
-from urifilter_redis.engine.joint import Joint
+from urifilter_redis.engine.given import listed
 from urifilter_redis.engine.near_cache import SECONDS, NearCacheSettings
-from urifilter_redis.engine.session import Session
-from urifilter_redis.engine.steps import Flow, Timeouts
 from urifilter_redis.engine.terms import Terms
-from urifilter_redis.engine.timekeeper import Timekeeper
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import claims, dropping, items, lifecycle, reclaim, rotation
 from urifilter_redis.flows.checkpoint import checkpoint, checkpoint_age
 from urifilter_redis.flows.info import FilterInfo, info, inserted
-from urifilter_redis.flows.timely import leave
 from urifilter_redis.flows.union import union
-from urifilter_redis.opened import OpenedFilter, Opening
 from urifilter_redis.protocol.claims import NOBODY
 from urifilter_redis.protocol.config import FilterSettings, Settings
-from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
-from urifilter_redis.transport.addresses import Address
-from urifilter_redis.transport.connections import AsyncConnector
-from urifilter_redis.transport.loops import PerLoop
+from urifilter_redis.protocol.keys import DEFAULT_PREFIX
 from urifilter_redis.transport.targets import READS
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
     from typing import Self, Unpack
 
     import redis.asyncio as redis_asyncio
 
     from urifilter_redis.engine.given import Key
-    from urifilter_redis.engine.methods import Method
+    from urifilter_redis.engine.steps import Timeouts
     from urifilter_redis.flows.checkpoint import Written
     from urifilter_redis.flows.rotation import Rotation
-    from urifilter_redis.packed import PackedFilter
 
 __all__ = ["AsyncUriFilter"]
 
 T = TypeVar("T")
 
 
-class AsyncUriFilter(OpenedFilter):
+class AsyncUriFilter(AsyncBaseClient):
     """A shared set of seen items, inside a Redis or Valkey server, for asyncio.
 
-    The methods are those of ``UriFilter``, with the same arguments, answers and errors. A call of a cancelled task may
-    have inserted its items: ``unresolved`` has the call, and ``retry=`` gets its answers.
+    Make one with ``create`` or ``open``. Tasks may share it, and a forked child may use it. It is a context manager
+    that closes itself.
 
-    ``insert`` and ``contains`` of many tasks are sent together: while one such call is under way, those that come wait,
-    for ``Timeouts.total`` at most, and go in the next. A call of a client without any other is sent at once. ``close``
-    waits until all of them are answered or have failed.
+    An interrupted or cancelled call may have inserted its items: ``unresolved`` has the call, and ``retry=`` gets its
+    answers.
+
+    ``insert`` and ``contains`` of many tasks are sent together: while one such call is under way, others wait, for
+    ``Timeouts.total`` at most, and go in the next. The only call of a client is sent at once. ``close`` waits until all
+    are answered or have failed.
 
     A filter that comes out of pickle, or is a copy, opens at its first call. That call raises as ``open`` does, and
     ConfigMismatch if another filter has the name by then. No password goes through pickle: ``URIFILTER_REDIS_URL`` and
@@ -73,20 +61,6 @@ class AsyncUriFilter(OpenedFilter):
         >>> await news.unique(["https://example.com/a", "https://example.com/a"])
         ['https://example.com/a']
     """
-
-    _asynchronous = True
-    _connector: AsyncConnector
-
-    def __init__(self, connector: AsyncConnector, session: Session, unopened: PackedFilter | None = None) -> None:
-        super().__init__(connector, session, unopened)
-        self._coalescers = PerLoop(self._coalescer, Coalescer.close)
-        if unopened is not None:
-            self._coalesces = unopened.coalesce
-
-    @classmethod
-    def _unpacked(cls, packed: PackedFilter) -> Self:
-        connector = AsyncConnector(Address(packed.server), packed.timeouts, packed.connections)
-        return cls(connector, packed.session(), packed)
 
     @classmethod
     def create(  # noqa: PLR0913 - the settings of a filter
@@ -135,18 +109,18 @@ class AsyncUriFilter(OpenedFilter):
             connections: the most connections to the server, in each process and event loop; callers wait for a free
                 one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first. Each
                 node of a Redis Cluster may have so many.
-            wait_replicas: the replicas that must have an answer in time before it is believed, so that the failover of
-                a master loses no answer; ``wait_replicas`` in the URL says the same.
+            wait_replicas: the number of replicas that must have a change in time before its answer counts, so that the
+                failover of a master loses no answer; ``wait_replicas`` in the URL says the same.
             reads: ``master``, or ``replicas``: a replica answers ``contains`` if there is one. It may not know yet what
                 was inserted, or forgotten, a moment ago; ``reads`` in the URL says the same.
             rotate: ``auto``: inserting turns a ring, and rolling with closed slices in Redis, when a period is over;
                 ``never``: only worker, cron and ``rotate`` do; None: ``URIFILTER_ROTATE``, else auto.
-            near_cache: the most digests, of items that were seen, that this object keeps in the process, so that it
-                need not ask the server about them again (some 100 bytes each); 0: none.
-            near_cache_seconds: the longest time that it keeps one, and at most a tenth of ``period``. An item that
-                another process forgets, or that expires, is answered "seen" for so long.
+            near_cache: the most digests of seen items to keep in this object, so that it need not ask the server about
+                them again (some 100 bytes each); 0: none.
+            near_cache_seconds: the longest time to keep one, and at most a tenth of ``period``. An item that another
+                process forgets, or that expires, is answered "seen" for so long.
             coalesce: whether ``insert`` and ``contains`` of many tasks are sent together: while one call is under way,
-                those that come wait, and go in the next.
+                others wait, and go in the next.
 
         Raises:
             ValueError: a setting is not possible.
@@ -164,11 +138,8 @@ class AsyncUriFilter(OpenedFilter):
         """
         near = NearCacheSettings(near_cache, near_cache_seconds)
         flow = functools.partial(lifecycle.create, settings=Settings(**settings), large=large)
-        return Opening(
-            cls._begin(
-                flow, name, redis, prefix, timeouts, archive, connections, wait_replicas, reads, rotate, near, coalesce
-            )
-        )
+        where = name, redis, prefix, timeouts, archive, connections, wait_replicas, reads, rotate, near
+        return cls._begin(flow, *where, coalesce=coalesce)
 
     @classmethod
     def open(  # noqa: PLR0913 - where the filter is
@@ -202,18 +173,18 @@ class AsyncUriFilter(OpenedFilter):
             connections: the most connections to the server, in each process and event loop; callers wait for a free
                 one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first. Each
                 node of a Redis Cluster may have so many.
-            wait_replicas: the replicas that must have an answer in time before it is believed, so that the failover of
-                a master loses no answer; ``wait_replicas`` in the URL says the same.
+            wait_replicas: the number of replicas that must have a change in time before its answer counts, so that the
+                failover of a master loses no answer; ``wait_replicas`` in the URL says the same.
             reads: ``master``, or ``replicas``: a replica answers ``contains`` if there is one. It may not know yet what
                 was inserted, or forgotten, a moment ago; ``reads`` in the URL says the same.
             rotate: ``auto``: inserting turns a ring, and rolling with closed slices in Redis, when a period is over;
                 ``never``: only worker, cron and ``rotate`` do; None: ``URIFILTER_ROTATE``, else auto.
-            near_cache: the most digests, of items that were seen, that this object keeps in the process, so that it
-                need not ask the server about them again (some 100 bytes each); 0: none.
-            near_cache_seconds: the longest time that it keeps one, and at most a tenth of ``period``. An item that
-                another process forgets, or that expires, is answered "seen" for so long.
+            near_cache: the most digests of seen items to keep in this object, so that it need not ask the server about
+                them again (some 100 bytes each); 0: none.
+            near_cache_seconds: the longest time to keep one, and at most a tenth of ``period``. An item that another
+                process forgets, or that expires, is answered "seen" for so long.
             coalesce: whether ``insert`` and ``contains`` of many tasks are sent together: while one call is under way,
-                those that come wait, and go in the next.
+                others wait, and go in the next.
 
         Raises:
             FilterNotFound: there is no filter of this name.
@@ -230,105 +201,8 @@ class AsyncUriFilter(OpenedFilter):
             urifilter_redis.errors.FilterNotFound: ...
         """
         near = NearCacheSettings(near_cache, near_cache_seconds)
-        return Opening(
-            cls._begin(
-                lifecycle.open_,
-                name,
-                redis,
-                prefix,
-                timeouts,
-                archive,
-                connections,
-                wait_replicas,
-                reads,
-                rotate,
-                near,
-                coalesce,
-            )
-        )
-
-    @classmethod
-    async def _begin(  # noqa: PLR0913, PLR0917 - where the filter is
-        cls,
-        flow: Callable[[Session], Flow[object]],
-        name: str,
-        redis: str | redis_asyncio.Redis | redis_asyncio.RedisCluster | None,
-        prefix: str,
-        timeouts: Timeouts | None,
-        archive: str | None,
-        connections: int | None,
-        wait_replicas: int,
-        reads: str,
-        rotate: str | None,
-        near: NearCacheSettings,
-        coalesce: bool,  # noqa: FBT001 - only keywords reach it
-    ) -> Self:
-        keys, timeouts, timekeeper = FilterKeys(prefix, name), timeouts or Timeouts(), Timekeeper(rotate)
-        home = named_home(archive, asynchronous=True)
-        # in a thread, because starting the embedded server takes a while
-        given = await asyncio.to_thread(Address, redis) if redis is None or isinstance(redis, str) else redis
-        connector = AsyncConnector(given, timeouts, connections, wait_replicas, reads)
-        insists = archive is not None
-        session = Session(keys, connector.shown, timeouts, home, insists, timekeeper=timekeeper, near_cache=near)
-        connector.equip(session)
-        opened = cls(connector, session)
-        opened._coalesces = coalesce
-        try:
-            await opened._run(flow(opened._session))
-        except BaseException:
-            await opened.close()
-            raise
-        return opened
-
-    async def _run(self, flow: Flow[T]) -> T:
-        self._check_open()
-        return await self._drive(flow)
-
-    async def _drive(self, flow: Flow[T]) -> T:
-        if self._unopened is not None:
-            await self._connector.find()
-            flow = self._opened_first(flow)
-        self._connector.check_loop()
-        return await drive(flow, self._connector)
-
-    async def _ask(  # noqa: PLR0913, PLR0917 - what a caller may say
-        self,
-        method: Method[T],
-        objects: Sequence[object],
-        max_age: int | None = None,
-        retry: UriFilterError | None = None,
-        key: Key = None,
-        call_key: str | None = None,
-    ) -> T:
-        """Ask about items; return the method's result once all answers are there."""
-        self._check_open()
-        if self._unopened is None:
-            self._connector.check_loop()
-        batch = items.question(self._session, method, objects, max_age, retry, key, call_key)
-        with self._session.pending.hold(batch):
-            if isinstance(batch.joint, Joint):
-                await self._coalescers.get().again(batch, batch.joint)
-            await self._drive(items.resolve(self._session, batch))
-            return method.result(batch)
-
-    async def _ask_singly(
-        self, method: Method[T], uri: object, max_age: int | None = None, retry: UriFilterError | None = None
-    ) -> T:
-        """Ask about one item; the calls of many tasks are sent together."""
-        if retry is not None or not self._coalesces:
-            return await self._ask(method, [uri], max_age, retry)
-        self._check_open()
-        coalescer = self._coalescers.get()
-        batch = items.question(self._session, method, [uri], max_age)
-        if not batch.open:  # the near cache knows it
-            return method.result(batch)
-        return await coalescer.ask(method, batch)
-
-    def _coalescer(self) -> Coalescer:
-        """Make the coalescer of an event loop in which there can be connections."""
-        if self._unopened is None:
-            self._connector.check_loop()
-        return Coalescer(self._session, self._drive)
+        where = name, redis, prefix, timeouts, archive, connections, wait_replicas, reads, rotate, near
+        return cls._begin(lifecycle.open_, *where, coalesce=coalesce)
 
     async def insert(self, uri: object, *, max_age: int | None = None, retry: UriFilterError | None = None) -> bool:
         """Insert an item; return whether it is new.
@@ -511,7 +385,7 @@ class AsyncUriFilter(OpenedFilter):
             >>> [item async for item in news.iter_unique(lines)]
             ['https://example.com/0', 'https://example.com/1', 'https://example.com/2']
         """
-        async for window in _windows(uris):
+        async for window in windows(uris):
             left: Iterator[tuple[Any, bytes]] = iter(())
             failed: UriFilterError | None = None
             try:
@@ -704,7 +578,8 @@ class AsyncUriFilter(OpenedFilter):
             True
         """
         self._check_open()
-        made = AsyncClaims(Direct(self._session, lease, holder, pauses=beats), self._run, name=name, beats=beats)
+        backend = RedisClaims(self._session, lease, holder, pauses=beats)
+        made = AsyncClaims(backend, self._run, self._beat, name=name, beats=beats)
         self._claimed.add(made)
         return made
 
@@ -726,7 +601,12 @@ class AsyncUriFilter(OpenedFilter):
         return await self._run(flow)
 
     async def release(
-        self, uris: Iterable[Any], *, delay: float = 0, failed: bool = False, key: Key = None
+        self,
+        uris: Iterable[Any],
+        *,
+        delay: float = 0,
+        failed: bool = False,
+        key: Key = None,
     ) -> list[bool]:
         """Give back items that anybody has in hand; return whether somebody had each. See ``release`` of claims.
 
@@ -934,17 +814,7 @@ class AsyncUriFilter(OpenedFilter):
         Example:
             >>> await news.close()
         """
-        self._closed = True
-        try:
-            for each in list(self._claimed):
-                await each._end_beats()  # noqa: SLF001 - parts of one client
-            await self._coalescers.close()
-            with contextlib.suppress(UriFilterError):  # nothing can be sent from another loop than the connections'
-                await drive(leave(self._session), self._connector)
-            if self._session.home is not None:
-                await self._drive(self._session.home.close())
-        finally:
-            await self._connector.close()
+        await self._end()
 
     async def __aenter__(self) -> Self:
         self._check_open()
@@ -952,21 +822,3 @@ class AsyncUriFilter(OpenedFilter):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-async def _windows(uris: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[list[T]]:
-    """Cut a stream into lists of ``items.WINDOW`` items."""
-    if not isinstance(uris, AsyncIterable):
-        uris = opened_up(uris)
-        stream = iter(uris)
-        while window := list(itertools.islice(stream, items.WINDOW)):
-            yield window
-        return
-    window = []
-    async for item in uris:
-        window.append(item)
-        if len(window) == items.WINDOW:
-            yield window
-            window = []
-    if window:
-        yield window

@@ -1,88 +1,52 @@
-"""The blocking client."""
+# Generated from aio.py by tools/unasync.py; edit that file.
+"""The blocking client: the methods of filters, each of which drives a flow."""
 
 from __future__ import annotations
 
 import functools
-import itertools
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from urifilter_redis.archive.homes.opening import named_home
+from urifilter_redis.base_blocking import BlockingBaseClient, windows
 from urifilter_redis.claiming.blocking import Claims
-from urifilter_redis.claiming.direct import Direct
+from urifilter_redis.claiming.claims_backend import RedisClaims
 from urifilter_redis.engine import methods
-from urifilter_redis.engine.driver import drive
-from urifilter_redis.engine.given import listed, opened_up
+from urifilter_redis.engine.given import listed
 from urifilter_redis.engine.near_cache import SECONDS, NearCacheSettings
-from urifilter_redis.engine.session import Session
-from urifilter_redis.engine.steps import Flow, Timeouts
 from urifilter_redis.engine.terms import Terms
-from urifilter_redis.engine.timekeeper import Timekeeper
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import claims, dropping, items, lifecycle, reclaim, rotation
 from urifilter_redis.flows.checkpoint import checkpoint, checkpoint_age
 from urifilter_redis.flows.info import FilterInfo, info, inserted
-from urifilter_redis.flows.timely import leave
 from urifilter_redis.flows.union import union
-from urifilter_redis.opened import OpenedFilter
 from urifilter_redis.protocol.claims import NOBODY
 from urifilter_redis.protocol.config import FilterSettings, Settings
-from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
-from urifilter_redis.transport.addresses import Address
-from urifilter_redis.transport.connections import Connector
+from urifilter_redis.protocol.keys import DEFAULT_PREFIX
 from urifilter_redis.transport.targets import READS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Self, Unpack
 
     import redis as redis_py
 
     from urifilter_redis.engine.given import Key
-    from urifilter_redis.engine.methods import Method
+    from urifilter_redis.engine.steps import Timeouts
     from urifilter_redis.flows.checkpoint import Written
     from urifilter_redis.flows.rotation import Rotation
-    from urifilter_redis.packed import PackedFilter
 
-__all__ = ["UriFilter", "drop_filter", "list_filters"]
+__all__ = ["UriFilter"]
 
 T = TypeVar("T")
 
 
-def connect(  # noqa: PLR0913, PLR0917 - where the filter is
-    name: str | None,
-    redis: str | redis_py.Redis | redis_py.RedisCluster | None,
-    prefix: str,
-    timeouts: Timeouts | None,
-    archive: str | None = None,
-    connections: int | None = None,
-    wait_replicas: int = 0,
-    reads: str = READS[0],
-    rotate: str | None = None,
-    near: NearCacheSettings | None = None,
-) -> tuple[Connector, Session]:
-    """Return a connector and a session for a filter that is not opened yet; name None: for the server alone."""
-    keys, timeouts = FilterKeys(prefix, "any" if name is None else name), timeouts or Timeouts()
-    home = named_home(archive)
-    given = Address(redis) if redis is None or isinstance(redis, str) else redis
-    connector = Connector(given, timeouts, connections, wait_replicas, reads)
-    where, timekeeper = connector.shown if name is None else "", Timekeeper(rotate)
-    session = Session(keys, connector.shown, timeouts, home, archive is not None, where=where, timekeeper=timekeeper)
-    session.near_cache = near or NearCacheSettings()
-    connector.equip(session)
-    return connector, session
-
-
-def _close(session: Session, connector: Connector) -> None:
-    if session.home is not None:
-        drive(session.home.close(), connector)
-    connector.close()
-
-
-class UriFilter(OpenedFilter):
+class UriFilter(BlockingBaseClient):
     """A shared set of seen items, inside a Redis or Valkey server.
 
     Make one with ``create`` or ``open``. Threads may share it, and a forked child may use it. It is a context manager
     that closes itself.
+
+    An interrupted call may have inserted its items: ``unresolved`` has the call, and ``retry=`` gets its
+    answers.
 
     A filter that comes out of pickle, or is a copy, opens at its first call. That call raises as ``open`` does, and
     ConfigMismatch if another filter has the name by then. No password goes through pickle: ``URIFILTER_REDIS_URL`` and
@@ -94,13 +58,6 @@ class UriFilter(OpenedFilter):
         >>> news.unique(["https://example.com/a", "https://example.com/a"])
         ['https://example.com/a']
     """
-
-    _connector: Connector
-
-    @classmethod
-    def _unpacked(cls, packed: PackedFilter) -> Self:
-        connector = Connector(Address(packed.server), packed.timeouts, packed.connections)
-        return cls(connector, packed.session(), packed)
 
     @classmethod
     def create(  # noqa: PLR0913 - the settings of a filter
@@ -148,16 +105,16 @@ class UriFilter(OpenedFilter):
             connections: the most connections to the server, in each process and event loop; callers wait for a free
                 one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first. Each
                 node of a Redis Cluster may have so many.
-            wait_replicas: the replicas that must have an answer in time before it is believed, so that the failover of
-                a master loses no answer; ``wait_replicas`` in the URL says the same.
+            wait_replicas: the number of replicas that must have a change in time before its answer counts, so that the
+                failover of a master loses no answer; ``wait_replicas`` in the URL says the same.
             reads: ``master``, or ``replicas``: a replica answers ``contains`` if there is one. It may not know yet what
                 was inserted, or forgotten, a moment ago; ``reads`` in the URL says the same.
             rotate: ``auto``: inserting turns a ring, and rolling with closed slices in Redis, when a period is over;
                 ``never``: only worker, cron and ``rotate`` do; None: ``URIFILTER_ROTATE``, else auto.
-            near_cache: the most digests, of items that were seen, that this object keeps in the process, so that it
-                need not ask the server about them again (some 100 bytes each); 0: none.
-            near_cache_seconds: the longest time that it keeps one, and at most a tenth of ``period``. An item that
-                another process forgets, or that expires, is answered "seen" for so long.
+            near_cache: the most digests of seen items to keep in this object, so that it need not ask the server about
+                them again (some 100 bytes each); 0: none.
+            near_cache_seconds: the longest time to keep one, and at most a tenth of ``period``. An item that another
+                process forgets, or that expires, is answered "seen" for so long.
 
         Raises:
             ValueError: a setting is not possible.
@@ -175,7 +132,8 @@ class UriFilter(OpenedFilter):
         """
         near = NearCacheSettings(near_cache, near_cache_seconds)
         flow = functools.partial(lifecycle.create, settings=Settings(**settings), large=large)
-        return cls._begin(flow, name, redis, prefix, timeouts, archive, connections, wait_replicas, reads, rotate, near)
+        where = name, redis, prefix, timeouts, archive, connections, wait_replicas, reads, rotate, near
+        return cls._begin(flow, *where)
 
     @classmethod
     def open(  # noqa: PLR0913 - where the filter is
@@ -208,16 +166,16 @@ class UriFilter(OpenedFilter):
             connections: the most connections to the server, in each process and event loop; callers wait for a free
                 one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first. Each
                 node of a Redis Cluster may have so many.
-            wait_replicas: the replicas that must have an answer in time before it is believed, so that the failover of
-                a master loses no answer; ``wait_replicas`` in the URL says the same.
+            wait_replicas: the number of replicas that must have a change in time before its answer counts, so that the
+                failover of a master loses no answer; ``wait_replicas`` in the URL says the same.
             reads: ``master``, or ``replicas``: a replica answers ``contains`` if there is one. It may not know yet what
                 was inserted, or forgotten, a moment ago; ``reads`` in the URL says the same.
             rotate: ``auto``: inserting turns a ring, and rolling with closed slices in Redis, when a period is over;
                 ``never``: only worker, cron and ``rotate`` do; None: ``URIFILTER_ROTATE``, else auto.
-            near_cache: the most digests, of items that were seen, that this object keeps in the process, so that it
-                need not ask the server about them again (some 100 bytes each); 0: none.
-            near_cache_seconds: the longest time that it keeps one, and at most a tenth of ``period``. An item that
-                another process forgets, or that expires, is answered "seen" for so long.
+            near_cache: the most digests of seen items to keep in this object, so that it need not ask the server about
+                them again (some 100 bytes each); 0: none.
+            near_cache_seconds: the longest time to keep one, and at most a tenth of ``period``. An item that another
+                process forgets, or that expires, is answered "seen" for so long.
 
         Raises:
             FilterNotFound: there is no filter of this name.
@@ -234,43 +192,8 @@ class UriFilter(OpenedFilter):
             urifilter_redis.errors.FilterNotFound: ...
         """
         near = NearCacheSettings(near_cache, near_cache_seconds)
-        return cls._begin(
-            lifecycle.open_, name, redis, prefix, timeouts, archive, connections, wait_replicas, reads, rotate, near
-        )
-
-    @classmethod
-    def _begin(cls, flow: Callable[[Session], Flow[object]], *where: Any) -> Self:
-        connector, session = connect(*where)
-        opened = cls(connector, session)
-        try:
-            opened._run(flow(session))
-        except BaseException:
-            opened.close()
-            raise
-        return opened
-
-    def _run(self, flow: Flow[T]) -> T:
-        self._check_open()
-        return self._drive(flow)
-
-    def _drive(self, flow: Flow[T]) -> T:
-        flow = flow if self._unopened is None else self._opened_first(flow)
-        return drive(flow, self._connector, self._session.check)
-
-    def _ask(  # noqa: PLR0913, PLR0917 - what a caller may say
-        self,
-        method: Method[T],
-        objects: Sequence[object],
-        max_age: int | None = None,
-        retry: UriFilterError | None = None,
-        key: Key = None,
-        call_key: str | None = None,
-    ) -> T:
-        """Ask about items; return the method's result once all answers are there."""
-        self._check_open()
-        batch = items.question(self._session, method, objects, max_age, retry, key, call_key)
-        with self._session.pending.hold(batch):
-            return method.result(self._drive(items.resolve(self._session, batch)))
+        where = name, redis, prefix, timeouts, archive, connections, wait_replicas, reads, rotate, near
+        return cls._begin(lifecycle.open_, *where)
 
     def insert(self, uri: object, *, max_age: int | None = None, retry: UriFilterError | None = None) -> bool:
         """Insert an item; return whether it is new.
@@ -296,7 +219,7 @@ class UriFilter(OpenedFilter):
             >>> news.insert("https://example.com/a")
             False
         """
-        return self._ask(methods.INSERT, [uri], max_age, retry)
+        return self._ask_singly(methods.INSERT, uri, max_age, retry)
 
     def insert_many(
         self,
@@ -425,7 +348,11 @@ class UriFilter(OpenedFilter):
         return self.unique(uris, max_age=max_age, key=key)
 
     def iter_unique(
-        self, uris: Iterable[T], *, max_age: int | None = None, key: Callable[[T], object] | None = None
+        self,
+        uris: Iterable[T],
+        *,
+        max_age: int | None = None,
+        key: Callable[[T], object] | None = None,
     ) -> Iterator[T]:
         """Yield the new items of a stream of any length, in their order; memory is bounded.
 
@@ -449,13 +376,13 @@ class UriFilter(OpenedFilter):
             >>> list(news.iter_unique(lines))
             ['https://example.com/0', 'https://example.com/1', 'https://example.com/2']
         """
-        stream = iter(opened_up(uris))
-        while window := list(itertools.islice(stream, items.WINDOW)):
+        for window in windows(uris):
             left: Iterator[tuple[Any, bytes]] = iter(())
             failed: UriFilterError | None = None
             try:
                 left, failed = self._insert_window(window, max_age, key)
-                yield from (each for each, _ in left)
+                for item, _ in left:
+                    yield item
             except BaseException:
                 if failed is None:
                     self._give_back(left)
@@ -511,7 +438,7 @@ class UriFilter(OpenedFilter):
             >>> news.contains("https://example.com/a")
             False
         """
-        return self._ask(methods.CONTAINS, [uri], max_age)
+        return self._ask_singly(methods.CONTAINS, uri, max_age)
 
     def contains_many(self, uris: Iterable[Any], *, max_age: int | None = None, key: Key = None) -> list[bool]:
         """Return whether each item was seen; nothing is inserted.
@@ -562,19 +489,6 @@ class UriFilter(OpenedFilter):
             [1, 0]
         """
         return self._ask(methods.AGES, listed(uris), max_age, None, key)
-
-    def __contains__(self, uri: Hashable) -> bool:
-        return self.contains(uri)
-
-    def __len__(self) -> int:
-        """Return how many items were answered "new" and have not expired, as ``inserted`` does.
-
-        It asks the server once, for a small field of each shard. ``bool(news)`` is True and asks nothing.
-        """
-        return self.inserted()
-
-    def __bool__(self) -> bool:
-        return True
 
     def forget(self, uris: Iterable[Any], *, retry: UriFilterError | None = None, key: Key = None) -> list[bool]:
         """Make items new again; return whether each was there.
@@ -655,14 +569,10 @@ class UriFilter(OpenedFilter):
             True
         """
         self._check_open()
-        made = Claims(Direct(self._session, lease, holder, pauses=beats), self._run, self._beat, name=name, beats=beats)
+        backend = RedisClaims(self._session, lease, holder, pauses=beats)
+        made = Claims(backend, self._run, self._beat, name=name, beats=beats)
         self._claimed.add(made)
         return made
-
-    def _beat(self, flow: Flow[None]) -> None:
-        """Run a flow in the background, which no check of the main thread's ends."""
-        self._check_open()
-        drive(flow, self._connector)
 
     def commit(self, uris: Iterable[Any], *, key: Key = None) -> list[bool]:
         """Make items final that anybody has in hand; return whether this call did it. See ``commit`` of claims.
@@ -681,7 +591,14 @@ class UriFilter(OpenedFilter):
         flow = claims.finish(self._session, methods.COMMIT, listed(uris), Terms(NOBODY), key)
         return self._run(flow)
 
-    def release(self, uris: Iterable[Any], *, delay: float = 0, failed: bool = False, key: Key = None) -> list[bool]:
+    def release(
+        self,
+        uris: Iterable[Any],
+        *,
+        delay: float = 0,
+        failed: bool = False,
+        key: Key = None,
+    ) -> list[bool]:
         """Give back items that anybody has in hand; return whether somebody had each. See ``release`` of claims.
 
         Raises:
@@ -888,13 +805,7 @@ class UriFilter(OpenedFilter):
         Example:
             >>> news.close()
         """
-        self._closed = True
-        try:
-            for each in list(self._claimed):
-                each._end_beats()  # noqa: SLF001 - parts of one client
-            drive(leave(self._session), self._connector)
-        finally:
-            _close(self._session, self._connector)
+        self._end()
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -902,78 +813,3 @@ class UriFilter(OpenedFilter):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def run(  # noqa: PLR0913 - where the filter is
-    flow: Callable[[Session], Flow[T]],
-    name: str | None = None,
-    *,
-    archive: str | None = None,
-    redis: str | redis_py.Redis | redis_py.RedisCluster | None = None,
-    prefix: str = DEFAULT_PREFIX,
-    timeouts: Timeouts | None = None,
-) -> T:
-    """Connect, run one flow, and close, without opening a filter."""
-    connector, session = connect(name, redis, prefix, timeouts, archive)
-    try:
-        return drive(flow(session), connector)
-    finally:
-        _close(session, connector)
-
-
-def list_filters(
-    *,
-    redis: str | redis_py.Redis | redis_py.RedisCluster | None = None,
-    prefix: str = DEFAULT_PREFIX,
-    timeouts: Timeouts | None = None,
-) -> list[str]:
-    """Return the names of the filters on a server, sorted.
-
-    Args:
-        redis: a URL, a ``redis.Redis`` or a ``redis.RedisCluster``; None:
-            ``URIFILTER_REDIS_URL``, else the embedded server.
-        prefix: the beginning of all keys.
-        timeouts: how long to wait for the server.
-
-    Raises:
-        ServerUnavailable: the server cannot be reached, or refuses the connection.
-
-    Example:
-        >>> list_filters()
-        ['news']
-    """
-    return run(lifecycle.names, redis=redis, prefix=prefix, timeouts=timeouts)
-
-
-def drop_filter(  # noqa: PLR0913 - likewise
-    name: str,
-    *,
-    keep_archive: bool = False,
-    archive: str | None = None,
-    redis: str | redis_py.Redis | redis_py.RedisCluster | None = None,
-    prefix: str = DEFAULT_PREFIX,
-    timeouts: Timeouts | None = None,
-) -> bool:
-    """Remove a filter, also a damaged one that cannot be opened; return whether it was there.
-
-    Args:
-        name: the filter's name.
-        keep_archive: keep the filter in its archive, so that it can be restored.
-        archive: the filter's archive; None: ``URIFILTER_ARCHIVE``, else no archive.
-        redis: a URL, a ``redis.Redis`` or a ``redis.RedisCluster``; None:
-            ``URIFILTER_REDIS_URL``, else the embedded server.
-        prefix: the beginning of all keys.
-        timeouts: how long to wait for the server.
-
-    Raises:
-        ArchiveMissing: the filter has an archive, and the caller has neither named it nor set ``keep_archive``.
-        ServerUnavailable: the server cannot be reached, or refuses the connection.
-
-    Example:
-        >>> drop_filter("news")
-        True
-        >>> drop_filter("news")
-        False
-    """
-    flow = functools.partial(dropping.drop, keep_archive=keep_archive)
-    return run(flow, name, archive=archive, redis=redis, prefix=prefix, timeouts=timeouts)

@@ -1,4 +1,4 @@
-"""Ask about the items of a long stream, so that reading, hashing, sending and waiting overlap."""
+"""Asks about the items of a long stream: reading, hashing, sending and waiting overlap."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from urifilter_redis.engine.batch import SEEN
 from urifilter_redis.engine.driver import Begun
 from urifilter_redis.errors import AnswerLost, UriFilterError
 from urifilter_redis.flows import items as flows
-from urifilter_redis.persisting import persist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,20 +19,43 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.batch import Batch
     from urifilter_redis.engine.terms import Terms
 
-__all__ = ["UNDER_WAY", "WINDOWS", "Answers", "Stream", "StreamedFilter"]
+__all__ = ["UNDER_WAY", "WINDOWS", "Answers", "Stream", "StreamedFilter", "persist"]
 
-#: The most items of a stream that are under way. If the process is killed, at most so many were inserted without
-#: anybody learning of it.
+#: The most items of a stream that are under way. A killed process has inserted at most so many without printing them.
 UNDER_WAY = flows.WINDOW
 
 #: The most windows of a stream that are under way; each takes a connection.
 WINDOWS = 4
 
+#: How often a call is repeated after its retries ran out.
+ASK_AGAIN = 2
+
 #: One answer an item: 0 as the scripts give it, any other number for one that was seen (it is no age); None for each
 #: that has not arrived.
 Answers: TypeAlias = "Sequence[int | None]"
 
+T = TypeVar("T")
 W = TypeVar("W")
+
+
+def persist(method: Callable[..., T], *items: object, **more: Any) -> T:
+    """Call a writing method of a filter; if its answer is lost, repeat the same call.
+
+    Args:
+        method: the method; it takes ``retry=``.
+        items: its items.
+        more: its other arguments by name.
+
+    Raises:
+        AnswerLost: the answer was lost again and again.
+    """
+    error: AnswerLost | None = None
+    for _ in range(ASK_AGAIN):
+        try:
+            return method(*items, retry=error, **more)
+        except AnswerLost as lost:
+            error = lost
+    return method(*items, retry=error, **more)
 
 
 class StreamedFilter(UriFilter):
@@ -178,7 +200,7 @@ class Stream(Generic[W]):
             self._receive()
 
     def _fresh(self, digests: list[bytes]) -> tuple[list[bytes], Sequence[int] | None, AbstractSet[bytes]]:
-        """Return the digests that are not under way, each once; their positions (None: all are fresh); and as a set."""
+        """Return the digests that are not under way, each once; their positions (None: all are fresh); their set."""
         first = dict(zip(reversed(digests), range(len(digests) - 1, -1, -1), strict=True))
         for asked in self._under_way:
             for digest in first.keys() & asked.digests:
@@ -189,7 +211,7 @@ class Stream(Generic[W]):
         return [digests[position] for position in positions], positions, first.keys()
 
     def _settle(self, digests: AbstractSet[bytes]) -> None:
-        """Finish the windows that have any of these digests: of a line that comes twice, the first one is claimed."""
+        """Finish the windows that have any of these digests, so that the first of two equal lines is claimed."""
         while any(not asked.digests.isdisjoint(digests) for asked in self._under_way):
             self._receive()
 
@@ -214,7 +236,7 @@ class Stream(Generic[W]):
         return failed
 
     def _answers(self, asked: _Asked[W], *, retry: UriFilterError | None = None) -> None:
-        """Wait until the batch of a window has its answers; with an error to ``retry``, ask again for those missing."""
+        """Wait for the answers to a window; ``retry=`` asks again for the missing ones."""
         if retry is not None:
             asked.batch.near = None  # as it is for ``retry=``
             asked.begun = self.filter.begin(asked.batch)

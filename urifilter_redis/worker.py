@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.upkeep import names as registered_names
+from urifilter_redis.base_blocking import connect, list_filters
 from urifilter_redis.bloom.retention import TIMED
-from urifilter_redis.client import UriFilter, connect, list_filters
+from urifilter_redis.client import UriFilter
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows.lifecycle import open_

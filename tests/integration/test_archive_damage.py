@@ -40,7 +40,7 @@ from urifilter_redis.archive.format import documents
 from urifilter_redis.archive.format.manifest import PIECE
 from urifilter_redis.archive.format.packing import pack
 from urifilter_redis.archive.homes.opening import open_home
-from urifilter_redis.client import drop_filter
+from urifilter_redis.base_blocking import drop_filter
 from urifilter_redis.engine import async_driver, driver
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.protocol.config import FORMAT

@@ -18,7 +18,7 @@ from urifilter_redis import UriFilter
 from urifilter_redis.archive.export import export
 from urifilter_redis.archive.format import manifest
 from urifilter_redis.archive.homes.opening import open_home
-from urifilter_redis.client import drop_filter
+from urifilter_redis.base_blocking import drop_filter
 from urifilter_redis.engine.driver import drive
 
 #: Two shards, three pieces a bitmap.

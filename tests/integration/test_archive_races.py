@@ -24,9 +24,9 @@ from urifilter_redis import (
     UriFilter,
     drop_filter,
 )
+from urifilter_redis.base_blocking import connect
 from urifilter_redis.bloom.digest import hasher
 from urifilter_redis.bloom.encoding import encode_item
-from urifilter_redis.client import connect
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.steps import Send, Work
 from urifilter_redis.flows.checkpoint import checkpoint

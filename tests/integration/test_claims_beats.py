@@ -42,7 +42,7 @@ def other(news, any_server):
 
 def beat(news, mine) -> None:
     """Beat in this thread, if it is time."""
-    drive(mine._way.beat(), news._connector)
+    drive(mine._backend.beat(), news._connector)
 
 
 def lives_until(server) -> float:
@@ -108,7 +108,7 @@ def test_only_silent_shards_are_beaten(any_server, monkeypatch):
         news.beat(mine.holder)  # so that the script is loaded
         items = ["a", "b", "c"]
         mine.claim_many(items)
-        used = [number for number, claims in mine._way.hand.held.items() if claims]
+        used = [number for number, claims in mine._backend.hand.held.items() if claims]
 
         def beats() -> int:
             admin.config_resetstat()
@@ -211,7 +211,7 @@ def test_a_beat_gives_back_what_is_not_known(clients, any_server):
 def test_counts_tell_nothing_while_a_call_is_under_way(news, other, monkeypatch):
     """Neither before the beat, nor between its sending and its reply, nor while the hands are read."""
     mine = news.claims(lease=5)
-    books = mine._way.hand
+    books = mine._backend.hand
     mine.claim("a")
     mine._beating.stop(5)
     other.claims(holder=mine.holder, beats=False).claim("b")
@@ -234,7 +234,7 @@ def test_counts_tell_nothing_while_a_call_is_under_way(news, other, monkeypatch)
                 books.end(0, "another", answered=True, in_doubt=False)
             return outcome
 
-        drive(mine._way.beat(), news._connector, perform=disturbed)
+        drive(mine._backend.beat(), news._connector, perform=disturbed)
         assert len(sent) == number
         assert other.beat(mine.holder) == 2
     beat(news, mine)

@@ -59,7 +59,7 @@ def claimed(claims) -> list[str]:
 
 def beat(news, mine) -> None:
     """Beat in this thread, everywhere."""
-    drive(mine._way.beat(), news._connector)
+    drive(mine._backend.beat(), news._connector)
 
 
 def interrupted(at: int, call):
@@ -176,7 +176,7 @@ def test_every_place_of_commit_and_release(news, sample, name, monkeypatch):
             patched.setattr(hand, "BEATS", 0.0)
             beat(news, mine)
         assert mine.held == [], at
-        assert all(mine._way.hand.mark(shard) is not None for shard in range(3)), at
+        assert all(mine._backend.hand.mark(shard) is not None for shard in range(3)), at
         mine.close()
 
 
@@ -288,7 +288,7 @@ def test_a_cancelled_task(any_server, monkeypatch, name, lose):
             with monkeypatch.context() as patched:
                 patched.setattr(hand, "BEATS", 0.0)
                 for _ in range(2):
-                    await news._run(mine._way.beat())
+                    await news._run(mine._backend.beat())
             assert await other.beat(mine.holder) == 0
             async with other.claims() as theirs:
                 await theirs.claim_many(["a", "b"])

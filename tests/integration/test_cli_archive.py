@@ -27,7 +27,7 @@ from urifilter_redis.cli.daemon import running
 from urifilter_redis import Timeouts, UriFilter
 from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.archive.upkeep import Document, Entry, Pruned, Verified, examine_archive, show
-from urifilter_redis.client import connect
+from urifilter_redis.base_blocking import connect
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.session import Restored
 from urifilter_redis.flows.checkpoint import Written

@@ -17,7 +17,7 @@ from support.shard_keys import shard_key
 
 from urifilter_redis import UriFilter
 from urifilter_redis.archive.homes.opening import open_home
-from urifilter_redis.client import run
+from urifilter_redis.base_blocking import run
 from urifilter_redis.flows.doctor import examine_clock
 from urifilter_redis.worker import Worker
 

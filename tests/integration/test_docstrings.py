@@ -29,21 +29,21 @@ from urifilter_redis import (
 )  # fmt: skip
 from urifilter_redis.archive import export, register, upkeep
 from urifilter_redis.archive.homes import opening
-from urifilter_redis.claiming.common import ClaimsCommon
+from urifilter_redis.base_client import BaseClient
+from urifilter_redis.claiming.base import BaseClaims
 from urifilter_redis.engine.driver import drive
-from urifilter_redis.opened import OpenedFilter
 from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPI, FilterAPIClient
 from urifilter_redis.sdk import Timeouts as SdkTimeouts
-from urifilter_redis.sdk.acting import Acting
-from urifilter_redis.sdk.acting_async import AsyncActing
+from urifilter_redis.sdk.aio import AsyncAdmin
+from urifilter_redis.sdk.client import Admin
 from urifilter_redis.service import settings
 from urifilter_redis.worker import Worker
 
 pytestmark = pytest.mark.slow
 
 CLASSES = {
-    "UriFilter": (OpenedFilter, UriFilter, ClaimsCommon, Claims),
-    "AsyncUriFilter": (OpenedFilter, AsyncUriFilter, ClaimsCommon, AsyncClaims),
+    "UriFilter": (BaseClient, UriFilter, BaseClaims, Claims),
+    "AsyncUriFilter": (BaseClient, AsyncUriFilter, BaseClaims, AsyncClaims),
 }
 FILTERS = {
     "news": {},
@@ -56,7 +56,7 @@ WITHOUT_A_CLIENT = [
     upkeep.entries, upkeep.names, upkeep.prune, upkeep.show, upkeep.verify_all, Worker,
 ]  # fmt: skip
 SDK_CLASSES = {"FilterAPIClient": (FilterAPIClient,), "AsyncFilterAPIClient": (AsyncFilterAPIClient,)}
-ACTING = {"FilterAPIClient": (Acting,), "AsyncFilterAPIClient": (AsyncActing,)}
+ACTING = {"FilterAPIClient": (Admin,), "AsyncFilterAPIClient": (AsyncAdmin,)}
 SDK_NAMES = {
     "FilterAPI": FilterAPI,
     "FilterAPIClient": FilterAPIClient,
@@ -68,7 +68,7 @@ PAIRS = [
     (UriFilter, AsyncUriFilter),
     (Claims, AsyncClaims),
     (FilterAPIClient, AsyncFilterAPIClient),
-    (Acting, AsyncActing),
+    (Admin, AsyncAdmin),
 ]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 

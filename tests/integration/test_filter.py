@@ -24,7 +24,7 @@ from urifilter_redis import (
     FilterNotFound,
     SliceLost,
     UriFilter,
-    client,
+    base_blocking,
     drop_filter,
     list_filters,
 )
@@ -231,7 +231,7 @@ def test_drop_and_create_anew(news, server):
 
 def die_after(steps, flow_of, server):
     """Run so many steps of a flow and no more, as a process does that is killed."""
-    connector, session = client.connect("news", server.url, "urifilter", None)
+    connector, session = base_blocking.connect("news", server.url, "urifilter", None)
     running = pipelines(flow_of(session), connector)
     list(itertools.islice(running, steps))
     running.close()

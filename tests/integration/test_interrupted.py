@@ -180,7 +180,7 @@ def test_a_task_that_is_cancelled_at_any_moment(news, any_server, sample):
 
 def test_every_place_of_the_sdk(service, any_server, monkeypatch, sample):
     """The SDK's calls likewise."""
-    monkeypatch.setattr("urifilter_redis.sdk.parts.ITEMS_A_REQUEST", 5)
+    monkeypatch.setattr("urifilter_redis.sdk.calls.ITEMS_A_REQUEST", 5)
     UriFilter.create("sdk", redis=any_server.url, capacity=10_000, error_rate=1e-9).close()
     with FilterAPIClient(service.url) as api:
 

@@ -16,7 +16,7 @@ PAGES = [
 ]
 #: The pages that the site does not have.
 OUTSIDE = [ROOT / "README.md", ROOT / "examples" / "node" / "README.md"]
-TOPS = ("bench", "cli", "docs", "examples", "lua", "tests", "urifilter_redis")
+TOPS = ("bench", "cli", "docs", "examples", "lua", "tests", "tools", "urifilter_redis")
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"`([^`\n]+)`")

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from urifilter_redis.claiming.common import ClaimsCommon
+from urifilter_redis.claiming.base import AsyncBaseClaims
 from urifilter_redis.engine import methods
 from urifilter_redis.engine.given import listed
 from urifilter_redis.errors import UriFilterError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Self
 
-    from urifilter_redis.claiming.ways import Question, Way
+    from urifilter_redis.claiming.claims_backend import Question
     from urifilter_redis.engine.given import Key
     from urifilter_redis.engine.hand import Claim, Found, Outstanding
     from urifilter_redis.engine.methods import Method
-    from urifilter_redis.engine.steps import Flow
 
 __all__ = ["AsyncClaims"]
 
@@ -28,15 +24,15 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class AsyncClaims(ClaimsCommon):
+class AsyncClaims(AsyncBaseClaims):
     """The items that one crawler has in hand; ``AsyncUriFilter.claims`` makes it.
 
     An item that was claimed is "new" to this object alone, until it is committed or released, or this process dies.
     Then another crawler gets it from ``reclaim``. A task beats in the background, so that slow work keeps its
     items. The task survives a server that is away, and ends with its client or event loop.
 
-    Use it as a context manager: leaving gives back what is left; after an exception only a lease later. Tasks of one
-    event loop may share it. A forked child is another holder, and has nothing in hand.
+    Use it as a context manager: leaving gives back what is left; after an exception only a lease later.
+    Tasks of one event loop may share it. A forked child is another holder, and has nothing in hand.
 
     Example:
         >>> async with news.claims(lease=60) as mine:
@@ -45,19 +41,6 @@ class AsyncClaims(ClaimsCommon):
         fetched https://example.com/a [True]
         fetched https://example.com/b [True]
     """
-
-    def __init__(
-        self,
-        way: Way,
-        run: Callable[[Flow[Any]], Awaitable[Any]],
-        *,
-        name: str | None = None,
-        beats: bool = True,
-    ) -> None:
-        super().__init__(way, name, beat=beats)
-        self._run = run
-        self._beating: asyncio.Task[None] | None = None
-        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
 
     async def claim(self, uri: object, *, payload: object = ..., retry: UriFilterError | None = None) -> bool:
         """Claim an item; return whether it is in this object's hands now.
@@ -182,7 +165,7 @@ class AsyncClaims(ClaimsCommon):
             [True]
         """
         self._check_open()
-        return await self._end(methods.COMMIT, self._way.committing(methods.COMMIT, listed(uris), key, retry))
+        return await self._end(methods.COMMIT, self._backend.committing(methods.COMMIT, listed(uris), key, retry))
 
     async def release(
         self,
@@ -217,7 +200,7 @@ class AsyncClaims(ClaimsCommon):
         """
         self._check_open()
         method = methods.RELEASE
-        question = self._way.releasing(method, listed(uris), key, retry, delay=delay, failed=failed)
+        question = self._backend.releasing(method, listed(uris), key, retry, delay=delay, failed=failed)
         return await self._end(method, question)
 
     async def reclaim(self, limit: int = 100) -> list[Claim]:
@@ -247,7 +230,7 @@ class AsyncClaims(ClaimsCommon):
         self._begin_beating()
         found: Found = []
         try:
-            return await self._run(self._way.reclaim(limit, found))  # type: ignore[no-any-return]
+            return await self._run(self._backend.reclaim(limit, found))  # type: ignore[no-any-return]
         except Exception:
             raise
         except BaseException:
@@ -268,7 +251,7 @@ class AsyncClaims(ClaimsCommon):
         """
         self._check_open()
         if self._hand.figures_are_old:
-            await self._run(self._way.look())
+            await self._run(self._backend.look())
         return self._hand.outstanding()
 
     async def close(self, delay: float = 0) -> None:
@@ -282,12 +265,11 @@ class AsyncClaims(ClaimsCommon):
         Example:
             >>> await mine.close()
         """
-        self._check_loop()
         some = self._begin_closing(delay)
-        await self._end_beats()
+        await self._end_beating()
         if some:
             try:
-                await self._run(self._way.give_back_all(delay))
+                await self._run(self._backend.give_back_all(delay))
             except (UriFilterError, ValueError) as error:  # ValueError: the filter is closed
                 self._tell_what_is_left(error)
 
@@ -307,70 +289,25 @@ class AsyncClaims(ClaimsCommon):
         retry: UriFilterError | None,
     ) -> R:
         self._check_open()
-        question = self._way.claiming(method, objects, key, payload, retry)
+        question = self._backend.claiming(method, objects, key, payload, retry)
         known = list(question.answers)
         self._begin_beating()
         try:
-            with self._way.pending.hold(question):
-                return method.result(await self._run(self._way.resolve(question)))
+            with self._backend.pending.hold(question):
+                return method.result(await self._run(self._backend.resolve(question)))
         except Exception:
             raise
         except BaseException:
-            self._way.leave(question, known)
-            self._way.pending.drop(question)
+            self._backend.leave(question, known)
+            self._backend.pending.drop(question)
             raise
 
     async def _end(self, method: Method[R], question: Question) -> R:
         try:
-            with self._way.pending.hold(question):
-                return method.result(await self._run(self._way.resolve(question)))
+            with self._backend.pending.hold(question):
+                return method.result(await self._run(self._backend.resolve(question)))
         except Exception:
             raise
         except BaseException:
             self._hand.abandon()
             raise
-
-    def _check_open(self) -> None:
-        super()._check_open()
-        self._check_loop()
-
-    def _check_loop(self) -> None:
-        """Check that this is the event loop of the first call; a forked child may have another.
-
-        Raises:
-            ValueError: it is another one.
-        """
-        process, loop = os.getpid(), asyncio.get_running_loop()
-        if self._home is None or self._home[0] != process:
-            self._home, self._beating = (process, loop), None
-        elif self._home[1] is not loop:
-            raise ValueError("these claims belong to another event loop: make new ones in this loop with claims()")
-
-    def _begin_beating(self) -> None:
-        if self._may_beat and (self._beating is None or self._beating.done()):
-            beating = _beat(weakref.WeakMethod(self._beat_once), self._hand.beat_interval)
-            self._beating = asyncio.create_task(beating, name="urifilter-beat")
-
-    async def _end_beats(self) -> None:
-        """Beat no more, as these claims or their client are closed."""
-        self._may_beat, beating, self._beating = False, self._beating, None
-        if beating is not None and self._home == (os.getpid(), asyncio.get_running_loop()):
-            beating.cancel()
-            await asyncio.wait([beating])
-
-    async def _beat_once(self) -> None:
-        try:
-            await self._run(self._way.beat())
-        except Exception as error:  # noqa: BLE001 - a task that ended would let everything lapse
-            self._tell(error)
-        else:
-            self._tell(None)
-
-
-async def _beat(ref: weakref.WeakMethod[Callable[[], Awaitable[None]]], interval: float) -> None:
-    """Beat after each interval, until the claims are collected."""
-    await asyncio.sleep(interval)
-    while (beat := ref()) is not None:
-        await beat()
-        del beat
-        await asyncio.sleep(interval)

@@ -1,12 +1,11 @@
+# Generated from claiming/awaited.py by tools/unasync.py; edit that file.
 """Claims of the blocking client."""
 
 from __future__ import annotations
 
-import threading
-import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from urifilter_redis.claiming.common import ClaimsCommon
+from urifilter_redis.claiming.base import BlockingBaseClaims
 from urifilter_redis.engine import methods
 from urifilter_redis.engine.given import listed
 from urifilter_redis.errors import UriFilterError
@@ -15,27 +14,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Self
 
-    from urifilter_redis.claiming.ways import Question, Way
+    from urifilter_redis.claiming.claims_backend import Question
     from urifilter_redis.engine.given import Key
     from urifilter_redis.engine.hand import Claim, Found, Outstanding
     from urifilter_redis.engine.methods import Method
-    from urifilter_redis.engine.steps import Flow
 
-__all__ = ["Beating", "Claims"]
+__all__ = ["Claims"]
 
 R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Claims(ClaimsCommon):
+class Claims(BlockingBaseClaims):
     """The items that one crawler has in hand; ``UriFilter.claims`` makes it.
 
     An item that was claimed is "new" to this object alone, until it is committed or released, or this process dies.
     Then another crawler gets it from ``reclaim``. A thread beats in the background, so that slow work keeps its
-    items. The thread survives a server that is away, ends with its client, and never keeps an interpreter from ending.
+    items. The thread survives a server that is away, ends with its client, and never keeps an
+    interpreter from ending.
 
-    Use it as a context manager: leaving gives back what is left; after an exception only a lease later. Threads may
-    share it. A forked child is another holder, and has nothing in hand.
+    Use it as a context manager: leaving gives back what is left; after an exception only a lease later.
+    Threads may share it. A forked child is another holder, and has nothing in hand.
 
     Example:
         >>> with news.claims(lease=60) as mine:
@@ -44,19 +43,6 @@ class Claims(ClaimsCommon):
         fetched https://example.com/a [True]
         fetched https://example.com/b [True]
     """
-
-    def __init__(
-        self,
-        way: Way,
-        run: Callable[[Flow[Any]], Any],
-        beat: Callable[[Flow[None]], None],
-        *,
-        name: str | None = None,
-        beats: bool = True,
-    ) -> None:
-        super().__init__(way, name, beat=beats)
-        self._run, self._beat_with = run, beat
-        self._beating: Beating | None = None
 
     def claim(self, uri: object, *, payload: object = ..., retry: UriFilterError | None = None) -> bool:
         """Claim an item; return whether it is in this object's hands now.
@@ -181,7 +167,7 @@ class Claims(ClaimsCommon):
             [True]
         """
         self._check_open()
-        return self._end(methods.COMMIT, self._way.committing(methods.COMMIT, listed(uris), key, retry))
+        return self._end(methods.COMMIT, self._backend.committing(methods.COMMIT, listed(uris), key, retry))
 
     def release(
         self,
@@ -216,7 +202,7 @@ class Claims(ClaimsCommon):
         """
         self._check_open()
         method = methods.RELEASE
-        question = self._way.releasing(method, listed(uris), key, retry, delay=delay, failed=failed)
+        question = self._backend.releasing(method, listed(uris), key, retry, delay=delay, failed=failed)
         return self._end(method, question)
 
     def reclaim(self, limit: int = 100) -> list[Claim]:
@@ -246,7 +232,7 @@ class Claims(ClaimsCommon):
         self._begin_beating()
         found: Found = []
         try:
-            return self._run(self._way.reclaim(limit, found))  # type: ignore[no-any-return]
+            return self._run(self._backend.reclaim(limit, found))  # type: ignore[no-any-return]
         except Exception:
             raise
         except BaseException:
@@ -267,7 +253,7 @@ class Claims(ClaimsCommon):
         """
         self._check_open()
         if self._hand.figures_are_old:
-            self._run(self._way.look())
+            self._run(self._backend.look())
         return self._hand.outstanding()
 
     def close(self, delay: float = 0) -> None:
@@ -282,10 +268,10 @@ class Claims(ClaimsCommon):
             >>> mine.close()
         """
         some = self._begin_closing(delay)
-        self._end_beats()
+        self._end_beating()
         if some:
             try:
-                self._run(self._way.give_back_all(delay))
+                self._run(self._backend.give_back_all(delay))
             except (UriFilterError, ValueError) as error:  # ValueError: the filter is closed
                 self._tell_what_is_left(error)
 
@@ -305,80 +291,25 @@ class Claims(ClaimsCommon):
         retry: UriFilterError | None,
     ) -> R:
         self._check_open()
-        question = self._way.claiming(method, objects, key, payload, retry)
+        question = self._backend.claiming(method, objects, key, payload, retry)
         known = list(question.answers)
         self._begin_beating()
         try:
-            with self._way.pending.hold(question):
-                return method.result(self._run(self._way.resolve(question)))
+            with self._backend.pending.hold(question):
+                return method.result(self._run(self._backend.resolve(question)))
         except Exception:
             raise
         except BaseException:
-            self._way.leave(question, known)
-            self._way.pending.drop(question)
+            self._backend.leave(question, known)
+            self._backend.pending.drop(question)
             raise
 
     def _end(self, method: Method[R], question: Question) -> R:
         try:
-            with self._way.pending.hold(question):
-                return method.result(self._run(self._way.resolve(question)))
+            with self._backend.pending.hold(question):
+                return method.result(self._run(self._backend.resolve(question)))
         except Exception:
             raise
         except BaseException:
             self._hand.abandon()
             raise
-
-    def _begin_beating(self) -> None:
-        if self._may_beat and (self._beating is None or not self._beating.is_alive()):
-            self._beating = Beating(self._beat_once, self._hand.beat_interval)
-            self._beating.start()
-
-    def _end_beats(self) -> None:
-        """Beat no more, as these claims or their client are closed."""
-        self._may_beat, beating, self._beating = False, self._beating, None
-        if beating is not None and beating.is_alive():  # in a forked child the parent's is not
-            beating.stop(self._way.patience)
-
-    def _beat_once(self) -> None:
-        current = threading.current_thread()
-        if isinstance(current, Beating) and (not self._may_beat or self._beating is not current):
-            current.end()  # two threads may have begun to beat at once, or one as another closed
-            return
-        try:
-            self._beat_with(self._way.beat())
-        except Exception as error:  # noqa: BLE001 - a thread that ended would let everything lapse
-            self._tell(error)
-        else:
-            self._tell(None)
-
-
-class Beating(threading.Thread):
-    """The thread that beats. It ends when it is stopped, or when the object that beats is collected.
-
-    Args:
-        beat: a method of that object; it raises nothing.
-        interval: seconds between two beats.
-    """
-
-    def __init__(self, beat: Callable[[], None], interval: float) -> None:
-        super().__init__(name="urifilter-beat", daemon=True)
-        self._ended, self._interval = threading.Event(), interval
-        self._beat = weakref.WeakMethod(beat, lambda _: self._ended.set())
-
-    def run(self) -> None:
-        """Beat after each interval."""
-        while not self._ended.wait(self._interval):
-            beat = self._beat()
-            if beat is not None:
-                beat()
-            del beat
-
-    def end(self) -> None:
-        """Beat no more."""
-        self._ended.set()
-
-    def stop(self, patience: float) -> None:
-        """Beat no more; wait for a beat that is under way, for so many seconds at most."""
-        self.end()
-        if self is not threading.current_thread():
-            self.join(patience)

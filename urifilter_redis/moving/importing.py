@@ -11,7 +11,7 @@ from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import items as flows
 from urifilter_redis.flows.importing import condition_of
 from urifilter_redis.moving.notes import Counts, Note, NoteFile, doubt, loss
-from urifilter_redis.persisting import persist
+from urifilter_redis.streaming import persist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from urifilter_redis.client import connect
+from urifilter_redis.base_blocking import connect
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows.importing import has_members, look_at_set, read_members

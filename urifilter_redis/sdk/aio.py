@@ -2,84 +2,180 @@
 
 from __future__ import annotations
 
-import asyncio
-import secrets
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import httpx
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from urifilter_redis.claiming.awaited import AsyncClaims
 from urifilter_redis.engine import methods
 from urifilter_redis.engine.async_driver import drive
-from urifilter_redis.errors import UriFilterError
 from urifilter_redis.http_api import FILTERS_PATH
-from urifilter_redis.protocol.outcomes import Unanswered
-from urifilter_redis.sdk.acting_async import AsyncActing
-from urifilter_redis.sdk.api import API, Client
-from urifilter_redis.sdk.claims import ByService
-from urifilter_redis.sdk.responses import failed, told
-from urifilter_redis.transport.loops import PerLoop
+from urifilter_redis.protocol.config import FilterSettings  # noqa: TC001 - pages of the reference link to it
+from urifilter_redis.sdk.api import AsyncBaseClient
+from urifilter_redis.sdk.claims_backend import HTTPClaims
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from typing import Self
 
     from urifilter_redis.engine.given import Key
     from urifilter_redis.engine.methods import Method
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.errors import FilterAPIError
-    from urifilter_redis.protocol.calls import Arguments
-    from urifilter_redis.sdk.asked import Asked
+    from urifilter_redis.flows.checkpoint import Written
+    from urifilter_redis.flows.rotation import Rotation
+    from urifilter_redis.sdk.calls import APICall
 
-__all__ = ["AsyncFilterAPIClient"]
+__all__ = ["AsyncAdmin", "AsyncFilterAPIClient"]
 
 T = TypeVar("T")
 
 
-class _AsyncConnector:
-    """Sends requests in asyncio; each event loop and each process has connections of its own."""
+class AsyncAdmin(AsyncBaseClient):
+    """The methods for tokens with ``access = "admin"``. Each may be repeated after an error: nothing is done twice.
 
-    def __init__(self, api: API) -> None:
-        self._api = api
-        self._clients = PerLoop(lambda: httpx.AsyncClient(**api.options), lambda client: client.aclose())
+    An action that takes longer than ``timeouts.reply`` goes on in the service. The client asks again, and waits for it
+    until ``timeouts.total`` is over.
+    """
 
-    def check_loop(self) -> None:
-        """Check that this process made the running event loop.
+    async def _run(self, flow: Flow[T]) -> T:
+        self._check_open()
+        self._connector.check_loop()
+        return await drive(flow, self._connector)
+
+    async def create(self, filter_typeid: str, *, large: bool = False, **settings: Unpack[FilterSettings]) -> str:
+        """Make a filter; if it exists with these settings, do nothing.
+
+        Args:
+            filter_typeid: the filter's name: 1 to 64 of ``A-Z a-z 0-9 . _ -``.
+            large: make the filter even if it leaves Redis too little free memory.
+            settings: those of ``UriFilter.create``: ``capacity``, ``error_rate``, ``retention`` and so on.
+
+        Returns:
+            The uid of the filter.
 
         Raises:
-            FilterAPIError: a forked child runs in its parent's loop; nothing was sent.
+            FilterAPIError: the service refused (``config_mismatch``: the filter exists with other settings;
+                ``refused``: it is too large for Redis), or could not be reached.
+
+        Example:
+            >>> uid = await api.create("weather", capacity=1000, retention="ring", slices=3, period="1d")
+            >>> len(uid)
+            16
         """
-        try:
-            self._clients.get()
-        except UriFilterError as error:
-            raise told(error) from None
+        return await self._run(self._api.create(filter_typeid, settings, large=large))
 
-    async def send(self, commands: Sequence[Arguments], _: object = None) -> list[Any]:
-        """Send each request once, all at the same time; return an outcome for each (see ``steps.Send``)."""
-        return list(await asyncio.gather(*map(self._send, commands)))
+    async def rotate(self, filter_typeid: str, expected_epoch: int | None = None, *, dry_run: bool = False) -> Rotation:
+        """Rotate a ring or rolling filter once.
 
-    async def _send(self, command: Arguments) -> Any:
-        attempt = secrets.token_hex(8)
-        try:
-            response = await (await self._clients.kept()).request(**self._api.request(command, attempt))
-        except httpx.HTTPError as error:
-            return failed(self._api.session, error)
-        outcome = self._api.judged(attempt, response)
-        if isinstance(outcome, Unanswered):
-            await response.extensions["network_stream"].aclose()
-        return outcome
+        Args:
+            filter_typeid: the filter's name.
+            expected_epoch: rotate only if the filter is in this epoch, so that one of many processes rotates; None: in
+                the epoch that it is in now.
+            dry_run: change nothing; return the epoch that would be reached.
 
-    async def close(self) -> None:
-        """Close the connections of this event loop."""
-        await self._clients.close()
+        Returns:
+            The epoch, the number of shards that this call turned, and the problems of the archive. No shard was turned
+            if the filter was past ``expected_epoch`` already: others rotated it, or an attempt whose reply was lost.
+
+        Raises:
+            FilterAPIError: the service refused (``refused``: the filter does not rotate by time), or could not be
+                reached.
+
+        Example:
+            >>> uid = await api.create("weather", capacity=1000, retention="ring", slices=3, period="1d")
+            >>> (await api.rotate("weather", 0)).epoch, (await api.rotate("weather", 0)).shards
+            (1, 0)
+        """
+        return await self._run(self._api.rotate(filter_typeid, expected_epoch, dry_run=dry_run))
+
+    async def checkpoint(self, filter_typeid: str, *, full: bool = False) -> Written:
+        """Write all changes since the last checkpoint to the service's archive; inserts go on meanwhile.
+
+        Args:
+            filter_typeid: the filter's name.
+            full: write all shards, also unchanged ones; for an archive that was damaged.
+
+        Raises:
+            FilterAPIError: the service refused (``refused``: it has no archive), or could not be reached.
+
+        Example:
+            >>> await api.checkpoint("news")
+            Traceback (most recent call last):
+            urifilter_redis.errors.FilterAPIError: ...
+        """
+        return await self._run(self._api.checkpoint(filter_typeid, full=full))
+
+    async def restore(self, filter_typeid: str) -> str:
+        """Bring back from the service's archive the filter, or the parts of it, that Redis lacks.
+
+        Args:
+            filter_typeid: the filter's name.
+
+        Returns:
+            The uid of the filter.
+
+        Raises:
+            FilterAPIError: the service refused (``refused``: it has no archive; ``filter_not_found``), or could not be
+                reached.
+
+        Example:
+            >>> await api.restore("news")
+            Traceback (most recent call last):
+            urifilter_redis.errors.FilterAPIError: ...
+        """
+        return await self._run(self._api.restore(filter_typeid))
+
+    async def union(self, filter_typeid: str, *sources: str, over_capacity: bool = False) -> int:
+        """Insert all items that other filters have seen, of equal geometry, hash and seed.
+
+        Args:
+            filter_typeid: the filter's name.
+            sources: the names of the other filters.
+            over_capacity: merge them even if the result is over capacity, or wrong more often than was asked for.
+
+        Returns:
+            The approximate number of items that were added.
+
+        Raises:
+            FilterAPIError: the service refused (``config_mismatch``: a source is of another kind; ``over_capacity``:
+                the result would be over capacity), or could not be reached.
+
+        Example:
+            >>> uid = await api.create("all", capacity=1000, seed=1)
+            >>> uid = await api.create("monday", capacity=1000, seed=1)
+            >>> await api.union("all", "monday")
+            0
+        """
+        return await self._run(self._api.union(filter_typeid, sources, over_capacity=over_capacity))
+
+    async def drop(self, filter_typeid: str, uid: str, *, keep_archive: bool = False) -> bool:
+        """Remove a filter with all its items, and its archive unless ``keep_archive``.
+
+        Args:
+            filter_typeid: the filter's name.
+            uid: its uid, as ``info`` and ``create`` tell it: no other filter of this name is removed.
+            keep_archive: keep the filter in its archive, so that it can be restored.
+
+        Returns:
+            Whether there was a filter of this uid; False, too, if an attempt removed it whose reply was lost.
+
+        Raises:
+            FilterAPIError: the service refused (``refused``: its settings have the filter), or could not be reached.
+
+        Example:
+            >>> uid = await api.create("weather", capacity=1000)
+            >>> await api.drop("weather", uid), await api.drop("weather", uid)
+            (True, False)
+        """
+        return await self._run(self._api.drop(filter_typeid, uid, keep_archive=keep_archive))
 
 
-class AsyncFilterAPIClient(AsyncActing, Client):
+class AsyncFilterAPIClient(AsyncAdmin):
     """An asyncio client of the HTTP service.
 
-    Tasks may share it. Each event loop and each forked child gets connections of its own. As a context manager it
-    closes its connections.
+    Tasks may share it. Each event loop and each forked child gets connections of its own.
+    As a context manager it closes its connections.
+    It goes through pickle without its token, which ``URIFILTER_API_TOKEN`` gives there.
 
     A request that inserts carries a key, and the client repeats it under this key until its answer arrives. So "new" is
     answered exactly once, even if an answer is lost on the way.
@@ -104,14 +200,6 @@ class AsyncFilterAPIClient(AsyncActing, Client):
         >>> await client.close()
     """
 
-    _connector: _AsyncConnector
-    _connector_of = _AsyncConnector
-
-    async def _run(self, flow: Flow[T]) -> T:
-        self._check_open()
-        self._connector.check_loop()
-        return await drive(flow, self._connector)
-
     async def _ask(  # noqa: PLR0913, PLR0917 - what a caller may say
         self,
         method: Method[T],
@@ -122,15 +210,15 @@ class AsyncFilterAPIClient(AsyncActing, Client):
         key: Key = None,
     ) -> T:
         """Ask about items; return the method's result once all answers are there."""
-        asked = self._api.question(method, filter_typeid, objects, max_age, retry, key)
-        return await self._resolved(asked, method.result)
+        call = self._api.question(method, filter_typeid, objects, max_age, retry, key)
+        return await self._resolved(call, method.result)
 
-    async def _resolved(self, asked: Asked, read: Callable[[Asked], T]) -> T:
+    async def _resolved(self, call: APICall, read: Callable[[APICall], T]) -> T:
         """Get all answers of a call; return the result that ``read`` makes of them."""
         self._check_open()
         self._connector.check_loop()
-        with self._api.session.pending.hold(asked):
-            return read(await self._run(self._api.resolve(asked)))
+        with self._api.session.pending.hold(call):
+            return read(await self._run(self._api.resolve(call)))
 
     @property
     def unresolved(self) -> list[FilterAPIError]:
@@ -174,7 +262,7 @@ class AsyncFilterAPIClient(AsyncActing, Client):
             >>> answer["URI_list_unique"], answer["total"], answer["unique"]
             (['https://example.com/'], 2, 1)
         """
-        return await self._resolved(self._api.filter(filter_typeid, uris, retry), attrgetter("told"))
+        return await self._resolved(self._api.filter(filter_typeid, uris, retry), attrgetter("filter_answer"))
 
     async def insert_many(
         self,
@@ -424,7 +512,7 @@ class AsyncFilterAPIClient(AsyncActing, Client):
             [True, True]
         """
         self._check_open()
-        made = AsyncClaims(ByService(self._api, filter_typeid, lease), self._run, name=name)
+        made = AsyncClaims(HTTPClaims(self._api, filter_typeid, lease), self._run, self._run, name=name)
         self._claimed.add(made)
         return made
 
@@ -473,7 +561,7 @@ class AsyncFilterAPIClient(AsyncActing, Client):
         self._closed = True
         try:
             for each in list(self._claimed):
-                await each._end_beats()  # noqa: SLF001 - parts of one client
+                await each._end_beating()  # noqa: SLF001 - parts of one client
         finally:
             await self._connector.close()
 

@@ -1,10 +1,13 @@
-"""The part that the blocking and the asyncio client share: everything but the sending."""
+"""The hand-written part of both clients of the service: flows of requests, connectors, pickling."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import secrets
 import ssl
 import weakref
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -16,6 +19,8 @@ from urifilter_redis.engine.methods import UNIQUE, with_batch
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.session import Session
 from urifilter_redis.errors import FilterAPIError, UriFilterError
+from urifilter_redis.flows.checkpoint import Written
+from urifilter_redis.flows.rotation import Rotation
 from urifilter_redis.http_api import (
     ATTEMPT_HEADER,
     COMMANDS,
@@ -27,13 +32,22 @@ from urifilter_redis.http_api import (
 )
 from urifilter_redis.protocol.call_ids import PROOF_LIFE
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
-from urifilter_redis.sdk.asked import Asked, Part
-from urifilter_redis.sdk.parts import cuts_of
-from urifilter_redis.sdk.reaching import TIMEOUTS, checked, first_of, trusted
-from urifilter_redis.sdk.responses import BAD_RESPONSE, judged, told
+from urifilter_redis.protocol.outcomes import Unanswered
+from urifilter_redis.sdk.calls import APICall, Part, cuts_of
+from urifilter_redis.sdk.connection import (
+    BAD_RESPONSE,
+    TIMEOUTS,
+    as_api_error,
+    first_timeouts,
+    outcome_of,
+    outcome_of_failure,
+    proxy_of,
+    ssl_verify,
+)
+from urifilter_redis.transport.loops import PerLoop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Self
 
     from urifilter_redis.engine.given import Key
@@ -41,11 +55,12 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.methods import Method
     from urifilter_redis.engine.steps import Flow, Timeouts
     from urifilter_redis.protocol.calls import Arguments
-    from urifilter_redis.sdk.reaching import Verify
+    from urifilter_redis.protocol.config import FilterSettings
+    from urifilter_redis.sdk.connection import Verify
 
-__all__ = ["API", "Client"]
+__all__ = ["API", "AsyncBaseClient", "BlockingBaseClient"]
 
-A = TypeVar("A", bound=Asked)
+A = TypeVar("A", bound=APICall)
 
 #: The environment's address of the service, and token.
 URL_VARIABLE = "URIFILTER_API_URL"
@@ -58,8 +73,355 @@ CONNECTIONS = 32
 KEEP_ALIVE = 60.0
 
 
-class Client:
-    """The part of both clients that needs no connection; it goes through pickle and can be copied."""
+class API:
+    """The service's address and the flows of requests to it; nothing here connects."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - all settings of a client
+        self,
+        url: str | None,
+        access_token: str | None,
+        timeouts: Timeouts,
+        path: str,
+        verify: Verify,
+        proxy: str | None,
+    ) -> None:
+        url = url or os.environ.get(URL_VARIABLE) or f"http://127.0.0.1:{DEFAULT_PORT}"
+        token = access_token or os.environ.get(TOKEN_VARIABLE)
+        try:
+            self.url = httpx.URL(url.rstrip("/"))
+        except (httpx.InvalidURL, UnicodeError) as error:
+            raise ValueError(
+                f"the service's address is a URL such as http://127.0.0.1:{DEFAULT_PORT}: {error}"
+            ) from None
+        if self.url.userinfo:
+            raise ValueError("the service's address has no user and password: give the token as access_token")
+        if self.url.scheme not in {"http", "https"} or not self.url.host:
+            raise ValueError(f"the service's address is a URL such as http://127.0.0.1:{DEFAULT_PORT}, and not {url!r}")
+        if token is not None and not (token.isascii() and token.isprintable()):
+            raise ValueError("a token is printable ASCII")
+        self.path, self.token = path, token
+        self.forgot_token = False
+        shown = str(self.url)
+        first = first_timeouts(timeouts)
+        self.session = Session(FilterKeys(DEFAULT_PREFIX, "any"), shown, first, where=f"the service at {shown}")
+        self._timeouts = timeouts
+        self.options: dict[str, Any] = {
+            "headers": {"Authorization": f"Bearer {token}"} if token else {},
+            "timeout": httpx.Timeout(timeouts.reply, connect=timeouts.connect),
+            "limits": httpx.Limits(max_connections=CONNECTIONS, keepalive_expiry=KEEP_ALIVE),
+            "trust_env": False,  # a proxy of the environment is for what is crawled
+            "verify": ssl_verify(verify),
+            "proxy": None if proxy is None else proxy_of(proxy),
+        }
+
+    def check_token(self) -> None:
+        """Raise FilterAPIError if pickle left the token out, and the environment has none."""
+        if self.forgot_token:
+            text = f"{self.session.where}: pickle leaves the token out: set {TOKEN_VARIABLE}"
+            raise FilterAPIError(text, error_code="unauthorized")
+
+    @staticmethod
+    def path_of(filter_typeid: str) -> str:
+        """Return the path of a filter in the service."""
+        return f"{FILTERS_PATH}/{quote(filter_typeid.encode('utf-8', 'surrogatepass'), safe='')}"
+
+    def request(self, command: Arguments, attempt: str) -> dict[str, Any]:
+        """Return httpx's arguments for one attempt at a command (method, path, key, body); ``attempt`` names it."""
+        method, path, key, body = command
+        headers = {"Content-Type": "application/json"} if body else {}
+        return {
+            "method": method,
+            "url": str(self.url) + str(path),
+            "content": body or None,
+            "headers": headers | {ATTEMPT_HEADER: attempt} | ({KEY_HEADER: key} if key else {}),
+        }
+
+    def outcome_of(self, attempt: str, response: httpx.Response) -> Any:
+        """Return the outcome of a response; after the first one, the full timeouts hold."""
+        self.session.timeouts = self._timeouts
+        return outcome_of(self.session, attempt, response)
+
+    def question(  # noqa: PLR0913, PLR0917 - what a caller may say
+        self,
+        method: Method[Any],
+        filter_typeid: str,
+        objects: Iterable[Any],
+        max_age: int | None = None,
+        retry: UriFilterError | None = None,
+        key: Key = None,
+    ) -> APICall:
+        """Make the call of a method about items, or return the call of ``retry``; nothing is sent.
+
+        Args:
+            method: the method; its command is one of ``http_api.COMMANDS``.
+            filter_typeid: the filter's name.
+            objects: the items, or objects that have a ``key``.
+            max_age: ring: look only at so many of the newest slices.
+            retry: an error of such a call in this process; its call is returned instead of a new one.
+            key: makes an item of each object; None: the objects are the items.
+
+        Raises:
+            FilterAPIError: JSON cannot carry some items (``bad_item``).
+            TypeError: ``objects`` is one string.
+            ValueError: ``retry`` is the error of another call.
+        """
+        command, more = method.command, {} if max_age is None else {"max_age": max_age}
+        path = f"{self.path_of(filter_typeid)}/{command}"
+        what = (filter_typeid, command, max_age)
+        return self.or_resumed(
+            APICall(what, COMMANDS[command], path, more, listed(objects), cuts_of, key), retry, method
+        )
+
+    def filter(self, filter_typeid: str, items: Iterable[object], retry: UriFilterError | None) -> APICall:
+        """Make a call of the endpoint that answers the new items; arguments and errors are those of ``question``."""
+        more = {"filter_typeid": filter_typeid}
+        what = (filter_typeid, "filter", None)
+        return self.or_resumed(
+            APICall(what, COMMANDS["insert"], self.path, more, listed(items), cuts_of), retry, UNIQUE
+        )
+
+    def or_resumed(self, made: A, retry: UriFilterError | None, method: Method[Any]) -> A:
+        """Return a new call, or the call that ``retry`` is the error of; its answers are in the method's terms.
+
+        Raises:
+            ValueError: ``retry`` is the error of another call, or another thread or task is asking for its answers.
+        """
+        if retry is None:
+            call = made
+        else:
+            call = call_to_resume(retry, type(made), made.what[1])
+            self.session.pending.check_free(call)
+            if not call.is_like(made):
+                text = f"retry= takes what {made.what[1]} raised for these same items, in this process, not {retry!r}"
+                raise ValueError(text)
+            call.items, call.key = made.items, made.key
+        call.term = method.term
+        return call
+
+    def get(self, path: str) -> Flow[dict[str, Any]]:
+        """Read a path.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached.
+        """
+        return (yield from self._repeatable(("GET", path, "", b"")))
+
+    def create(self, name: str, settings: FilterSettings, *, large: bool) -> Flow[str]:
+        """Make a filter; return its uid."""
+        content = {
+            each: value.total_seconds() if isinstance(value, timedelta) else value for each, value in settings.items()
+        }
+        return (yield from self._act(name, "create", content | {"large": large}))["uid"]  # type: ignore[no-any-return]
+
+    def rotate(self, name: str, expected_epoch: int | None, *, dry_run: bool) -> Flow[Rotation]:
+        """Rotate a filter from the expected epoch; None: from its present one."""
+        answer: dict[str, Any] = {}
+        if expected_epoch is None:
+            answer = yield from self._act(name, "rotate", {"dry_run": True})
+            expected_epoch = answer["epoch"] - 1
+        if not (answer and dry_run):
+            answer = yield from self._act(name, "rotate", {"expected_epoch": expected_epoch, "dry_run": dry_run})
+        return Rotation(answer["epoch"], answer["shards"], tuple(answer["problems"]))
+
+    def checkpoint(self, name: str, *, full: bool) -> Flow[Written]:
+        """Write a checkpoint."""
+        answer = yield from self._act(name, "checkpoint", {"full": full})
+        return Written(answer["number"], answer["begun"], answer["shards"], answer["size"])
+
+    def restore(self, name: str) -> Flow[str]:
+        """Restore a filter; return its uid."""
+        return (yield from self._act(name, "restore", {}))["uid"]  # type: ignore[no-any-return]
+
+    def union(self, name: str, sources: Sequence[str], *, over_capacity: bool) -> Flow[int]:
+        """Insert all items of other filters; return about how many were added."""
+        content = {"sources": list(sources), "over_capacity": over_capacity}
+        return (yield from self._act(name, "union", content))["added"]  # type: ignore[no-any-return]
+
+    def drop(self, name: str, uid: str, *, keep_archive: bool) -> Flow[bool]:
+        """Remove the filter with this uid; return whether there was one."""
+        content = {"confirm": name, "uid": uid, "keep_archive": keep_archive}
+        return (yield from self._act(name, "drop", content))["dropped"]  # type: ignore[no-any-return]
+
+    def _act(self, filter_typeid: str, action: str, content: Mapping[str, Any]) -> Flow[dict[str, Any]]:
+        """Do an action on a filter; every action may be repeated.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached.
+        """
+        path = f"{self.path_of(filter_typeid)}/{action}"
+        return (yield from self._repeatable(("POST", path, "", write_json(content))))
+
+    def _repeatable(self, command: Arguments) -> Flow[dict[str, Any]]:
+        self.check_token()
+        request = Request.of(command)
+        yield from exchange(self.session, [request])
+        if request.error is not None:
+            raise as_api_error(request.error)
+        return request.reply  # type: ignore[no-any-return]
+
+    def resolve(self, call: A) -> Flow[A]:
+        """Send the parts of a call that have no answer yet, one after the other.
+
+        Args:
+            call: the call; the caller has told ``session.pending`` to hold it.
+
+        Returns:
+            The same call, with all its answers.
+
+        Raises:
+            FilterAPIError: a part got no answer; the error has the answers that arrived.
+        """
+        self.check_token()
+        for part in call.parts:
+            if part.reply is None:
+                try:
+                    yield from self._send(call, part)
+                except FilterAPIError as error:
+                    error.indices = [part.start + index for index in error.indices]
+                    with_batch(error, call)
+                    raise
+        return call
+
+    def unresolved(self, hand: Hand | None = None) -> list[FilterAPIError]:
+        """Make an error, for ``retry=``, of each call that was interrupted in this process.
+
+        Args:
+            hand: the hand of the calls; None: calls without claims.
+        """
+        errors = []
+        for call in self.session.pending.interrupted():
+            if call.process == os.getpid() and call.hand is hand:
+                text = f"{call.method} was interrupted: call it again with retry= for the answers"
+                error = FilterAPIError(text, error_code="answer_lost")
+                errors.append(with_batch(error, call))
+        return errors
+
+    def _send(self, call: APICall, part: Part) -> Flow[None]:
+        with call.under_way(part):
+            yield from self.post(call.path, call.body(part), part, call.is_answered_by(part), keyed=call.writes)
+
+    def post(
+        self,
+        path: str,
+        content: dict[str, Any],
+        part: Part,
+        fits: Callable[[dict[str, Any]], bool],
+        *,
+        keyed: bool = True,
+    ) -> Flow[None]:
+        """Send a request until it is answered; the part gets the reply.
+
+        Args:
+            path: the path of the endpoint.
+            content: the body.
+            part: has the key of the request.
+            fits: whether a reply is to this request.
+            keyed: whether the request has a key, because it changes something.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached.
+        """
+        ids = self.session.ids
+        if keyed and part.call_id is None:
+            part.call_id = ids.draw()
+        if part.in_doubt and part.call_id and ids.clock.now() > part.call_id.started + PROOF_LIFE:
+            text = f"{self.session.where}: the answer is kept for {PROOF_LIFE // 60_000} minutes, and they are over"
+            raise FilterAPIError(text, error_code="answer_lost")
+        key = part.call_id.key if part.call_id else ""
+        body = write_json(content)
+        request = Request(lambda _: ("POST", path, key, body), None, part if keyed else None)
+        yield from exchange(self.session, [request])
+        if request.answered and not fits(request.reply):
+            text = f"{self.session.where}: its answer is not for these items"
+            request.error = FilterAPIError(text, error_code=BAD_RESPONSE)
+        if isinstance(request.error, FilterAPIError) and request.error.error_code == BAD_RESPONSE:
+            request.in_doubt = True
+        if request.error is None:
+            part.reply = request.reply
+            part.in_doubt = False
+        if part.call_id is not None and not part.in_doubt:
+            done, part.call_id = part.call_id, None
+            ids.release(done)
+        if request.error is not None:
+            raise as_api_error(request.error)
+
+
+class Connector:
+    """Sends requests with blocking I/O; threads may share it, and each process has connections of its own."""
+
+    def __init__(self, api: API) -> None:
+        self._api = api
+        self._clients: dict[int, httpx.Client] = {}  # by process: a child leaves its parent's connections alone
+
+    def send(self, commands: Sequence[Arguments], _: object = None) -> list[Any]:
+        """Send each request once, one after the other; return an outcome for each (see ``steps.Send``)."""
+        return [self._send(command) for command in commands]
+
+    def _send(self, command: Arguments) -> Any:
+        client = self._clients.get(os.getpid()) or self._connect()
+        attempt = secrets.token_hex(8)
+        try:
+            response = client.request(**self._api.request(command, attempt))
+        except httpx.HTTPError as error:
+            return outcome_of_failure(self._api.session, error)
+        outcome = self._api.outcome_of(attempt, response)
+        if isinstance(outcome, Unanswered):
+            response.extensions["network_stream"].close()
+        return outcome
+
+    def _connect(self) -> httpx.Client:
+        made = httpx.Client(**self._api.options)
+        kept = self._clients.setdefault(os.getpid(), made)  # the first of several threads wins; a lock could be forked
+        if kept is not made:
+            made.close()
+        return kept
+
+    def close(self) -> None:
+        """Close this process's connections."""
+        if client := self._clients.pop(os.getpid(), None):
+            client.close()
+
+
+class AsyncConnector:
+    """Sends requests with awaited I/O; each event loop and each process has connections of its own."""
+
+    def __init__(self, api: API) -> None:
+        self._api = api
+        self._clients = PerLoop(lambda: httpx.AsyncClient(**api.options), lambda client: client.aclose())
+
+    def check_loop(self) -> None:
+        """Check that this process made the running event loop.
+
+        Raises:
+            FilterAPIError: a forked child runs in its parent's loop; nothing was sent.
+        """
+        try:
+            self._clients.get()
+        except UriFilterError as error:
+            raise as_api_error(error) from None
+
+    async def send(self, commands: Sequence[Arguments], _: object = None) -> list[Any]:
+        """Send each request once, all at the same time; return an outcome for each (see ``steps.Send``)."""
+        return list(await asyncio.gather(*map(self._send, commands)))
+
+    async def _send(self, command: Arguments) -> Any:
+        attempt = secrets.token_hex(8)
+        try:
+            response = await (await self._clients.kept()).request(**self._api.request(command, attempt))
+        except httpx.HTTPError as error:
+            return outcome_of_failure(self._api.session, error)
+        outcome = self._api.outcome_of(attempt, response)
+        if isinstance(outcome, Unanswered):
+            await response.extensions["network_stream"].aclose()
+        return outcome
+
+    async def close(self) -> None:
+        """Close the connections of this event loop."""
+        await self._clients.close()
+
+
+class BaseClient:
+    """The part of both clients that needs no connection; it can be pickled and copied."""
 
     _connector_of: ClassVar[type[Any]]
     _closed = False
@@ -112,234 +474,15 @@ class Client:
         return made
 
 
-class API:
-    """The part that the blocking and the asyncio client share: everything but the sending."""
+class BlockingBaseClient(BaseClient):
+    """The connector of ``FilterAPIClient``."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what a client can be told
-        self,
-        url: str | None,
-        access_token: str | None,
-        timeouts: Timeouts,
-        path: str,
-        verify: Verify,
-        proxy: str | None,
-    ) -> None:
-        url = url or os.environ.get(URL_VARIABLE) or f"http://127.0.0.1:{DEFAULT_PORT}"
-        token = access_token or os.environ.get(TOKEN_VARIABLE)
-        try:
-            self.url = httpx.URL(url.rstrip("/"))
-        except (httpx.InvalidURL, UnicodeError) as error:
-            raise ValueError(
-                f"the service's address is a URL such as http://127.0.0.1:{DEFAULT_PORT}: {error}"
-            ) from None
-        if self.url.userinfo:
-            raise ValueError("the service's address has no user and password: give the token as access_token")
-        if self.url.scheme not in {"http", "https"} or not self.url.host:
-            raise ValueError(f"the service's address is a URL such as http://127.0.0.1:{DEFAULT_PORT}, and not {url!r}")
-        if token is not None and not (token.isascii() and token.isprintable()):
-            raise ValueError("a token is printable ASCII")
-        self.path, self.token = path, token
-        self.forgot_token = False
-        shown = str(self.url)
-        first = first_of(timeouts)
-        self.session = Session(FilterKeys(DEFAULT_PREFIX, "any"), shown, first, where=f"the service at {shown}")
-        self._timeouts = timeouts
-        self.options: dict[str, Any] = {
-            "headers": {"Authorization": f"Bearer {token}"} if token else {},
-            "timeout": httpx.Timeout(timeouts.reply, connect=timeouts.connect),
-            "limits": httpx.Limits(max_connections=CONNECTIONS, keepalive_expiry=KEEP_ALIVE),
-            "trust_env": False,  # a proxy of the environment is for what is crawled
-            "verify": trusted(verify),
-            "proxy": None if proxy is None else checked(proxy),
-        }
+    _connector: Connector
+    _connector_of = Connector
 
-    def check_token(self) -> None:
-        """Raise FilterAPIError if there was a token, which pickle leaves out, and the environment has none."""
-        if self.forgot_token:
-            text = f"{self.session.where}: pickle leaves the token out: set {TOKEN_VARIABLE}"
-            raise FilterAPIError(text, error_code="unauthorized")
 
-    @staticmethod
-    def path_of(filter_typeid: str) -> str:
-        """Return the path of a filter in the service."""
-        return f"{FILTERS_PATH}/{quote(filter_typeid.encode('utf-8', 'surrogatepass'), safe='')}"
+class AsyncBaseClient(BaseClient):
+    """The connector of ``AsyncFilterAPIClient``."""
 
-    def request(self, command: Arguments, attempt: str) -> dict[str, Any]:
-        """Return httpx's arguments for one attempt at a command (method, path, key, body); ``attempt`` names it."""
-        method, path, key, body = command
-        headers = {"Content-Type": "application/json"} if body else {}
-        return {
-            "method": method,
-            "url": str(self.url) + str(path),
-            "content": body or None,
-            "headers": headers | {ATTEMPT_HEADER: attempt} | ({KEY_HEADER: key} if key else {}),
-        }
-
-    def judged(self, attempt: str, response: httpx.Response) -> Any:
-        """Judge the response to an attempt; the first response shows that there is a service worth waiting for."""
-        self.session.timeouts = self._timeouts
-        return judged(self.session, attempt, response)
-
-    def question(  # noqa: PLR0913, PLR0917 - what a caller may say
-        self,
-        method: Method[Any],
-        filter_typeid: str,
-        objects: Iterable[Any],
-        max_age: int | None = None,
-        retry: UriFilterError | None = None,
-        key: Key = None,
-    ) -> Asked:
-        """Make the call of a method about items, or return the call of ``retry``; nothing is sent.
-
-        Args:
-            method: the method; its command is one of ``http_api.COMMANDS``.
-            filter_typeid: the filter's name.
-            objects: the items, or objects that have a ``key``.
-            max_age: ring: look only at so many of the newest slices.
-            retry: an error of such a call in this process; its call is returned instead of a new one.
-            key: makes an item of each object; None: the objects are the items.
-
-        Raises:
-            FilterAPIError: JSON cannot carry some items (``bad_item``).
-            TypeError: ``objects`` is one string.
-            ValueError: ``retry`` is the error of another call.
-        """
-        command, more = method.command, {} if max_age is None else {"max_age": max_age}
-        path = f"{self.path_of(filter_typeid)}/{command}"
-        what = (filter_typeid, command, max_age)
-        return self.or_resumed(Asked(what, COMMANDS[command], path, more, listed(objects), cuts_of, key), retry, method)
-
-    def filter(self, filter_typeid: str, items: Iterable[object], retry: UriFilterError | None) -> Asked:
-        """Make a call of the endpoint that answers the new items; arguments and errors are those of ``question``."""
-        more = {"filter_typeid": filter_typeid}
-        what = (filter_typeid, "filter", None)
-        return self.or_resumed(Asked(what, COMMANDS["insert"], self.path, more, listed(items), cuts_of), retry, UNIQUE)
-
-    def or_resumed(self, made: A, retry: UriFilterError | None, method: Method[Any]) -> A:
-        """Return a new call, or the call that ``retry`` is the error of; its answers are in the method's terms.
-
-        Raises:
-            ValueError: ``retry`` is the error of another call, or another thread or task is asking for its answers.
-        """
-        if retry is None:
-            asked = made
-        else:
-            asked = call_to_resume(retry, type(made), made.what[1])
-            self.session.pending.check_free(asked)
-            if not asked.is_like(made):
-                text = f"retry= takes what {made.what[1]} raised for these same items, in this process, not {retry!r}"
-                raise ValueError(text)
-            asked.items, asked.key = made.items, made.key
-        asked.term = method.term
-        return asked
-
-    def get(self, path: str) -> Flow[dict[str, Any]]:
-        """Read a path; a read changes nothing, so it may be repeated.
-
-        Raises:
-            FilterAPIError: the service refused, or could not be reached.
-        """
-        return (yield from self._repeatable(("GET", path, "", b"")))
-
-    def act(self, filter_typeid: str, action: str, content: Mapping[str, Any]) -> Flow[dict[str, Any]]:
-        """Do an action on a filter; each is made so that it may be repeated.
-
-        Raises:
-            FilterAPIError: the service refused, or could not be reached.
-        """
-        path = f"{self.path_of(filter_typeid)}/{action}"
-        return (yield from self._repeatable(("POST", path, "", write_json(content))))
-
-    def _repeatable(self, command: Arguments) -> Flow[dict[str, Any]]:
-        self.check_token()
-        request = Request.of(command)
-        yield from exchange(self.session, [request])
-        if request.error is not None:
-            raise told(request.error)
-        return request.reply  # type: ignore[no-any-return]
-
-    def resolve(self, asked: A) -> Flow[A]:
-        """Send the parts of a call that have no answer yet, one after the other.
-
-        Args:
-            asked: the call; the caller has told ``session.pending`` to hold it.
-
-        Returns:
-            The same call, with all its answers.
-
-        Raises:
-            FilterAPIError: a part got no answer; the error has the answers that arrived.
-        """
-        self.check_token()
-        for part in asked.parts:
-            if part.reply is None:
-                try:
-                    yield from self._send(asked, part)
-                except FilterAPIError as error:
-                    error.indices = [part.start + index for index in error.indices]
-                    with_batch(error, asked)
-                    raise
-        return asked
-
-    def unresolved(self, hand: Hand | None = None) -> list[FilterAPIError]:
-        """Make an error, for ``retry=``, of each call that was interrupted in this process.
-
-        Args:
-            hand: the hand whose calls are meant; None: those that are about no claims.
-        """
-        errors = []
-        for asked in self.session.pending.interrupted():
-            if asked.process == os.getpid() and asked.hand is hand:
-                text = f"{asked.method} was interrupted: call it again with retry= for the answers"
-                error = FilterAPIError(text, error_code="answer_lost")
-                errors.append(with_batch(error, asked))
-        return errors
-
-    def _send(self, asked: Asked, part: Part) -> Flow[None]:
-        with asked.under_way(part):
-            yield from self.post(asked.path, asked.body(part), part, asked.is_answered_by(part), keyed=asked.writes)
-
-    def post(
-        self,
-        path: str,
-        content: dict[str, Any],
-        part: Part,
-        fits: Callable[[dict[str, Any]], bool],
-        *,
-        keyed: bool = True,
-    ) -> Flow[None]:
-        """Send a request until it is answered; the part gets the reply.
-
-        Args:
-            path: the path of the endpoint.
-            content: the body.
-            part: has the key of the request.
-            fits: whether a reply is one to this request.
-            keyed: whether the request has a key: it changes something.
-
-        Raises:
-            FilterAPIError: the service refused, or could not be reached.
-        """
-        ids = self.session.ids
-        if keyed and part.call_id is None:
-            part.call_id = ids.draw()
-        if part.in_doubt and part.call_id and ids.clock.now() > part.call_id.started + PROOF_LIFE:
-            text = f"{self.session.where}: the answer is kept for {PROOF_LIFE // 60_000} minutes, and they are over"
-            raise FilterAPIError(text, error_code="answer_lost")
-        key = part.call_id.key if part.call_id else ""
-        body = write_json(content)
-        request = Request(lambda _: ("POST", path, key, body), None, part if keyed else None)
-        yield from exchange(self.session, [request])
-        if request.answered and not fits(request.reply):
-            text = f"{self.session.where}: its answer is not for these items"
-            request.error = FilterAPIError(text, error_code=BAD_RESPONSE)
-        if isinstance(request.error, FilterAPIError) and request.error.error_code == BAD_RESPONSE:
-            request.in_doubt = True
-        if request.error is None:
-            part.reply = request.reply
-            part.in_doubt = False
-        if part.call_id is not None and not part.in_doubt:
-            done, part.call_id = part.call_id, None
-            ids.release(done)
-        if request.error is not None:
-            raise told(request.error)
+    _connector: AsyncConnector
+    _connector_of = AsyncConnector

@@ -1,87 +1,184 @@
+# Generated from sdk/aio.py by tools/unasync.py; edit that file.
 """The blocking client of the HTTP service."""
 
 from __future__ import annotations
 
-import os
-import secrets
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import httpx
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from urifilter_redis.claiming.blocking import Claims
 from urifilter_redis.engine import methods
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.http_api import FILTERS_PATH
-from urifilter_redis.protocol.outcomes import Unanswered
-from urifilter_redis.sdk.acting import Acting
-from urifilter_redis.sdk.api import API, Client
-from urifilter_redis.sdk.claims import ByService
-from urifilter_redis.sdk.reaching import TIMEOUTS
-from urifilter_redis.sdk.responses import failed
+from urifilter_redis.protocol.config import FilterSettings  # noqa: TC001 - pages of the reference link to it
+from urifilter_redis.sdk.api import BlockingBaseClient
+from urifilter_redis.sdk.claims_backend import HTTPClaims
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from typing import Self
 
     from urifilter_redis.engine.given import Key
     from urifilter_redis.engine.methods import Method
-    from urifilter_redis.engine.steps import Flow, Timeouts
+    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.errors import FilterAPIError
-    from urifilter_redis.protocol.calls import Arguments
-    from urifilter_redis.sdk.asked import Asked
-    from urifilter_redis.sdk.reaching import Verify
+    from urifilter_redis.flows.checkpoint import Written
+    from urifilter_redis.flows.rotation import Rotation
+    from urifilter_redis.sdk.calls import APICall
 
-__all__ = ["FilterAPI", "FilterAPIClient"]
+__all__ = ["Admin", "FilterAPIClient"]
 
 T = TypeVar("T")
 
 
-class _Connector:
-    """Sends requests and blocks; threads may share it, and each process has connections of its own."""
+class Admin(BlockingBaseClient):
+    """The methods for tokens with ``access = "admin"``. Each may be repeated after an error: nothing is done twice.
 
-    def __init__(self, api: API) -> None:
-        self._api = api
-        self._clients: dict[int, httpx.Client] = {}  # by process: a child leaves its parent's connections alone
+    An action that takes longer than ``timeouts.reply`` goes on in the service. The client asks again, and waits for it
+    until ``timeouts.total`` is over.
+    """
 
-    def send(self, commands: Sequence[Arguments], _: object = None) -> list[Any]:
-        """Send each request once, one after the other; return an outcome for each (see ``steps.Send``)."""
-        return [self._send(command) for command in commands]
+    def _run(self, flow: Flow[T]) -> T:
+        self._check_open()
+        return drive(flow, self._connector)
 
-    def _send(self, command: Arguments) -> Any:
-        client = self._clients.get(os.getpid()) or self._connect()
-        attempt = secrets.token_hex(8)
-        try:
-            response = client.request(**self._api.request(command, attempt))
-        except httpx.HTTPError as error:
-            return failed(self._api.session, error)
-        outcome = self._api.judged(attempt, response)
-        if isinstance(outcome, Unanswered):
-            response.extensions["network_stream"].close()
-        return outcome
+    def create(self, filter_typeid: str, *, large: bool = False, **settings: Unpack[FilterSettings]) -> str:
+        """Make a filter; if it exists with these settings, do nothing.
 
-    def _connect(self) -> httpx.Client:
-        made = httpx.Client(**self._api.options)
-        kept = self._clients.setdefault(os.getpid(), made)  # of several threads at once the first; no lock to fork with
-        if kept is not made:
-            made.close()
-        return kept
+        Args:
+            filter_typeid: the filter's name: 1 to 64 of ``A-Z a-z 0-9 . _ -``.
+            large: make the filter even if it leaves Redis too little free memory.
+            settings: those of ``UriFilter.create``: ``capacity``, ``error_rate``, ``retention`` and so on.
 
-    def close(self) -> None:
-        """Close this process's connections."""
-        if client := self._clients.pop(os.getpid(), None):
-            client.close()
+        Returns:
+            The uid of the filter.
+
+        Raises:
+            FilterAPIError: the service refused (``config_mismatch``: the filter exists with other settings;
+                ``refused``: it is too large for Redis), or could not be reached.
+
+        Example:
+            >>> uid = api.create("weather", capacity=1000, retention="ring", slices=3, period="1d")
+            >>> len(uid)
+            16
+        """
+        return self._run(self._api.create(filter_typeid, settings, large=large))
+
+    def rotate(self, filter_typeid: str, expected_epoch: int | None = None, *, dry_run: bool = False) -> Rotation:
+        """Rotate a ring or rolling filter once.
+
+        Args:
+            filter_typeid: the filter's name.
+            expected_epoch: rotate only if the filter is in this epoch, so that one of many processes rotates; None: in
+                the epoch that it is in now.
+            dry_run: change nothing; return the epoch that would be reached.
+
+        Returns:
+            The epoch, the number of shards that this call turned, and the problems of the archive. No shard was turned
+            if the filter was past ``expected_epoch`` already: others rotated it, or an attempt whose reply was lost.
+
+        Raises:
+            FilterAPIError: the service refused (``refused``: the filter does not rotate by time), or could not be
+                reached.
+
+        Example:
+            >>> uid = api.create("weather", capacity=1000, retention="ring", slices=3, period="1d")
+            >>> api.rotate("weather", 0).epoch, api.rotate("weather", 0).shards
+            (1, 0)
+        """
+        return self._run(self._api.rotate(filter_typeid, expected_epoch, dry_run=dry_run))
+
+    def checkpoint(self, filter_typeid: str, *, full: bool = False) -> Written:
+        """Write all changes since the last checkpoint to the service's archive; inserts go on meanwhile.
+
+        Args:
+            filter_typeid: the filter's name.
+            full: write all shards, also unchanged ones; for an archive that was damaged.
+
+        Raises:
+            FilterAPIError: the service refused (``refused``: it has no archive), or could not be reached.
+
+        Example:
+            >>> api.checkpoint("news")
+            Traceback (most recent call last):
+            urifilter_redis.errors.FilterAPIError: ...
+        """
+        return self._run(self._api.checkpoint(filter_typeid, full=full))
+
+    def restore(self, filter_typeid: str) -> str:
+        """Bring back from the service's archive the filter, or the parts of it, that Redis lacks.
+
+        Args:
+            filter_typeid: the filter's name.
+
+        Returns:
+            The uid of the filter.
+
+        Raises:
+            FilterAPIError: the service refused (``refused``: it has no archive; ``filter_not_found``), or could not be
+                reached.
+
+        Example:
+            >>> api.restore("news")
+            Traceback (most recent call last):
+            urifilter_redis.errors.FilterAPIError: ...
+        """
+        return self._run(self._api.restore(filter_typeid))
+
+    def union(self, filter_typeid: str, *sources: str, over_capacity: bool = False) -> int:
+        """Insert all items that other filters have seen, of equal geometry, hash and seed.
+
+        Args:
+            filter_typeid: the filter's name.
+            sources: the names of the other filters.
+            over_capacity: merge them even if the result is over capacity, or wrong more often than was asked for.
+
+        Returns:
+            The approximate number of items that were added.
+
+        Raises:
+            FilterAPIError: the service refused (``config_mismatch``: a source is of another kind; ``over_capacity``:
+                the result would be over capacity), or could not be reached.
+
+        Example:
+            >>> uid = api.create("all", capacity=1000, seed=1)
+            >>> uid = api.create("monday", capacity=1000, seed=1)
+            >>> api.union("all", "monday")
+            0
+        """
+        return self._run(self._api.union(filter_typeid, sources, over_capacity=over_capacity))
+
+    def drop(self, filter_typeid: str, uid: str, *, keep_archive: bool = False) -> bool:
+        """Remove a filter with all its items, and its archive unless ``keep_archive``.
+
+        Args:
+            filter_typeid: the filter's name.
+            uid: its uid, as ``info`` and ``create`` tell it: no other filter of this name is removed.
+            keep_archive: keep the filter in its archive, so that it can be restored.
+
+        Returns:
+            Whether there was a filter of this uid; False, too, if an attempt removed it whose reply was lost.
+
+        Raises:
+            FilterAPIError: the service refused (``refused``: its settings have the filter), or could not be reached.
+
+        Example:
+            >>> uid = api.create("weather", capacity=1000)
+            >>> api.drop("weather", uid), api.drop("weather", uid)
+            (True, False)
+        """
+        return self._run(self._api.drop(filter_typeid, uid, keep_archive=keep_archive))
 
 
-class FilterAPIClient(Acting, Client):
+class FilterAPIClient(Admin):
     """A blocking client of the HTTP service.
 
-    Threads may share it, and a forked child may go on using it. As a context manager it closes its connections.
+    Threads may share it. Each forked child gets connections of its own.
+    As a context manager it closes its connections.
+    It goes through pickle without its token, which ``URIFILTER_API_TOKEN`` gives there.
 
     A request that inserts carries a key, and the client repeats it under this key until its answer arrives. So "new" is
     answered exactly once, even if an answer is lost on the way.
-
-    It goes through pickle without its token, which ``URIFILTER_API_TOKEN`` gives there.
 
     Args:
         url: the service's address; None: ``URIFILTER_API_URL``, else ``http://127.0.0.1:8000``.
@@ -103,13 +200,6 @@ class FilterAPIClient(Acting, Client):
         >>> client.close()
     """
 
-    _connector: _Connector
-    _connector_of = _Connector
-
-    def _run(self, flow: Flow[T]) -> T:
-        self._check_open()
-        return drive(flow, self._connector)
-
     def _ask(  # noqa: PLR0913, PLR0917 - what a caller may say
         self,
         method: Method[T],
@@ -120,14 +210,14 @@ class FilterAPIClient(Acting, Client):
         key: Key = None,
     ) -> T:
         """Ask about items; return the method's result once all answers are there."""
-        asked = self._api.question(method, filter_typeid, objects, max_age, retry, key)
-        return self._resolved(asked, method.result)
+        call = self._api.question(method, filter_typeid, objects, max_age, retry, key)
+        return self._resolved(call, method.result)
 
-    def _resolved(self, asked: Asked, read: Callable[[Asked], T]) -> T:
+    def _resolved(self, call: APICall, read: Callable[[APICall], T]) -> T:
         """Get all answers of a call; return the result that ``read`` makes of them."""
         self._check_open()
-        with self._api.session.pending.hold(asked):
-            return read(self._run(self._api.resolve(asked)))
+        with self._api.session.pending.hold(call):
+            return read(self._run(self._api.resolve(call)))
 
     @property
     def unresolved(self) -> list[FilterAPIError]:
@@ -171,7 +261,7 @@ class FilterAPIClient(Acting, Client):
             >>> answer["URI_list_unique"], answer["total"], answer["unique"]
             (['https://example.com/'], 2, 1)
         """
-        return self._resolved(self._api.filter(filter_typeid, uris, retry), attrgetter("told"))
+        return self._resolved(self._api.filter(filter_typeid, uris, retry), attrgetter("filter_answer"))
 
     def insert_many(
         self,
@@ -421,7 +511,7 @@ class FilterAPIClient(Acting, Client):
             [True, True]
         """
         self._check_open()
-        made = Claims(ByService(self._api, filter_typeid, lease), self._run, self._run, name=name)
+        made = Claims(HTTPClaims(self._api, filter_typeid, lease), self._run, self._run, name=name)
         self._claimed.add(made)
         return made
 
@@ -470,7 +560,7 @@ class FilterAPIClient(Acting, Client):
         self._closed = True
         try:
             for each in list(self._claimed):
-                each._end_beats()  # noqa: SLF001 - parts of one client
+                each._end_beating()  # noqa: SLF001 - parts of one client
         finally:
             self._connector.close()
 
@@ -480,49 +570,3 @@ class FilterAPIClient(Acting, Client):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def FilterAPI(  # noqa: N802, PLR0913 - the name that crawlers know, and what they can say
-    filter_typeid: str,
-    URI_list: Iterable[object],  # noqa: N803 - likewise
-    access_token: str | None = None,
-    *,
-    url: str | None = None,
-    timeouts: Timeouts = TIMEOUTS,
-    verify: Verify = None,
-    proxy: str | None = None,
-    retry: FilterAPIError | None = None,
-) -> dict[str, Any]:
-    """Insert items over a connection that is opened for this call; return the new ones.
-
-    Use a ``FilterAPIClient`` for more than one call: it keeps its connections.
-
-    Args:
-        filter_typeid: the filter's name.
-        URI_list: any number of items: URIs, or any other JSON values.
-        access_token: the token that the service's operator gave you; None: ``URIFILTER_API_TOKEN``, else no token.
-        url: the service's address; None: ``URIFILTER_API_URL``, else ``http://127.0.0.1:8000``.
-        timeouts: how long to wait, in seconds; see ``Timeouts``.
-        verify: the certificates to trust: a file or folder of CA certificates, or an ``ssl.SSLContext``; None: those of
-            ``SSL_CERT_FILE`` or ``SSL_CERT_DIR``, else those of ``certifi``.
-        proxy: the URL of a proxy to the service; None: no proxy.
-        retry: the error that this function raised for the same items; only items without an answer are asked again. It
-            is valid for eight minutes, in the process that got it.
-
-    Returns:
-        ``filter_typeid`` (the filter's name), ``URI_list_unique`` (the new items in their order, each once), ``total``
-        (the number of items) and ``unique`` (the number of new ones).
-
-    Raises:
-        FilterAPIError: the service refused, or could not be reached. ``answers`` has the answers that arrived. After
-            ``error_code`` ``answer_lost`` the service may have inserted the items: pass the error as ``retry=``.
-        TypeError: one string was given instead of a list of items.
-        ValueError: ``retry`` is the error of another call, or the address, the token, the certificates or the proxy
-            cannot be used.
-
-    Example:
-        >>> FilterAPI("news", ["https://example.com/", "https://example.com/"], url="http://localhost:8000")
-        {'filter_typeid': 'news', 'URI_list_unique': ['https://example.com/'], 'total': 2, 'unique': 1}
-    """
-    with FilterAPIClient(url, access_token, timeouts=timeouts, verify=verify, proxy=proxy) as api:
-        return api.filter(filter_typeid, URI_list, retry=retry)

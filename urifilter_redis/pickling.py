@@ -1,4 +1,4 @@
-"""What goes through pickle of a filter that is open: where it is, and which it is."""
+"""The state of an open filter that goes through pickle: its addresses, settings and identity."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class PackedFilter:
         server: its address; archive: its archive's, if one was named.
         insists: the archive was named in the call.
         timeouts: how long to wait; connections: how many there may be.
-        config: whose uid the filter must still have; view: the live slices as they were last known.
-        rotate: whether it turns the filter; see ``UriFilter.create``.
-        near_cache: the caller's wish for a near cache; what is in the cache stays where it is.
-        coalesce: whether it sends single calls together; see ``AsyncUriFilter.create``.
+        config: the configuration; the filter must still have its uid; view: the live slices as last known.
+        rotate: see ``UriFilter.create``.
+        near_cache: the settings of a near cache; its content is not pickled.
+        coalesce: see ``AsyncUriFilter.create``.
     """
 
     name: str
@@ -66,12 +66,12 @@ class PackedFilter:
         return cls(keys.name, keys.prefix, server, archive, *more)
 
     def without_secrets(self) -> PackedFilter:
-        """Return what may leave this process."""
+        """Return a copy that may leave this process."""
         archive = None if self.archive is None else self.archive.without_secrets()
         return replace(self, server=self.server.without_secrets(), archive=archive)
 
     def session(self) -> Session:
-        """Make the session of the filter that is to be opened."""
+        """Return a session that is not opened yet."""
         keys = FilterKeys(self.prefix, self.name)
         timekeeper = Timekeeper(self.rotate)
         session = Session(keys, self.server.shown, self.timeouts, insists=self.insists, timekeeper=timekeeper)

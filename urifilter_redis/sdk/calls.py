@@ -1,4 +1,4 @@
-"""One call of the SDK: its items, and the answers so far."""
+"""A call of the SDK about items: its parts, one for each request, and the answers so far."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import collections
 import contextlib
 import itertools
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from urifilter_redis.bloom.encoding import encode_items
+from urifilter_redis.bloom.encoding import encode_item, encode_items
 from urifilter_redis.engine.given import items_of
+from urifilter_redis.errors import BadItem, FilterAPIError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,18 +23,26 @@ if TYPE_CHECKING:
     from urifilter_redis.http_api import Command
     from urifilter_redis.protocol.call_ids import CallId
 
-__all__ = ["Asked", "Part", "What"]
+__all__ = ["BYTES_A_REQUEST", "ITEMS_A_REQUEST", "APICall", "Part", "What", "cuts", "cuts_of", "in_json", "sizes"]
+
+#: The most items of one request, and their bytes (JSON can take six times as many). A longer list goes in several
+#: requests, one after the other.
+ITEMS_A_REQUEST = 5000
+BYTES_A_REQUEST = 512 << 10
+
+#: Two characters in Python that JSON cannot tell from one beyond U+FFFF.
+_PAIR = re.compile(rb"\xed[\xa0-\xaf].\xed[\xb0-\xbf]", re.DOTALL)
 
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """Some items of a call, which go out in one request.
+    """The items of a call that go in one request.
 
     Attributes:
         start: the position of the first item in the call.
         items: the items of this part.
-        call_id: the key and slot of the request, kept until it is answered; None if it inserts nothing.
-        in_doubt: the request may have run, and its answer is not known.
+        call_id: the key and slot of the request until it is answered; None if it inserts nothing.
+        in_doubt: whether the request may have run without an answer.
         reply: the service's answer; None until it has arrived.
     """
 
@@ -49,24 +59,24 @@ class Part:
         return isinstance(found, list) and len(found) == enough and reply.get("total") == len(self.items)
 
 
-#: What a call is, beside its items; see ``Asked``.
+#: The filter's name, the method's name and max_age of a call.
 What: TypeAlias = tuple[str, str, int | None]
 
 
-class Asked:
+class APICall:
     """One call of the SDK: its items, and the answers so far.
 
     Attributes:
-        what: the filter's name, the method's name, and max_age: with the items they tell one call from another.
-        command: the command that the items are for.
+        what: the filter's name, the method's name, and max_age; with the items they identify a call.
+        command: the command.
         path: the path of the endpoint.
         more: the fields of the request's body beside the items.
         items: the items as the caller gave them, or objects of the caller's.
         key: makes an item of each object; None: the objects are the items.
-        term: makes an answer in the terms of the caller's method of the service's answer.
-        parts: the parts in which the items go out.
+        term: converts an answer of the service to one of the caller's method.
+        parts: the parts, one for each request.
         process: the id of the process that made the call.
-        hand: the hand that notes the answers; None: the call is about no claims.
+        hand: the hand that notes the answers; None without claims.
     """
 
     hand: Hand | None = None
@@ -90,8 +100,8 @@ class Asked:
         self.parts = [Part(begin, items[begin:end]) for begin, end in itertools.pairwise(cut(items))]
         self.process = os.getpid()
 
-    def is_like(self, other: Asked) -> bool:
-        """Whether both calls are for the same items, and of one process: a child cannot take its parent's answers."""
+    def is_like(self, other: APICall) -> bool:
+        """Whether both calls have the same items and process: a forked child cannot take its parent's answers."""
         return (self.what, self.process, self.encoded) == (other.what, other.process, other.encoded)
 
     @property
@@ -108,8 +118,8 @@ class Asked:
         """Return the body of the request for a part."""
         return {"URI_list": part.items, **self.more}
 
-    def under_way(self, part: Part) -> AbstractContextManager[None]:  # noqa: ARG002 - for calls about claims
-        """Return a context manager for the time in which a part is under way."""
+    def under_way(self, part: Part) -> AbstractContextManager[None]:  # noqa: ARG002 - of calls about claims
+        """Return a context manager for the time of a part's request."""
         return contextlib.nullcontext()
 
     def is_answered_by(self, part: Part) -> Callable[[dict[str, Any]], bool]:
@@ -118,7 +128,17 @@ class Asked:
 
     def answers_of(self, part: Part) -> list[int]:
         """Return an answer for each item of a part that was answered."""
-        return _ages(part, self.command.field)
+        assert part.reply is not None  # noqa: S101 - see above
+        if self.command.field in part.reply:
+            return list(map(int, part.reply[self.command.field]))
+        new = collections.deque(encode_items(part.reply["URI_list_unique"]))
+        ages = []
+        for item in encode_items(part.items):
+            is_new = bool(new) and new[0] == item
+            ages.append(0 if is_new else 1)
+            if is_new:
+                new.popleft()
+        return ages
 
     @property
     def writes(self) -> bool:
@@ -134,23 +154,61 @@ class Asked:
         return found
 
     @property
-    def told(self) -> dict[str, Any]:
+    def filter_answer(self) -> dict[str, Any]:
         """The answer of ``filter``: the replies to all parts, put together."""
         replies = [part.reply for part in self.parts if part.reply is not None]
         new = [item for reply in replies for item in reply["URI_list_unique"]]
         return {"filter_typeid": self.what[0], "URI_list_unique": new, "total": len(self.items), "unique": len(new)}
 
 
-def _ages(part: Part, field: str) -> list[int]:
-    """Return an answer for each item of a part that was answered."""
-    assert part.reply is not None  # noqa: S101 - see above
-    if field in part.reply:
-        return list(map(int, part.reply[field]))
-    new = collections.deque(encode_items(part.reply["URI_list_unique"]))
-    ages = []
-    for item in encode_items(part.items):
-        is_new = bool(new) and new[0] == item
-        ages.append(0 if is_new else 1)
-        if is_new:
-            new.popleft()
-    return ages
+def in_json(item: object) -> bool:
+    """Whether JSON can carry an item."""
+    return not isinstance(item, bytes) and not (isinstance(item, str) and _PAIR.search(encode_item(item)))
+
+
+def sizes(items: Sequence[object], *, in_base64: bool = False) -> list[int]:
+    """Return the length of each item in bytes.
+
+    Args:
+        items: the items.
+        in_base64: whether items that JSON cannot carry are sent as base64 of their bytes.
+
+    Raises:
+        FilterAPIError: JSON cannot carry some items (``bad_item``, with their indices).
+    """
+    try:
+        encoded = encode_items(items)
+    except BadItem as error:
+        raise FilterAPIError(str(error), error_code="bad_item", indices=error.indices) from None
+    bad: list[int] = []
+    if in_base64:
+        return list(map(len, encoded))
+    if any(issubclass(kind, bytes) for kind in set(map(type, items))):
+        text = "bytes are not JSON: decode them"
+        bad = [number for number, item in enumerate(items) if isinstance(item, bytes)]
+    elif _PAIR.search(b"".join(encoded)):
+        text = "a pair of surrogates is one character in JSON"
+        bad = [number for number, each in enumerate(encoded) if _PAIR.search(each)]
+    if bad:
+        raise FilterAPIError(f"item {bad[0]}: {text}", error_code="bad_item", indices=bad)
+    return list(map(len, encoded))
+
+
+def cuts_of(items: Sequence[object]) -> list[int]:
+    """Return the first position of each part of a call, and the end of the last.
+
+    Raises:
+        FilterAPIError: as ``sizes``.
+    """
+    return cuts(sizes(items))
+
+
+def cuts(weights: Sequence[int]) -> list[int]:
+    """Return the same, given the bytes of each item."""
+    found, size = [0], 0
+    for at, each in enumerate(weights):
+        if at - found[-1] == ITEMS_A_REQUEST or (size + each > BYTES_A_REQUEST and at > found[-1]):
+            found.append(at)
+            size = 0
+        size += each
+    return [*found, len(weights)]

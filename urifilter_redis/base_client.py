@@ -1,18 +1,17 @@
-"""An open filter: the part of both clients that needs no server."""
+"""The part of both clients that needs no server."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.flows.items import unresolved
 from urifilter_redis.flows.lifecycle import open_
-from urifilter_redis.packed import PackedFilter
+from urifilter_redis.pickling import PackedFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
     from typing import Self
 
     from urifilter_redis.engine.near_cache import NearCacheInfo
@@ -22,46 +21,13 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.config import Config, FilterSettings
     from urifilter_redis.protocol.meta import View
 
-__all__ = ["OpenedFilter", "Opening"]
-
+__all__ = ["BaseClient"]
 
 T = TypeVar("T")
 
 
-class Opening(Coroutine[Any, Any, T]):
-    """The coroutine that opens an asyncio client, which ``async with`` takes without ``await``, too."""
-
-    def __init__(self, opening: Coroutine[Any, Any, T]) -> None:
-        self._opening = opening
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        return self._opening.__await__()
-
-    async def __aenter__(self) -> T:
-        self._opened = await self._opening
-        return self._opened
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._opened.close()  # type: ignore[attr-defined]
-
-    def send(self, value: Any) -> Any:
-        """Go on, as a coroutine."""
-        return self._opening.send(value)
-
-    def throw(self, *error: Any) -> Any:
-        """Raise an error in the coroutine."""
-        return self._opening.throw(*error)
-
-    def close(self) -> None:
-        """End the coroutine."""
-        self._opening.close()
-
-
-class OpenedFilter:
-    """The attributes of ``UriFilter`` and ``AsyncUriFilter``.
-
-    A filter that comes out of pickle, or is a copy, is opened anew by its first call.
-    """
+class BaseClient:
+    """The attributes of both clients. The first call of an unpickled filter, or of a copy, opens it."""
 
     _asynchronous = False
     _closed = False
@@ -87,7 +53,7 @@ class OpenedFilter:
 
     @classmethod
     def _unpacked(cls, packed: PackedFilter) -> Self:
-        """Make the filter, not opened yet; nothing is connected."""
+        """Make the filter without opening or connecting it."""
         raise NotImplementedError
 
     def _check_open(self) -> None:
@@ -106,7 +72,7 @@ class OpenedFilter:
         )
 
     def _opened_first(self, flow: Flow[T]) -> Flow[T]:
-        """Open a filter that was unpacked, and then go on with a flow."""
+        """Open an unpickled filter, then run a flow."""
         unopened, session = self._unopened, self._session
         if unopened is not None:
             if unopened.archive is not None and session.home is None:

@@ -1,7 +1,8 @@
-"""Coalescing: while a single call of an asyncio client is under way, those that come wait, and go together next.
+"""Sends single calls of an asyncio client together.
 
-A client without anything under way sends a single call at once, in the task that asks. All that waited is driven by a
-task of the client's own, so that the cancellation of one caller stops nobody else's call.
+While one call is under way, others wait, and go in the next pipeline. A client without a call under way sends at once,
+in the caller's task. A task of the client's own drives the calls that waited, so that the cancellation of one caller
+stops no other call.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ T = TypeVar("T")
 #: The most single calls that go together. Their pipeline holds the server for some milliseconds.
 TOGETHER = 500
 
-#: Seconds between two looks at a call that a task of another event loop has under way.
+#: Seconds between two looks at a call of another event loop.
 LOOK = 0.01
 
 
@@ -60,10 +61,10 @@ class Coalescer:
         return queue.together(method, batch)
 
     async def again(self, batch: Batch, joint: Joint) -> None:
-        """Get the answer of a batch whose item was sent in a joint, or raise the error of the call that has it.
+        """Get the answer of a batch whose item was sent in a joint, or raise the error of its call.
 
-        The call is sent again as a whole, once at a time, whoever of its callers asks. If it turns out that the item
-        was never sent, the batch leaves the joint without an answer.
+        The call is sent again as a whole, by one of its callers at a time. The batch of an item that was never sent
+        leaves the joint without an answer.
         """
         call, mine = joint.call_of(batch), asyncio.get_running_loop().create_future()
         landed = joint.flights.setdefault(call, mine)
@@ -76,12 +77,12 @@ class Coalescer:
             raise told(error or AnswerLost(f"{self._session.where}: {why}; ask again with retry="), batch)
 
     async def close(self) -> None:
-        """Wait until all single calls are answered, or have failed."""
+        """Wait until each single call is answered or has failed."""
         while self._tasks or any(queue.is_at_work for queue in self._queues.values()):  # noqa: ASYNC110
             await asyncio.sleep(LOOK)
 
     def _start(self, work: Any, ended: Callable[[], None]) -> None:
-        """Run a task of the client's own; ``ended`` is called after it, also if it is cancelled before it begins."""
+        """Run a task of the client's own, and then ``ended``, even if the task was cancelled before its first step."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -94,7 +95,7 @@ class Coalescer:
             joint.errors[call] = error
 
     async def _landing(self, landed: asyncio.Future[None]) -> None:
-        """Wait until a call is no longer under way; at most ``Timeouts.total`` if it is in another event loop."""
+        """Wait until a call has ended; for a call of another event loop, ``Timeouts.total`` at most."""
         if landed.get_loop() is asyncio.get_running_loop():
             await asyncio.wait([landed])
             return
@@ -157,7 +158,7 @@ class _Queue:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
 
     def _expire(self) -> None:
-        """Let the calls fail that have waited too long; look again when the next one will have."""
+        """Fail the calls that have waited too long; set the timer for the next one."""
         now, total = monotonic(), self._session.total
         self._timer = None
         text = f"{self._session.where}: not sent, because earlier calls have been under way for {total:g} s"
@@ -168,14 +169,14 @@ class _Queue:
             single.fail(ServerUnavailable(text))
 
     def go_on(self) -> None:
-        """Send what waits, if that can be sent now."""
+        """Send the waiting calls, if the queue is free."""
         if not self.busy and any(single.waits and single.shard not in self.held for single in self._waiting):
             self.busy, turn = True, _Turn(self)
-            # ends after the callers that have their answers have asked on, so that all these go together
+            # the turn ends after answered callers have asked their next item, so that these go together
             self._start(self._run(turn), turn.end)
 
     async def _run(self, turn: _Turn) -> None:
-        """Send the calls that wait, in a turn that was begun for them."""
+        """Send the waiting calls in a turn."""
         joint = turn.joint = self._take()
         if joint is None:
             return
@@ -190,7 +191,7 @@ class _Queue:
             joint.land(landed)
 
     def _take(self) -> Joint | None:
-        """Take the calls that go together next, in their order; without those of cancelled callers."""
+        """Take the next calls from the queue, in their order; those of cancelled callers are left out."""
         singles: list[Single] = []
         held: list[Single] = []
         while self._waiting and len(singles) < TOGETHER:
@@ -202,10 +203,10 @@ class _Queue:
 
 
 class _Turn:
-    """The turn of a joint, or of a call that was sent alone.
+    """The time in which a joint, or a call sent alone, has the queue.
 
-    It ends early for all shards whose calls are settled at the first attempt, so that one shard that is away or is
-    being restored does not keep the others waiting.
+    It ends early for shards whose calls are settled at the first attempt, so that a shard that is away or being
+    restored does not keep the others waiting.
     """
 
     __slots__ = ("_began", "_held", "_queue", "joint")
@@ -213,7 +214,7 @@ class _Turn:
     def __init__(self, queue: _Queue) -> None:
         self._queue, self._began = queue, monotonic()
         self._held: set[int] | None = None
-        self.joint: Joint | None = None  # which is taken as the turn's task begins
+        self.joint: Joint | None = None  # taken when the turn's task begins
 
     @property
     def began(self) -> float:
@@ -231,7 +232,7 @@ class _Turn:
         self._free(shards)
 
     def end(self) -> None:
-        """Go on with all that waits."""
+        """Go on with all waiting calls."""
         self._free(set())
 
     def _free(self, held: set[int]) -> None:

@@ -1,11 +1,12 @@
-"""The way of claims to Redis itself."""
+"""The backends of claims: the protocol, and the one that asks Redis; the SDK has the one over HTTP."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from urifilter_redis.engine.hand import Hand
 from urifilter_redis.engine.terms import Terms
+from urifilter_redis.errors import Answering
 from urifilter_redis.flows import reclaim
 from urifilter_redis.flows.claims import claim_terms, leave, question, release_terms
 from urifilter_redis.flows.items import resolve, unresolved
@@ -23,11 +24,107 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.errors import AnswerLost, UriFilterError
 
-__all__ = ["Direct"]
+__all__ = ["ClaimsBackend", "Question", "RedisClaims"]
 
 
-class Direct:
-    """The way to Redis itself; see ``ways.Way``.
+class Question(Answering, Protocol):
+    """A call about items, which ``Pending`` may hold."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether its answers must not be lost."""
+        ...
+
+
+class ClaimsBackend(Protocol):
+    """Flows about the claims on one filter. They note their changes in the hand; errors are those of the client."""
+
+    @property
+    def hand(self) -> Hand:
+        """The hand of the object."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The filter's name."""
+        ...
+
+    @property
+    def where(self) -> str:
+        """The name of the filter or the service, with which messages begin."""
+        ...
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which a flow gives up."""
+        ...
+
+    @property
+    def pending(self) -> Pending[Any]:
+        """The calls whose caller has no answers yet."""
+        ...
+
+    def claiming(
+        self,
+        method: Method[Any],
+        objects: Sequence[Any],
+        key: Key,
+        payload: Callable[[Any], object] | None,
+        retry: UriFilterError | None,
+    ) -> Question:
+        """Make the call of a method that claims, or return the call of ``retry``."""
+        ...
+
+    def committing(
+        self, method: Method[Any], objects: Sequence[Any], key: Key, retry: UriFilterError | None
+    ) -> Question:
+        """Make the call of a method that commits, or return the call of ``retry``."""
+        ...
+
+    def releasing(  # noqa: PLR0913 - what a caller may say
+        self,
+        method: Method[Any],
+        objects: Sequence[Any],
+        key: Key,
+        retry: UriFilterError | None,
+        *,
+        delay: float,
+        failed: bool,
+    ) -> Question:
+        """Make the call of a method that releases, or return the call of ``retry``; ``delay`` is in seconds."""
+        ...
+
+    def resolve(self, question: Any) -> Flow[Any]:
+        """Get all answers of a call; return the call."""
+        ...
+
+    def leave(self, question: Any, known: Sequence[int | None]) -> None:
+        """Have the next beat give back the items of an interrupted claim, except those whose answers were known."""
+        ...
+
+    def unresolved(self) -> list[Any]:
+        """Return an error, for ``retry=``, of each call that was interrupted."""
+        ...
+
+    def reclaim(self, limit: int, found: Found) -> Flow[list[Claim]]:
+        """Take in hand at most ``limit`` items of dead holders, or due again; note each in ``found``."""
+        ...
+
+    def look(self) -> Flow[Any]:
+        """Note in the hand how many items others have."""
+        ...
+
+    def beat(self) -> Flow[None]:
+        """Give a sign of life; correct the hand where the server has other items."""
+        ...
+
+    def give_back_all(self, delay: float) -> Flow[None]:
+        """Release all items of the hand; ``delay`` is in seconds."""
+        ...
+
+
+class RedisClaims:
+    """Asks Redis itself; see ``ClaimsBackend``.
 
     Args:
         session: the session of the open filter.
@@ -61,7 +158,7 @@ class Direct:
 
     @property
     def pending(self) -> Pending[Any]:
-        """The batches whose answers their caller does not have yet."""
+        """The batches whose caller has no answers yet."""
         return self._session.pending
 
     def claiming(
@@ -99,7 +196,7 @@ class Direct:
         return resolve(self._session, question)
 
     def leave(self, question: Batch, known: Sequence[int | None]) -> None:
-        """Leave the items that an interrupted claim has, or may have."""
+        """Have the next beat give back the items of an interrupted claim."""
         leave(question, known, self._session.config.shards)
 
     def unresolved(self) -> list[AnswerLost]:
@@ -115,9 +212,9 @@ class Direct:
         return reclaim.outstanding(self._session, self.hand)
 
     def beat(self) -> Flow[None]:
-        """Beat in the shards where the hand has something; see ``flows.reclaim``."""
+        """Beat in the shards of the hand's items; see ``flows.reclaim``."""
         return reclaim.beat(self._session, self.hand)
 
     def give_back_all(self, delay: float) -> Flow[None]:
-        """Release all that the hand has."""
+        """Release all items of the hand."""
         return reclaim.give_back_all(self._session, self.hand, delay)

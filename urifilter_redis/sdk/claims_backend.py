@@ -1,8 +1,10 @@
-"""The way of claims to their filter by the HTTP service."""
+"""The backend of claims over HTTP."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
+import operator
 from operator import itemgetter
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -11,13 +13,12 @@ from urifilter_redis.bloom.encoding import encode_item
 from urifilter_redis.engine import methods
 from urifilter_redis.engine.hand import Claim, Hand
 from urifilter_redis.errors import FilterAPIError
+from urifilter_redis.http_api import COMMANDS
 from urifilter_redis.protocol.claims import RECLAIMED_A_CALL, Holding, check_delay, check_lease, new_holder
-from urifilter_redis.sdk.asked import Part
-from urifilter_redis.sdk.asked_claims import AskedClaims
-from urifilter_redis.sdk.parts import in_json
+from urifilter_redis.sdk.calls import APICall, Part, cuts, in_json, sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from urifilter_redis.engine.given import Key
     from urifilter_redis.engine.hand import Found
@@ -27,17 +28,95 @@ if TYPE_CHECKING:
     from urifilter_redis.errors import UriFilterError
     from urifilter_redis.sdk.api import API
 
-__all__ = ["ByService"]
+__all__ = ["HTTPClaims"]
 
-#: The only shard that a hand knows here: the service does not say in which one an item is.
+#: The only shard of a hand here, because the service does not tell the shards of items.
 SHARD = 0
 
 
-class ByService:
-    """The way by the HTTP service; see ``claiming.ways.Way``.
+class ClaimsCall(APICall):
+    """One call about claims.
+
+    Attributes:
+        hand: the hand that notes the answers; None: no hand.
+        payloads: claim: the payload of each item; None: each item is its own.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - all of it is what a call is
+        self,
+        filter_typeid: str,
+        method: Method[Any],
+        path: str,
+        more: dict[str, Any],
+        objects: Sequence[Any],
+        key: Key = None,
+        payloads: Sequence[Any] | None = None,
+        hand: Hand | None = None,
+    ) -> None:
+        """Check and cut the items.
+
+        Raises:
+            FilterAPIError: JSON cannot carry some items or payloads (``bad_item``).
+        """
+        self.payloads, self._ends = payloads, method.command != "claim"
+        what = (filter_typeid, method.command, None)
+        super().__init__(what, COMMANDS[method.command], path, more, objects, self._cuts, key)
+        self.hand, self.term = hand, method.term
+
+    def is_like(self, other: APICall) -> bool:
+        """Whether both calls are for the same items, of one process, and of one object of claims."""
+        return super().is_like(other) and self.hand is other.hand
+
+    def body(self, part: Part) -> dict[str, Any]:
+        """Return the body of the request for a part; items that JSON cannot carry are sent as base64 of their bytes."""
+        content = super().body(part)
+        if self.payloads is not None:
+            content["payloads"] = list(self.payloads[part.start : part.start + len(part.items)])
+        places = [number for number, item in enumerate(part.items) if not in_json(item)] if self._ends else []
+        if places:
+            listed = list(part.items)
+            for place in places:
+                listed[place] = base64.b64encode(encode_item(listed[place])).decode()
+            content |= {"URI_list": listed, "base64": places}
+        return content
+
+    @contextlib.contextmanager
+    def under_way(self, part: Part) -> Iterator[None]:
+        """Note in the hand that a part is under way, and later its answers."""
+        if self.hand is None:
+            yield
+            return
+        self.hand.begin(SHARD, part)
+        try:
+            yield
+        finally:
+            if part.reply is not None:
+                self._note(self.hand, part)
+            self.hand.end(SHARD, part, answered=part.reply is not None, in_doubt=part.in_doubt)
+
+    def _note(self, hand: Hand, part: Part) -> None:
+        answers = self.answers_of(part)
+        for number, (item, answer) in enumerate(zip(part.items, answers, strict=True)):
+            if self._ends:
+                hand.drop(SHARD, encode_item(item))
+            elif answer == 0:
+                payload = item if self.payloads is None else self.payloads[part.start + number]
+                hand.take(SHARD, encode_item(item), Claim(item, payload))
+        if self.what[1] == "release" and any(answers):
+            hand.note_released(SHARD, self.more["delay"])
+
+    def _cuts(self, items: Sequence[object]) -> list[int]:
+        weights = sizes(items, in_base64=self._ends)
+        if self.payloads is not None:
+            weights = list(map(operator.add, weights, sizes(self.payloads)))
+        return cuts(weights)
+
+
+class HTTPClaims:
+    """Asks the HTTP service; see ``claiming.claims_backend.ClaimsBackend``.
 
     Args:
-        api: the client's part that knows the service.
+        api: the service.
         filter_typeid: the filter's name.
         lease: seconds for which items stay in hand without a sign of life.
 
@@ -61,7 +140,7 @@ class ByService:
 
     @property
     def pending(self) -> Pending[Any]:
-        """The calls whose answers their caller does not have yet."""
+        """The calls whose caller has no answers yet."""
         return self._api.session.pending
 
     def claiming(
@@ -71,16 +150,16 @@ class ByService:
         key: Key,
         payload: Callable[[Any], object] | None,
         retry: UriFilterError | None,
-    ) -> AskedClaims:
+    ) -> ClaimsCall:
         """Make the call of a method that claims."""
         payloads = None if payload is None else [payload(each) for each in objects]
-        return self._asked(method, objects, key, retry, payloads=payloads)
+        return self._call(method, objects, key, retry, payloads=payloads)
 
     def committing(
         self, method: Method[Any], objects: Sequence[Any], key: Key, retry: UriFilterError | None
-    ) -> AskedClaims:
+    ) -> ClaimsCall:
         """Make the call of a method that commits."""
-        return self._asked(method, objects, key, retry)
+        return self._call(method, objects, key, retry)
 
     def releasing(  # noqa: PLR0913 - what a caller may say
         self,
@@ -91,16 +170,16 @@ class ByService:
         *,
         delay: float,
         failed: bool,
-    ) -> AskedClaims:
+    ) -> ClaimsCall:
         """Make the call of a method that releases."""
-        return self._asked(method, objects, key, retry, {"delay": check_delay(delay), "failed": bool(failed)})
+        return self._call(method, objects, key, retry, {"delay": check_delay(delay), "failed": bool(failed)})
 
-    def resolve(self, question: AskedClaims) -> Flow[AskedClaims]:
+    def resolve(self, question: ClaimsCall) -> Flow[ClaimsCall]:
         """Get all answers of a call."""
         return self._api.resolve(question)
 
-    def leave(self, question: AskedClaims, known: Sequence[int | None]) -> None:
-        """Drop what an interrupted claim has brought: the service then counts other items than the hand."""
+    def leave(self, question: ClaimsCall, known: Sequence[int | None]) -> None:
+        """Drop the items of an interrupted claim; the next beat then finds that the service counts others."""
         self.hand.abandon()
         for encoded, answer, before in zip(question.encoded, question.answers, known, strict=True):
             if answer == 0 and before != 0:
@@ -124,11 +203,11 @@ class ByService:
         return [claim for _, _, claim in found]
 
     def look(self) -> Flow[None]:
-        """Ask how much others have."""
+        """Ask how many items others have."""
         yield from self._reclaim_once(0, [])
 
     def beat(self) -> Flow[None]:
-        """Beat if something is in hand; become another holder if the service counts other items than the hand."""
+        """Beat if anything is in hand; become another holder if the service counts other items than the hand."""
         hand = self.hand
         if not hand.claims:
             return
@@ -139,16 +218,16 @@ class ByService:
             yield from self._renew()
 
     def give_back_all(self, delay: float) -> Flow[None]:
-        """Release all that the hand has."""
+        """Release all items of the hand."""
         items = [claim.item for claim in self.hand.claims]
-        asked = self.releasing(methods.RELEASE, items, None, None, delay=delay, failed=False)
-        yield from self._api.resolve(asked)
+        call = self.releasing(methods.RELEASE, items, None, None, delay=delay, failed=False)
+        yield from self._api.resolve(call)
 
     def _renew(self) -> Flow[None]:
-        """Become another holder, and move to it what the hand knows: this is released, and claimed again.
+        """Become another holder: release all items of the hand, and claim them again.
 
-        Items that it does not know, as those of a claim or reclaim whose answer was lost, lapse with the old holder.
-        Items that were gone are dropped.
+        Items that the hand does not know (of a claim or reclaim whose answer was lost) lapse with the old holder. Items
+        that were gone are dropped.
         """
         hand, known = self.hand, dict(self.hand.held[SHARD])
         old, hand.holding = self._holder(), Holding(new_holder(), hand.holding.lease)
@@ -161,9 +240,9 @@ class ByService:
         ended = [claim.item for encoded, claim in moved if encoded in mine and not hand.has(SHARD, encoded)]
         yield from self._answers(methods.RELEASE, ended, self._holder())
         for encoded in known.keys() - mine:
-            if hand.held[SHARD].get(encoded) is known[encoded]:  # else the caller has claimed it again meanwhile
+            if hand.held[SHARD].get(encoded) is known[encoded]:  # else the caller has claimed it again
                 hand.drop(SHARD, encoded)
-        hand.orphans.clear()  # which stay behind with the old holder
+        hand.orphans.clear()  # they stay with the old holder
 
     def _answers(
         self,
@@ -173,12 +252,12 @@ class ByService:
         key: Key = None,
         payload: Callable[[Any], object] | None = None,
     ) -> Flow[list[Any]]:
-        """Return the answers to a call of a holder, which the hand does not note."""
+        """Return the answers to a call of a holder; the hand does not note them."""
         payloads = None if payload is None else [payload(each) for each in objects]
-        asked = AskedClaims(self.name, method, self._path(method.command), holder, objects, key, payloads)
-        return list((yield from self._api.resolve(asked)).answers)
+        call = ClaimsCall(self.name, method, self._path(method.command), holder, objects, key, payloads)
+        return list((yield from self._api.resolve(call)).answers)
 
-    def _asked(  # noqa: PLR0913, PLR0917 - what a caller may say
+    def _call(  # noqa: PLR0913, PLR0917 - what a caller may say
         self,
         method: Method[Any],
         objects: Sequence[Any],
@@ -186,14 +265,14 @@ class ByService:
         retry: UriFilterError | None,
         more: dict[str, Any] | None = None,
         payloads: Sequence[Any] | None = None,
-    ) -> AskedClaims:
+    ) -> ClaimsCall:
         """Make a call, or return the call of ``retry``."""
         body = self._holder() | (more or {})
-        made = AskedClaims(self.name, method, self._path(method.command), body, objects, key, payloads, self.hand)
+        made = ClaimsCall(self.name, method, self._path(method.command), body, objects, key, payloads, self.hand)
         return self._api.or_resumed(made, retry, method)
 
     def _reclaim_once(self, limit: int, found: Found) -> Flow[int]:
-        """Send one request; return the number of items that it took in hand, and note each in ``found``."""
+        """Send one request; note each item that it took in hand in ``found``; return their number."""
         part = Part(0, ())
         self.hand.begin(SHARD, part)
         try:
@@ -213,7 +292,7 @@ class ByService:
         return len(part.reply["claims"])
 
     def _holder(self) -> dict[str, Any]:
-        """Return the fields of a body that name the holder."""
+        """Return the holder's fields of a body."""
         return {"holder": self.hand.holding.holder, "lease": self.hand.lease}
 
     def _path(self, command: str) -> str:
@@ -221,7 +300,7 @@ class ByService:
 
 
 def _value(taken: dict[str, Any], name: str) -> Any:
-    """Return the item or payload of an answer; see ``AskedClaims`` for the other direction."""
+    """Return the item or payload of an answer; see ``ClaimsCall`` for the other direction."""
     encoded = taken.get(f"{name}_base64")
     return taken[name] if encoded is None else base64.b64decode(encoded)
 

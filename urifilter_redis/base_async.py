@@ -1,0 +1,209 @@
+"""The part of the asyncio client that has no blocking twin: event loops, coalescing, opening and closing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from urifilter_redis.archive.homes.opening import named_home
+from urifilter_redis.base_client import BaseClient
+from urifilter_redis.coalescer import Coalescer
+from urifilter_redis.engine.async_driver import drive
+from urifilter_redis.engine.given import opened_up
+from urifilter_redis.engine.joint import Joint
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Flow, Timeouts
+from urifilter_redis.engine.timekeeper import Timekeeper
+from urifilter_redis.errors import UriFilterError
+from urifilter_redis.flows import items
+from urifilter_redis.flows.timely import leave
+from urifilter_redis.protocol.keys import FilterKeys
+from urifilter_redis.transport.addresses import Address
+from urifilter_redis.transport.connections import AsyncConnector
+from urifilter_redis.transport.loops import PerLoop
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
+    from typing import Self
+
+    import redis.asyncio as redis_asyncio
+
+    from urifilter_redis.engine.given import Key
+    from urifilter_redis.engine.methods import Method
+    from urifilter_redis.engine.near_cache import NearCacheSettings
+    from urifilter_redis.pickling import PackedFilter
+
+__all__ = ["AsyncBaseClient", "Opening", "windows"]
+
+T = TypeVar("T")
+
+
+class Opening(Coroutine[Any, Any, T]):
+    """The coroutine that opens an asyncio client, which ``async with`` takes without ``await``, too."""
+
+    def __init__(self, opening: Coroutine[Any, Any, T]) -> None:
+        self._opening = opening
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._opening.__await__()
+
+    async def __aenter__(self) -> T:
+        self._opened = await self._opening
+        return self._opened
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._opened.close()  # type: ignore[attr-defined]
+
+    def send(self, value: Any) -> Any:
+        """Go on, as a coroutine."""
+        return self._opening.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Raise an error in the coroutine."""
+        return self._opening.throw(*error)
+
+    def close(self) -> None:
+        """End the coroutine."""
+        self._opening.close()
+
+
+class AsyncBaseClient(BaseClient):
+    """Drives flows with awaited I/O; each event loop has connections and a coalescer of its own."""
+
+    _asynchronous = True
+    _connector: AsyncConnector
+
+    def __init__(self, connector: AsyncConnector, session: Session, unopened: PackedFilter | None = None) -> None:
+        super().__init__(connector, session, unopened)
+        self._coalescers = PerLoop(self._coalescer, Coalescer.close)
+        if unopened is not None:
+            self._coalesces = unopened.coalesce
+
+    @classmethod
+    def _unpacked(cls, packed: PackedFilter) -> Self:
+        connector = AsyncConnector(Address(packed.server), packed.timeouts, packed.connections)
+        return cls(connector, packed.session(), packed)
+
+    @classmethod
+    def _begin(cls, flow: Callable[[Session], Flow[object]], *where: Any, coalesce: bool) -> Opening[Self]:
+        return Opening(cls._connected(flow, *where, coalesce=coalesce))
+
+    @classmethod
+    async def _connected(  # noqa: PLR0913, PLR0917 - where the filter is
+        cls,
+        flow: Callable[[Session], Flow[object]],
+        name: str,
+        redis: str | redis_asyncio.Redis | redis_asyncio.RedisCluster | None,
+        prefix: str,
+        timeouts: Timeouts | None,
+        archive: str | None,
+        connections: int | None,
+        wait_replicas: int,
+        reads: str,
+        rotate: str | None,
+        near: NearCacheSettings,
+        *,
+        coalesce: bool,
+    ) -> Self:
+        keys, timeouts, timekeeper = FilterKeys(prefix, name), timeouts or Timeouts(), Timekeeper(rotate)
+        home = named_home(archive, asynchronous=True)
+        # in a thread, because starting the embedded server takes a while
+        given = await asyncio.to_thread(Address, redis) if redis is None or isinstance(redis, str) else redis
+        connector = AsyncConnector(given, timeouts, connections, wait_replicas, reads)
+        insists = archive is not None
+        session = Session(keys, connector.shown, timeouts, home, insists, timekeeper=timekeeper, near_cache=near)
+        connector.equip(session)
+        opened = cls(connector, session)
+        opened._coalesces = coalesce
+        try:
+            await opened._run(flow(session))
+        except BaseException:
+            await opened._end()
+            raise
+        return opened
+
+    async def _run(self, flow: Flow[T]) -> T:
+        self._check_open()
+        return await self._drive(flow)
+
+    _beat = _run
+
+    async def _drive(self, flow: Flow[T]) -> T:
+        if self._unopened is not None:
+            await self._connector.find()
+            flow = self._opened_first(flow)
+        self._connector.check_loop()
+        return await drive(flow, self._connector)
+
+    async def _ask(  # noqa: PLR0913, PLR0917 - what a caller may say
+        self,
+        method: Method[T],
+        objects: Sequence[object],
+        max_age: int | None = None,
+        retry: UriFilterError | None = None,
+        key: Key = None,
+        call_key: str | None = None,
+    ) -> T:
+        """Ask about items; return the method's result once all answers are there."""
+        self._check_open()
+        if self._unopened is None:
+            self._connector.check_loop()
+        batch = items.question(self._session, method, objects, max_age, retry, key, call_key)
+        with self._session.pending.hold(batch):
+            if isinstance(batch.joint, Joint):
+                await self._coalescers.get().again(batch, batch.joint)
+            await self._drive(items.resolve(self._session, batch))
+            return method.result(batch)
+
+    async def _ask_singly(
+        self, method: Method[T], uri: object, max_age: int | None = None, retry: UriFilterError | None = None
+    ) -> T:
+        """Ask about one item; the calls of many tasks are sent together."""
+        if retry is not None or not self._coalesces:
+            return await self._ask(method, [uri], max_age, retry)
+        self._check_open()
+        coalescer = self._coalescers.get()
+        batch = items.question(self._session, method, [uri], max_age)
+        if not batch.open:  # the near cache knows it
+            return method.result(batch)
+        return await coalescer.ask(method, batch)
+
+    def _coalescer(self) -> Coalescer:
+        """Make the coalescer of an event loop in which there can be connections."""
+        if self._unopened is None:
+            self._connector.check_loop()
+        return Coalescer(self._session, self._drive)
+
+    async def _end(self) -> None:
+        """Take no more calls; leave the filter, and close the connections."""
+        self._closed = True
+        try:
+            for each in list(self._claimed):
+                await each._end_beating()  # noqa: SLF001 - parts of one client
+            await self._coalescers.close()
+            with contextlib.suppress(UriFilterError):  # nothing can be sent from another loop than the connections'
+                await drive(leave(self._session), self._connector)
+            if self._session.home is not None:
+                await self._drive(self._session.home.close())
+        finally:
+            await self._connector.close()
+
+
+async def windows(uris: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[list[T]]:
+    """Cut a stream into lists of ``items.WINDOW`` items."""
+    if not isinstance(uris, AsyncIterable):
+        stream = iter(opened_up(uris))
+        while window := list(itertools.islice(stream, items.WINDOW)):
+            yield window
+        return
+    window = []
+    async for item in uris:
+        window.append(item)
+        if len(window) == items.WINDOW:
+            yield window
+            window = []
+    if window:
+        yield window

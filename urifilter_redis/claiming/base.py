@@ -1,0 +1,269 @@
+"""The hand-written part of claims: the attributes of both kinds, and the beats of each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from urifilter_redis.protocol.claims import MOST_DELAY, RECLAIMED_A_CALL, check_delay
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from urifilter_redis.claiming.claims_backend import ClaimsBackend
+    from urifilter_redis.engine.hand import Claim
+    from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.errors import UriFilterError
+
+__all__ = ["AsyncBaseClaims", "BaseClaims", "Beating", "BlockingBaseClaims", "log"]
+
+log = logging.getLogger("urifilter_redis")
+
+
+class BaseClaims:
+    """The attributes of ``Claims`` and ``AsyncClaims``."""
+
+    def __init__(self, backend: ClaimsBackend, name: str | None, *, beat: bool) -> None:
+        self._backend, self._name, self._beats = backend, name, beat
+        self._hand, self._may_beat = backend.hand, beat
+        self._closed = False
+        self._told: type[Exception] | None = None
+
+    def __repr__(self) -> str:
+        named = "" if self._name is None else f" {self._name!r}"
+        state = "closed" if self._closed else f"{len(self.held)} in hand"
+        return f"<{type(self).__name__}{named} {self.holder} of {self._backend.name}: {state}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("claims cannot be pickled: what is in hand is in the hands of one process")
+
+    @property
+    def holder(self) -> str:
+        """The holder: 16 hex digits, new for each object, and in a forked child.
+
+        Example:
+            >>> len(mine.holder)
+            16
+        """
+        self._hand.check_process()
+        return self._hand.holding.holder
+
+    @property
+    def name(self) -> str | None:
+        """The caller's name for it, for display only.
+
+        Example:
+            >>> mine.name is None
+            True
+        """
+        return self._name
+
+    @property
+    def lease(self) -> float:
+        """Seconds for which items stay in hand without a sign of life.
+
+        Example:
+            >>> mine.lease
+            60.0
+        """
+        return self._hand.lease
+
+    @property
+    def held(self) -> list[Claim]:
+        """The claims that this object has in hand, as far as it knows.
+
+        Example:
+            >>> mine.held
+            []
+        """
+        self._hand.check_process()
+        return self._hand.claims
+
+    @property
+    def unresolved(self) -> list[UriFilterError]:
+        """Commits and releases that were interrupted; pass one as ``retry=`` to get the answers.
+
+        The ``method`` of an entry says which of the two it was.
+
+        A claim that was interrupted is given back by itself, because its caller has no answer.
+
+        Example:
+            >>> mine.unresolved
+            []
+        """
+        return self._backend.unresolved()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError("these claims are closed: make new ones with claims()")
+        self._hand.check_process()
+
+    def _check_limit(self, limit: int) -> None:
+        self._check_open()
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise ValueError(f"limit is a number of items, {RECLAIMED_A_CALL} for example, and not {limit!r}")
+
+    def _begin_closing(self, delay: float) -> bool:
+        """Take no more calls; return whether there are items to give back."""
+        check_delay(delay)
+        if self._closed:
+            return False
+        self._hand.check_process()
+        self._closed = True
+        return self._beats and self._hand.has_any
+
+    def _tell_what_is_left(self, error: Exception) -> None:
+        log.warning("%s: what is in hand is free after its lease only: %s", self._backend.where, error)
+
+    def _delay_after(self, error: object) -> float:
+        """Return the delay before items are offered again; after an error it is long, as the error may come again."""
+        return 0.0 if error is None else min(self.lease, MOST_DELAY)
+
+    def _tell(self, error: Exception | None) -> None:
+        """Log the error of a beat (None: it succeeded); repeated errors of one type are logged once."""
+        if error is not None and type(error) is not self._told:
+            log.warning("claims of %s: a beat failed, and the next ones are tried: %s", self._backend.name, error)
+        self._told = None if error is None else type(error)
+
+
+class AsyncBaseClaims(BaseClaims):
+    """The beats of ``AsyncClaims``, by a task in the event loop of the first call."""
+
+    def __init__(
+        self,
+        backend: ClaimsBackend,
+        run: Callable[[Flow[Any]], Awaitable[Any]],
+        beat: Callable[[Flow[None]], Awaitable[None]],
+        *,
+        name: str | None = None,
+        beats: bool = True,
+    ) -> None:
+        super().__init__(backend, name, beat=beats)
+        self._run, self._beat_with = run, beat
+        self._beating: asyncio.Task[None] | None = None
+        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
+
+    def _check_open(self) -> None:
+        super()._check_open()
+        self._check_loop()
+
+    def _check_loop(self) -> None:
+        """Check that this is the event loop of the first call; a forked child may have another.
+
+        Raises:
+            ValueError: it is another one.
+        """
+        process, loop = os.getpid(), asyncio.get_running_loop()
+        if self._home is None or self._home[0] != process:
+            self._home, self._beating = (process, loop), None
+        elif self._home[1] is not loop:
+            raise ValueError("these claims belong to another event loop: make new ones in this loop with claims()")
+
+    def _begin_closing(self, delay: float) -> bool:
+        self._check_loop()
+        return super()._begin_closing(delay)
+
+    def _begin_beating(self) -> None:
+        if self._may_beat and (self._beating is None or self._beating.done()):
+            beating = _beat(weakref.WeakMethod(self._beat_once), self._hand.beat_interval)
+            self._beating = asyncio.create_task(beating, name="urifilter-beat")
+
+    async def _beat_once(self) -> None:
+        try:
+            await self._beat_with(self._backend.beat())
+        except Exception as error:  # noqa: BLE001 - a task that ended would let everything lapse
+            self._tell(error)
+        else:
+            self._tell(None)
+
+    async def _end_beating(self) -> None:
+        """Beat no more, as these claims or their client are closed."""
+        self._may_beat, beating, self._beating = False, self._beating, None
+        if beating is not None and self._home == (os.getpid(), asyncio.get_running_loop()):
+            beating.cancel()
+            await asyncio.wait([beating])
+
+
+async def _beat(ref: weakref.WeakMethod[Callable[[], Awaitable[None]]], interval: float) -> None:
+    """Beat after each interval, until the claims are collected."""
+    await asyncio.sleep(interval)
+    while (beat := ref()) is not None:
+        await beat()
+        del beat
+        await asyncio.sleep(interval)
+
+
+class BlockingBaseClaims(BaseClaims):
+    """The beats of ``Claims``, by a thread."""
+
+    def __init__(
+        self,
+        backend: ClaimsBackend,
+        run: Callable[[Flow[Any]], Any],
+        beat: Callable[[Flow[None]], None],
+        *,
+        name: str | None = None,
+        beats: bool = True,
+    ) -> None:
+        super().__init__(backend, name, beat=beats)
+        self._run, self._beat_with = run, beat
+        self._beating: Beating | None = None
+
+    def _begin_beating(self) -> None:
+        if self._may_beat and (self._beating is None or not self._beating.is_alive()):
+            self._beating = Beating(self._beat_once, self._hand.beat_interval)
+            self._beating.start()
+
+    def _beat_once(self) -> None:
+        current = threading.current_thread()
+        if isinstance(current, Beating) and (not self._may_beat or self._beating is not current):
+            current.end()  # two threads may have begun to beat at once, or one as another closed
+            return
+        try:
+            self._beat_with(self._backend.beat())
+        except Exception as error:  # noqa: BLE001 - a thread that ended would let everything lapse
+            self._tell(error)
+        else:
+            self._tell(None)
+
+    def _end_beating(self) -> None:
+        """Beat no more, as these claims or their client are closed."""
+        self._may_beat, beating, self._beating = False, self._beating, None
+        if beating is not None and beating.is_alive():  # in a forked child the parent's is not
+            beating.stop(self._backend.patience)
+
+
+class Beating(threading.Thread):
+    """A thread that beats until it is stopped, or its object is collected.
+
+    Args:
+        beat: a method of the object; it raises nothing.
+        interval: seconds between two beats.
+    """
+
+    def __init__(self, beat: Callable[[], None], interval: float) -> None:
+        super().__init__(name="urifilter-beat", daemon=True)
+        self._ended, self._interval = threading.Event(), interval
+        self._beat = weakref.WeakMethod(beat, lambda _: self._ended.set())
+
+    def run(self) -> None:
+        """Beat after each interval."""
+        while not self._ended.wait(self._interval):
+            beat = self._beat()
+            if beat is not None:
+                beat()
+            del beat
+
+    def end(self) -> None:
+        """Beat no more."""
+        self._ended.set()
+
+    def stop(self, patience: float) -> None:
+        """Beat no more; wait for a beat that is under way, for so many seconds at most."""
+        self.end()
+        if self is not threading.current_thread():
+            self.join(patience)
