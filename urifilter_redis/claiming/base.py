@@ -145,7 +145,7 @@ class AsyncBaseClaims(BaseClaims):
         super().__init__(backend, name, beat=beats)
         self._run, self._beat_with = run, beat
         self._beating: asyncio.Task[None] | None = None
-        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
+        self._loop: tuple[int, asyncio.AbstractEventLoop] | None = None
 
     def _check_open(self) -> None:
         super()._check_open()
@@ -158,9 +158,9 @@ class AsyncBaseClaims(BaseClaims):
             ValueError: it is another one.
         """
         process, loop = os.getpid(), asyncio.get_running_loop()
-        if self._home is None or self._home[0] != process:
-            self._home, self._beating = (process, loop), None
-        elif self._home[1] is not loop:
+        if self._loop is None or self._loop[0] != process:
+            self._loop, self._beating = (process, loop), None
+        elif self._loop[1] is not loop:
             raise ValueError("these claims belong to another event loop: make new ones in this loop with claims()")
 
     def _begin_closing(self, delay: float) -> bool:
@@ -183,7 +183,7 @@ class AsyncBaseClaims(BaseClaims):
     async def _end_beating(self) -> None:
         """Beat no more, as these claims or their client are closed."""
         self._may_beat, beating, self._beating = False, self._beating, None
-        if beating is not None and self._home == (os.getpid(), asyncio.get_running_loop()):
+        if beating is not None and self._loop == (os.getpid(), asyncio.get_running_loop()):
             beating.cancel()
             await asyncio.wait([beating])
 
