@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import zstandard
 
 from urifilter_redis.archive.format.packing import pack, unpack
-from urifilter_redis.bloom.offsets import blocked_offsets, classic_offsets
+from urifilter_redis.bloom.digest import blocked_offsets, classic_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable

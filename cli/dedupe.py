@@ -6,7 +6,7 @@ import contextlib
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 
@@ -28,6 +28,9 @@ from .over_lines import (
 from .printing import Printer, Undoing, print_lines
 from .settings import yes_option
 from .signals import Signals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["dedupe"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +31,8 @@ from .settings import yes_option
 from .signals import Signals
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from .lines import Window
 
 __all__ = ["add", "check", "forget", "remove"]

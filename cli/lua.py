@@ -13,7 +13,7 @@ import click
 from urifilter_redis import UriFilter
 from urifilter_redis.base_blocking import run
 from urifilter_redis.bloom.digest import hasher, shard_of
-from urifilter_redis.bloom.payloads import pack
+from urifilter_redis.bloom.encoding import pack
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.bloom.sizing import BLOCKED_K, LAYOUTS
 from urifilter_redis.engine.batch import Digester

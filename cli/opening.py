@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from urifilter_redis import ConfigMismatch, TooLarge, UriFilter, UriFilterError, list_filters
 
 from .common import Shared, complain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
 
 __all__ = ["DEFAULT_SETTINGS", "confirm", "made", "open_one_of_all", "over_capacity", "rows_of_each"]
 

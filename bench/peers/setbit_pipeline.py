@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.peers.setbits import Setbits, digests_of
-from urifilter_redis.bloom.offsets import classic_offsets
+from urifilter_redis.bloom.digest import classic_offsets
 
 
 class SetbitPipeline(Setbits):

@@ -20,7 +20,7 @@ from support.proxy import Fault, Proxy
 from support.servers import wait_until
 
 from urifilter_redis import UriFilter
-from urifilter_redis.bloom.payloads import MOST_BYTES
+from urifilter_redis.bloom.encoding import MOST_BYTES
 
 HOLDER = "1234567890abcdef"
 

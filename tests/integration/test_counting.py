@@ -12,7 +12,7 @@ from support.proxy import Fault, Proxy, first
 from support.shard import KEYS, Shard, geometry, md5
 
 from urifilter_redis import AsyncUriFilter, UriFilter, UriFilterError
-from urifilter_redis.bloom.offsets import classic_offsets
+from urifilter_redis.bloom.digest import classic_offsets
 
 SETTINGS = {"capacity": 20_000, "error_rate": 1e-6, "layout": "counting"}
 

@@ -11,8 +11,7 @@ from support import servers
 from support.model import ModelShard, ModelSlice
 from support.shard import KEYS, Shard, geometry, md5
 
-from urifilter_redis.bloom.digest import shard_of
-from urifilter_redis.bloom.offsets import blocked_offsets, classic_offsets
+from urifilter_redis.bloom.digest import blocked_offsets, classic_offsets, shard_of
 from urifilter_redis.protocol.exported import vectors
 
 VECTORS = json.loads(vectors())

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.format.manifest import piece_spans
-from urifilter_redis.bloom.offsets import blocked_offsets, classic_offsets
+from urifilter_redis.bloom.digest import blocked_offsets, classic_offsets
 from urifilter_redis.bloom.sizing import bytes_of
 
 if TYPE_CHECKING:

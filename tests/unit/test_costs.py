@@ -11,7 +11,7 @@ import pytest
 
 from urifilter_redis.archive.format.packing import pack
 from urifilter_redis.bloom import costs
-from urifilter_redis.bloom.offsets import blocked_offsets
+from urifilter_redis.bloom.digest import blocked_offsets
 from urifilter_redis.bloom.retention import size_first
 from urifilter_redis.bloom.sizing import SLICE_LIMIT
 from urifilter_redis.protocol.config import Settings

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from urifilter_redis.bloom.payloads import MOST_BYTES, pack, unpack
+from urifilter_redis.bloom.encoding import MOST_BYTES, pack, unpack
 from urifilter_redis.errors import BadItem
 
 TEXTS = st.text(st.characters(codec=None, exclude_categories=()))

@@ -22,8 +22,7 @@ from urifilter_redis.archive.format.manifest import PIECE, Checkpoint, Registrat
 from urifilter_redis.archive.format.records import split_forgotten
 from urifilter_redis.archive.register import note_complete, register, registered
 from urifilter_redis.archive.snapshots import last_good, places, publish_checkpoint
-from urifilter_redis.bloom.digest import hasher, shards_of
-from urifilter_redis.bloom.offsets import blocked_offsets, classic_offsets
+from urifilter_redis.bloom.digest import blocked_offsets, classic_offsets, hasher, shards_of
 from urifilter_redis.engine.batch import Digester, check_question
 from urifilter_redis.engine.given import items_of, listed
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, ConfigMismatch

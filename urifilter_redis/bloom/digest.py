@@ -1,4 +1,4 @@
-"""Digests: 16 bytes an item, from which the scripts compute its offsets."""
+"""Digests: 16 bytes an item, and the offsets that the scripts, and here plain Python, compute of them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,19 @@ from typing import TYPE_CHECKING
 import mmh3
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["HASHES", "hasher", "new_seed", "shard_of", "shards_of", "split", "words"]
+__all__ = [
+    "HASHES",
+    "blocked_offsets",
+    "classic_offsets",
+    "hasher",
+    "new_seed",
+    "shard_of",
+    "shards_of",
+    "split",
+    "words",
+]
 
 HASHES = ("mmh3", "md5", "blake2b")
 
@@ -104,3 +114,36 @@ def shards_of(digests: Iterable[bytes], shards: int) -> list[int]:
     if sys.byteorder == "big":
         halves.byteswap()
     return [(half >> 4) % shards for half in halves[7::8]]
+
+
+#: One 32-bit word of a digest gives six positions of five bits each.
+_GROUPS_A_WORD = 6
+
+
+def classic_offsets(digest: bytes, bits: int, k: int) -> Iterator[int]:
+    """Yield an item's k SETBIT offsets in a bitmap of ``bits`` bits, by enhanced double hashing.
+
+    Source: P. C. Dillinger, P. Manolios, "Bloom Filters in Probabilistic Verification", FMCAD 2004.
+    """
+    d0, d1, d2, d3 = words(digest)
+    x = (d0 + 2**32 * (d1 % 2**20)) % bits
+    y = (d2 + 2**32 * (d3 % 2**20)) % bits
+    for i in range(1, k + 1):
+        yield x
+        x = (x + y) % bits
+        y = (y + i) % bits
+
+
+def blocked_offsets(digest: bytes, blocks: int, k: int) -> Iterator[int]:
+    """Yield an item's k SETBIT offsets in a bitmap of ``blocks`` blocks: one in each 32-bit word of the item's block.
+
+    Words are little-endian and bit p of a word is 2^p, whereas SETBIT counts from a byte's highest bit.
+
+    Source: F. Putze, P. Sanders, J. Singler, "Cache-, Hash- and Space-Efficient Bloom Filters", WEA 2007.
+    """
+    d = words(digest)
+    block = d[0] % blocks
+    for i in range(k):
+        position = d[1 + i // _GROUPS_A_WORD] >> 5 * (i % _GROUPS_A_WORD) & 31
+        byte = 4 * (block * k + i) + position // 8
+        yield 8 * byte + 7 - position % 8

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from urifilter_redis.protocol.outcomes import Unanswered, Unsent, is_away, is_re
 from urifilter_redis.protocol.routing import ASKING, READONLY, READWRITE, Addressed, slot_of_command
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from urifilter_redis.protocol.calls import Arguments
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from urifilter_redis.bloom.digest import shards_of, split
-from urifilter_redis.bloom.payloads import pack
+from urifilter_redis.bloom.encoding import pack
 from urifilter_redis.engine.given import items_of
 from urifilter_redis.engine.hand import Claim
 from urifilter_redis.engine.terms import Terms

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import Field, asdict, dataclass, field, fields
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Required, TypedDict, cast
 
 from urifilter_redis.bloom.digest import HASHES, new_seed
@@ -26,6 +25,7 @@ from urifilter_redis.errors import ConfigMismatch, SliceLost, UriFilterError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import timedelta
 
 __all__ = ["FORMAT", "Config", "FilterSettings", "Settings", "check_format", "other_format", "told"]
 

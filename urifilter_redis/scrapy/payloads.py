@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy import Request
 from scrapy.utils.request import request_from_dict
 
-from urifilter_redis.bloom.payloads import MOST_BYTES
+from urifilter_redis.bloom.encoding import MOST_BYTES
 from urifilter_redis.scrapy.marks import META
 
 if TYPE_CHECKING:

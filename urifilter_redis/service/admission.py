@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from urifilter_redis.service import tokens
@@ -16,6 +15,8 @@ from urifilter_redis.service.load import LOAD
 from urifilter_redis.service.usage import Usage
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from starlette.requests import Request
 
     from urifilter_redis.service.settings import ServiceSettings

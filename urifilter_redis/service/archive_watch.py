@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.upkeep import names as registered_names
@@ -12,6 +11,8 @@ from urifilter_redis.engine.async_driver import drive
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from urifilter_redis.engine.home import Home
     from urifilter_redis.transport.sharing import SharedConnector
 

@@ -7,7 +7,6 @@ import contextlib
 import gc
 import json
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError
@@ -22,7 +21,7 @@ from urifilter_redis.service.failures import Refusal, refusal_of
 from urifilter_redis.service.heads import header
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from starlette.requests import Request
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations
@@ -40,7 +39,7 @@ from urifilter_redis.service.looking import Looks
 from urifilter_redis.service.usage import UsageGauges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.errors import (
     AnswerLost,
@@ -24,6 +22,10 @@ from urifilter_redis.errors import (
 )
 from urifilter_redis.http_api import ERROR_CODES
 from urifilter_redis.protocol.outcomes import SCRIPT_ERRORS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from http import HTTPStatus
 
 __all__ = ["ANSWER_HEADERS", "LATER", "RETRY_AFTER", "Refusal", "refusal_of"]
 

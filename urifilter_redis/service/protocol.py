@@ -5,7 +5,6 @@ This module overrides private parts of uvicorn: ``pyproject.toml`` names the new
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import resource
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from urifilter_redis.service.load import LOAD
 from urifilter_redis.service.logs import Seldom
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Sequence
 
 __all__ = ["HEAD_BYTES", "Protocol"]

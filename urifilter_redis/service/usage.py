@@ -11,7 +11,6 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -22,7 +21,7 @@ from prometheus_client.core import GaugeMetricFamily
 from urifilter_redis.service import FOLDER_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
     from prometheus_client import Metric
 
