@@ -21,11 +21,10 @@ from urifilter_redis.engine.queries import ask, ask_masters
 from urifilter_redis.engine.routes import GIVEN
 from urifilter_redis.protocol import calls, claims
 from urifilter_redis.protocol.claims import LEAST_LEASE, MOST_LEASE, NOBODY, Holding, new_holder, new_nobody
-from urifilter_redis.protocol.exported import INDEX, exported_files, files_in
 from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.protocol.meta import View
 from urifilter_redis.protocol.outcomes import to_mapping
-from urifilter_redis.protocol.scripts import COMMANDS, load, variants
+from urifilter_redis.protocol.scripts import COMMANDS, INDEX, exported_files, files_in, load, variants
 from urifilter_redis.transport.addresses import redis_cli
 
 from .common import Group, Shared, columns, counted, filter_name, pass_shared, print_json, say, shared

@@ -14,7 +14,7 @@ from urifilter_redis.bloom.retention import TIMED, Shape, live_slices, memory, s
 from urifilter_redis.bloom.sizing import ANY_SHARDS, LAYOUTS, SHARDS_LIMIT
 from urifilter_redis.protocol.calls import items_a_call
 from urifilter_redis.protocol.config import Config, Settings
-from urifilter_redis.protocol.spread import shards_by_master
+from urifilter_redis.protocol.routing import shards_by_master
 
 from .common import columns, count, counted, filter_name, print_json, size_text
 

@@ -10,7 +10,7 @@ import resource
 import pytest
 from support import cli
 
-from urifilter_redis.protocol.exported import exported_files
+from urifilter_redis.protocol.scripts import exported_files
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from urifilter_redis.protocol import scripts
 from urifilter_redis.protocol.call_ids import CALL_LIFE, PROOF_LIFE
 from urifilter_redis.protocol.calls import ITEMS_A_CALL, SLICES_AND_ITEMS
 from urifilter_redis.protocol.claims import BYTES_A_CALL, CLAIMS_A_CALL, MOST_DELAY, MOST_LEASE, RECLAIMED_A_CALL
-from urifilter_redis.protocol.exported import Header
+from urifilter_redis.protocol.scripts import Header
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "protocol.md").read_text()
 ABOUT_ITEMS = ("insert", "contains", "forget", "remove")

@@ -12,7 +12,7 @@ from support.model import ModelShard, ModelSlice
 from support.shard import KEYS, Shard, geometry, md5
 
 from urifilter_redis.bloom.digest import blocked_offsets, classic_offsets, shard_of
-from urifilter_redis.protocol.exported import vectors
+from urifilter_redis.protocol.scripts import vectors
 
 VECTORS = json.loads(vectors())
 geometries = st.one_of(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from urifilter_redis.bloom.digest import HASHES, hasher, new_seed, shard_of, words
-from urifilter_redis.protocol.exported import vectors
+from urifilter_redis.protocol.scripts import vectors
 
 VECTORS = json.loads(vectors())
 

@@ -13,7 +13,7 @@ from urifilter_redis.bloom.encoding import encode_item
 from urifilter_redis.bloom.normalize import INDEX_PAGES, TRACKING_PARAMETERS, normalizer
 from urifilter_redis.bloom.sizing import BLOCKED_K
 from urifilter_redis.protocol import scripts
-from urifilter_redis.protocol.exported import Header, exported_files, files_in, vectors
+from urifilter_redis.protocol.scripts import Header, exported_files, files_in, vectors
 
 FILES = exported_files()
 INDEX = json.loads(FILES["scripts.json"])

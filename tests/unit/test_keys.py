@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from support.by_hand import config_of, meta_of
 from support.tags import first_slots, slot_of, spread_tag
 
-from urifilter_redis.protocol.exported import vectors
 from urifilter_redis.protocol.keys import FilterKeys
+from urifilter_redis.protocol.scripts import vectors
 
 KNOWN = json.loads(vectors())["tags"]
 

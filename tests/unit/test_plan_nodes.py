@@ -13,7 +13,7 @@ from urifilter_redis.cli.nodes import FILTERS
 from urifilter_redis.bloom import costs
 from urifilter_redis.bloom.retention import memory
 from urifilter_redis.protocol.config import Settings
-from urifilter_redis.protocol.spread import shards_by_master
+from urifilter_redis.protocol.routing import shards_by_master
 
 BILLION = 10**9
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from urifilter_redis.bloom import sizing
 from urifilter_redis.bloom.digest import classic_offsets
 from urifilter_redis.bloom.sizing import LAYOUTS, SLICE_LIMIT, size
-from urifilter_redis.protocol.exported import vectors
+from urifilter_redis.protocol.scripts import vectors
 
 VECTORS = json.loads(vectors())
 

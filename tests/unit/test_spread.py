@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.tags import first_slots as dealt
 from support.tags import slot_of, spread_tag
 
-from urifilter_redis.protocol.spread import first_slots, shards_by_master
+from urifilter_redis.protocol.routing import first_slots, shards_by_master
 
 names = st.from_regex(r"[A-Za-z0-9._-]{1,64}", fullmatch=True)
 

@@ -1,23 +1,29 @@
-"""Where a command goes: to the node that has its key, or to a node that the command names."""
+"""Where a command goes: to the node that has its key, or to a named one; and how shards lie over masters."""
 
 from __future__ import annotations
 
+import ctypes
+import math
+from bisect import bisect
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.protocol.keys import slot_of
+from urifilter_redis.protocol.keys import DEFAULT_PREFIX, SLOTS, FilterKeys, slot_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 __all__ = [
     "ASKING",
     "READONLY",
     "READWRITE",
     "Addressed",
+    "first_slots",
     "for_key",
     "for_node",
     "for_replica",
     "like",
+    "shards_by_master",
     "slot_of_command",
 ]
 
@@ -102,3 +108,49 @@ def key_of(command: Sequence[Any]) -> str | bytes:
         return ""
     key: str | bytes = command[_PLACES.get(name, 1)]
     return key
+
+
+def first_slots(masters: int) -> list[int]:
+    """Return the first slot of each master, as ``redis-cli --cluster create`` deals all slots to so many.
+
+    redis-cli adds up in single precision, which moves some slots by one from 78 masters on.
+
+    Raises:
+        ValueError: the masters are not 1 to 16,384.
+    """
+    if not 1 <= masters <= SLOTS:
+        raise ValueError(f"nodes are 1 to {SLOTS:,} masters, and not {masters:,}")
+    each, cursor = _single(SLOTS / masters), 0.0
+    firsts = [0]
+    for _ in range(masters - 1):
+        last = math.floor(_single(_single(cursor + each) - 1) + 0.5)
+        firsts.append(max(last, firsts[-1]) + 1)
+        cursor = _single(cursor + each)
+    return firsts
+
+
+def shards_by_master(names: Iterable[str], shards: int, masters: int) -> list[int]:
+    """Return the number of shards that each master has of filters with these names.
+
+    Args:
+        names: the filters' names, which decide the slots.
+        shards: the number of shards of each filter.
+        masters: the number of masters.
+
+    Raises:
+        ValueError: a name cannot be a filter's, or the masters are not 1 to 16,384.
+
+    Example:
+        >>> shards_by_master(["news"], 18, 3)
+        [6, 6, 6]
+    """
+    firsts, found = first_slots(masters), Counter[int]()
+    for name in names:
+        keys = FilterKeys(DEFAULT_PREFIX, name, shards)
+        found.update(bisect(firsts, slot_of(keys.shard(number).meta)) - 1 for number in range(shards))
+    return [found[master] for master in range(masters)]
+
+
+def _single(number: float) -> float:
+    """Return the nearest number of single precision."""
+    return ctypes.c_float(number).value
