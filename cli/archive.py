@@ -24,7 +24,7 @@ from .progress import bar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from urifilter_redis.engine.home import Home
+    from urifilter_redis.engine.backend import Home
     from urifilter_redis.engine.steps import Flow
 
 __all__ = ["archive"]

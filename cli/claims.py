@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import click
 
 from urifilter_redis.bloom.encoding import MOST_BYTES, pack
-from urifilter_redis.engine.terms import Terms
+from urifilter_redis.engine.claim_options import Terms
 from urifilter_redis.flows.claims import release_terms
 from urifilter_redis.protocol.claims import NOBODY, Holding, check_delay
 from urifilter_redis.streaming import Answers, Stream

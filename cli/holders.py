@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from urifilter_redis.claiming.base import Beating
-from urifilter_redis.engine.hand import BEATS
+from urifilter_redis.engine.holdings import BEATS
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.protocol.claims import check_holder, check_lease
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from urifilter_redis.claiming.awaited import AsyncClaims
     from urifilter_redis.claiming.blocking import Claims
     from urifilter_redis.client import UriFilter
-    from urifilter_redis.engine.hand import Claim, Outstanding
+    from urifilter_redis.engine.holdings import Claim, Outstanding
     from urifilter_redis.engine.near_cache import NearCacheInfo
     from urifilter_redis.engine.session import Restored
     from urifilter_redis.engine.steps import Timeouts
@@ -93,14 +93,14 @@ __all__ = [
 _PLACES = {
     "AsyncClaims": "claiming.awaited",
     "AsyncUriFilter": "aio",
-    "Claim": "engine.hand",
+    "Claim": "engine.holdings",
     "Claims": "claiming.blocking",
     "ClaimsInfo": "flows.claims_info",
     "Config": "protocol.config",
     "FilterInfo": "flows.info",
     "FilterSettings": "protocol.config",
     "NearCacheInfo": "engine.near_cache",
-    "Outstanding": "engine.hand",
+    "Outstanding": "engine.holdings",
     "Restored": "engine.session",
     "Rotation": "flows.rotation",
     "Slice": "bloom.sizing",

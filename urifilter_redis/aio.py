@@ -8,10 +8,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urifilter_redis.base_async import AsyncBaseClient, Opening, windows
 from urifilter_redis.claiming.awaited import AsyncClaims
 from urifilter_redis.claiming.claims_backend import RedisClaims
-from urifilter_redis.engine import methods
-from urifilter_redis.engine.given import listed
+from urifilter_redis.engine.batch import (
+    AGES,
+    COMMIT,
+    CONTAINS,
+    CONTAINS_MANY,
+    FORGET,
+    INSERT,
+    INSERT_AGES,
+    INSERT_MANY,
+    RELEASE,
+    REMOVE,
+    UNIQUE,
+    listed,
+)
+from urifilter_redis.engine.claim_options import Terms
 from urifilter_redis.engine.near_cache import SECONDS, NearCacheSettings
-from urifilter_redis.engine.terms import Terms
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import claims, dropping, items, lifecycle, reclaim, rotation
 from urifilter_redis.flows.checkpoint import checkpoint, checkpoint_age
@@ -28,7 +40,7 @@ if TYPE_CHECKING:
 
     import redis.asyncio as redis_asyncio
 
-    from urifilter_redis.engine.given import Key
+    from urifilter_redis.engine.batch import Key
     from urifilter_redis.engine.steps import Timeouts
     from urifilter_redis.flows.checkpoint import Written
     from urifilter_redis.flows.rotation import Rotation
@@ -228,7 +240,7 @@ class AsyncUriFilter(AsyncBaseClient):
             >>> await news.insert("https://example.com/a")
             False
         """
-        return await self._ask_singly(methods.INSERT, uri, max_age, retry)
+        return await self._ask_singly(INSERT, uri, max_age, retry)
 
     async def insert_many(
         self,
@@ -269,7 +281,7 @@ class AsyncUriFilter(AsyncBaseClient):
             >>> await news.insert_many(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
             [True, True, False]
         """
-        return await self._ask(methods.INSERT_MANY, listed(uris), max_age, retry, key, call_key)
+        return await self._ask(INSERT_MANY, listed(uris), max_age, retry, key, call_key)
 
     async def insert_ages(
         self,
@@ -306,7 +318,7 @@ class AsyncUriFilter(AsyncBaseClient):
             >>> await news.insert_ages(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
             [0, 0, 1]
         """
-        return await self._ask(methods.INSERT_AGES, listed(uris), max_age, retry, key)
+        return await self._ask(INSERT_AGES, listed(uris), max_age, retry, key)
 
     async def unique(
         self,
@@ -343,7 +355,7 @@ class AsyncUriFilter(AsyncBaseClient):
             >>> await news.unique(pages, key=lambda page: page["url"])
             [{'url': 'https://example.com/c', 'depth': 1}]
         """
-        return await self._ask(methods.UNIQUE, listed(uris), max_age, retry, key)
+        return await self._ask(UNIQUE, listed(uris), max_age, retry, key)
 
     async def __call__(
         self, uris: Iterable[T], *, max_age: int | None = None, key: Callable[[T], object] | None = None
@@ -406,7 +418,7 @@ class AsyncUriFilter(AsyncBaseClient):
     ) -> tuple[Iterator[tuple[T, bytes]], UriFilterError | None]:
         """Insert items; return the known new ones with their digests, and the error that left others without answer."""
         self._check_open()
-        batch = items.question(self._session, methods.UNIQUE, window, max_age, key=key)
+        batch = items.question(self._session, UNIQUE, window, max_age, key=key)
         with self._session.pending.hold(batch):
             failed = None
             try:
@@ -447,7 +459,7 @@ class AsyncUriFilter(AsyncBaseClient):
             >>> await news.contains("https://example.com/a")
             False
         """
-        return await self._ask_singly(methods.CONTAINS, uri, max_age)
+        return await self._ask_singly(CONTAINS, uri, max_age)
 
     async def contains_many(self, uris: Iterable[Any], *, max_age: int | None = None, key: Key = None) -> list[bool]:
         """Return whether each item was seen; nothing is inserted.
@@ -472,7 +484,7 @@ class AsyncUriFilter(AsyncBaseClient):
             >>> await news.contains_many(["https://example.com/a", "https://example.com/b"])
             [True, False]
         """
-        return await self._ask(methods.CONTAINS_MANY, listed(uris), max_age, None, key)
+        return await self._ask(CONTAINS_MANY, listed(uris), max_age, None, key)
 
     async def ages(self, uris: Iterable[Any], *, max_age: int | None = None, key: Key = None) -> list[int]:
         """Return the age of each item without inserting: 0 for not seen, else as ``insert_ages``.
@@ -497,7 +509,7 @@ class AsyncUriFilter(AsyncBaseClient):
             >>> await news.ages(["https://example.com/a", "https://example.com/b"])
             [1, 0]
         """
-        return await self._ask(methods.AGES, listed(uris), max_age, None, key)
+        return await self._ask(AGES, listed(uris), max_age, None, key)
 
     async def forget(self, uris: Iterable[Any], *, retry: UriFilterError | None = None, key: Key = None) -> list[bool]:
         """Make items new again; return whether each was there.
@@ -522,7 +534,7 @@ class AsyncUriFilter(AsyncBaseClient):
             >>> await news.insert("https://example.com/a")
             True
         """
-        return await self._ask(methods.FORGET, listed(uris), None, retry, key)
+        return await self._ask(FORGET, listed(uris), None, retry, key)
 
     async def remove(self, uris: Iterable[Any], *, retry: UriFilterError | None = None, key: Key = None) -> list[bool]:
         """Take items out again, layout counting only; return whether each was there.
@@ -548,7 +560,7 @@ class AsyncUriFilter(AsyncBaseClient):
             >>> await counted.remove(["https://example.com/a"])
             [True]
         """
-        return await self._ask(methods.REMOVE, listed(uris), None, retry, key)
+        return await self._ask(REMOVE, listed(uris), None, retry, key)
 
     def claims(
         self,
@@ -597,7 +609,7 @@ class AsyncUriFilter(AsyncBaseClient):
             >>> await news.commit(["https://example.com/a"])
             [True]
         """
-        flow = claims.finish(self._session, methods.COMMIT, listed(uris), Terms(NOBODY), key)
+        flow = claims.finish(self._session, COMMIT, listed(uris), Terms(NOBODY), key)
         return await self._run(flow)
 
     async def release(
@@ -622,7 +634,7 @@ class AsyncUriFilter(AsyncBaseClient):
             [False]
         """
         terms = claims.release_terms(NOBODY, delay, failed=failed)
-        return await self._run(claims.finish(self._session, methods.RELEASE, listed(uris), terms, key))
+        return await self._run(claims.finish(self._session, RELEASE, listed(uris), terms, key))
 
     async def beat(self, holder: str, lease: float | None = None) -> int:
         """Give a sign of life for a holder that has no object here; return how many items it has in hand.

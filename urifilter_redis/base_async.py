@@ -12,11 +12,11 @@ from urifilter_redis.archive.homes.opening import named_home
 from urifilter_redis.base_client import BaseClient
 from urifilter_redis.coalescer import Coalescer
 from urifilter_redis.engine.async_driver import drive
-from urifilter_redis.engine.given import opened_up
-from urifilter_redis.engine.joint import Joint
+from urifilter_redis.engine.batch import opened_up
+from urifilter_redis.engine.combined_call import Joint
+from urifilter_redis.engine.rotation_timer import Timekeeper
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow, Timeouts
-from urifilter_redis.engine.timekeeper import Timekeeper
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import items
 from urifilter_redis.flows.timely import leave
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
     import redis.asyncio as redis_asyncio
 
-    from urifilter_redis.engine.given import Key
-    from urifilter_redis.engine.methods import Method
+    from urifilter_redis.engine.batch import Key, Method
     from urifilter_redis.engine.near_cache import NearCacheSettings
     from urifilter_redis.pickling import PackedFilter
 

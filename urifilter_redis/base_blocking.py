@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from urifilter_redis.archive.homes.opening import named_home
 from urifilter_redis.base_client import BaseClient
-from urifilter_redis.engine import methods
+from urifilter_redis.engine.batch import CONTAINS, opened_up
 from urifilter_redis.engine.driver import drive
-from urifilter_redis.engine.given import opened_up
 from urifilter_redis.engine.near_cache import NearCacheSettings
+from urifilter_redis.engine.rotation_timer import Timekeeper
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow, Timeouts
-from urifilter_redis.engine.timekeeper import Timekeeper
 from urifilter_redis.flows import dropping, items, lifecycle
 from urifilter_redis.flows.info import inserted
 from urifilter_redis.flows.timely import leave
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
 
     import redis as redis_py
 
-    from urifilter_redis.engine.given import Key
-    from urifilter_redis.engine.methods import Method
+    from urifilter_redis.engine.batch import Key, Method
     from urifilter_redis.errors import UriFilterError
     from urifilter_redis.pickling import PackedFilter
 
@@ -124,7 +122,7 @@ class BlockingBaseClient(BaseClient):
         return self._ask(method, [uri], max_age, retry)
 
     def __contains__(self, uri: Hashable) -> bool:
-        return self._ask(methods.CONTAINS, [uri])
+        return self._ask(CONTAINS, [uri])
 
     def __len__(self) -> int:
         """Return how many items were answered "new" and have not expired, as ``inserted`` does.

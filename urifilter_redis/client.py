@@ -9,10 +9,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urifilter_redis.base_blocking import BlockingBaseClient, windows
 from urifilter_redis.claiming.blocking import Claims
 from urifilter_redis.claiming.claims_backend import RedisClaims
-from urifilter_redis.engine import methods
-from urifilter_redis.engine.given import listed
+from urifilter_redis.engine.batch import (
+    AGES,
+    COMMIT,
+    CONTAINS,
+    CONTAINS_MANY,
+    FORGET,
+    INSERT,
+    INSERT_AGES,
+    INSERT_MANY,
+    RELEASE,
+    REMOVE,
+    UNIQUE,
+    listed,
+)
+from urifilter_redis.engine.claim_options import Terms
 from urifilter_redis.engine.near_cache import SECONDS, NearCacheSettings
-from urifilter_redis.engine.terms import Terms
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import claims, dropping, items, lifecycle, reclaim, rotation
 from urifilter_redis.flows.checkpoint import checkpoint, checkpoint_age
@@ -29,7 +41,7 @@ if TYPE_CHECKING:
 
     import redis as redis_py
 
-    from urifilter_redis.engine.given import Key
+    from urifilter_redis.engine.batch import Key
     from urifilter_redis.engine.steps import Timeouts
     from urifilter_redis.flows.checkpoint import Written
     from urifilter_redis.flows.rotation import Rotation
@@ -219,7 +231,7 @@ class UriFilter(BlockingBaseClient):
             >>> news.insert("https://example.com/a")
             False
         """
-        return self._ask_singly(methods.INSERT, uri, max_age, retry)
+        return self._ask_singly(INSERT, uri, max_age, retry)
 
     def insert_many(
         self,
@@ -260,7 +272,7 @@ class UriFilter(BlockingBaseClient):
             >>> news.insert_many(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
             [True, True, False]
         """
-        return self._ask(methods.INSERT_MANY, listed(uris), max_age, retry, key, call_key)
+        return self._ask(INSERT_MANY, listed(uris), max_age, retry, key, call_key)
 
     def insert_ages(
         self,
@@ -297,7 +309,7 @@ class UriFilter(BlockingBaseClient):
             >>> news.insert_ages(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
             [0, 0, 1]
         """
-        return self._ask(methods.INSERT_AGES, listed(uris), max_age, retry, key)
+        return self._ask(INSERT_AGES, listed(uris), max_age, retry, key)
 
     def unique(
         self,
@@ -334,7 +346,7 @@ class UriFilter(BlockingBaseClient):
             >>> news.unique(pages, key=lambda page: page["url"])
             [{'url': 'https://example.com/c', 'depth': 1}]
         """
-        return self._ask(methods.UNIQUE, listed(uris), max_age, retry, key)
+        return self._ask(UNIQUE, listed(uris), max_age, retry, key)
 
     def __call__(
         self, uris: Iterable[T], *, max_age: int | None = None, key: Callable[[T], object] | None = None
@@ -397,7 +409,7 @@ class UriFilter(BlockingBaseClient):
     ) -> tuple[Iterator[tuple[T, bytes]], UriFilterError | None]:
         """Insert items; return the known new ones with their digests, and the error that left others without answer."""
         self._check_open()
-        batch = items.question(self._session, methods.UNIQUE, window, max_age, key=key)
+        batch = items.question(self._session, UNIQUE, window, max_age, key=key)
         with self._session.pending.hold(batch):
             failed = None
             try:
@@ -438,7 +450,7 @@ class UriFilter(BlockingBaseClient):
             >>> news.contains("https://example.com/a")
             False
         """
-        return self._ask_singly(methods.CONTAINS, uri, max_age)
+        return self._ask_singly(CONTAINS, uri, max_age)
 
     def contains_many(self, uris: Iterable[Any], *, max_age: int | None = None, key: Key = None) -> list[bool]:
         """Return whether each item was seen; nothing is inserted.
@@ -463,7 +475,7 @@ class UriFilter(BlockingBaseClient):
             >>> news.contains_many(["https://example.com/a", "https://example.com/b"])
             [True, False]
         """
-        return self._ask(methods.CONTAINS_MANY, listed(uris), max_age, None, key)
+        return self._ask(CONTAINS_MANY, listed(uris), max_age, None, key)
 
     def ages(self, uris: Iterable[Any], *, max_age: int | None = None, key: Key = None) -> list[int]:
         """Return the age of each item without inserting: 0 for not seen, else as ``insert_ages``.
@@ -488,7 +500,7 @@ class UriFilter(BlockingBaseClient):
             >>> news.ages(["https://example.com/a", "https://example.com/b"])
             [1, 0]
         """
-        return self._ask(methods.AGES, listed(uris), max_age, None, key)
+        return self._ask(AGES, listed(uris), max_age, None, key)
 
     def forget(self, uris: Iterable[Any], *, retry: UriFilterError | None = None, key: Key = None) -> list[bool]:
         """Make items new again; return whether each was there.
@@ -513,7 +525,7 @@ class UriFilter(BlockingBaseClient):
             >>> news.insert("https://example.com/a")
             True
         """
-        return self._ask(methods.FORGET, listed(uris), None, retry, key)
+        return self._ask(FORGET, listed(uris), None, retry, key)
 
     def remove(self, uris: Iterable[Any], *, retry: UriFilterError | None = None, key: Key = None) -> list[bool]:
         """Take items out again, layout counting only; return whether each was there.
@@ -539,7 +551,7 @@ class UriFilter(BlockingBaseClient):
             >>> counted.remove(["https://example.com/a"])
             [True]
         """
-        return self._ask(methods.REMOVE, listed(uris), None, retry, key)
+        return self._ask(REMOVE, listed(uris), None, retry, key)
 
     def claims(
         self,
@@ -588,7 +600,7 @@ class UriFilter(BlockingBaseClient):
             >>> news.commit(["https://example.com/a"])
             [True]
         """
-        flow = claims.finish(self._session, methods.COMMIT, listed(uris), Terms(NOBODY), key)
+        flow = claims.finish(self._session, COMMIT, listed(uris), Terms(NOBODY), key)
         return self._run(flow)
 
     def release(
@@ -613,7 +625,7 @@ class UriFilter(BlockingBaseClient):
             [False]
         """
         terms = claims.release_terms(NOBODY, delay, failed=failed)
-        return self._run(claims.finish(self._session, methods.RELEASE, listed(uris), terms, key))
+        return self._run(claims.finish(self._session, RELEASE, listed(uris), terms, key))
 
     def beat(self, holder: str, lease: float | None = None) -> int:
         """Give a sign of life for a holder that has no object here; return how many items it has in hand.

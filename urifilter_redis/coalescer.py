@@ -12,7 +12,7 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
-from urifilter_redis.engine.joint import Joint, Single, told
+from urifilter_redis.engine.combined_call import Joint, Single, told
 from urifilter_redis.errors import AnswerLost, ServerUnavailable, UriFilterError
 from urifilter_redis.flows import items
 
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import Any, TypeAlias
 
-    from urifilter_redis.engine.batch import Batch
-    from urifilter_redis.engine.cutting import OpenCall
-    from urifilter_redis.engine.methods import Method
+    from urifilter_redis.engine.batch import Batch, Method, OpenCall
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.homes.opening import ARCHIVE_VARIABLE
+from urifilter_redis.engine.rotation_timer import Timekeeper
 from urifilter_redis.engine.session import Session
-from urifilter_redis.engine.timekeeper import Timekeeper
 from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.transport.addresses import Packed
 

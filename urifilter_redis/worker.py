@@ -26,7 +26,7 @@ from urifilter_redis.protocol.keys import check_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from urifilter_redis.engine.home import Home
+    from urifilter_redis.engine.backend import Home
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Timeouts
     from urifilter_redis.transport.connections import Connector

@@ -21,8 +21,8 @@ from urifilter_redis.archive.format.packing import pack
 from urifilter_redis.archive.format.records import write_replies
 from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.archive.upkeep import entries, verify_all
+from urifilter_redis.engine.backend import Key
 from urifilter_redis.engine.driver import drive
-from urifilter_redis.engine.home import Key
 from urifilter_redis.flows.checkpoint import checkpoint
 
 pytestmark = pytest.mark.slow

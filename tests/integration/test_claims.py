@@ -26,7 +26,7 @@ from urifilter_redis import (
     UriFilter,
 )
 from urifilter_redis.bloom import retention
-from urifilter_redis.engine import driver, hand
+from urifilter_redis.engine import driver, holdings
 from urifilter_redis.flows.claims import IN_HAND
 from urifilter_redis.protocol.outcomes import Unanswered
 
@@ -365,7 +365,7 @@ def test_the_pause_after_an_empty_round(news, other, any_server):
         mine.release(["b"])
         assert mine.outstanding().others == 2
         waited = mine.outstanding().due
-        assert waited <= hand.AFTER_DUE
+        assert waited <= holdings.AFTER_DUE
         threading.Event().wait(waited)
         assert mine.reclaim() == [Claim("b", "b")]
 

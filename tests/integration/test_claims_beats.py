@@ -13,7 +13,7 @@ from support.proxy import Fault, Proxy, at_random, first
 from support.servers import wait_until
 
 from urifilter_redis import AnswerLost, Claim, Timeouts, UriFilter
-from urifilter_redis.engine import driver, hand
+from urifilter_redis.engine import driver, holdings
 from urifilter_redis.engine.driver import drive
 
 PRECISE = {"capacity": 10_000, "error_rate": 1e-8}
@@ -24,7 +24,7 @@ HANDS, HOLDERS, META = (f"urifilter:{{news:0}}:{name}" for name in ("hands", "ho
 @pytest.fixture
 def often(monkeypatch):
     """An object with the shortest lease beats ten times a second."""
-    monkeypatch.setattr(hand, "BEATS", 0.02)
+    monkeypatch.setattr(holdings, "BEATS", 0.02)
 
 
 @pytest.fixture
@@ -116,12 +116,12 @@ def test_only_silent_shards_are_beaten(any_server, monkeypatch):
             return admin.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
 
         assert beats() == 0
-        monkeypatch.setattr(hand, "BEATS", 0.0)
+        monkeypatch.setattr(holdings, "BEATS", 0.0)
         assert beats() == len(used) < 8
-        monkeypatch.setattr(hand, "BEATS", 1 / 3)
+        monkeypatch.setattr(holdings, "BEATS", 1 / 3)
         assert beats() == 0
         mine.commit(items)
-        monkeypatch.setattr(hand, "BEATS", 0.0)
+        monkeypatch.setattr(holdings, "BEATS", 0.0)
         assert beats() == 0
         mine.close()
 
@@ -215,7 +215,7 @@ def test_counts_tell_nothing_while_a_call_is_under_way(news, other, monkeypatch)
     mine.claim("a")
     mine._beating.stop(5)
     other.claims(holder=mine.holder, beats=False).claim("b")
-    monkeypatch.setattr(hand, "BEATS", 0.0)
+    monkeypatch.setattr(holdings, "BEATS", 0.0)
 
     books.begin(0, "a call")
     beat(news, mine)
@@ -246,7 +246,7 @@ def test_counts_tell_nothing_while_a_call_is_under_way(news, other, monkeypatch)
 @pytest.mark.slow
 def test_a_call_whose_answer_is_lost(any_server, monkeypatch):
     """It is under way until its deadline: until then a retry gets the answers, after it a beat gives the items back."""
-    monkeypatch.setattr(hand, "CALL_LIFE", 1000)
+    monkeypatch.setattr(holdings, "CALL_LIFE", 1000)
     UriFilter.create("news", redis=any_server.url, **PRECISE).close()
     with (
         Proxy(any_server.port) as proxy,
@@ -256,7 +256,7 @@ def test_a_call_whose_answer_is_lost(any_server, monkeypatch):
         mine = news.claims(lease=60)
         mine.claim("known")
         mine._beating.stop(5)
-        monkeypatch.setattr(hand, "BEATS", 0.0)
+        monkeypatch.setattr(holdings, "BEATS", 0.0)
 
         def lost(items):
             proxy.plan = lambda _: Fault.CUT_AFTER
@@ -288,7 +288,7 @@ def test_a_call_whose_answer_is_lost(any_server, monkeypatch):
 @pytest.mark.slow
 def test_a_reclaim_whose_answer_is_lost(any_server, monkeypatch):
     """What it may have taken is given back after its deadline, although calls go on and nothing else is in hand."""
-    monkeypatch.setattr(hand, "CALL_LIFE", 500)
+    monkeypatch.setattr(holdings, "CALL_LIFE", 500)
     UriFilter.create("news", redis=any_server.url, **PRECISE).close()
     with (
         Proxy(any_server.port) as proxy,

@@ -13,7 +13,7 @@ from support.killer import SCRIPTS
 
 from urifilter_redis import AnswerLost, AsyncUriFilter, UriFilter
 from urifilter_redis.bloom.digest import hasher, shards_of
-from urifilter_redis.engine import async_driver, driver, hand
+from urifilter_redis.engine import async_driver, driver, holdings
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.flows import items as item_flows
 from urifilter_redis.protocol.config import Config, Settings
@@ -33,7 +33,7 @@ def news(any_server, monkeypatch):
     A call is in doubt for no time at all: this server has answered each before the next is sent.
     """
     monkeypatch.setattr(item_flows, "CALLS_IN_FLIGHT", 1)
-    monkeypatch.setattr(hand, "CALL_LIFE", 0)
+    monkeypatch.setattr(holdings, "CALL_LIFE", 0)
     with UriFilter.create("news", redis=any_server.url, **PRECISE) as made:
         yield made
 
@@ -101,7 +101,7 @@ def test_every_place_of_a_claim(news, other, sample, monkeypatch):
                 else:
                     assert claimed(mine.held) == [known]
                     with monkeypatch.context() as patched:
-                        patched.setattr(hand, "BEATS", 0.0)
+                        patched.setattr(holdings, "BEATS", 0.0)
                         beat(news, mine)
                         beat(news, mine)
                     assert other.beat(mine.holder) == 1, at
@@ -134,7 +134,7 @@ def test_every_place_of_a_reclaim(news, other, sample, monkeypatch):
         if found is None:
             assert mine.held == []
             with monkeypatch.context() as patched:
-                patched.setattr(hand, "BEATS", 0.0)
+                patched.setattr(holdings, "BEATS", 0.0)
                 beat(news, mine)
                 beat(news, mine)
             assert other.beat(mine.holder) == 0, at
@@ -173,7 +173,7 @@ def test_every_place_of_commit_and_release(news, sample, name, monkeypatch):
         assert answers == [True] * 6, at
         assert mine.unresolved == []
         with monkeypatch.context() as patched:
-            patched.setattr(hand, "BEATS", 0.0)
+            patched.setattr(holdings, "BEATS", 0.0)
             beat(news, mine)
         assert mine.held == [], at
         assert all(mine._backend.hand.mark(shard) is not None for shard in range(3)), at
@@ -237,7 +237,7 @@ def test_a_retry_that_is_interrupted(news, other, sample, monkeypatch):
         if answers is None:
             assert claimed(mine.held) == sorted(known), at
             with monkeypatch.context() as patched:
-                patched.setattr(hand, "BEATS", 0.0)
+                patched.setattr(holdings, "BEATS", 0.0)
                 beat(news, mine)
                 beat(news, mine)
             assert other.beat(mine.holder) == len(known), at
@@ -254,7 +254,7 @@ def test_a_retry_that_is_interrupted(news, other, sample, monkeypatch):
 @pytest.mark.parametrize("name", ["claim", "reclaim", "commit", "release"])
 def test_a_cancelled_task(any_server, monkeypatch, name, lose):
     """Cancelled before its pipeline is sent or after, a task leaves nothing in hand, and the answers of commit."""
-    monkeypatch.setattr(hand, "CALL_LIFE", 0)
+    monkeypatch.setattr(holdings, "CALL_LIFE", 0)
 
     async def crawl() -> None:
         async with (
@@ -286,7 +286,7 @@ def test_a_cancelled_task(any_server, monkeypatch, name, lose):
                 assert await method(["a", "b"], retry=lost) == [True, True]
             assert mine.held == []
             with monkeypatch.context() as patched:
-                patched.setattr(hand, "BEATS", 0.0)
+                patched.setattr(holdings, "BEATS", 0.0)
                 for _ in range(2):
                     await news._run(mine._backend.beat())
             assert await other.beat(mine.holder) == 0

@@ -14,8 +14,8 @@ from urifilter_redis import ArchiveError, ArchiveMissing, ConfigMismatch, UriFil
 from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.archive.register import registered, unregister
 from urifilter_redis.archive.upkeep import prune
+from urifilter_redis.engine.backend import Key
 from urifilter_redis.engine.driver import drive
-from urifilter_redis.engine.home import Key
 from urifilter_redis.flows import dropping
 
 SETTINGS = {"capacity": 1000, "error_rate": 1e-8, "shards": 3, "seed": 1}

@@ -9,7 +9,7 @@ import pytest
 from support.interrupts import Interrupt
 
 from urifilter_redis import AsyncUriFilter, UriFilter
-from urifilter_redis.engine import cutting
+from urifilter_redis.engine import batch
 from urifilter_redis.flows import items as item_flows
 from urifilter_redis.sdk import FilterAPIClient
 
@@ -27,7 +27,7 @@ def news(any_server, monkeypatch):
     """
     monkeypatch.setattr(item_flows, "CALLS_IN_FLIGHT", 1)
     monkeypatch.setattr(item_flows, "PART", 4)
-    monkeypatch.setattr(cutting, "PART_OF_A_SHARD", 1)
+    monkeypatch.setattr(batch, "PART_OF_A_SHARD", 1)
     options = {"capacity": 100_000, "error_rate": 1e-9, "shards": 3, "connections": 1000}
     with UriFilter.create("news", redis=any_server.url, **options) as made:
         yield made

@@ -23,7 +23,8 @@ from urifilter_redis import (
     Timeouts,
     UriFilter,
 )
-from urifilter_redis.engine import driver, methods
+from urifilter_redis.engine import driver
+from urifilter_redis.engine.batch import CONTAINS_MANY, FORGET, INSERT_MANY
 from urifilter_redis.engine.steps import Send
 from urifilter_redis.flows import dropping, items
 from urifilter_redis.protocol.call_ids import CallKey
@@ -206,7 +207,7 @@ def test_items_that_are_not_yielded(news):
     assert news.insert_many(["a", "b", "c"]) == [False, True, True]
 
 
-@pytest.mark.parametrize("method", [methods.INSERT_MANY, methods.CONTAINS_MANY])
+@pytest.mark.parametrize("method", [INSERT_MANY, CONTAINS_MANY])
 def test_forgotten_after_the_answer_and_before_it_arrives(news, method):
     """An answer "seen" that the server gave before this object forgot is not taken in as it arrives."""
     news.insert("a")
@@ -219,7 +220,7 @@ def test_forgotten_after_the_answer_and_before_it_arrives(news, method):
 def test_asked_while_a_forgetting_is_on_its_way(news):
     """An answer that arrives between the forgetting and its reply is dropped with the reply."""
     news.insert("a")
-    assert ask(news, methods.FORGET, ["a"], lambda: news.insert("a")) == [True]
+    assert ask(news, FORGET, ["a"], lambda: news.insert("a")) == [True]
     assert known(news, "a") == [False]
     assert news.contains("a") is True
 
@@ -230,12 +231,12 @@ def test_asked_before_a_forgetting_is_answered(news):
 
     def forget() -> None:
         news._session.near.clear()
-        batch = items.question(news._session, methods.FORGET, ["a"])
+        batch = items.question(news._session, FORGET, ["a"])
         flow = items.resolve(news._session, batch)
         steps.append((flow, next(flow)))  # sent, as far as this process is concerned
 
     steps: list = []
-    assert ask(news, methods.INSERT_MANY, ["b"], forget) == [True]
+    assert ask(news, INSERT_MANY, ["b"], forget) == [True]
     assert news.insert("a") is False  # the server has not forgotten it yet
     assert known(news, "a") == [True]
     ((flow, step),) = steps
@@ -248,7 +249,7 @@ def test_asked_before_a_forgetting_is_answered(news):
 def test_dropped_while_an_answer_is_on_its_way(news, valkey):
     """An answer from before a drop by this object is not taken in, and nothing is known after the drop."""
     news.insert("b")
-    ask(news, methods.INSERT_MANY, ["a"], news.drop)
+    ask(news, INSERT_MANY, ["a"], news.drop)
     assert known(news, "a", "b") == [False, False]
     with pytest.raises(FilterNotFound):
         news.insert("b")
@@ -268,7 +269,7 @@ def test_rotated_by_this_object(valkey):
         news.rotate()
         news.rotate()
         assert news.insert_many(["a"]) == [False]
-        ask(news, methods.INSERT_MANY, ["b"], news.rotate)
+        ask(news, INSERT_MANY, ["b"], news.rotate)
         assert news.insert_many(["a", "b"]) == [True, True]
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from urifilter_redis import UriFilter
-from urifilter_redis.engine import driver, methods
+from urifilter_redis.engine import driver
+from urifilter_redis.engine.batch import CONTAINS_MANY, FORGET, INSERT_MANY
 from urifilter_redis.engine.steps import Send
 from urifilter_redis.flows import items
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 SECONDS, LIMIT = 10, 4
 WHO = st.integers(0, 2)
-HOW = st.sampled_from([methods.INSERT_MANY, methods.INSERT_MANY, methods.CONTAINS_MANY, methods.FORGET])
+HOW = st.sampled_from([INSERT_MANY, INSERT_MANY, CONTAINS_MANY, FORGET])
 URIS = st.lists(st.sampled_from("abcd"), min_size=1, max_size=3)
 QUESTION = st.tuples(WHO, HOW, URIS)
 
@@ -110,9 +111,9 @@ class Machine(RuleBasedStateMachine):
         for uri, sent in zip(uris, asked, strict=True):
             if sent:
                 answers.append(uri in self.seen)
-                if method is methods.INSERT_MANY:
+                if method is INSERT_MANY:
                     self.seen.add(uri)
-                elif method is methods.FORGET and uri in self.seen:
+                elif method is FORGET and uri in self.seen:
                     self.seen.remove(uri)
                     self.forgotten[uri] = (who, self.now)
         return answers

@@ -31,9 +31,9 @@ from support.oracle import Oracle
 from urifilter_redis import RotationConflict, Timeouts
 from urifilter_redis.archive import slices_in_redis
 from urifilter_redis.archive.format import manifest
+from urifilter_redis.engine.rotation_timer import Timekeeper
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Send, Work
-from urifilter_redis.engine.timekeeper import Timekeeper
 from urifilter_redis.flows import lifecycle, rotation
 from urifilter_redis.flows.items import answer
 from urifilter_redis.protocol.config import Settings

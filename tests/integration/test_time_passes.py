@@ -35,7 +35,7 @@ from support.turning import (
 )
 
 from urifilter_redis import AsyncUriFilter, ServerUnavailable, UriFilter
-from urifilter_redis.engine import async_driver, timekeeper
+from urifilter_redis.engine import async_driver, rotation_timer
 from urifilter_redis.engine.steps import Send
 from urifilter_redis.flows import items, timely
 from urifilter_redis.protocol import calls, scripts
@@ -557,7 +557,7 @@ def test_no_call_takes_much_longer(any_server, monkeypatch):
     """By a clock of the steps alone: 20 ms a call, and the part that is under way then."""
     settings = ROLLING | {"capacity": 100_000, "error_rate": 1e-8, "shards": 4}
     make(any_server, **settings)
-    ticks = Ticks(monkeypatch, 0.005, timekeeper, timely, items)
+    ticks = Ticks(monkeypatch, 0.005, rotation_timer, timely, items)
     with UriFilter.open("news", redis=any_server.url) as news:
         spent = []
         while not is_done(any_server):
@@ -579,7 +579,7 @@ def test_no_call_takes_much_longer(any_server, monkeypatch):
 def test_one_caller_a_second(any_server, monkeypatch):
     """64 shards and a client that inserts once a second: it turns all, though it must give its lease back meanwhile."""
     make(any_server, shards=64, **RING)
-    ticks = Ticks(monkeypatch, 0.005, timekeeper, timely, items)
+    ticks = Ticks(monkeypatch, 0.005, rotation_timer, timely, items)
     takes = []
     with UriFilter.open("news", redis=any_server.url) as news:
         for _ in range(1000):
@@ -595,7 +595,7 @@ def test_one_caller_a_second(any_server, monkeypatch):
 def test_a_lease_that_is_earned(any_server, monkeypatch):
     """A client that works much renews its lease, so that nobody takes over; one whose lease was taken stops."""
     make(any_server, shards=64, **RING)
-    ticks = Ticks(monkeypatch, 0.5, timekeeper, timely, items)
+    ticks = Ticks(monkeypatch, 0.5, rotation_timer, timely, items)
     monkeypatch.setattr(timely, "A_CALL", 0.0)
     with UriFilter.open("news", redis=any_server.url) as news:
         token, renewed = news._session.timekeeper.token, []
@@ -608,8 +608,8 @@ def test_a_lease_that_is_earned(any_server, monkeypatch):
         assert leased(any_server) == token.encode()
         with any_server.client() as admin:
             admin.hset("urifilter:{news:0}:meta", "worker", "f" * 16)
-        ticks.now += calls.LEASE * timekeeper.OLD
-        monkeypatch.setattr(timekeeper, "WORKED", 0.0)
+        ticks.now += calls.LEASE * rotation_timer.OLD
+        monkeypatch.setattr(rotation_timer, "WORKED", 0.0)
         before = epochs(any_server)
         for number in range(20):
             news.insert(f"taken/{number}")

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from support.by_hand import config_of
 
 from urifilter_redis.bloom.digest import hasher, shard_of
-from urifilter_redis.engine.batch import Batch, Digester, check_question
-from urifilter_redis.engine.cutting import PART_OF_A_SHARD, Uncut
+from urifilter_redis.engine.batch import PART_OF_A_SHARD, Batch, Digester, Uncut, check_question
+from urifilter_redis.engine.claim_options import Terms
 from urifilter_redis.engine.near_cache import NearCache
-from urifilter_redis.engine.terms import Terms
 from urifilter_redis.errors import BadItem, UriFilterError
 from urifilter_redis.protocol.call_ids import CallKey
 from urifilter_redis.protocol.claims import BYTES_A_CALL, NOBODY

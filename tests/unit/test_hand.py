@@ -8,11 +8,11 @@ import threading
 import pytest
 from support.forked import in_child
 
-from urifilter_redis.engine import hand
-from urifilter_redis.engine.hand import Claim, Hand, Outstanding
+from urifilter_redis.engine import holdings
+from urifilter_redis.engine.holdings import Claim, Hand, Outstanding
 
 A, B, C = (bytes([number]) * 16 for number in range(3))
-LIFE = hand.CALL_LIFE / 1000
+LIFE = holdings.CALL_LIFE / 1000
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def clock(monkeypatch):
     class Clock:
         now = 1000.0
 
-    monkeypatch.setattr(hand, "monotonic", lambda: Clock.now)
+    monkeypatch.setattr(holdings, "monotonic", lambda: Clock.now)
     return Clock
 
 
@@ -199,7 +199,7 @@ def test_a_pause_ends_when_something_is_due(mine, clock):
     mine.note_round(0)
     mine.note_look(0, 1, clock.now + 35)
     mine.note_round(0)
-    assert mine.outstanding() == Outstanding(1, pytest.approx(35 + hand.AFTER_DUE))
+    assert mine.outstanding() == Outstanding(1, pytest.approx(35 + holdings.AFTER_DUE))
     mine.note_look(0, 1, clock.now + 5)
     mine.note_round(0)
     assert mine.outstanding() == Outstanding(1, pytest.approx(20))
@@ -232,7 +232,7 @@ def test_ones_own_release_ends_a_pause(mine, clock):
     assert mine.not_seen(range(2)) == [0]
     clock.now += 3
     assert not mine.may_look
-    clock.now += hand.AFTER_DUE + 0.001
+    clock.now += holdings.AFTER_DUE + 0.001
     assert mine.may_look
 
 

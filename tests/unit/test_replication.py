@@ -7,7 +7,7 @@ from redis.exceptions import ConnectionError as ConnectionBroken
 from support.by_hand import Hand, said, session_of
 from support.model_server import ModelServer
 
-from urifilter_redis.engine import driver, replication, retry
+from urifilter_redis.engine import driver, retry
 from urifilter_redis.engine.retry import exchange
 from urifilter_redis.engine.routes import NodeMap
 from urifilter_redis.engine.session import Session
@@ -114,7 +114,7 @@ def test_the_wait_ends_before_the_connection_does(monkeypatch, reply, patience):
     session, hand = session_of(reply=reply), Hand(monkeypatch, retry)
     session.wait_replicas = 1
     hand.drive(exchange(session, [written(session)]), lambda commands: check(commands, patience))
-    assert 0 < replication.SHARE < 1
+    assert 0 < retry.SHARE < 1
 
 
 def check(commands, patience):
@@ -133,7 +133,7 @@ def test_a_question_does_not_wait(monkeypatch):
 
 def written(session) -> retry.Request:
     """An insert of one item."""
-    from urifilter_redis.engine.cutting import OpenCall
+    from urifilter_redis.engine.batch import OpenCall
     from urifilter_redis.protocol import calls
 
     call = OpenCall(0, range(1), bytes(16), session.ids.draw())

@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError as ConnectionBroken
 from support.by_hand import NOW, Hand, config_of, said, session_of
 
 from urifilter_redis.engine import retry
-from urifilter_redis.engine.cutting import OpenCall
+from urifilter_redis.engine.batch import OpenCall
 from urifilter_redis.engine.retry import FIRST_PAUSE, LONGEST_PAUSE, Request, exchange
 from urifilter_redis.engine.routes import Routes, Service
 from urifilter_redis.engine.steps import Pause, Send

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.by_hand import config_of, meta_of, session_of
 
-from urifilter_redis.engine import timekeeper
+from urifilter_redis.engine import rotation_timer
 from urifilter_redis.engine.driver import drive
+from urifilter_redis.engine.rotation_timer import LONGEST_SPREAD, RECHECK, SPREAD, Timekeeper
 from urifilter_redis.engine.steps import REST, Pause, Send, Work
-from urifilter_redis.engine.timekeeper import LONGEST_SPREAD, RECHECK, SPREAD, Timekeeper
 from urifilter_redis.errors import RotationConflict, ServerUnavailable, UriFilterError
 from urifilter_redis.flows import items, timely
 from urifilter_redis.protocol import calls
@@ -36,9 +36,9 @@ class Clocks:
 @pytest.fixture
 def clocks(monkeypatch):
     made = Clocks()
-    for module in (timekeeper, timely):
+    for module in (rotation_timer, timely):
         monkeypatch.setattr(module, "monotonic", lambda: made.monotonic)
-    monkeypatch.setattr(timekeeper, "time", lambda: made.wall)
+    monkeypatch.setattr(rotation_timer, "time", lambda: made.wall)
     return made
 
 
@@ -82,7 +82,7 @@ def test_the_first_insert(clocks):
 def test_when_it_looks(clocks, period, spread):
     """A period after the turn, and a random time later: a tenth of the period, 30 s at most."""
     config = config_of(retention="ring", slices=3, period=period)
-    seconds = timekeeper.seconds_of(period)
+    seconds = rotation_timer.seconds_of(period)
     assert min(SPREAD * seconds, LONGEST_SPREAD) == spread
     looks = []
     for _ in range(200):
@@ -254,9 +254,9 @@ def test_twenty_milliseconds_a_call(count, steps):
     """A call ends with the first part that ends after 20 ms; the rotation goes on where it was, to its end."""
     with pytest.MonkeyPatch.context() as patch:
         clocks = Clocks()
-        for module in (timekeeper, timely):
+        for module in (rotation_timer, timely):
             patch.setattr(module, "monotonic", lambda: clocks.monotonic)
-        patch.setattr(timekeeper, "time", lambda: clocks.wall)
+        patch.setattr(rotation_timer, "time", lambda: clocks.wall)
         session, server = session_of(RING), Server(clocks)
         session.timekeeper.take()
         session.timekeeper.learn(RING, 0, 10**10)
@@ -381,7 +381,7 @@ def test_told_to_turn_in_vain(session, monkeypatch):
         yield from ()
         raise ServerUnavailable("OOM")
 
-    for flow, times in ((nothing_turns, timekeeper.FRUITLESS), (failing, 1)):
+    for flow, times in ((nothing_turns, rotation_timer.FRUITLESS), (failing, 1)):
         monkeypatch.setattr(timely, "rotate_due", flow)
         for left in reversed(range(times)):
             assert session.turns

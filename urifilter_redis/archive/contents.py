@@ -20,7 +20,7 @@ from urifilter_redis.errors import ArchiveCorrupt, ArchiveError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from urifilter_redis.engine.home import Home, Upload
+    from urifilter_redis.engine.backend import Home, Upload
     from urifilter_redis.engine.steps import Flow
 
 __all__ = [

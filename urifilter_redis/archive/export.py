@@ -23,8 +23,7 @@ from urifilter_redis.archive.format.records import split_forgotten
 from urifilter_redis.archive.register import note_complete, register, registered
 from urifilter_redis.archive.snapshots import last_good, places, publish_checkpoint
 from urifilter_redis.bloom.digest import blocked_offsets, classic_offsets, hasher, shards_of
-from urifilter_redis.engine.batch import Digester, check_question
-from urifilter_redis.engine.given import items_of, listed
+from urifilter_redis.engine.batch import Digester, check_question, items_of, listed
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, ConfigMismatch
 from urifilter_redis.protocol.config import FORMAT
 
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from urifilter_redis.archive.format.manifest import Content, Manifest
-    from urifilter_redis.engine.given import Key
-    from urifilter_redis.engine.home import Home
+    from urifilter_redis.engine.backend import Home
+    from urifilter_redis.engine.batch import Key
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
 

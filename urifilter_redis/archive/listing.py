@@ -10,14 +10,14 @@ from urifilter_redis.archive.format import documents
 from urifilter_redis.archive.format.manifest import Checkpoint, Manifest
 from urifilter_redis.archive.snapshots import Place, gone, previous_gone
 from urifilter_redis.bloom.sizing import Slice
-from urifilter_redis.engine.home import read_to_replace
+from urifilter_redis.engine.backend import read_to_replace
 from urifilter_redis.errors import ArchiveCorrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from urifilter_redis.archive.format.manifest import Content
-    from urifilter_redis.engine.home import Home, Key
+    from urifilter_redis.engine.backend import Home, Key
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
 

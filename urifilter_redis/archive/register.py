@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.format import documents
 from urifilter_redis.archive.format.manifest import Registration
-from urifilter_redis.engine.home import Key, read_to_replace
+from urifilter_redis.engine.backend import Key, read_to_replace
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 from urifilter_redis.protocol.config import FORMAT
 
 if TYPE_CHECKING:
-    from urifilter_redis.engine.home import Home
+    from urifilter_redis.engine.backend import Home
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config

@@ -9,13 +9,13 @@ from urifilter_redis.archive.contents import PIECES_AT_ONCE, Writer, as_numbers,
 from urifilter_redis.archive.format import documents
 from urifilter_redis.archive.format.manifest import Content, Manifest, is_blob_of
 from urifilter_redis.archive.register import check_registered, publish
-from urifilter_redis.engine.home import Key, read_to_replace
+from urifilter_redis.engine.backend import Key, read_to_replace
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing, RotationConflict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from urifilter_redis.engine.home import Home
+    from urifilter_redis.engine.backend import Home
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.meta import ShardState

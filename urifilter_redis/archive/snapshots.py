@@ -14,13 +14,13 @@ from urifilter_redis.archive.format import documents
 from urifilter_redis.archive.format.manifest import Checkpoint
 from urifilter_redis.archive.format.records import split_forgotten, split_leases, split_replies
 from urifilter_redis.archive.register import publish
-from urifilter_redis.engine.home import Key, read_to_replace
+from urifilter_redis.engine.backend import Key, read_to_replace
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from urifilter_redis.engine.home import Home
+    from urifilter_redis.engine.backend import Home
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
 

@@ -10,7 +10,7 @@ from urifilter_redis.archive.listing import list_documents, missing
 from urifilter_redis.archive.register import is_complete, read_registration, unregister
 from urifilter_redis.archive.verifying import verified
 from urifilter_redis.bloom.sizing import size_text
-from urifilter_redis.engine.home import Key
+from urifilter_redis.engine.backend import Key
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 from urifilter_redis.flows.doctor import Finding
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.archive.format.manifest import Content, Registration
     from urifilter_redis.archive.listing import Listed
-    from urifilter_redis.engine.home import Blob, Home
+    from urifilter_redis.engine.backend import Blob, Home
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.archive.format.manifest import Content, Manifest
     from urifilter_redis.archive.listing import Listed
-    from urifilter_redis.engine.home import Home
+    from urifilter_redis.engine.backend import Home
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
 

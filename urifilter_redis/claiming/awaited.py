@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.claiming.base import AsyncBaseClaims
-from urifilter_redis.engine import methods
-from urifilter_redis.engine.given import listed
+from urifilter_redis.engine.batch import CLAIM, CLAIM_AGES, CLAIM_MANY, CLAIM_UNIQUE, COMMIT, RELEASE, listed
 from urifilter_redis.errors import UriFilterError
 
 if TYPE_CHECKING:
@@ -14,9 +13,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from urifilter_redis.claiming.claims_backend import Question
-    from urifilter_redis.engine.given import Key
-    from urifilter_redis.engine.hand import Claim, Found, Outstanding
-    from urifilter_redis.engine.methods import Method
+    from urifilter_redis.engine.batch import Key, Method
+    from urifilter_redis.engine.holdings import Claim, Found, Outstanding
 
 __all__ = ["AsyncClaims"]
 
@@ -65,7 +63,7 @@ class AsyncClaims(AsyncBaseClaims):
             >>> await mine.claim("https://example.com/a")
             False
         """
-        return await self._claim(methods.CLAIM, [uri], None, None if payload is ... else lambda _: payload, retry)
+        return await self._claim(CLAIM, [uri], None, None if payload is ... else lambda _: payload, retry)
 
     async def claim_many(
         self,
@@ -100,7 +98,7 @@ class AsyncClaims(AsyncBaseClaims):
             >>> await mine.claim_many(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
             [True, True, False]
         """
-        return await self._claim(methods.CLAIM_MANY, listed(uris), key, payload, retry)
+        return await self._claim(CLAIM_MANY, listed(uris), key, payload, retry)
 
     async def claim_ages(
         self,
@@ -119,7 +117,7 @@ class AsyncClaims(AsyncBaseClaims):
             >>> await mine.claim_ages(["https://example.com/a", "https://example.com/a"])
             [0, -1]
         """
-        return await self._claim(methods.CLAIM_AGES, listed(uris), key, payload, retry)
+        return await self._claim(CLAIM_AGES, listed(uris), key, payload, retry)
 
     async def unique(
         self,
@@ -137,7 +135,7 @@ class AsyncClaims(AsyncBaseClaims):
             >>> await mine.unique(["https://example.com/a", "https://example.com/a"])
             ['https://example.com/a']
         """
-        return await self._claim(methods.CLAIM_UNIQUE, listed(uris), key, payload, retry)
+        return await self._claim(CLAIM_UNIQUE, listed(uris), key, payload, retry)
 
     async def commit(self, uris: Iterable[Any], *, key: Key = None, retry: UriFilterError | None = None) -> list[bool]:
         """Make items final; return whether this call did it.
@@ -165,7 +163,7 @@ class AsyncClaims(AsyncBaseClaims):
             [True]
         """
         self._check_open()
-        return await self._end(methods.COMMIT, self._backend.committing(methods.COMMIT, listed(uris), key, retry))
+        return await self._end(COMMIT, self._backend.committing(COMMIT, listed(uris), key, retry))
 
     async def release(
         self,
@@ -199,7 +197,7 @@ class AsyncClaims(AsyncBaseClaims):
             [True]
         """
         self._check_open()
-        method = methods.RELEASE
+        method = RELEASE
         question = self._backend.releasing(method, listed(uris), key, retry, delay=delay, failed=failed)
         return await self._end(method, question)
 

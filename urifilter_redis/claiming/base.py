@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from urifilter_redis.claiming.claims_backend import ClaimsBackend
-    from urifilter_redis.engine.hand import Claim
+    from urifilter_redis.engine.holdings import Claim
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.errors import UriFilterError
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.claiming.base import BlockingBaseClaims
-from urifilter_redis.engine import methods
-from urifilter_redis.engine.given import listed
+from urifilter_redis.engine.batch import CLAIM, CLAIM_AGES, CLAIM_MANY, CLAIM_UNIQUE, COMMIT, RELEASE, listed
 from urifilter_redis.errors import UriFilterError
 
 if TYPE_CHECKING:
@@ -15,9 +14,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from urifilter_redis.claiming.claims_backend import Question
-    from urifilter_redis.engine.given import Key
-    from urifilter_redis.engine.hand import Claim, Found, Outstanding
-    from urifilter_redis.engine.methods import Method
+    from urifilter_redis.engine.batch import Key, Method
+    from urifilter_redis.engine.holdings import Claim, Found, Outstanding
 
 __all__ = ["Claims"]
 
@@ -67,7 +65,7 @@ class Claims(BlockingBaseClaims):
             >>> mine.claim("https://example.com/a")
             False
         """
-        return self._claim(methods.CLAIM, [uri], None, None if payload is ... else lambda _: payload, retry)
+        return self._claim(CLAIM, [uri], None, None if payload is ... else lambda _: payload, retry)
 
     def claim_many(
         self,
@@ -102,7 +100,7 @@ class Claims(BlockingBaseClaims):
             >>> mine.claim_many(["https://example.com/a", "https://example.com/b", "https://example.com/a"])
             [True, True, False]
         """
-        return self._claim(methods.CLAIM_MANY, listed(uris), key, payload, retry)
+        return self._claim(CLAIM_MANY, listed(uris), key, payload, retry)
 
     def claim_ages(
         self,
@@ -121,7 +119,7 @@ class Claims(BlockingBaseClaims):
             >>> mine.claim_ages(["https://example.com/a", "https://example.com/a"])
             [0, -1]
         """
-        return self._claim(methods.CLAIM_AGES, listed(uris), key, payload, retry)
+        return self._claim(CLAIM_AGES, listed(uris), key, payload, retry)
 
     def unique(
         self,
@@ -139,7 +137,7 @@ class Claims(BlockingBaseClaims):
             >>> mine.unique(["https://example.com/a", "https://example.com/a"])
             ['https://example.com/a']
         """
-        return self._claim(methods.CLAIM_UNIQUE, listed(uris), key, payload, retry)
+        return self._claim(CLAIM_UNIQUE, listed(uris), key, payload, retry)
 
     def commit(self, uris: Iterable[Any], *, key: Key = None, retry: UriFilterError | None = None) -> list[bool]:
         """Make items final; return whether this call did it.
@@ -167,7 +165,7 @@ class Claims(BlockingBaseClaims):
             [True]
         """
         self._check_open()
-        return self._end(methods.COMMIT, self._backend.committing(methods.COMMIT, listed(uris), key, retry))
+        return self._end(COMMIT, self._backend.committing(COMMIT, listed(uris), key, retry))
 
     def release(
         self,
@@ -201,7 +199,7 @@ class Claims(BlockingBaseClaims):
             [True]
         """
         self._check_open()
-        method = methods.RELEASE
+        method = RELEASE
         question = self._backend.releasing(method, listed(uris), key, retry, delay=delay, failed=failed)
         return self._end(method, question)
 

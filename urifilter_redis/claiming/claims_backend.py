@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from urifilter_redis.engine.hand import Hand
-from urifilter_redis.engine.terms import Terms
+from urifilter_redis.engine.claim_options import Terms
+from urifilter_redis.engine.holdings import Hand
 from urifilter_redis.errors import Answering
 from urifilter_redis.flows import reclaim
 from urifilter_redis.flows.claims import claim_terms, leave, question, release_terms
@@ -15,10 +15,8 @@ from urifilter_redis.protocol.claims import check_holder, check_lease, default_l
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from urifilter_redis.engine.batch import Batch
-    from urifilter_redis.engine.given import Key
-    from urifilter_redis.engine.hand import Claim, Found
-    from urifilter_redis.engine.methods import Method
+    from urifilter_redis.engine.batch import Batch, Key, Method
+    from urifilter_redis.engine.holdings import Claim, Found
     from urifilter_redis.engine.pending import Pending
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow

@@ -1,26 +1,290 @@
-"""A batch: the items of one call of the library, their answers, and the calls of scripts that are still open."""
+"""Batches: the items that a caller gave, the method that asks about them, the calls of scripts, and the answers.
+
+A script answers an age for each item: 0 if the item is new or was not seen; ``claim`` and ``commit`` likewise.
+``forget``, ``remove`` and ``release`` answer 1 if the item was there. These numbers stay as they are until the last
+line of a method, because False is 0, and would be new.
+"""
 
 from __future__ import annotations
 
+import array
+import operator
 from collections import defaultdict
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass, field, replace
+from itertools import compress
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from urifilter_redis.bloom.digest import shard_of, split
+from urifilter_redis.bloom.digest import shard_of, shards_of, split
 from urifilter_redis.bloom.encoding import encode_items
 from urifilter_redis.bloom.normalize import normalizer
-from urifilter_redis.engine.cutting import OpenCall, Uncut, cut_all, cut_chosen, cut_lighter
 from urifilter_redis.errors import Past, UriFilterError
+from urifilter_redis.protocol.claims import BYTES_A_CALL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from urifilter_redis.engine.given import Key
+    from urifilter_redis.engine.claim_options import Terms
     from urifilter_redis.engine.near_cache import NearCache
-    from urifilter_redis.engine.terms import Terms
-    from urifilter_redis.protocol.call_ids import CallKey
+    from urifilter_redis.errors import Answering
+    from urifilter_redis.protocol.call_ids import CallId, CallKey
     from urifilter_redis.protocol.config import Config
 
-__all__ = ["Batch", "Digester", "call_to_resume", "check_question"]
+__all__ = [
+    "AGES",
+    "CLAIM",
+    "CLAIM_AGES",
+    "CLAIM_MANY",
+    "CLAIM_UNIQUE",
+    "COMMIT",
+    "CONTAINS",
+    "CONTAINS_MANY",
+    "FORGET",
+    "INSERT",
+    "INSERT_AGES",
+    "INSERT_MANY",
+    "PART",
+    "RELEASE",
+    "REMOVE",
+    "UNIQUE",
+    "Batch",
+    "Digester",
+    "Key",
+    "Method",
+    "OpenCall",
+    "Uncut",
+    "call_to_resume",
+    "check_question",
+    "cut_all",
+    "cut_chosen",
+    "cut_lighter",
+    "items_of",
+    "listed",
+    "opened_up",
+    "selected",
+    "with_batch",
+]
+
+#: A function from an object of the caller's to its item; None: the objects are the items.
+Key: TypeAlias = "Callable[[Any], object] | None"
+
+#: Collections of numbers that are most likely one item.
+_LONE = (str, bytes, bytearray, memoryview, array.array)
+
+
+def opened_up(items: Any) -> Iterable[Any]:
+    """Return a collection of Python's own objects: those of Arrow, NumPy and pandas know how to make them.
+
+    Raises:
+        TypeError: one string or bytes-like object was given instead of a list, or a table.
+    """
+    if not isinstance(items, _LONE):
+        convert = getattr(items, "to_pylist", None) or getattr(items, "tolist", None)
+        if convert is None and hasattr(items, "columns"):
+            raise TypeError("a list of items is wanted, not a table: give one column, such as table['url']")
+        items = items if convert is None else convert()
+    if isinstance(items, _LONE):
+        start = items[:40] if isinstance(items, str) else bytes(items[:40])
+        raise TypeError(f"a list of items is wanted, not one item: [{start!r}]")
+    return items  # type: ignore[no-any-return]
+
+
+def listed(items: Iterable[Any]) -> Sequence[Any]:
+    """Return items as a list of our own: the caller's may change while the answers are on their way.
+
+    Raises:
+        TypeError: one string or bytes-like object was given instead of a list, or no collection.
+    """
+    return list(opened_up(items))
+
+
+def items_of(objects: Sequence[Any], key: Key) -> Sequence[object]:
+    """Return the item of each object."""
+    return objects if key is None else [key(each) for each in objects]
+
+
+R = TypeVar("R")
+E = TypeVar("E", bound="UriFilterError")
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[R]):
+    """A method of a client that asks about items.
+
+    Attributes:
+        command: ``insert``, ``contains``, ``forget`` or ``remove``.
+        nearby: whether a near cache may answer it, which knows that an item was seen, and not its age.
+        term: makes an answer in the method's terms of a script's answer.
+        result: makes the method's result of a batch that has all answers.
+    """
+
+    command: str
+    nearby: bool
+    term: Callable[[int], int]
+    result: Callable[[Answering], R]
+
+
+def selected(batch: Answering) -> list[Any]:
+    """Return the items that were answered "new"."""
+    return [item for item, answer in zip(batch.items, batch.answers, strict=True) if answer == 0]
+
+
+def with_batch(error: E, batch: Answering) -> E:
+    """Return an error with the batch that it is about, whose answers it tells in the terms of the batch's method."""
+    error.batch, error.term = batch, batch.term
+    return error
+
+
+def _is_new(batch: Answering) -> bool:
+    return batch.answers[0] == 0
+
+
+def _is_seen(batch: Answering) -> bool:
+    return batch.answers[0] != 0
+
+
+def _all(command: str, term: Callable[[int], int], *, nearby: bool = False) -> Method[list[Any]]:
+    """Make a method whose result is a list of all answers in its terms."""
+    return Method(command, nearby, term, lambda batch: list(map(term, batch.answers)))  # type: ignore[arg-type]
+
+
+INSERT: Method[bool] = Method("insert", True, operator.not_, _is_new)  # noqa: FBT003 - nearby
+INSERT_MANY: Method[list[bool]] = _all("insert", operator.not_, nearby=True)
+INSERT_AGES: Method[list[int]] = _all("insert", int)
+UNIQUE: Method[list[Any]] = Method("insert", True, operator.not_, selected)  # noqa: FBT003 - nearby
+CONTAINS: Method[bool] = Method("contains", True, bool, _is_seen)  # noqa: FBT003 - nearby
+CONTAINS_MANY: Method[list[bool]] = _all("contains", bool, nearby=True)
+AGES: Method[list[int]] = _all("contains", int)
+FORGET: Method[list[bool]] = _all("forget", bool)
+REMOVE: Method[list[bool]] = _all("remove", bool)
+CLAIM: Method[bool] = Method("claim", True, operator.not_, _is_new)  # noqa: FBT003 - nearby
+CLAIM_MANY: Method[list[bool]] = _all("claim", operator.not_, nearby=True)
+CLAIM_AGES: Method[list[int]] = _all("claim", int)
+CLAIM_UNIQUE: Method[list[Any]] = Method("claim", True, operator.not_, selected)  # noqa: FBT003 - nearby
+COMMIT: Method[list[bool]] = _all("commit", operator.not_)
+RELEASE: Method[list[bool]] = _all("release", bool)
+
+
+#: The items of one part of those that are cut while earlier calls are under way: as many as go out at once.
+PART = 4000
+
+#: A part has so many items a shard at least, so that what is left of a shard is seldom carried to the next part.
+PART_OF_A_SHARD = 250
+
+
+@dataclass(slots=True, eq=False)
+class OpenCall:
+    """One call of a script whose answers have not arrived: some items of one shard.
+
+    Attributes:
+        shard: the shard that all the items belong to.
+        positions: the positions of the items in the batch.
+        packed: the digests, 16 bytes an item.
+        call_id: the id under which the call was sent. A retry keeps it, so that an earlier attempt that is still
+            under way cannot insert a second time. None: not sent yet, or the call writes nothing.
+        in_doubt: whether the call may have run.
+        digests: the digests, for the near cache of the batch, which may empty the list; None: the batch has none.
+        sent: whether an attempt that failed may have reached the server, so that a late copy of it may still run.
+    """
+
+    shard: int
+    positions: Sequence[int]
+    packed: bytes
+    call_id: CallId | None = None
+    in_doubt: bool = False
+    digests: list[bytes] | None = None
+    sent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Uncut:
+    """Items that are not in calls yet. It never changes: ``cut`` returns what is left.
+
+    The calls of a shard are the same, and come in the same order, however many items a part has.
+
+    Attributes:
+        digests: the digests of all items, those in calls included.
+        shards: the filter's number of shards.
+        size: returns the most items of one call, given the shard.
+        part: the items that ``cut`` looks at, unless a part of so many shards has more.
+        keep: whether the calls keep their lists of digests.
+        start: the position of the first item that no ``cut`` has looked at.
+        left: by shard, the positions of earlier items, too few for a full call.
+    """
+
+    digests: list[bytes]
+    shards: int
+    size: Callable[[int], int]
+    part: int
+    keep: bool = False
+    start: int = 0
+    left: dict[int, Sequence[int]] = field(default_factory=dict)
+
+    def cut(self) -> tuple[list[OpenCall], Uncut | None]:
+        """Return the calls that the next part makes full (the last part: all calls), and the rest, None for nothing."""
+        end = min(self.start + max(self.part, PART_OF_A_SHARD * self.shards), len(self.digests))
+        last = end == len(self.digests)
+        positions = self._positions(end)
+        calls: list[OpenCall] = []
+        left: dict[int, Sequence[int]] = {}
+        for shard, all_of_it in sorted(positions.items()):
+            size = self.size(shard)
+            count = len(all_of_it) if last else len(all_of_it) // size * size
+            calls += [self._call(shard, all_of_it[start : start + size]) for start in range(0, count, size)]
+            left[shard] = all_of_it[count:]
+        return calls, None if last else replace(self, start=end, left=left)
+
+    def _positions(self, end: int) -> Mapping[int, Sequence[int]]:
+        """Return, by shard, the positions before ``end`` that are in no call yet."""
+        if self.shards == 1:
+            left = self.left.get(0)
+            return {0: range(left[0] if left else self.start, end)}
+        found: defaultdict[int, list[int]] = defaultdict(list, {shard: [*some] for shard, some in self.left.items()})
+        for position, shard in enumerate(shards_of(self.digests[self.start : end], self.shards), self.start):
+            found[shard].append(position)
+        return found
+
+    def _call(self, shard: int, positions: Sequence[int]) -> OpenCall:
+        if isinstance(positions, range):
+            some = self.digests[positions.start : positions.stop]
+        else:
+            some = [self.digests[position] for position in positions]
+        return OpenCall(shard, positions, b"".join(some), digests=some if self.keep else None)
+
+
+def cut_all(digests: list[bytes], shards: int, size: Callable[[int], int], *, keep: bool) -> list[OpenCall]:
+    """Cut digests into calls, which keep their lists of digests if ``keep``."""
+    return Uncut(digests, shards, size, max(1, len(digests)), keep).cut()[0]
+
+
+def cut_chosen(
+    digests: list[bytes], chosen: list[bool], shards: int, size: Callable[[int], int], *, keep: bool
+) -> list[OpenCall]:
+    """Cut those digests into calls that are chosen."""
+    made = cut_all(list(compress(digests, chosen)), shards, size, keep=keep)
+    positions = list(compress(range(len(digests)), chosen))
+    for call in made:
+        call.positions = [positions[each] for each in call.positions]
+    return made
+
+
+def cut_lighter(calls: list[OpenCall], weights: Sequence[int]) -> list[OpenCall]:
+    """Cut calls further, so that what is kept of the items of each has at most ``BYTES_A_CALL``."""
+    lighter = []
+    for call in calls:
+        start, weight = 0, 0
+        for number, position in enumerate(call.positions):
+            weight += weights[position]
+            if weight > BYTES_A_CALL and number > start:
+                lighter.append(_part(call, start, number))
+                start, weight = number, weights[position]
+        lighter.append(_part(call, start, len(call.positions)))
+    return lighter
+
+
+def _part(call: OpenCall, start: int, end: int) -> OpenCall:
+    digests = None if call.digests is None else call.digests[start:end]
+    return OpenCall(call.shard, call.positions[start:end], call.packed[16 * start : 16 * end], digests=digests)
+
 
 B = TypeVar("B")
 

@@ -10,9 +10,9 @@ from urifilter_redis.bloom.retention import TIMED
 from urifilter_redis.engine.batch import Digester
 from urifilter_redis.engine.near_cache import NearCacheSettings, near_cache_of
 from urifilter_redis.engine.pending import Pending
+from urifilter_redis.engine.rotation_timer import Timekeeper
 from urifilter_redis.engine.routes import GIVEN, Routes
 from urifilter_redis.engine.steps import TOTAL, TOTAL_OF_SEVERAL, Timeouts
-from urifilter_redis.engine.timekeeper import Timekeeper
 from urifilter_redis.errors import FilterNotFound
 from urifilter_redis.protocol.call_ids import CallIds, ServerClock
 from urifilter_redis.protocol.calls import Asking
@@ -22,7 +22,7 @@ from urifilter_redis.protocol.meta import View, opened_by
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from urifilter_redis.engine.home import Home
+    from urifilter_redis.engine.backend import Home
     from urifilter_redis.engine.near_cache import NearCache
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.protocol.keys import FilterKeys

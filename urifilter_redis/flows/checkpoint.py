@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.archive.format.records import Lease
     from urifilter_redis.bloom.sizing import Slice
-    from urifilter_redis.engine.home import Home
+    from urifilter_redis.engine.backend import Home
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from urifilter_redis.bloom.digest import shards_of, split
 from urifilter_redis.bloom.encoding import pack
-from urifilter_redis.engine.given import items_of
-from urifilter_redis.engine.hand import Claim
-from urifilter_redis.engine.terms import Terms
+from urifilter_redis.engine.batch import items_of
+from urifilter_redis.engine.claim_options import Terms
+from urifilter_redis.engine.holdings import Claim
 from urifilter_redis.errors import BadItem
 from urifilter_redis.flows.items import batch_of, distrust, resolve
 from urifilter_redis.protocol.claims import (
@@ -23,10 +23,8 @@ from urifilter_redis.protocol.claims import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from urifilter_redis.engine.batch import Batch
-    from urifilter_redis.engine.given import Key
-    from urifilter_redis.engine.hand import Hand
-    from urifilter_redis.engine.methods import Method
+    from urifilter_redis.engine.batch import Batch, Key, Method
+    from urifilter_redis.engine.holdings import Hand
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.errors import UriFilterError

@@ -6,12 +6,9 @@ import functools
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
-from urifilter_redis.engine.batch import Batch, call_to_resume, check_question
-from urifilter_redis.engine.cutting import PART
-from urifilter_redis.engine.given import items_of
-from urifilter_redis.engine.joint import Joint
-from urifilter_redis.engine.methods import FORGET, with_batch
-from urifilter_redis.engine.terms import COMMANDS
+from urifilter_redis.engine.batch import FORGET, PART, Batch, call_to_resume, check_question, items_of, with_batch
+from urifilter_redis.engine.claim_options import COMMANDS
+from urifilter_redis.engine.combined_call import Joint
 from urifilter_redis.errors import AnswerLost, ServerFull, UriFilterError
 from urifilter_redis.flows.timely import attend
 from urifilter_redis.flows.window import TURNING, ask_window, ask_windows
@@ -23,15 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
-    from urifilter_redis.engine.cutting import OpenCall
-    from urifilter_redis.engine.given import Key
-    from urifilter_redis.engine.hand import Hand
-    from urifilter_redis.engine.joint import Single, Turn
-    from urifilter_redis.engine.methods import Method
+    from urifilter_redis.engine.batch import Key, Method, OpenCall
+    from urifilter_redis.engine.claim_options import Terms
+    from urifilter_redis.engine.combined_call import Single, Turn
+    from urifilter_redis.engine.holdings import Hand
     from urifilter_redis.engine.near_cache import NearCache
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.engine.terms import Terms
     from urifilter_redis.protocol.config import Config
 
     MakesDigests: TypeAlias = Callable[[Sequence[object]], list[bytes]]

@@ -43,7 +43,7 @@ from urifilter_redis.protocol.routing import for_node
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from urifilter_redis.engine.home import Home
+    from urifilter_redis.engine.backend import Home
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.keys import ShardKeys

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.bloom.encoding import unpack
-from urifilter_redis.engine.hand import Claim, Found, Hand, Outstanding
+from urifilter_redis.engine.holdings import Claim, Found, Hand, Outstanding
 from urifilter_redis.engine.queries import ask, chunked, time_at, time_of
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.errors import SliceLost, UriFilterError

@@ -15,7 +15,7 @@ from urifilter_redis.archive.format.manifest import Checkpoint, Content, Manifes
 from urifilter_redis.archive.register import check_registered, is_complete, require_archive
 from urifilter_redis.archive.snapshots import last_good, places
 from urifilter_redis.bloom.sizing import Slice, items_from_fill
-from urifilter_redis.engine.home import Key
+from urifilter_redis.engine.backend import Key
 from urifilter_redis.engine.queries import ask, chunked, server_time
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.session import Restored

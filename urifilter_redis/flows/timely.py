@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.bloom.retention import TIMED, seconds_of
 from urifilter_redis.engine.queries import ask, time_at, time_of
+from urifilter_redis.engine.rotation_timer import FRUITLESS
 from urifilter_redis.engine.steps import Pause, Send, Work
-from urifilter_redis.engine.timekeeper import FRUITLESS
 from urifilter_redis.errors import RotationConflict, ServerUnavailable, UriFilterError
 from urifilter_redis.flows.rotation import rotate_due
 from urifilter_redis.protocol import calls

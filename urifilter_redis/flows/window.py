@@ -16,13 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TypeAlias
 
-    from urifilter_redis.engine.batch import Batch
-    from urifilter_redis.engine.cutting import OpenCall
-    from urifilter_redis.engine.joint import Turn
+    from urifilter_redis.engine.batch import Batch, OpenCall
+    from urifilter_redis.engine.claim_options import Terms
+    from urifilter_redis.engine.combined_call import Turn
     from urifilter_redis.engine.near_cache import NearCache, Question
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.engine.terms import Terms
     from urifilter_redis.protocol.calls import Call
 
     _Asked: TypeAlias = tuple[Sequence[OpenCall], Sequence[Request]]

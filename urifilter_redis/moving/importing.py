@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from urifilter_redis.client import UriFilter
-from urifilter_redis.engine.methods import INSERT_MANY
+from urifilter_redis.engine.batch import INSERT_MANY
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import items as flows
 from urifilter_redis.flows.importing import condition_of

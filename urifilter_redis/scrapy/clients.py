@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.aio import AsyncUriFilter
 from urifilter_redis.client import UriFilter
-from urifilter_redis.engine.hand import Outstanding
+from urifilter_redis.engine.holdings import Outstanding
 from urifilter_redis.engine.steps import TOTAL, Timeouts
 from urifilter_redis.errors import FilterNotFound, UriFilterError
 from urifilter_redis.protocol.claims import MOST_DELAY
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.claiming.awaited import AsyncClaims
     from urifilter_redis.claiming.blocking import Claims
-    from urifilter_redis.engine.hand import Claim
+    from urifilter_redis.engine.holdings import Claim
     from urifilter_redis.scrapy.options import Options
 
 __all__ = ["Clients", "Step"]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from scrapy.statscollectors import StatsCollector
 
-    from urifilter_redis.engine.hand import Claim, Outstanding
+    from urifilter_redis.engine.holdings import Claim, Outstanding
     from urifilter_redis.scrapy.clients import Step
     from urifilter_redis.scrapy.ending import Ending
     from urifilter_redis.scrapy.options import Options

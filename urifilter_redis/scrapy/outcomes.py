@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from scrapy.statscollectors import StatsCollector
 
-    from urifilter_redis.engine.hand import Claim
+    from urifilter_redis.engine.holdings import Claim
     from urifilter_redis.scrapy.endings import Endings
     from urifilter_redis.scrapy.options import Claiming
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from scrapy import signals
 
-from urifilter_redis.engine.hand import AFTER_DUE
+from urifilter_redis.engine.holdings import AFTER_DUE
 from urifilter_redis.protocol.claims import MOST_DELAY
 from urifilter_redis.scrapy import engine, payloads
 from urifilter_redis.scrapy.ending import Ending
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
-    from urifilter_redis.engine.hand import Claim
+    from urifilter_redis.engine.holdings import Claim
     from urifilter_redis.scrapy.endings import Endings
     from urifilter_redis.scrapy.link import Link
     from urifilter_redis.scrapy.options import Claiming

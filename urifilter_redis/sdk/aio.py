@@ -6,8 +6,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from urifilter_redis.claiming.awaited import AsyncClaims
-from urifilter_redis.engine import methods
 from urifilter_redis.engine.async_driver import drive
+from urifilter_redis.engine.batch import AGES, CONTAINS_MANY, FORGET, INSERT_AGES, INSERT_MANY, REMOVE, UNIQUE
 from urifilter_redis.http_api import FILTERS_PATH
 from urifilter_redis.protocol.config import FilterSettings  # noqa: TC001 - pages of the reference link to it
 from urifilter_redis.sdk.api import AsyncBaseClient
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Self
 
-    from urifilter_redis.engine.given import Key
-    from urifilter_redis.engine.methods import Method
+    from urifilter_redis.engine.batch import Key, Method
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.errors import FilterAPIError
     from urifilter_redis.flows.checkpoint import Written
@@ -297,7 +296,7 @@ class AsyncFilterAPIClient(AsyncAdmin):
             >>> await api.insert_many("news", ["https://example.com/", "https://example.com/a", "https://example.com/"])
             [True, True, False]
         """
-        return await self._ask(methods.INSERT_MANY, filter_typeid, uris, max_age, retry, key)
+        return await self._ask(INSERT_MANY, filter_typeid, uris, max_age, retry, key)
 
     async def insert_ages(
         self,
@@ -332,7 +331,7 @@ class AsyncFilterAPIClient(AsyncAdmin):
             >>> await api.insert_ages("news", ["https://example.com/", "https://example.com/a", "https://example.com/"])
             [0, 0, 1]
         """
-        return await self._ask(methods.INSERT_AGES, filter_typeid, uris, max_age, retry, key)
+        return await self._ask(INSERT_AGES, filter_typeid, uris, max_age, retry, key)
 
     async def unique(
         self,
@@ -369,7 +368,7 @@ class AsyncFilterAPIClient(AsyncAdmin):
             >>> await api.unique("news", ["https://example.com/", "https://example.com/a"])
             ['https://example.com/a']
         """
-        return await self._ask(methods.UNIQUE, filter_typeid, uris, max_age, retry, key)
+        return await self._ask(UNIQUE, filter_typeid, uris, max_age, retry, key)
 
     async def contains_many(
         self, filter_typeid: str, uris: Iterable[Any], *, max_age: int | None = None, key: Key = None
@@ -396,7 +395,7 @@ class AsyncFilterAPIClient(AsyncAdmin):
             >>> await api.contains_many("news", ["https://example.com/", "https://example.com/a"])
             [True, False]
         """
-        return await self._ask(methods.CONTAINS_MANY, filter_typeid, uris, max_age, None, key)
+        return await self._ask(CONTAINS_MANY, filter_typeid, uris, max_age, None, key)
 
     async def ages(
         self, filter_typeid: str, uris: Iterable[Any], *, max_age: int | None = None, key: Key = None
@@ -423,7 +422,7 @@ class AsyncFilterAPIClient(AsyncAdmin):
             >>> await api.ages("news", ["https://example.com/", "https://example.com/a"])
             [1, 0]
         """
-        return await self._ask(methods.AGES, filter_typeid, uris, max_age, None, key)
+        return await self._ask(AGES, filter_typeid, uris, max_age, None, key)
 
     async def forget(
         self, filter_typeid: str, uris: Iterable[Any], *, retry: FilterAPIError | None = None, key: Key = None
@@ -455,7 +454,7 @@ class AsyncFilterAPIClient(AsyncAdmin):
             >>> await api.unique("news", ["https://example.com/"])
             ['https://example.com/']
         """
-        return await self._ask(methods.FORGET, filter_typeid, uris, None, retry, key)
+        return await self._ask(FORGET, filter_typeid, uris, None, retry, key)
 
     async def remove(
         self, filter_typeid: str, uris: Iterable[Any], *, retry: FilterAPIError | None = None, key: Key = None
@@ -488,7 +487,7 @@ class AsyncFilterAPIClient(AsyncAdmin):
             >>> await api.remove("queue", ["https://example.com/", "https://example.com/a"])
             [True, False]
         """
-        return await self._ask(methods.REMOVE, filter_typeid, uris, None, retry, key)
+        return await self._ask(REMOVE, filter_typeid, uris, None, retry, key)
 
     def claims(self, filter_typeid: str, lease: float = 60, name: str | None = None) -> AsyncClaims:
         """Return an object that claims items: their "new" is final only once they are committed.

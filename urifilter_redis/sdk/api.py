@@ -13,9 +13,7 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-from urifilter_redis.engine.batch import call_to_resume
-from urifilter_redis.engine.given import listed
-from urifilter_redis.engine.methods import UNIQUE, with_batch
+from urifilter_redis.engine.batch import UNIQUE, call_to_resume, listed, with_batch
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.session import Session
 from urifilter_redis.errors import FilterAPIError, UriFilterError
@@ -50,9 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Self
 
-    from urifilter_redis.engine.given import Key
-    from urifilter_redis.engine.hand import Hand
-    from urifilter_redis.engine.methods import Method
+    from urifilter_redis.engine.batch import Key, Method
+    from urifilter_redis.engine.holdings import Hand
     from urifilter_redis.engine.steps import Flow, Timeouts
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.protocol.config import FilterSettings

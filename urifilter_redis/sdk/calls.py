@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from urifilter_redis.bloom.encoding import encode_item, encode_items
-from urifilter_redis.engine.given import items_of
+from urifilter_redis.engine.batch import items_of
 from urifilter_redis.errors import BadItem, FilterAPIError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from urifilter_redis.engine.given import Key
-    from urifilter_redis.engine.hand import Hand
+    from urifilter_redis.engine.batch import Key
+    from urifilter_redis.engine.holdings import Hand
     from urifilter_redis.http_api import Command
     from urifilter_redis.protocol.call_ids import CallId
 

@@ -10,8 +10,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.bloom.encoding import encode_item
-from urifilter_redis.engine import methods
-from urifilter_redis.engine.hand import Claim, Hand
+from urifilter_redis.engine.batch import CLAIM_AGES, RELEASE
+from urifilter_redis.engine.holdings import Claim, Hand
 from urifilter_redis.errors import FilterAPIError
 from urifilter_redis.http_api import COMMANDS
 from urifilter_redis.protocol.claims import RECLAIMED_A_CALL, Holding, check_delay, check_lease, new_holder
@@ -20,9 +20,8 @@ from urifilter_redis.sdk.calls import APICall, Part, cuts, in_json, sizes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from urifilter_redis.engine.given import Key
-    from urifilter_redis.engine.hand import Found
-    from urifilter_redis.engine.methods import Method
+    from urifilter_redis.engine.batch import Key, Method
+    from urifilter_redis.engine.holdings import Found
     from urifilter_redis.engine.pending import Pending
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.errors import UriFilterError
@@ -220,7 +219,7 @@ class HTTPClaims:
     def give_back_all(self, delay: float) -> Flow[None]:
         """Release all items of the hand."""
         items = [claim.item for claim in self.hand.claims]
-        call = self.releasing(methods.RELEASE, items, None, None, delay=delay, failed=False)
+        call = self.releasing(RELEASE, items, None, None, delay=delay, failed=False)
         yield from self._api.resolve(call)
 
     def _renew(self) -> Flow[None]:
@@ -231,14 +230,14 @@ class HTTPClaims:
         """
         hand, known = self.hand, dict(self.hand.held[SHARD])
         old, hand.holding = self._holder(), Holding(new_holder(), hand.holding.lease)
-        gone = yield from self._answers(methods.RELEASE, [claim.item for claim in known.values()], old)
+        gone = yield from self._answers(RELEASE, [claim.item for claim in known.values()], old)
         back = [each for each, was_there in zip(known.items(), gone, strict=True) if was_there]
         moved = [(encoded, claim) for encoded, claim in back if in_json(claim.item) and in_json(claim.payload)]
         pairs = [(claim.item, claim.payload) for _, claim in moved]
-        ages = yield from self._answers(methods.CLAIM_AGES, pairs, self._holder(), itemgetter(0), itemgetter(1))
+        ages = yield from self._answers(CLAIM_AGES, pairs, self._holder(), itemgetter(0), itemgetter(1))
         mine = {encoded for (encoded, _), age in zip(moved, ages, strict=True) if age == 0}
         ended = [claim.item for encoded, claim in moved if encoded in mine and not hand.has(SHARD, encoded)]
-        yield from self._answers(methods.RELEASE, ended, self._holder())
+        yield from self._answers(RELEASE, ended, self._holder())
         for encoded in known.keys() - mine:
             if hand.held[SHARD].get(encoded) is known[encoded]:  # else the caller has claimed it again
                 hand.drop(SHARD, encoded)

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from urifilter_redis.claiming.blocking import Claims
-from urifilter_redis.engine import methods
+from urifilter_redis.engine.batch import AGES, CONTAINS_MANY, FORGET, INSERT_AGES, INSERT_MANY, REMOVE, UNIQUE
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.http_api import FILTERS_PATH
 from urifilter_redis.protocol.config import FilterSettings  # noqa: TC001 - pages of the reference link to it
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Self
 
-    from urifilter_redis.engine.given import Key
-    from urifilter_redis.engine.methods import Method
+    from urifilter_redis.engine.batch import Key, Method
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.errors import FilterAPIError
     from urifilter_redis.flows.checkpoint import Written
@@ -296,7 +295,7 @@ class FilterAPIClient(Admin):
             >>> api.insert_many("news", ["https://example.com/", "https://example.com/a", "https://example.com/"])
             [True, True, False]
         """
-        return self._ask(methods.INSERT_MANY, filter_typeid, uris, max_age, retry, key)
+        return self._ask(INSERT_MANY, filter_typeid, uris, max_age, retry, key)
 
     def insert_ages(
         self,
@@ -331,7 +330,7 @@ class FilterAPIClient(Admin):
             >>> api.insert_ages("news", ["https://example.com/", "https://example.com/a", "https://example.com/"])
             [0, 0, 1]
         """
-        return self._ask(methods.INSERT_AGES, filter_typeid, uris, max_age, retry, key)
+        return self._ask(INSERT_AGES, filter_typeid, uris, max_age, retry, key)
 
     def unique(
         self,
@@ -368,7 +367,7 @@ class FilterAPIClient(Admin):
             >>> api.unique("news", ["https://example.com/", "https://example.com/a"])
             ['https://example.com/a']
         """
-        return self._ask(methods.UNIQUE, filter_typeid, uris, max_age, retry, key)
+        return self._ask(UNIQUE, filter_typeid, uris, max_age, retry, key)
 
     def contains_many(
         self, filter_typeid: str, uris: Iterable[Any], *, max_age: int | None = None, key: Key = None
@@ -395,7 +394,7 @@ class FilterAPIClient(Admin):
             >>> api.contains_many("news", ["https://example.com/", "https://example.com/a"])
             [True, False]
         """
-        return self._ask(methods.CONTAINS_MANY, filter_typeid, uris, max_age, None, key)
+        return self._ask(CONTAINS_MANY, filter_typeid, uris, max_age, None, key)
 
     def ages(
         self, filter_typeid: str, uris: Iterable[Any], *, max_age: int | None = None, key: Key = None
@@ -422,7 +421,7 @@ class FilterAPIClient(Admin):
             >>> api.ages("news", ["https://example.com/", "https://example.com/a"])
             [1, 0]
         """
-        return self._ask(methods.AGES, filter_typeid, uris, max_age, None, key)
+        return self._ask(AGES, filter_typeid, uris, max_age, None, key)
 
     def forget(
         self, filter_typeid: str, uris: Iterable[Any], *, retry: FilterAPIError | None = None, key: Key = None
@@ -454,7 +453,7 @@ class FilterAPIClient(Admin):
             >>> api.unique("news", ["https://example.com/"])
             ['https://example.com/']
         """
-        return self._ask(methods.FORGET, filter_typeid, uris, None, retry, key)
+        return self._ask(FORGET, filter_typeid, uris, None, retry, key)
 
     def remove(
         self, filter_typeid: str, uris: Iterable[Any], *, retry: FilterAPIError | None = None, key: Key = None
@@ -487,7 +486,7 @@ class FilterAPIClient(Admin):
             >>> api.remove("queue", ["https://example.com/", "https://example.com/a"])
             [True, False]
         """
-        return self._ask(methods.REMOVE, filter_typeid, uris, None, retry, key)
+        return self._ask(REMOVE, filter_typeid, uris, None, retry, key)
 
     def claims(self, filter_typeid: str, lease: float = 60, name: str | None = None) -> Claims:
         """Return an object that claims items: their "new" is final only once they are committed.

@@ -13,7 +13,7 @@ from urifilter_redis.errors import ArchiveCorrupt, ArchiveError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from urifilter_redis.engine.home import Home
+    from urifilter_redis.engine.backend import Home
     from urifilter_redis.transport.sharing import SharedConnector
 
 __all__ = ["ArchiveWatch", "is_away"]

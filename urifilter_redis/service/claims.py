@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from urifilter_redis.bloom.encoding import encode_item
-from urifilter_redis.engine.hand import Hand
+from urifilter_redis.engine.holdings import Hand
 from urifilter_redis.flows import claims, items, reclaim
 from urifilter_redis.protocol.claims import NOBODY
 from urifilter_redis.service.bodies import Items, ToBeat, ToClaim, ToCommit, ToReclaim, ToRelease
@@ -19,7 +19,7 @@ from urifilter_redis.service.tokens import EVERYTHING, bound
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from urifilter_redis.engine.hand import Claim, Outstanding
+    from urifilter_redis.engine.holdings import Claim, Outstanding
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.call_ids import CallKey

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from urifilter_redis.engine.async_driver import drive
 from urifilter_redis.engine.queries import ask, server_time
+from urifilter_redis.engine.rotation_timer import Timekeeper
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Timeouts
-from urifilter_redis.engine.timekeeper import Timekeeper
 from urifilter_redis.errors import (
     ArchiveError,
     ConfigMismatch,
@@ -34,7 +34,7 @@ from urifilter_redis.service.archive_watch import ArchiveWatch, is_away
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from urifilter_redis.engine.home import Home
+    from urifilter_redis.engine.backend import Home
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Settings
     from urifilter_redis.transport.sharing import SharedConnector

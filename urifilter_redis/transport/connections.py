@@ -10,8 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from urifilter_redis.engine.discovery import search
-from urifilter_redis.engine.routes import GIVEN
+from urifilter_redis.engine.routes import GIVEN, search
 from urifilter_redis.engine.steps import TOTAL
 from urifilter_redis.transport.origins import Origin
 from urifilter_redis.transport.sentinels import HELD, LOOK

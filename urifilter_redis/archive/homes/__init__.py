@@ -1,1 +1,1 @@
-"""Homes of archives outside Redis: a folder or MongoDB. ``engine/home.py`` describes their methods."""
+"""Homes of archives outside Redis: a folder or MongoDB. ``engine/backend.py`` describes their methods."""

@@ -31,7 +31,7 @@ from urifilter_redis.archive.homes.files import (
     user_name,
 )
 from urifilter_redis.bloom.sizing import size_text
-from urifilter_redis.engine.home import UNREADABLE, Blob, Key
+from urifilter_redis.engine.backend import UNREADABLE, Blob, Key
 from urifilter_redis.engine.steps import Work
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 from urifilter_redis.protocol.keys import check_name, is_name

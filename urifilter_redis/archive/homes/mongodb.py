@@ -19,7 +19,7 @@ from gridfs.asynchronous import AsyncGridFSBucket
 from pymongo.errors import ConfigurationError, DuplicateKeyError, InvalidURI, PyMongoError
 from pymongo.uri_parser import parse_uri
 
-from urifilter_redis.engine.home import UNREADABLE, Blob, Key
+from urifilter_redis.engine.backend import UNREADABLE, Blob, Key
 from urifilter_redis.engine.steps import Work
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 from urifilter_redis.protocol.keys import check_name, is_name

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
-    from urifilter_redis.engine.home import Home
+    from urifilter_redis.engine.backend import Home
 
 __all__ = ["ARCHIVE_VARIABLE", "named_home", "open_home"]
 

@@ -10,15 +10,14 @@ import copy
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
-from urifilter_redis.engine.methods import with_batch
+from urifilter_redis.engine.batch import with_batch
 from urifilter_redis.errors import AnswerLost, ServerUnavailable, UriFilterError
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping, Sequence
 
-    from urifilter_redis.engine.batch import Batch
-    from urifilter_redis.engine.cutting import OpenCall
+    from urifilter_redis.engine.batch import Batch, OpenCall
     from urifilter_redis.engine.session import Session
 
 __all__ = ["Joint", "Single", "Turn", "told"]

@@ -11,7 +11,7 @@ from urifilter_redis.protocol import claims
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from urifilter_redis.engine.hand import Claim, Hand
+    from urifilter_redis.engine.holdings import Claim, Hand
     from urifilter_redis.protocol.calls import Call
     from urifilter_redis.protocol.claims import Holding
     from urifilter_redis.protocol.config import Config
