@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from urifilter_redis.streaming import Stream, StreamedFilter
-from urifilter_redis.transport.data_dir import DATA_DIR_VARIABLE, has_usable_data_dir
+from urifilter_redis.transport.embedded import DATA_DIR_VARIABLE, has_usable_data_dir
 
 from .common import Shared, counted, pass_shared
 from .output import Output

@@ -22,7 +22,7 @@ from urifilter_redis.flows.doctor import (
 )
 from urifilter_redis.flows.doctor_masters import examine_masters
 from urifilter_redis.protocol import acl
-from urifilter_redis.transport.addresses import database_of
+from urifilter_redis.transport.url import database_of
 
 from .common import Shared, columns, filter_name, pass_shared, print_json, shared
 

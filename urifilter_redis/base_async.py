@@ -21,9 +21,9 @@ from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import items
 from urifilter_redis.flows.timely import leave
 from urifilter_redis.protocol.keys import FilterKeys
-from urifilter_redis.transport.addresses import Address
 from urifilter_redis.transport.connections import AsyncConnector
 from urifilter_redis.transport.loops import PerLoop
+from urifilter_redis.transport.url import Address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence

@@ -18,9 +18,8 @@ from urifilter_redis.flows import dropping, items, lifecycle
 from urifilter_redis.flows.info import inserted
 from urifilter_redis.flows.timely import leave
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
-from urifilter_redis.transport.addresses import Address
 from urifilter_redis.transport.connections import Connector
-from urifilter_redis.transport.targets import READS
+from urifilter_redis.transport.url import READS, Address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence

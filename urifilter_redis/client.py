@@ -33,7 +33,7 @@ from urifilter_redis.flows.union import union
 from urifilter_redis.protocol.claims import NOBODY
 from urifilter_redis.protocol.config import FilterSettings, Settings
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX
-from urifilter_redis.transport.targets import READS
+from urifilter_redis.transport.url import READS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -9,7 +9,7 @@ from urifilter_redis.archive.homes.opening import ARCHIVE_VARIABLE
 from urifilter_redis.engine.rotation_timer import Timekeeper
 from urifilter_redis.engine.session import Session
 from urifilter_redis.protocol.keys import FilterKeys
-from urifilter_redis.transport.addresses import Packed
+from urifilter_redis.transport.url import Packed
 
 if TYPE_CHECKING:
     from urifilter_redis.engine.near_cache import NearCacheSettings

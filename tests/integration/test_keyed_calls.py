@@ -14,9 +14,8 @@ from urifilter_redis.flows import items as flow
 from urifilter_redis.protocol.call_ids import CallKey
 from urifilter_redis.service.failures import refusal_of
 from urifilter_redis.service.filters import Filters
-from urifilter_redis.transport.addresses import Address
-from urifilter_redis.transport.connections import AsyncConnector
-from urifilter_redis.transport.sharing import SharedConnector
+from urifilter_redis.transport.connections import AsyncConnector, SharedConnector
+from urifilter_redis.transport.url import Address
 
 KEY = CallKey("0123456789abcdef/7/1")
 

@@ -16,9 +16,8 @@ from urifilter_redis.service import tokens
 from urifilter_redis.service.filters import Filters
 from urifilter_redis.service.overview import Glance, Overview
 from urifilter_redis.service.sampling import Sampler
-from urifilter_redis.transport.addresses import Address
-from urifilter_redis.transport.connections import AsyncConnector
-from urifilter_redis.transport.sharing import SharedConnector
+from urifilter_redis.transport.connections import AsyncConnector, SharedConnector
+from urifilter_redis.transport.url import Address
 
 pytestmark = pytest.mark.slow
 

@@ -17,8 +17,8 @@ from urifilter_redis.engine.routes import NodeMap
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.protocol.keys import SLOTS, slot_of
 from urifilter_redis.protocol.outcomes import Unsent
-from urifilter_redis.transport.addresses import Address
 from urifilter_redis.transport.connections import AsyncConnector, Connector
+from urifilter_redis.transport.url import Address
 
 # One that comes while a generator is closed reaches nobody.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]

@@ -39,8 +39,8 @@ from urifilter_redis.flows.items import answer
 from urifilter_redis.protocol.config import Settings
 from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.protocol.outcomes import Unanswered, to_mapping
-from urifilter_redis.transport.addresses import Address
 from urifilter_redis.transport.connections import Connector
+from urifilter_redis.transport.url import Address
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,8 @@ from support.servers import KINDS
 from support.service import Service, ask, request
 
 from urifilter_redis import AnswerLost, Timeouts, UriFilter, UriFilterError
-from urifilter_redis.transport.addresses import Address
 from urifilter_redis.transport.connections import AsyncConnector
+from urifilter_redis.transport.url import Address
 
 pytestmark = pytest.mark.slow
 

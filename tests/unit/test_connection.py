@@ -9,7 +9,7 @@ import pytest
 
 import urifilter_redis
 from urifilter_redis import ArchiveError, ServerUnavailable, UriFilter
-from urifilter_redis.transport.addresses import Packed, without_password
+from urifilter_redis.transport.url import Packed, without_password
 
 
 @pytest.mark.parametrize(

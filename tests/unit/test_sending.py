@@ -10,7 +10,7 @@ from redis.asyncio.connection import Connection
 from redis.exceptions import TimeoutError as Late
 
 from urifilter_redis.protocol.outcomes import Unanswered
-from urifilter_redis.transport.sending import send_async
+from urifilter_redis.transport.servers import send_async
 
 LIMIT = 5.0
 REPLY = b"+OK\r\n"

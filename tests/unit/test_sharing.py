@@ -9,7 +9,7 @@ import pytest
 from urifilter_redis.engine.routes import NodeMap, Routes
 from urifilter_redis.protocol.outcomes import Unsent
 from urifilter_redis.protocol.routing import for_key
-from urifilter_redis.transport.sharing import COMMANDS_A_PIPELINE, PIPELINES, SharedConnector
+from urifilter_redis.transport.connections import COMMANDS_A_PIPELINE, PIPELINES, SharedConnector
 
 
 class Server:

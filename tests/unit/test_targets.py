@@ -8,9 +8,16 @@ import pytest
 
 from urifilter_redis import Timeouts
 from urifilter_redis.engine.routes import GIVEN
-from urifilter_redis.transport.addresses import URL_VARIABLE, Address, Packed, redis_cli, without_password
-from urifilter_redis.transport.origins import Origin, check_url
-from urifilter_redis.transport.targets import target_of, with_options
+from urifilter_redis.transport.endpoints import Origin, check_url
+from urifilter_redis.transport.url import (
+    URL_VARIABLE,
+    Address,
+    Packed,
+    redis_cli,
+    target_of,
+    with_options,
+    without_password,
+)
 
 TWO = "redis+sentinel://me:secret@a:1,[::1]:2/crawl/3?sentinel_username=watcher&sentinel_password=hidden&db=3"
 

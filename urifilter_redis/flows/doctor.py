@@ -15,7 +15,7 @@ from urifilter_redis.protocol.calls import LEASE
 from urifilter_redis.protocol.claims import MOST_DELAY
 from urifilter_redis.protocol.outcomes import to_fields, to_mapping, to_scores
 from urifilter_redis.protocol.routing import for_key
-from urifilter_redis.transport.data_dir import IDENTITY
+from urifilter_redis.transport.embedded import IDENTITY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -12,7 +12,7 @@ from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows.turn import read_states
 from urifilter_redis.protocol.acl import MEND
 from urifilter_redis.protocol.outcomes import text_in
-from urifilter_redis.transport.addresses import redis_cli
+from urifilter_redis.transport.url import redis_cli
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

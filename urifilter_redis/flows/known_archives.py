@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from urifilter_redis.errors import ArchiveMissing
-from urifilter_redis.transport.data_dir import default_data_dir
-from urifilter_redis.transport.targets import split
+from urifilter_redis.transport.embedded import default_data_dir
+from urifilter_redis.transport.url import split
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.bloom.retention import TIMED
 from urifilter_redis.flows.importing import Condition
-from urifilter_redis.transport.data_dir import default_data_dir
+from urifilter_redis.transport.embedded import default_data_dir
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from urifilter_redis.engine.backend import Home
-    from urifilter_redis.transport.sharing import SharedConnector
+    from urifilter_redis.transport.connections import SharedConnector
 
 __all__ = ["ArchiveWatch", "is_away"]
 

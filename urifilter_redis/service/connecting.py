@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from urifilter_redis.archive.homes.opening import named_home
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.service.filters import Filters
-from urifilter_redis.transport.addresses import Address
-from urifilter_redis.transport.connections import AsyncConnector
-from urifilter_redis.transport.sharing import SharedConnector
+from urifilter_redis.transport.connections import AsyncConnector, SharedConnector
+from urifilter_redis.transport.url import Address
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.backend import Home
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Settings
-    from urifilter_redis.transport.sharing import SharedConnector
+    from urifilter_redis.transport.connections import SharedConnector
 
 __all__ = ["Filters", "Measured"]
 

@@ -32,7 +32,7 @@ from urifilter_redis.http_api import DEFAULT_PATH, DEFAULT_PORT
 from urifilter_redis.protocol import config
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, check_name, check_prefix
 from urifilter_redis.service.tokens import Token
-from urifilter_redis.transport.origins import check_url
+from urifilter_redis.transport.endpoints import check_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,8 +1,4 @@
-"""Origins: how connections to a server, or to each node that it names, are made: from an address, or as a client's.
-
-redis-py's own retries are left out (a lost reply must not be asked for again behind our back, and ten silent
-retries take longer than callers expect); ``exchange`` is the only loop that retries.
-"""
+"""Endpoints: how connections to a server, or to each node that it names, are made: from a URL, or as a client's."""
 
 from __future__ import annotations
 
@@ -21,16 +17,23 @@ from urifilter_redis.engine.routes import GIVEN, Routes, Service
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.protocol.outcomes import Unsent
 from urifilter_redis.transport import tls
-from urifilter_redis.transport.addresses import Address, without_password
-from urifilter_redis.transport.lanes import Lane
-from urifilter_redis.transport.places import CONNECTIONS
+from urifilter_redis.transport.pool import CONNECTIONS, Lane
 from urifilter_redis.transport.sentinels import PATIENCE, SentinelEvents, events_of
-from urifilter_redis.transport.targets import READS, OptionError, Target, split, target_of, with_options
+from urifilter_redis.transport.url import (
+    READS,
+    Address,
+    OptionError,
+    Target,
+    split,
+    target_of,
+    with_options,
+    without_password,
+)
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from urifilter_redis.transport.addresses import Packed
+    from urifilter_redis.transport.url import Packed
 
 __all__ = ["IMPOSSIBLE", "Origin", "check_url"]
 
