@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import zstandard
 
-from urifilter_redis.archive.format.packing import pack, unpack
 from urifilter_redis.bloom.digest import blocked_offsets, classic_offsets
+from urifilter_redis.storage.packing import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,12 +11,12 @@ import click
 
 from urifilter_redis.archive.export import export as export_filter
 from urifilter_redis.archive.export import import_ as import_filter
-from urifilter_redis.archive.homes.opening import named_home
-from urifilter_redis.archive.upkeep import Document, Entry, entries, verify_all
-from urifilter_redis.archive.upkeep import prune as prune_leftovers
-from urifilter_redis.archive.upkeep import show as show_filter
+from urifilter_redis.archive.maintenance import Document, Entry, entries, verify_all
+from urifilter_redis.archive.maintenance import prune as prune_leftovers
+from urifilter_redis.archive.maintenance import show as show_filter
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.engine.driver import drive
+from urifilter_redis.storage.backends import named_home
 
 from .common import Shared, columns, counted, filter_name, moment, pass_shared, print_json, say, shared, size_text
 from .progress import bar

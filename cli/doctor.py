@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from urifilter_redis import UriFilter, UriFilterError, list_filters
-from urifilter_redis.archive.homes.opening import named_home
-from urifilter_redis.archive.upkeep import examine_archive
+from urifilter_redis.archive.maintenance import examine_archive
 from urifilter_redis.base_blocking import run
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.queries import server_time
@@ -22,6 +21,7 @@ from urifilter_redis.flows.doctor import (
 )
 from urifilter_redis.flows.doctor_masters import examine_masters
 from urifilter_redis.protocol import acl
+from urifilter_redis.storage.backends import named_home
 from urifilter_redis.transport.url import database_of
 
 from .common import Shared, columns, filter_name, pass_shared, print_json, shared

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from urifilter_redis import UriFilter
-from urifilter_redis.archive.homes.opening import ARCHIVE_VARIABLE, named_home
 from urifilter_redis.base_blocking import list_filters
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.engine.driver import drive
+from urifilter_redis.storage.backends import ARCHIVE_VARIABLE, named_home
 from urifilter_redis.worker import Worker
 
 from .common import Shared, counted, filter_name, moment, pass_shared, print_json, say, shared, size_text

@@ -8,7 +8,6 @@ import itertools
 from collections.abc import AsyncIterable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from urifilter_redis.archive.homes.opening import named_home
 from urifilter_redis.base_client import BaseClient
 from urifilter_redis.coalescer import Coalescer
 from urifilter_redis.engine.async_driver import drive
@@ -21,6 +20,7 @@ from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import items
 from urifilter_redis.flows.timely import leave
 from urifilter_redis.protocol.keys import FilterKeys
+from urifilter_redis.storage.backends import named_home
 from urifilter_redis.transport.connections import AsyncConnector
 from urifilter_redis.transport.loops import PerLoop
 from urifilter_redis.transport.url import Address

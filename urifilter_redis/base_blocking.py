@@ -6,7 +6,6 @@ import functools
 import itertools
 from typing import TYPE_CHECKING, TypeVar
 
-from urifilter_redis.archive.homes.opening import named_home
 from urifilter_redis.base_client import BaseClient
 from urifilter_redis.engine.batch import CONTAINS, opened_up
 from urifilter_redis.engine.driver import drive
@@ -18,6 +17,7 @@ from urifilter_redis.flows import dropping, items, lifecycle
 from urifilter_redis.flows.info import inserted
 from urifilter_redis.flows.timely import leave
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
+from urifilter_redis.storage.backends import named_home
 from urifilter_redis.transport.connections import Connector
 from urifilter_redis.transport.url import READS, Address
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.flows.items import unresolved
 from urifilter_redis.flows.lifecycle import open_
 from urifilter_redis.pickling import PackedFilter
+from urifilter_redis.storage.backends import open_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable

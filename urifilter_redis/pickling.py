@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive.homes.opening import ARCHIVE_VARIABLE
 from urifilter_redis.engine.rotation_timer import Timekeeper
 from urifilter_redis.engine.session import Session
 from urifilter_redis.protocol.keys import FilterKeys
+from urifilter_redis.storage.backends import ARCHIVE_VARIABLE
 from urifilter_redis.transport.url import Packed
 
 if TYPE_CHECKING:

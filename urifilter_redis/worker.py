@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive.upkeep import names as registered_names
+from urifilter_redis.archive.maintenance import names as registered_names
 from urifilter_redis.base_blocking import connect, list_filters
 from urifilter_redis.bloom.retention import TIMED
 from urifilter_redis.client import UriFilter

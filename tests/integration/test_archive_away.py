@@ -23,10 +23,10 @@ from urifilter_redis import (
     drop_filter,
 )
 from urifilter_redis.archive.export import export, import_
-from urifilter_redis.archive.homes.opening import open_home
-from urifilter_redis.archive.upkeep import prune, verify_all
+from urifilter_redis.archive.maintenance import prune, verify_all
 from urifilter_redis.engine import driver
 from urifilter_redis.engine.driver import drive
+from urifilter_redis.storage.backends import open_home
 
 pytestmark = pytest.mark.slow
 

@@ -36,14 +36,14 @@ from urifilter_redis import (
     UriFilterError,
 )
 from urifilter_redis.archive.export import ExportedFilter, export, import_
-from urifilter_redis.archive.format import documents
-from urifilter_redis.archive.format.manifest import PIECE
-from urifilter_redis.archive.format.packing import pack
-from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.base_blocking import drop_filter
 from urifilter_redis.engine import async_driver, driver
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.protocol.config import FORMAT
+from urifilter_redis.storage import documents
+from urifilter_redis.storage.backends import open_home
+from urifilter_redis.storage.documents import PIECE
+from urifilter_redis.storage.packing import pack
 
 SETTINGS = {"capacity": 2000, "error_rate": 1e-9, "seed": 1}
 

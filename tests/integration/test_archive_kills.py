@@ -16,10 +16,10 @@ from support.servers import Saved
 
 from urifilter_redis import UriFilter
 from urifilter_redis.archive.export import export
-from urifilter_redis.archive.format import manifest
-from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.base_blocking import drop_filter
 from urifilter_redis.engine.driver import drive
+from urifilter_redis.storage import documents
+from urifilter_redis.storage.backends import open_home
 
 #: Two shards, three pieces a bitmap.
 SETTINGS = {"capacity": 180_000, "error_rate": 1e-8, "shards": 2, "seed": 1}
@@ -208,4 +208,4 @@ def test_pieces():
     from urifilter_redis.protocol.config import Config, Settings
 
     config = Config.new(Settings(**SETTINGS))
-    assert len(list(manifest.piece_spans(config.bytes))) == 3
+    assert len(list(documents.piece_spans(config.bytes))) == 3

@@ -25,10 +25,9 @@ from support.in_hand import Holder, in_hand, let_lapse
 from support.pipelines import pipelines
 
 from urifilter_redis import UriFilter
-from urifilter_redis.archive import contents, slices_in_home
-from urifilter_redis.archive.format import manifest
 from urifilter_redis.flows import checkpoint, restore, restore_attempt
 from urifilter_redis.protocol.outcomes import to_mapping
+from urifilter_redis.storage import contents, documents, slices
 
 if TYPE_CHECKING:
     from support import servers
@@ -349,11 +348,11 @@ class Machine(RuleBasedStateMachine):
 def _small_pieces(request, monkeypatch):
     """Bitmaps of some pieces, though they are small (of blocked some hundred bytes, of the others some 100 kB)."""
     blocked = "layout" not in RETENTIONS[request.node.callspec.params["name"]]
-    for module in (manifest, contents):
+    for module in (documents, contents):
         monkeypatch.setattr(module, "PIECE", 120 if blocked else 100_000)
     for module in (contents, checkpoint, restore_attempt):
         monkeypatch.setattr(module, "PIECES_AT_ONCE", 2)
-    monkeypatch.setattr(slices_in_home.HomeArchive, "at_once", 2)
+    monkeypatch.setattr(slices.HomeArchive, "at_once", 2)
 
 
 @pytest.mark.nightly

@@ -12,10 +12,10 @@ import pytest
 from support.archives import checkpoints, leftovers, sound
 
 from urifilter_redis import ArchiveCorrupt, ArchiveError, ArchiveMissing, UriFilter, drop_filter
-from urifilter_redis.archive.homes.opening import open_home
-from urifilter_redis.archive.upkeep import verify_all
+from urifilter_redis.archive.maintenance import verify_all
 from urifilter_redis.engine.backend import Key
 from urifilter_redis.engine.driver import drive
+from urifilter_redis.storage.backends import open_home
 
 pytestmark = pytest.mark.slow
 

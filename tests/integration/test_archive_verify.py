@@ -15,15 +15,15 @@ from support.pipelines import pipelines
 
 from urifilter_redis import ArchiveCorrupt, UriFilter
 from urifilter_redis.archive.export import export, import_
-from urifilter_redis.archive.format import documents
-from urifilter_redis.archive.format.manifest import Piece
-from urifilter_redis.archive.format.packing import pack
-from urifilter_redis.archive.format.records import write_replies
-from urifilter_redis.archive.homes.opening import open_home
-from urifilter_redis.archive.upkeep import entries, verify_all
+from urifilter_redis.archive.maintenance import entries, verify_all
 from urifilter_redis.engine.backend import Key
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.flows.checkpoint import checkpoint
+from urifilter_redis.storage import documents
+from urifilter_redis.storage.backends import open_home
+from urifilter_redis.storage.documents import Piece
+from urifilter_redis.storage.packing import pack
+from urifilter_redis.storage.records import write_replies
 
 pytestmark = pytest.mark.slow
 

@@ -25,13 +25,13 @@ from urifilter_redis.cli import daemon as daemon_module
 from urifilter_redis.cli.daemon import running
 
 from urifilter_redis import Timeouts, UriFilter
-from urifilter_redis.archive.homes.opening import open_home
-from urifilter_redis.archive.upkeep import Document, Entry, Pruned, Verified, examine_archive, show
+from urifilter_redis.archive.maintenance import Document, Entry, Pruned, Verified, examine_archive, show
 from urifilter_redis.base_blocking import connect
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.session import Restored
 from urifilter_redis.flows.checkpoint import Written
 from urifilter_redis.flows.lifecycle import open_
+from urifilter_redis.storage.backends import open_home
 from urifilter_redis.worker import Attended
 
 NEWS = ("create", "news", "--capacity", "100k", "--error-rate", "1e-8", "--seed", "1")

@@ -16,9 +16,9 @@ from support.servers import Saved
 from support.shard_keys import shard_key
 
 from urifilter_redis import UriFilter
-from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.base_blocking import run
 from urifilter_redis.flows.doctor import examine_clock
+from urifilter_redis.storage.backends import open_home
 from urifilter_redis.worker import Worker
 
 DAY = 86_400

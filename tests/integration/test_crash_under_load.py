@@ -20,8 +20,8 @@ from urifilter_redis import (
     UriFilter,
     UriFilterError,
 )
-from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.engine.driver import drive
+from urifilter_redis.storage.backends import open_home
 from urifilter_redis.worker import Worker
 
 SETTINGS = {

@@ -27,8 +27,7 @@ from urifilter_redis import (
     errors,
     list_filters,
 )  # fmt: skip
-from urifilter_redis.archive import export, register, upkeep
-from urifilter_redis.archive.homes import opening
+from urifilter_redis.archive import export, maintenance
 from urifilter_redis.base_client import BaseClient
 from urifilter_redis.claiming.base import BaseClaims
 from urifilter_redis.engine.driver import drive
@@ -37,6 +36,7 @@ from urifilter_redis.sdk import Timeouts as SdkTimeouts
 from urifilter_redis.sdk.aio import AsyncAdmin
 from urifilter_redis.sdk.client import Admin
 from urifilter_redis.service import settings
+from urifilter_redis.storage import backends, registry
 from urifilter_redis.worker import Worker
 
 pytestmark = pytest.mark.slow
@@ -52,8 +52,8 @@ FILTERS = {
     "archived": {},
 }
 WITHOUT_A_CLIENT = [
-    export.export, export.import_, export.ExportedFilter, opening.named_home, opening.open_home, register.registered,
-    upkeep.entries, upkeep.names, upkeep.prune, upkeep.show, upkeep.verify_all, Worker,
+    export.export, export.import_, export.ExportedFilter, backends.named_home, backends.open_home, registry.registered,
+    maintenance.entries, maintenance.names, maintenance.prune, maintenance.show, maintenance.verify_all, Worker,
 ]  # fmt: skip
 SDK_CLASSES = {"FilterAPIClient": (FilterAPIClient,), "AsyncFilterAPIClient": (AsyncFilterAPIClient,)}
 ACTING = {"FilterAPIClient": (Admin,), "AsyncFilterAPIClient": (AsyncAdmin,)}
@@ -122,7 +122,7 @@ def test_example_of_an_archive(any_server, monkeypatch, tmp_path, documented):
         with UriFilter.create(name, capacity=1_000_000, redis=any_server.url, archive=url) as made:
             made.insert("https://example.com/a")
             made.checkpoint()
-    home = opening.open_home(url)
+    home = backends.open_home(url)
     drive(export.export(home, "news", Path("news.urifilter"), lambda *_: None))
     names = {each.__name__: each for each in WITHOUT_A_CLIENT} | {"drive": drive, "Path": Path, "home": home}
     examples = doctest.DocTestParser().get_examples(inspect.getdoc(documented))

@@ -11,12 +11,12 @@ from support.interleaved import Actor
 from support.shard_keys import shard_key
 
 from urifilter_redis import ArchiveError, ArchiveMissing, ConfigMismatch, UriFilter, drop_filter
-from urifilter_redis.archive.homes.opening import open_home
-from urifilter_redis.archive.register import registered, unregister
-from urifilter_redis.archive.upkeep import prune
+from urifilter_redis.archive.maintenance import prune
 from urifilter_redis.engine.backend import Key
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.flows import dropping
+from urifilter_redis.storage.backends import open_home
+from urifilter_redis.storage.registry import registered, unregister
 
 SETTINGS = {"capacity": 1000, "error_rate": 1e-8, "shards": 3, "seed": 1}
 KEEP = functools.partial(dropping.drop, keep_archive=True)

@@ -12,13 +12,13 @@ from support.states import dumped
 
 from urifilter_redis import ArchiveCorrupt, UriFilter, UriFilterError, drop_filter
 from urifilter_redis.archive.export import ExportedFilter, export
-from urifilter_redis.archive.format import documents
-from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.protocol import calls, claims, scripts
 from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
+from urifilter_redis.storage import documents
+from urifilter_redis.storage.backends import open_home
 
 SETTINGS = {"capacity": 1000, "error_rate": 1e-8, "shards": 2}
 ROLLING = SETTINGS | {"retention": "rolling", "slices": 3, "period": "1d"}

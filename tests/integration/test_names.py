@@ -14,10 +14,10 @@ from support.states import dumped
 from urifilter_redis.cli import main
 
 from urifilter_redis import AsyncUriFilter, UriFilter, drop_filter
-from urifilter_redis.archive import export, upkeep
-from urifilter_redis.archive.homes.opening import open_home
+from urifilter_redis.archive import export, maintenance
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.service.settings import load
+from urifilter_redis.storage.backends import open_home
 from urifilter_redis.worker import Worker
 
 IMPOSSIBLE = ["../x", "/x", "a/b", "", "ü", "news\n", "x" * 65]
@@ -103,9 +103,9 @@ def calls(redis, archive, name):
     yield lambda: Worker(redis, "urifilter", archive, open_home(archive), 60.0, ("news", name))
     yield lambda: load({"filters": {name: {"capacity": 1000}}})
     for use in (
-        lambda home: upkeep.show(home, name),
-        lambda home: upkeep.verify_all(home, name, lambda *_: None),
-        lambda home: upkeep.prune(home, 0.0, name),
+        lambda home: maintenance.show(home, name),
+        lambda home: maintenance.verify_all(home, name, lambda *_: None),
+        lambda home: maintenance.prune(home, 0.0, name),
         lambda home: export.export(home, name, Path("out"), lambda *_: None),
     ):
         yield lambda use=use: drive(use(open_home(archive)))

@@ -29,8 +29,6 @@ from support.model_server import ModelServer
 from support.oracle import Oracle
 
 from urifilter_redis import RotationConflict, Timeouts
-from urifilter_redis.archive import slices_in_redis
-from urifilter_redis.archive.format import manifest
 from urifilter_redis.engine.rotation_timer import Timekeeper
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Send, Work
@@ -39,6 +37,7 @@ from urifilter_redis.flows.items import answer
 from urifilter_redis.protocol.config import Settings
 from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.protocol.outcomes import Unanswered, to_mapping
+from urifilter_redis.storage import documents, slices
 from urifilter_redis.transport.connections import Connector
 from urifilter_redis.transport.url import Address
 
@@ -254,8 +253,8 @@ def run(connect, options, examples, steps):
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch):
     """Bitmaps of some pieces, though they are small."""
-    monkeypatch.setattr(manifest, "PIECE", 120)
-    monkeypatch.setattr(slices_in_redis.RedisArchive, "at_once", 2)
+    monkeypatch.setattr(documents, "PIECE", 120)
+    monkeypatch.setattr(slices.RedisArchive, "at_once", 2)
 
 
 @pytest.mark.nightly

@@ -12,8 +12,8 @@ import pytest
 from support import crawler
 
 from urifilter_redis import UriFilter
-from urifilter_redis.archive.format.manifest import PIECE
 from urifilter_redis.engine import driver
+from urifilter_redis.storage.documents import PIECE
 
 pytestmark = pytest.mark.slow
 

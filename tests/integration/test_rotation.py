@@ -27,7 +27,6 @@ from urifilter_redis import (
     UriFilter,
     UriFilterError,
 )
-from urifilter_redis.archive.format import documents, manifest
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.engine import driver
 from urifilter_redis.engine.queries import ask
@@ -36,6 +35,7 @@ from urifilter_redis.flows import lifecycle, rotation
 from urifilter_redis.flows.turn import Left, left_of, read_states
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.outcomes import Unanswered
+from urifilter_redis.storage import documents
 
 PRECISE = {"capacity": 20_000, "error_rate": 1e-8, "period": "1d"}
 #: Two pieces an archived bitmap.
@@ -221,7 +221,7 @@ def test_what_was_archived_is_not_written_again(any_server):
         for _ in pipelines_of(news):
             if admin.hlen(key) == 2:
                 break
-        count, before = -(-news.config.bytes // manifest.PIECE), admin.hgetall(key)
+        count, before = -(-news.config.bytes // documents.PIECE), admin.hgetall(key)
         assert count > 2
         admin.hset(key, "1", b"spoilt")
         written = []
@@ -697,7 +697,7 @@ def test_settings_of_time(any_server):
 
 def test_pieces_are_as_the_design_says():
     """256 KiB: BITOP of as many takes a server 1.2 ms."""
-    assert manifest.PIECE == 256 * 1024
+    assert documents.PIECE == 256 * 1024
 
 
 def test_asyncio(any_server):

@@ -17,7 +17,7 @@ from urifilter_redis import (
     UriFilter,
     drop_filter,
 )
-from urifilter_redis.archive.homes.opening import open_home
+from urifilter_redis.storage.backends import open_home
 from urifilter_redis.worker import Worker
 
 pytestmark = pytest.mark.slow

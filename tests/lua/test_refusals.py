@@ -10,8 +10,8 @@ from redis.exceptions import ResponseError
 from support.shard import KEYS, Shard, geometry, md5
 from support.states import dumped
 
-from urifilter_redis.archive.format.records import record_time
 from urifilter_redis.protocol import calls
+from urifilter_redis.storage.records import record_time
 
 A, B, C = (md5(text) for text in (b"a", b"b", b"c"))
 COMMANDS = ("insert", "contains", "forget")

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from urifilter_redis.archive.homes.opening import open_home
-from urifilter_redis.archive.upkeep import prune, verify_all
+from urifilter_redis.archive.maintenance import prune, verify_all
 from urifilter_redis.engine.driver import drive
+from urifilter_redis.storage.backends import open_home
 
 
 def sound(archive: str, *, slices: bool = True) -> int:

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from urifilter_redis import UriFilter, drop_filter
 from urifilter_redis.archive.export import import_
-from urifilter_redis.archive.homes.opening import open_home
-from urifilter_redis.archive.upkeep import prune
+from urifilter_redis.archive.maintenance import prune
 from urifilter_redis.bloom.sizing import BLOCKED_K
 from urifilter_redis.engine import driver
 from urifilter_redis.engine.steps import Send, Work
@@ -24,6 +23,7 @@ from urifilter_redis.flows import restore_attempt
 from urifilter_redis.moving.importing import Import, Receiver
 from urifilter_redis.moving.sources import SetSource
 from urifilter_redis.protocol import scripts
+from urifilter_redis.storage.backends import open_home
 
 SCRIPTS = {script.sha1: script.name.split(":")[0] for script in scripts.variants(BLOCKED_K)}
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive.format.manifest import piece_spans
 from urifilter_redis.bloom.digest import blocked_offsets, classic_offsets
 from urifilter_redis.bloom.sizing import bytes_of
+from urifilter_redis.storage.documents import piece_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

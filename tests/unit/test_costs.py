@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from urifilter_redis.archive.format.packing import pack
 from urifilter_redis.bloom import costs
 from urifilter_redis.bloom.digest import blocked_offsets
 from urifilter_redis.bloom.retention import size_first
 from urifilter_redis.bloom.sizing import SLICE_LIMIT
 from urifilter_redis.protocol.config import Settings
+from urifilter_redis.storage.packing import pack
 
 ROLLING = {"retention": "rolling", "slices": 30, "period": "1d"}
 RING = {"retention": "ring", "slices": 4, "period": "1d"}

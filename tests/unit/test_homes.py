@@ -8,10 +8,10 @@ import time
 import pytest
 
 from urifilter_redis import ArchiveCorrupt, ArchiveError, ArchiveMissing
-from urifilter_redis.archive.homes.mongodb import CHUNK
-from urifilter_redis.archive.homes.opening import named_home, open_home
 from urifilter_redis.engine.backend import Key
 from urifilter_redis.engine.driver import drive
+from urifilter_redis.storage.backends import named_home, open_home
+from urifilter_redis.storage.mongodb import CHUNK
 
 KEY = Key("news", "slice", "0123456789abcdef", 3, 7)
 BLOB = "0123456789abcdef-00000000000000aa"

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.model import ModelSlice
 
-from urifilter_redis.archive.format import packing
-from urifilter_redis.archive.format.packing import pack, unpack
 from urifilter_redis.errors import ArchiveCorrupt
+from urifilter_redis.storage import packing
+from urifilter_redis.storage.packing import pack, unpack
 
 PIECE = 256 << 10
 PLAIN, ZSTD, HUFFMAN, SPLIT = b"\0", b"\1", b"\2", b"\3"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from urifilter_redis.archive.format.records import LONGEST_TEXT, split_leases, write_leases
 from urifilter_redis.errors import ArchiveCorrupt
+from urifilter_redis.storage.records import LONGEST_TEXT, split_leases, write_leases
 
 HEAD = b"holder01" + b"\1\0\2\0"
 LEASES = [(b"a" * 16, HEAD + b"kept", b""), (b"b" * 16, HEAD, b"x" * 5000), (b"c" * 16, HEAD, b"")]

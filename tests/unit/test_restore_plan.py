@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.by_hand import NOW, config_of, meta_of
 
-from urifilter_redis.archive.format.manifest import Checkpoint, Content, Manifest
 from urifilter_redis.bloom.retention import slices_at
 from urifilter_redis.flows.restore_plan import Archived, Plan, plan
 from urifilter_redis.protocol.meta import ShardState
+from urifilter_redis.storage.documents import Checkpoint, Content, Manifest
 
 TIMED = {"slices": 4, "period": "1d"}
 CONFIGS = {

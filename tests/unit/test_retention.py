@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.by_hand import config_of, meta_of
 
-from urifilter_redis.archive.format.manifest import Manifest
 from urifilter_redis.bloom import retention
 from urifilter_redis.bloom.retention import growing_share, growing_slice, period_of, seconds_of, slices_at
 from urifilter_redis.bloom.sizing import SLICE_LIMIT
 from urifilter_redis.errors import ConfigMismatch, SliceLost, UriFilterError
 from urifilter_redis.protocol.config import FORMAT, Config, Settings
 from urifilter_redis.service.settings import FilterSettings
+from urifilter_redis.storage.documents import Manifest
 
 TIMED = {"slices": 4, "period": "1d"}
 ALL = [

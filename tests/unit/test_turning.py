@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.by_hand import NOW, Hand, config_of, meta_of, session_of, state_of
 
-from urifilter_redis.archive.format import manifest
 from urifilter_redis.bloom.retention import seconds_of, slices_at
 from urifilter_redis.engine import retry
 from urifilter_redis.errors import ArchiveMissing, FilterNotFound, RotationConflict, UriFilterError
 from urifilter_redis.flows.rotation import due, epoch, next_rotation, rotate, rotate_due
 from urifilter_redis.flows.schedule import Due, next_due, shards_due
 from urifilter_redis.flows.turn import Left, left_of, names_after, piece_count
+from urifilter_redis.storage import documents
 
 TIMED = {"slices": 4, "period": "1d", "shards": 3}
 RING, ROLLING = config_of(retention="ring", **TIMED), config_of(retention="rolling", **TIMED)
@@ -39,16 +39,16 @@ def test_nothing_is_left(phase, pieces):
 )
 def test_what_is_left(pieces, left):
     """The closed slice is archived, then the next history is built piece by piece, then it becomes the history."""
-    size = 2 * manifest.PIECE + 1
+    size = 2 * documents.PIECE + 1
     state = state_of(ROLLING, phase="rotating", slices=f"history_1:1:{size} today:1:{size}", **pieces)
     assert piece_count(state) == 3
     assert left_of(state) is left
 
 
-@pytest.mark.parametrize("size", [1, manifest.PIECE - 1, manifest.PIECE, manifest.PIECE + 1, 5 * manifest.PIECE])
+@pytest.mark.parametrize("size", [1, documents.PIECE - 1, documents.PIECE, documents.PIECE + 1, 5 * documents.PIECE])
 def test_pieces(size):
     """As many as are needed, and not one more."""
-    assert piece_count(state_of(ROLLING, slices=f"today:1:{size}")) == -(-size // manifest.PIECE)
+    assert piece_count(state_of(ROLLING, slices=f"today:1:{size}")) == -(-size // documents.PIECE)
 
 
 @pytest.mark.parametrize("retention", ["ring", "rolling", "growing"])

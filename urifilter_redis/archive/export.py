@@ -1,7 +1,7 @@
 """A filter in one file that describes itself: its configuration and the last good checkpoint of every shard.
 
 The file holds, in this order: the line ``urifilter-archive 1``; a line with the length of the header in bytes; the
-header, a document as ``archive/format/documents.py`` describes it; and the blobs, in the order in which the header
+header, a document as ``storage/documents.py`` describes it; and the blobs, in the order in which the header
 lists them.
 """
 
@@ -16,27 +16,27 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from urifilter_redis.archive.contents import PIECES_AT_ONCE, Writer
-from urifilter_redis.archive.format import documents
-from urifilter_redis.archive.format.manifest import PIECE, Checkpoint, Registration
-from urifilter_redis.archive.format.records import split_forgotten
-from urifilter_redis.archive.register import note_complete, register, registered
-from urifilter_redis.archive.snapshots import last_good, places, publish_checkpoint
 from urifilter_redis.bloom.digest import blocked_offsets, classic_offsets, hasher, shards_of
 from urifilter_redis.engine.batch import Digester, check_question, items_of, listed
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, ConfigMismatch
 from urifilter_redis.protocol.config import FORMAT
+from urifilter_redis.storage import documents
+from urifilter_redis.storage.checkpoints import last_good, places, publish_checkpoint
+from urifilter_redis.storage.contents import PIECES_AT_ONCE, Writer
+from urifilter_redis.storage.documents import PIECE, Checkpoint, Registration
+from urifilter_redis.storage.records import split_forgotten
+from urifilter_redis.storage.registry import note_complete, register, registered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
     from typing import Self
 
-    from urifilter_redis.archive.format.manifest import Content, Manifest
     from urifilter_redis.engine.backend import Home
     from urifilter_redis.engine.batch import Key
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
+    from urifilter_redis.storage.documents import Content, Manifest
 
 __all__ = ["ExportedFilter", "export", "import_"]
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from urifilter_redis.archive.contents import nothing
-from urifilter_redis.archive.format.manifest import piece_spans
 from urifilter_redis.engine.queries import ask, chunked
 from urifilter_redis.engine.steps import REST
 from urifilter_redis.errors import SliceLost
+from urifilter_redis.storage.contents import nothing
+from urifilter_redis.storage.documents import piece_spans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from urifilter_redis.archive.format.manifest import Content
     from urifilter_redis.bloom.sizing import Slice
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.storage.documents import Content
 
 __all__ = ["archived", "fill_of", "pieces_of"]
 

@@ -14,11 +14,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.archive.contents import PIECES_AT_ONCE, Writer, verify
-from urifilter_redis.archive.format.manifest import Checkpoint, Content, Manifest
-from urifilter_redis.archive.format.records import write_forgotten, write_leases, write_replies
-from urifilter_redis.archive.register import check_registered, note_complete, require_archive
-from urifilter_redis.archive.snapshots import Place, gone, newest, places, publish_checkpoint, to_replace
 from urifilter_redis.engine.queries import ask, scan, server_run, server_time
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, Restoring, RotationConflict
 from urifilter_redis.flows.bitmaps import archived
@@ -29,15 +24,20 @@ from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
+from urifilter_redis.storage.checkpoints import Place, gone, newest, places, publish_checkpoint, to_replace
+from urifilter_redis.storage.contents import PIECES_AT_ONCE, Writer, verify
+from urifilter_redis.storage.documents import Checkpoint, Content, Manifest
+from urifilter_redis.storage.records import write_forgotten, write_leases, write_replies
+from urifilter_redis.storage.registry import check_registered, note_complete, require_archive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from urifilter_redis.archive.format.records import Lease
     from urifilter_redis.bloom.sizing import Slice
     from urifilter_redis.engine.backend import Home
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.storage.records import Lease
 
 __all__ = ["Written", "checkpoint", "checkpoint_age"]
 

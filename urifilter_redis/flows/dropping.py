@@ -12,14 +12,14 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive.register import read_registration, unregister
 from urifilter_redis.engine.queries import ask, chunked
 from urifilter_redis.engine.steps import Work
 from urifilter_redis.errors import ArchiveError, ArchiveMissing, ConfigMismatch, ServerUnavailable, SliceLost
-from urifilter_redis.flows import known_archives
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.protocol.routing import for_node
+from urifilter_redis.storage import registry
+from urifilter_redis.storage.registry import read_registration, unregister
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -180,7 +180,7 @@ def _drop(session: Session, uid: str, first: Mapping[str, str], *, keep_archive:
             archived = yield from unregister(session.home, session.keys.name, archived_uid)
         except ArchiveError as error:
             raise type(error)(f"{error}; the filter is half dropped: drop it again") from error
-    yield Work("note", functools.partial(known_archives.forget, session))
+    yield Work("note", functools.partial(registry.forget, session))
     if uid and first and not begun:  # another process has finished the drop
         return True
     removed = yield from _remove_all(session, uid, begun)

@@ -11,9 +11,6 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.archive.contents import as_numbers
-from urifilter_redis.archive.format.manifest import Manifest, piece_spans
-from urifilter_redis.archive.slices import archive_of
 from urifilter_redis.bloom.sizing import Slice, items_from_fill
 from urifilter_redis.engine.queries import ask
 from urifilter_redis.engine.steps import REST
@@ -21,14 +18,17 @@ from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing,
 from urifilter_redis.flows.bitmaps import archived, fill_of
 from urifilter_redis.flows.turn import piece_count, read_states
 from urifilter_redis.protocol import calls
+from urifilter_redis.storage.contents import as_numbers
+from urifilter_redis.storage.documents import Manifest, piece_spans
+from urifilter_redis.storage.slices import archive_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from urifilter_redis.archive.slices import Archive
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.meta import ShardState
+    from urifilter_redis.storage.slices import Archive
 
 __all__ = ["archive_closed", "build_next", "finish_next"]
 

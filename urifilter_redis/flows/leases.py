@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive.format.records import ALONE
 from urifilter_redis.engine.queries import ENTRIES_A_SCAN, ask, chunked, scan
+from urifilter_redis.storage.records import ALONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from urifilter_redis.archive.format.records import Lease
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.storage.records import Lease
 
 __all__ = ["read_leases"]
 

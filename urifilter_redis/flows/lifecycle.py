@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive.register import check_registered, is_dropped, register, registered
 from urifilter_redis.engine.queries import ask, chunked, server_time, time_of
 from urifilter_redis.engine.steps import Send, Work
 from urifilter_redis.errors import (
@@ -17,7 +16,6 @@ from urifilter_redis.errors import (
     SliceLost,
     UriFilterError,
 )
-from urifilter_redis.flows import known_archives
 from urifilter_redis.flows.dropping import (
     SHARDS_AT_ONCE,
     abandon,
@@ -39,6 +37,8 @@ from urifilter_redis.protocol.config import Config, Settings
 from urifilter_redis.protocol.keys import is_name
 from urifilter_redis.protocol.outcomes import FORBIDDEN_KEY, nonsense, text_in, to_mapping
 from urifilter_redis.protocol.routing import for_node
+from urifilter_redis.storage import registry
+from urifilter_redis.storage.registry import check_registered, is_dropped, register, registered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -129,7 +129,7 @@ def open_(session: Session, uid: str | None = None) -> Flow[Config]:
     if config is None:
         keys = session.keys.shard(0)
         today, reply = yield from ask(session, ("EXISTS", keys.slice("today")), session.read_meta(0))
-        yield Work("note", functools.partial(known_archives.check_unknown, session))
+        yield Work("note", functools.partial(registry.check_unknown, session))
         if today and not reply:  # meta is made before today and removed after it, and was read after it here
             raise SliceLost(f"{session.where}: meta is missing beside {keys.slice('today')}: drop the filter")
         yield from _check_has_data(session)
@@ -229,7 +229,7 @@ def _begin(session: Session, settings: Settings, *, large: bool) -> Flow[None]:
     config, new = (yield from registered(home, name)) if home else None, False
     if config is None:
         wanted = Config.new(settings, home.shown if home else None)
-        yield Work("note", functools.partial(known_archives.check_unknown, session))
+        yield Work("note", functools.partial(registry.check_unknown, session))
         yield from check_no_leftovers(session, wanted)
         yield from check_room(session, settings, large=large)
         if home is None:
@@ -301,7 +301,7 @@ def _attend(session: Session, meta: dict[str, str]) -> Flow[None]:
     if session.config.archive in {None, "redis"}:
         yield from _complete(session, meta)
         return
-    yield Work("note", functools.partial(known_archives.remember, session))
+    yield Work("note", functools.partial(registry.remember, session))
     if session.home is not None:
         yield from check_registered(session)
         yield from ensure(session)
@@ -324,7 +324,7 @@ def _bring_back(session: Session, config: Config) -> Flow[None]:
         raise ArchiveCorrupt(f"archive {home.shown}: {text} {', '.join(sorted(others))}: {advice}")
     fields = config.to_meta(0, "restoring")
     session.learn(dict(zip(fields[::2], fields[1::2], strict=True)) | {"uid": config.uid})
-    yield Work("note", functools.partial(known_archives.remember, session))
+    yield Work("note", functools.partial(registry.remember, session))
     yield from ensure(session)
     if (yield from is_dropped(session)):  # the restored shards are of a filter that was dropped meanwhile
         meta = yield from read_first(session)

@@ -11,8 +11,6 @@ import contextlib
 from collections import deque
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive.register import require_archive
-from urifilter_redis.archive.snapshots import newest, places
 from urifilter_redis.engine.queries import ask, chunked
 from urifilter_redis.engine.session import Restored
 from urifilter_redis.errors import (
@@ -26,6 +24,8 @@ from urifilter_redis.flows.restore_attempt import Restorer, whole_slices
 from urifilter_redis.flows.rotation import finish_rotation
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
+from urifilter_redis.storage.checkpoints import newest, places
+from urifilter_redis.storage.registry import require_archive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,11 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.archive.contents import PIECES_AT_ONCE, as_numbers, read_pieces, verify
-from urifilter_redis.archive.format import documents
-from urifilter_redis.archive.format.manifest import Checkpoint, Content, Manifest, piece_spans
-from urifilter_redis.archive.register import check_registered, is_complete, require_archive
-from urifilter_redis.archive.snapshots import last_good, places
 from urifilter_redis.bloom.sizing import Slice, items_from_fill
 from urifilter_redis.engine.backend import Key
 from urifilter_redis.engine.queries import ask, chunked, server_time
@@ -26,6 +21,11 @@ from urifilter_redis.flows.restore_records import Records, worked_on
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
+from urifilter_redis.storage import documents
+from urifilter_redis.storage.checkpoints import last_good, places
+from urifilter_redis.storage.contents import PIECES_AT_ONCE, as_numbers, read_pieces, verify
+from urifilter_redis.storage.documents import Checkpoint, Content, Manifest, piece_spans
+from urifilter_redis.storage.registry import check_registered, is_complete, require_archive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

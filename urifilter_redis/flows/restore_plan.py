@@ -13,8 +13,8 @@ from urifilter_redis.bloom.retention import slices_at
 from urifilter_redis.protocol.meta import Closed, ShardState, View
 
 if TYPE_CHECKING:
-    from urifilter_redis.archive.format.manifest import Checkpoint, Manifest
     from urifilter_redis.protocol.config import Config
+    from urifilter_redis.storage.documents import Checkpoint, Manifest
 
 __all__ = ["Archived", "Plan", "plan"]
 

@@ -6,26 +6,20 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from urifilter_redis.archive.contents import read_records
-from urifilter_redis.archive.format.records import (
-    forgotten_at,
-    record_time,
-    split_forgotten,
-    split_leases,
-    split_replies,
-)
 from urifilter_redis.engine.queries import ask, scanned, server_time
 from urifilter_redis.flows.leases import read_leases
+from urifilter_redis.storage.contents import read_records
+from urifilter_redis.storage.records import forgotten_at, record_time, split_forgotten, split_leases, split_replies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from urifilter_redis.archive.format.manifest import Checkpoint
-    from urifilter_redis.archive.format.records import Lease
     from urifilter_redis.engine.backend import Home
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.meta import ShardState
+    from urifilter_redis.storage.documents import Checkpoint
+    from urifilter_redis.storage.records import Lease
 
 __all__ = ["Records", "worked_on"]
 

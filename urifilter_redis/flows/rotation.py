@@ -13,8 +13,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive.register import require_archive
-from urifilter_redis.archive.slices import archive_of
 from urifilter_redis.bloom.retention import TIMED
 from urifilter_redis.engine.queries import ask, chunked, server_time
 from urifilter_redis.engine.retry import Request, exchange
@@ -24,6 +22,8 @@ from urifilter_redis.flows.history import archive_closed, build_next, finish_nex
 from urifilter_redis.flows.schedule import Due, next_due, shard_0_last
 from urifilter_redis.flows.turn import Left, Turn, left_of, read_states
 from urifilter_redis.protocol import calls
+from urifilter_redis.storage.registry import require_archive
+from urifilter_redis.storage.slices import archive_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive.format.manifest import piece_spans
 from urifilter_redis.bloom.retention import growing_slice
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.engine.queries import ask, chunked
@@ -22,6 +21,7 @@ from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import check_format
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
+from urifilter_redis.storage.documents import piece_spans
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

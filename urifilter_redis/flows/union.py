@@ -18,8 +18,6 @@ import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive.contents import as_numbers
-from urifilter_redis.archive.format.manifest import piece_spans
 from urifilter_redis.bloom.retention import slice_share
 from urifilter_redis.bloom.sizing import Slice, error_rate_from_fill, items_from_fill
 from urifilter_redis.engine.queries import ask, ask_shard, scanned
@@ -33,6 +31,8 @@ from urifilter_redis.flows.turn import grow, read_states
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import told
 from urifilter_redis.protocol.keys import FilterKeys
+from urifilter_redis.storage.contents import as_numbers
+from urifilter_redis.storage.documents import piece_spans
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive.upkeep import names as registered_names
+from urifilter_redis.archive.maintenance import names as registered_names
 from urifilter_redis.engine.async_driver import drive
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive.homes.opening import named_home
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.service.filters import Filters
+from urifilter_redis.storage.backends import named_home
 from urifilter_redis.transport.connections import AsyncConnector, SharedConnector
 from urifilter_redis.transport.url import Address
 

@@ -27,11 +27,11 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.http_api import DEFAULT_PATH, DEFAULT_PORT
 from urifilter_redis.protocol import config
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, check_name, check_prefix
 from urifilter_redis.service.tokens import Token
+from urifilter_redis.storage.backends import open_home
 from urifilter_redis.transport.endpoints import check_url
 
 if TYPE_CHECKING:

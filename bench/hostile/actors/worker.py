@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from bench.hostile.filters import SETTINGS
-from urifilter_redis.archive.homes.opening import open_home
+from urifilter_redis.storage.backends import open_home
 from urifilter_redis.worker import Worker
 
 if TYPE_CHECKING:

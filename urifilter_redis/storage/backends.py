@@ -1,4 +1,4 @@
-"""Open the home of an archive by its address."""
+"""Open the backend of an archive by its URL."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def open_home(url: str, *, asynchronous: bool = False) -> Home:
     """
     parts = urlsplit(url)
     if parts.scheme == "file" and parts.netloc in {"", "localhost"} and len(parts.path) > 1:
-        from urifilter_redis.archive.homes.folder import FolderHome  # noqa: PLC0415 - needs file locks
+        from urifilter_redis.storage.folder import FolderHome  # noqa: PLC0415 - needs file locks
 
         return FolderHome(os.path.normpath(unquote(parts.path)))
     if parts.scheme in {"mongodb", "mongodb+srv"}:
-        from urifilter_redis.archive.homes.mongodb import MongoHome  # noqa: PLC0415 - pymongo takes long to load
+        from urifilter_redis.storage.mongodb import MongoHome  # noqa: PLC0415 - pymongo takes long to load
 
         return MongoHome(url, asynchronous=asynchronous)
     raise ValueError(f"{_FORM}, and not one of scheme {parts.scheme or '(none)'!r}")

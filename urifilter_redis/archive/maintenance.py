@@ -5,23 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive.format.manifest import Checkpoint, Manifest
-from urifilter_redis.archive.listing import list_documents, missing
-from urifilter_redis.archive.register import is_complete, read_registration, unregister
-from urifilter_redis.archive.verifying import verified
+from urifilter_redis.archive.verifying import list_documents, missing, verified
 from urifilter_redis.bloom.sizing import size_text
 from urifilter_redis.engine.backend import Key
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 from urifilter_redis.flows.doctor import Finding
+from urifilter_redis.storage.documents import Checkpoint, Manifest
+from urifilter_redis.storage.registry import is_complete, read_registration, unregister
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from urifilter_redis.archive.format.manifest import Content, Registration
-    from urifilter_redis.archive.listing import Listed
+    from urifilter_redis.archive.verifying import Listed
     from urifilter_redis.engine.backend import Blob, Home
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
+    from urifilter_redis.storage.documents import Content, Registration
 
 __all__ = [
     "Document",

@@ -7,8 +7,8 @@ import re
 import struct
 from typing import TYPE_CHECKING, TypeAlias
 
-from urifilter_redis.archive.format.documents import MOST
 from urifilter_redis.errors import ArchiveCorrupt
+from urifilter_redis.storage.documents import MOST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from urifilter_redis.archive.contents import nothing, read_records, verify
-from urifilter_redis.archive.format import documents
-from urifilter_redis.archive.format.manifest import Checkpoint
-from urifilter_redis.archive.format.records import split_forgotten, split_leases, split_replies
-from urifilter_redis.archive.register import publish
 from urifilter_redis.engine.backend import Key, read_to_replace
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
+from urifilter_redis.storage import documents
+from urifilter_redis.storage.contents import nothing, read_records, verify
+from urifilter_redis.storage.documents import Checkpoint
+from urifilter_redis.storage.records import split_forgotten, split_leases, split_replies
+from urifilter_redis.storage.registry import publish
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

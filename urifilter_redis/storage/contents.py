@@ -11,11 +11,11 @@ import secrets
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from urifilter_redis.archive.format import documents
-from urifilter_redis.archive.format.manifest import PIECE, Content, Manifest, Piece
-from urifilter_redis.archive.format.packing import pack
 from urifilter_redis.engine.steps import Work
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError
+from urifilter_redis.storage import documents
+from urifilter_redis.storage.documents import PIECE, Content, Manifest, Piece
+from urifilter_redis.storage.packing import pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -1,1 +1,0 @@
-"""The formats of an archive: documents, manifests, packed pieces and records."""
