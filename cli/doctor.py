@@ -18,8 +18,8 @@ from urifilter_redis.flows.doctor import (
     examine_claims,
     examine_clock,
     examine_filter,
+    examine_masters,
 )
-from urifilter_redis.flows.doctor_masters import examine_masters
 from urifilter_redis.protocol import acl
 from urifilter_redis.storage.backends import named_home
 from urifilter_redis.transport.url import database_of

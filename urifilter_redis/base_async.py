@@ -18,7 +18,7 @@ from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow, Timeouts
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import items
-from urifilter_redis.flows.timely import leave
+from urifilter_redis.flows.auto_rotate import leave
 from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.storage.backends import named_home
 from urifilter_redis.transport.connections import AsyncConnector

@@ -14,8 +14,8 @@ from urifilter_redis.engine.rotation_timer import Timekeeper
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow, Timeouts
 from urifilter_redis.flows import dropping, items, lifecycle
+from urifilter_redis.flows.auto_rotate import leave
 from urifilter_redis.flows.info import inserted
-from urifilter_redis.flows.timely import leave
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.storage.backends import named_home
 from urifilter_redis.transport.connections import Connector

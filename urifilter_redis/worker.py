@@ -18,8 +18,8 @@ from urifilter_redis.bloom.retention import TIMED
 from urifilter_redis.client import UriFilter
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.errors import UriFilterError
+from urifilter_redis.flows.auto_rotate import lease
 from urifilter_redis.flows.lifecycle import open_
-from urifilter_redis.flows.timely import lease
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.keys import check_name
 

@@ -25,7 +25,7 @@ from support.in_hand import Holder, in_hand, let_lapse
 from support.pipelines import pipelines
 
 from urifilter_redis import UriFilter
-from urifilter_redis.flows import checkpoint, restore, restore_attempt
+from urifilter_redis.flows import checkpoint, restore
 from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.storage import contents, documents, slices
 
@@ -350,7 +350,7 @@ def _small_pieces(request, monkeypatch):
     blocked = "layout" not in RETENTIONS[request.node.callspec.params["name"]]
     for module in (documents, contents):
         monkeypatch.setattr(module, "PIECE", 120 if blocked else 100_000)
-    for module in (contents, checkpoint, restore_attempt):
+    for module in (contents, checkpoint, restore):
         monkeypatch.setattr(module, "PIECES_AT_ONCE", 2)
     monkeypatch.setattr(slices.HomeArchive, "at_once", 2)
 

@@ -11,7 +11,7 @@ from support.shard_keys import shard_key
 
 from urifilter_redis import ClaimsInfo, SliceLost, UriFilter, drop_filter
 from urifilter_redis.flows.doctor import examine_claims
-from urifilter_redis.flows.rights import refused_scripts
+from urifilter_redis.flows.probe import refused_scripts
 
 pytestmark = pytest.mark.slow
 

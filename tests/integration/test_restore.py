@@ -15,7 +15,7 @@ from support.shard_keys import shard_key
 from urifilter_redis import ArchiveCorrupt, AsyncUriFilter, Restoring, UriFilter
 from urifilter_redis.engine import async_driver, driver
 from urifilter_redis.engine.steps import Send
-from urifilter_redis.flows import restore_attempt
+from urifilter_redis.flows import restore
 from urifilter_redis.protocol.outcomes import Unanswered
 
 #: Some shards, and a rotation, so that slices of an older server get other names.
@@ -32,7 +32,7 @@ class Stop(BaseException):
 @pytest.fixture
 def beats(monkeypatch):
     """A sign of life at every opportunity, as if a restore were slow."""
-    monkeypatch.setattr(restore_attempt, "BEAT", 0.0)
+    monkeypatch.setattr(restore, "BEAT", 0.0)
 
 
 class Scene:

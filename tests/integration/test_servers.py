@@ -15,7 +15,7 @@ from support.states import dumped
 
 from urifilter_redis import AsyncUriFilter, UriFilter, list_filters
 from urifilter_redis.errors import FilterNotFound, ServerUnavailable
-from urifilter_redis.flows.probing import Probed, remedy
+from urifilter_redis.flows.probe import Probed, remedy
 
 SUPPORTED = "use Redis 6.2 or newer, or Valkey"
 RENAMED = "take rename-command for them out of its configuration, or use a server that has all commands"

@@ -37,7 +37,7 @@ from support.turning import (
 from urifilter_redis import AsyncUriFilter, ServerUnavailable, UriFilter
 from urifilter_redis.engine import async_driver, rotation_timer
 from urifilter_redis.engine.steps import Send
-from urifilter_redis.flows import items, timely
+from urifilter_redis.flows import auto_rotate, items
 from urifilter_redis.protocol import calls, scripts
 from urifilter_redis.sdk import FilterAPI
 
@@ -60,8 +60,8 @@ def make(server, name="news", **settings) -> None:
 @pytest.fixture
 def slowly(monkeypatch):
     """Each call goes on with a rotation for one part only, and ``close`` too."""
-    monkeypatch.setattr(timely, "A_CALL", 0.0)
-    monkeypatch.setattr(timely, "AT_CLOSE", 0.0)
+    monkeypatch.setattr(auto_rotate, "A_CALL", 0.0)
+    monkeypatch.setattr(auto_rotate, "AT_CLOSE", 0.0)
 
 
 @pytest.mark.parametrize("retention", ["ring", "rolling"])
@@ -207,7 +207,7 @@ def test_many_at_the_boundary(any_server):
     ready, told = os.pipe()
 
     def work():
-        timely.AT_CLOSE = 60.0  # so that the one that turns comes to the end, on any machine
+        auto_rotate.AT_CLOSE = 60.0  # so that the one that turns comes to the end, on any machine
         os.close(writing)
         with UriFilter.open("news", redis=any_server.url) as news:
             os.write(told, b".")
@@ -336,8 +336,8 @@ def test_processes_that_insert_once(any_server, slowly):
 
 def test_close_goes_on(any_server, monkeypatch):
     """A client that is closed with a rotation in hand goes on with it, and gives the lease back."""
-    monkeypatch.setattr(timely, "A_CALL", 0.0)
-    monkeypatch.setattr(timely, "AT_CLOSE", 60.0)
+    monkeypatch.setattr(auto_rotate, "A_CALL", 0.0)
+    monkeypatch.setattr(auto_rotate, "AT_CLOSE", 60.0)
     make(any_server, shards=3, **RING)
     with UriFilter.open("news", redis=any_server.url) as news:
         news.insert("a")
@@ -435,7 +435,7 @@ def test_cancelled_meanwhile(any_server, monkeypatch):
                 await task
             (lost,) = news.unresolved
             sent.clear()
-            monkeypatch.setattr(timely, "A_CALL", 0.0)
+            monkeypatch.setattr(auto_rotate, "A_CALL", 0.0)
             news._session.timekeeper.look_in(HOUR)
             assert await news.unique(["old", "new"], retry=lost) == ["new"]
             assert (news.unresolved, sent) == ([], [])
@@ -534,7 +534,7 @@ def test_an_error_of_any_kind_is_not_the_callers(any_server, monkeypatch, caplog
         yield from ()
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(timely, "rotate_due", broken)
+    monkeypatch.setattr(auto_rotate, "rotate_due", broken)
     with UriFilter.open("news", redis=any_server.url) as news:
         assert news.insert("a")
         assert news.insert("b")
@@ -557,7 +557,7 @@ def test_no_call_takes_much_longer(any_server, monkeypatch):
     """By a clock of the steps alone: 20 ms a call, and the part that is under way then."""
     settings = ROLLING | {"capacity": 100_000, "error_rate": 1e-8, "shards": 4}
     make(any_server, **settings)
-    ticks = Ticks(monkeypatch, 0.005, rotation_timer, timely, items)
+    ticks = Ticks(monkeypatch, 0.005, rotation_timer, auto_rotate, items)
     with UriFilter.open("news", redis=any_server.url) as news:
         spent = []
         while not is_done(any_server):
@@ -579,7 +579,7 @@ def test_no_call_takes_much_longer(any_server, monkeypatch):
 def test_one_caller_a_second(any_server, monkeypatch):
     """64 shards and a client that inserts once a second: it turns all, though it must give its lease back meanwhile."""
     make(any_server, shards=64, **RING)
-    ticks = Ticks(monkeypatch, 0.005, rotation_timer, timely, items)
+    ticks = Ticks(monkeypatch, 0.005, rotation_timer, auto_rotate, items)
     takes = []
     with UriFilter.open("news", redis=any_server.url) as news:
         for _ in range(1000):
@@ -595,8 +595,8 @@ def test_one_caller_a_second(any_server, monkeypatch):
 def test_a_lease_that_is_earned(any_server, monkeypatch):
     """A client that works much renews its lease, so that nobody takes over; one whose lease was taken stops."""
     make(any_server, shards=64, **RING)
-    ticks = Ticks(monkeypatch, 0.5, rotation_timer, timely, items)
-    monkeypatch.setattr(timely, "A_CALL", 0.0)
+    ticks = Ticks(monkeypatch, 0.5, rotation_timer, auto_rotate, items)
+    monkeypatch.setattr(auto_rotate, "A_CALL", 0.0)
     with UriFilter.open("news", redis=any_server.url) as news:
         token, renewed = news._session.timekeeper.token, []
         while not renewed:

@@ -19,7 +19,7 @@ from urifilter_redis.archive.maintenance import prune
 from urifilter_redis.bloom.sizing import BLOCKED_K
 from urifilter_redis.engine import driver
 from urifilter_redis.engine.steps import Send, Work
-from urifilter_redis.flows import restore_attempt
+from urifilter_redis.flows import restore
 from urifilter_redis.moving.importing import Import, Receiver
 from urifilter_redis.moving.sources import SetSource
 from urifilter_redis.protocol import scripts
@@ -79,7 +79,7 @@ def run(number: int, when: str, *what) -> None:
         return outcome
 
     driver.perform_step = counted
-    restore_attempt.BEAT = 0.0  # signs of life are steps, too
+    restore.BEAT = 0.0  # signs of life are steps, too
     act(*what)
     if number == 0:
         sys.stdout.write(json.dumps(names) + "\n")

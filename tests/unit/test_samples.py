@@ -12,8 +12,8 @@ from support.by_hand import config_of, state_of
 from support.described import DAY, NOW, info_of, slice_of
 
 from urifilter_redis.flows import samples
+from urifilter_redis.flows.capacity import full_in
 from urifilter_redis.flows.claims_info import ClaimsInfo
-from urifilter_redis.flows.forecast import full_in
 from urifilter_redis.flows.problems import CODES, problems_of
 from urifilter_redis.flows.samples import HOUR, MINUTE, Sample
 

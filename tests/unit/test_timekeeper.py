@@ -15,7 +15,7 @@ from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.rotation_timer import LONGEST_SPREAD, RECHECK, SPREAD, Timekeeper
 from urifilter_redis.engine.steps import REST, Pause, Send, Work
 from urifilter_redis.errors import RotationConflict, ServerUnavailable, UriFilterError
-from urifilter_redis.flows import items, timely
+from urifilter_redis.flows import auto_rotate, items
 from urifilter_redis.protocol import calls
 
 TIMED = {"slices": 3, "period": "1h"}
@@ -36,7 +36,7 @@ class Clocks:
 @pytest.fixture
 def clocks(monkeypatch):
     made = Clocks()
-    for module in (rotation_timer, timely):
+    for module in (rotation_timer, auto_rotate):
         monkeypatch.setattr(module, "monotonic", lambda: made.monotonic)
     monkeypatch.setattr(rotation_timer, "time", lambda: made.wall)
     return made
@@ -236,9 +236,9 @@ def session(clocks, monkeypatch):
 
 
 def attend_with(session, server, flow, monkeypatch, calls_=1):
-    monkeypatch.setattr(timely, "look_and_rotate", lambda _: flow)
+    monkeypatch.setattr(auto_rotate, "look_and_rotate", lambda _: flow)
     for _ in range(calls_):
-        drive(timely.attend(session), perform=server.perform)
+        drive(auto_rotate.attend(session), perform=server.perform)
 
 
 def parts(count, steps=1):
@@ -254,18 +254,18 @@ def test_twenty_milliseconds_a_call(count, steps):
     """A call ends with the first part that ends after 20 ms; the rotation goes on where it was, to its end."""
     with pytest.MonkeyPatch.context() as patch:
         clocks = Clocks()
-        for module in (rotation_timer, timely):
+        for module in (rotation_timer, auto_rotate):
             patch.setattr(module, "monotonic", lambda: clocks.monotonic)
         patch.setattr(rotation_timer, "time", lambda: clocks.wall)
         session, server = session_of(RING), Server(clocks)
         session.timekeeper.take()
         session.timekeeper.learn(RING, 0, 10**10)
         flow = parts(count, steps)
-        patch.setattr(timely, "look_and_rotate", lambda _: flow)
+        patch.setattr(auto_rotate, "look_and_rotate", lambda _: flow)
         while flow.gi_frame is not None:
             before, sent = clocks.monotonic, len(server.sent)
-            drive(timely.attend(session), perform=server.perform)
-            assert clocks.monotonic - before < timely.A_CALL + 0.005 * steps
+            drive(auto_rotate.attend(session), perform=server.perform)
+            assert clocks.monotonic - before < auto_rotate.A_CALL + 0.005 * steps
             assert (len(server.sent) - sent) % steps == 0
         assert len(server.sent) == count * steps
 
@@ -305,16 +305,16 @@ def test_failures(session, clocks, monkeypatch, caplog, error, level, stops):
         raise error
 
     server, keeper = Server(clocks), session.timekeeper
-    monkeypatch.setattr(timely, "look_and_rotate", failing)
+    monkeypatch.setattr(auto_rotate, "look_and_rotate", failing)
     keeper.took_lease(clocks.monotonic)
-    drive(timely.attend(session), perform=server.perform)
+    drive(auto_rotate.attend(session), perform=server.perform)
     assert [record.levelname for record in caplog.records] == [level]
     assert ("release" in server.sent) == (not isinstance(error, ServerUnavailable) or stops)
     assert keeper.leased is None
-    drive(timely.attend(session), perform=server.perform)
+    drive(auto_rotate.attend(session), perform=server.perform)
     assert server.sent.count("PING") == 1
     clocks.sleep(keeper.lease + LONGEST_SPREAD)
-    drive(timely.attend(session), perform=server.perform)
+    drive(auto_rotate.attend(session), perform=server.perform)
     assert server.sent.count("PING") == (1 if stops else 2)
     assert len(caplog.records) == (2 if level == "DEBUG" else 1)
 
@@ -327,14 +327,14 @@ def test_an_interruption_is_raised(session, clocks, monkeypatch):
         flows.append(parts(3))
         return flows[-1]
 
-    monkeypatch.setattr(timely, "look_and_rotate", round_)
+    monkeypatch.setattr(auto_rotate, "look_and_rotate", round_)
     for error in (KeyboardInterrupt(), UriFilterError("by check")):
-        flow = timely.attend(session)
+        flow = auto_rotate.attend(session)
         assert isinstance(next(flow), Send)
         with pytest.raises(type(error)):
             flow.throw(error)
         assert session.timekeeper.at <= clocks.monotonic
-    drive(timely.attend(session), perform=Server(clocks).perform)
+    drive(auto_rotate.attend(session), perform=Server(clocks).perform)
     assert len(flows) == 3
 
 
@@ -358,14 +358,14 @@ def test_work_that_fails(session, clocks, monkeypatch):
 def test_an_old_lease(session, clocks, monkeypatch, worked, lease, sent):
     """It is renewed if it was earned, and otherwise given back; without it nothing goes on."""
     server, keeper = Server(clocks, lease), session.timekeeper
-    monkeypatch.setattr(timely, "look_and_rotate", lambda _: parts(2, 1))
-    monkeypatch.setattr(timely, "A_CALL", 0.0)
+    monkeypatch.setattr(auto_rotate, "look_and_rotate", lambda _: parts(2, 1))
+    monkeypatch.setattr(auto_rotate, "A_CALL", 0.0)
     keeper.took_lease(clocks.monotonic)
-    drive(timely.attend(session), perform=server.perform)
+    drive(auto_rotate.attend(session), perform=server.perform)
     keeper.worked = worked
     clocks.sleep(41)
     server.sent.clear()
-    drive(timely.attend(session), perform=server.perform)
+    drive(auto_rotate.attend(session), perform=server.perform)
     assert server.sent == sent
     assert (keeper.leased is not None) == ("PING" in sent)
 
@@ -382,12 +382,12 @@ def test_told_to_turn_in_vain(session, monkeypatch):
         raise ServerUnavailable("OOM")
 
     for flow, times in ((nothing_turns, rotation_timer.FRUITLESS), (failing, 1)):
-        monkeypatch.setattr(timely, "rotate_due", flow)
+        monkeypatch.setattr(auto_rotate, "rotate_due", flow)
         for left in reversed(range(times)):
             assert session.turns
-            drive(timely.turn_missed(session))
+            drive(auto_rotate.turn_missed(session))
             assert session.turns == (left > 0)
-        next(timely.look_and_rotate(session))
+        next(auto_rotate.look_and_rotate(session))
     assert session.turns
     assert not session_of(config_of()).turns
     session.timekeeper.stop()
@@ -397,16 +397,16 @@ def test_told_to_turn_in_vain(session, monkeypatch):
 def test_leaving(session, clocks, monkeypatch):
     """A client that is closed goes on for a second, and gives its lease back once; one that only read does nothing."""
     server, keeper = Server(clocks), session.timekeeper
-    monkeypatch.setattr(timely, "look_and_rotate", lambda _: parts(1000))
+    monkeypatch.setattr(auto_rotate, "look_and_rotate", lambda _: parts(1000))
     keeper.took_lease(clocks.monotonic)
     began = clocks.monotonic
-    drive(timely.leave(session), perform=server.perform)
-    assert clocks.monotonic - began == pytest.approx(timely.AT_CLOSE, abs=0.02)
+    drive(auto_rotate.leave(session), perform=server.perform)
+    assert clocks.monotonic - began == pytest.approx(auto_rotate.AT_CLOSE, abs=0.02)
     assert server.sent[-1] == "release"
     server.sent.clear()
     reader = session_of(RING)
     reader.timekeeper.learn(RING, 0, 10**10)
-    drive(timely.leave(reader), perform=server.perform)
+    drive(auto_rotate.leave(reader), perform=server.perform)
     assert server.sent == []
 
 

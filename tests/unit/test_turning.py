@@ -11,8 +11,7 @@ from urifilter_redis.bloom.retention import seconds_of, slices_at
 from urifilter_redis.engine import retry
 from urifilter_redis.errors import ArchiveMissing, FilterNotFound, RotationConflict, UriFilterError
 from urifilter_redis.flows.rotation import due, epoch, next_rotation, rotate, rotate_due
-from urifilter_redis.flows.schedule import Due, next_due, shards_due
-from urifilter_redis.flows.turn import Left, left_of, names_after, piece_count
+from urifilter_redis.flows.turn import Due, Left, left_of, names_after, next_due, piece_count, shards_due
 from urifilter_redis.storage import documents
 
 TIMED = {"slices": 4, "period": "1d", "shards": 3}

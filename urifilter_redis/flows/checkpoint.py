@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.engine.queries import ask, scan, server_run, server_time
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, Restoring, RotationConflict
-from urifilter_redis.flows.bitmaps import archived
-from urifilter_redis.flows.leases import read_leases
+from urifilter_redis.flows.reading import archived, read_leases
 from urifilter_redis.flows.restore import restore
 from urifilter_redis.flows.turn import read_states
 from urifilter_redis.protocol import calls

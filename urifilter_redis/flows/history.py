@@ -15,7 +15,7 @@ from urifilter_redis.bloom.sizing import Slice, items_from_fill
 from urifilter_redis.engine.queries import ask
 from urifilter_redis.engine.steps import REST
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, RotationConflict
-from urifilter_redis.flows.bitmaps import archived, fill_of
+from urifilter_redis.flows.reading import archived, fill_of
 from urifilter_redis.flows.turn import piece_count, read_states
 from urifilter_redis.protocol import calls
 from urifilter_redis.storage.contents import as_numbers

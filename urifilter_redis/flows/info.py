@@ -11,10 +11,9 @@ from urifilter_redis.bloom.sizing import Sizing, error_rate_from_fill, items_fro
 from urifilter_redis.engine.near_cache import NearCacheInfo  # noqa: TC001 - pydantic looks for it
 from urifilter_redis.engine.queries import ask, server_time
 from urifilter_redis.errors import SliceLost
-from urifilter_redis.flows.bitmaps import fill_of
 from urifilter_redis.flows.claims_info import ClaimsInfo, claims_info
-from urifilter_redis.flows.schedule import next_due
-from urifilter_redis.flows.turn import read_states
+from urifilter_redis.flows.reading import fill_of
+from urifilter_redis.flows.turn import next_due, read_states
 from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.protocol.outcomes import to_mapping
 

@@ -16,6 +16,8 @@ from urifilter_redis.errors import (
     SliceLost,
     UriFilterError,
 )
+from urifilter_redis.flows.auto_rotate import tell_who_rotates
+from urifilter_redis.flows.capacity import check_room
 from urifilter_redis.flows.dropping import (
     SHARDS_AT_ONCE,
     abandon,
@@ -28,10 +30,8 @@ from urifilter_redis.flows.dropping import (
     remove,
     still,
 )
-from urifilter_redis.flows.memory import check_room
+from urifilter_redis.flows.probe import on_a_checked_server
 from urifilter_redis.flows.restore import ensure
-from urifilter_redis.flows.rights import on_a_checked_server
-from urifilter_redis.flows.timely import tell_who_rotates
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import Config, Settings
 from urifilter_redis.protocol.keys import is_name

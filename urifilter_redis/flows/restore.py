@@ -8,32 +8,366 @@ shows that the restorer lives. If a restorer is silent, another takes over and r
 from __future__ import annotations
 
 import contextlib
+import itertools
+import secrets
+import time
 from collections import deque
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.engine.queries import ask, chunked
+from urifilter_redis.bloom.sizing import Slice, items_from_fill
+from urifilter_redis.engine.backend import Key
+from urifilter_redis.engine.queries import ask, chunked, server_time
+from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.session import Restored
 from urifilter_redis.errors import (
+    ArchiveCorrupt,
+    ArchiveMissing,
     ConfigMismatch,
     FilterNotFound,
     Restoring,
     RotationConflict,
+    ServerUnavailable,
 )
-from urifilter_redis.flows.memory import check_free
-from urifilter_redis.flows.restore_attempt import Restorer, whole_slices
+from urifilter_redis.flows.capacity import check_free
+from urifilter_redis.flows.reading import fill_of
+from urifilter_redis.flows.restore_plan import Archived, Plan, Records, plan, worked_on
 from urifilter_redis.flows.rotation import finish_rotation
+from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
-from urifilter_redis.storage.checkpoints import newest, places
-from urifilter_redis.storage.registry import require_archive
+from urifilter_redis.storage import documents
+from urifilter_redis.storage.checkpoints import last_good, newest, places
+from urifilter_redis.storage.contents import PIECES_AT_ONCE, as_numbers, read_pieces, verify
+from urifilter_redis.storage.documents import Checkpoint, Content, Manifest, piece_spans
+from urifilter_redis.storage.registry import check_registered, is_complete, require_archive
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.protocol.config import Config
 
-__all__ = ["MISSING", "Restored", "ensure", "restore", "restoring"]
+__all__ = ["MISSING", "Restored", "Restorer", "ensure", "restore", "restoring", "whole_slices"]
+
+#: Seconds between two signs of life; to the scripts, 15 s of silence mean death.
+BEAT = 4.0
+
+
+def whole_slices(session: Session, shard: int, slices: Sequence[Slice]) -> Flow[set[str]]:
+    """Return the names of the slices whose bitmaps Redis has in full length."""
+    keys = session.keys.shard(shard)
+    lengths = yield from ask(session, *(("STRLEN", keys.slice(each.name)) for each in slices))
+    return {each.name for each, length in zip(slices, lengths, strict=True) if length == each.size}
+
+
+@dataclass(slots=True)
+class _Shard:
+    """A shard that is being restored.
+
+    Attributes:
+        ours: the shard's state in Redis; None: Redis has none.
+        present: the names of the slices that Redis has in full length.
+        arranged: whether an earlier restorer has begun to write.
+        worked: whether Redis was written to after the checkpoint began, so that neither of the two has everything;
+            None: not known yet.
+        archived: the shard's sound contents in the archive.
+    """
+
+    ours: ShardState | None = None
+    present: set[str] = field(default_factory=set)
+    arranged: bool = False
+    worked: bool | None = None
+    archived: Archived = field(default_factory=Archived)
+
+
+class Restorer:
+    """One attempt to restore shards; see ``restore`` for ``seen``, ``given_up`` are tokens of failed attempts.
+
+    Attributes:
+        token: the token of this attempt.
+    """
+
+    def __init__(self, session: Session, seen: Mapping[int, str], given_up: Sequence[str] = ()) -> None:
+        self._session, self._home, self._config = session, require_archive(session), session.config
+        self.token = secrets.token_hex(8)
+        self._seen, self._given_up = seen, " ".join(given_up) or "-"
+        self._shards: dict[int, _Shard] = {}  # the shards that are taken, and neither finished nor given back
+        self._writing: int | None = None  # the shard that is being written; None: nothing was written yet
+        self._beaten = time.monotonic()
+        self._steps = itertools.count(1)  # a step that comes once more, late, is known by its number
+
+    def begin(self) -> Flow[None]:
+        """Take the shards in order. The process that takes the first one is the restorer of all."""
+        for shard in sorted(self._seen):
+            fields = self._config.to_meta(shard, "restoring")
+            call = self._call("begin", shard, timeline=self._seen[shard], given_up=self._given_up, fields=fields)
+            self._shards[shard] = _Shard()  # before the call, because a call that fails may have taken the shard
+            (reply,) = yield from ask(self._session, call)
+            self._shards[shard] = yield from self._found(shard, to_mapping(reply))
+            yield from self._beat()
+
+    def look(self) -> Flow[None]:
+        """Read and verify the archive's contents; give back shards that need no restore any more.
+
+        Raises:
+            ArchiveCorrupt: the checkpoints of a shard are gone.
+        """
+        name = self._session.keys.name
+        complete = is_complete((yield from self._home.read(Key(name))))
+        keys = yield from self._home.keys(name)
+        slices = [key for key in keys if (key.kind, key.uid) == ("slice", self._config.uid)]
+        for shard in list(self._shards):
+            found = self._shards[shard]
+            found.archived = yield from self._archived(found, shard, [key for key in slices if key.shard == shard])
+            if not _needs(found):
+                yield from ask(self._session, self._call("cancel", shard))
+                del self._shards[shard]
+            elif complete and not found.archived.number:
+                raise ArchiveCorrupt(f"{self._session.where}: shard {shard}: its checkpoints are gone from the archive")
+        yield from check_registered(self._session)  # an unmounted archive must not pass for an empty one
+
+    def size(self) -> int:
+        """Return the bytes of the bitmaps that ``write`` allocates, and of the leases that it may write."""
+        total = 0
+        for found in self._shards.values():
+            made = plan(self._config, found.ours, found.present, found.archived, now=0, arranged=found.arranged)
+            there = {new for _, new in made.moves}
+            total += sum(each.size for each in made.state.view.slices if each.name not in there)
+            last = found.archived.checkpoint
+            total += sum(piece.length for piece in last.leases.pieces) if last else 0
+        return total
+
+    def give_up(self) -> Flow[None]:
+        """Give the shards back for the next restorer; if the server is away, they stay taken.
+
+        A shard that Redis had is again as it was, unless it was being written. A shard that was missing is removed
+        again before the first write. After the first write it stays in phase restoring, so that no process makes a
+        new filter of it.
+        """
+        for some in chunked(list(self._shards)):
+            requests = [Request.of(self._leave(shard)) for shard in some]
+            yield from exchange(self._session, requests)
+            if any(isinstance(request.error, ServerUnavailable) for request in requests):
+                return
+
+    def write(self) -> Flow[Restored]:
+        """Restore the shards, the first one last, because no client can open the filter without it."""
+        done: list[Archived] = []
+        for shard in sorted(self._shards, reverse=True):
+            found = self._shards[shard]
+            self._writing = shard
+            yield from self._restore(shard, found)
+            del self._shards[shard]
+            done.append(found.archived)
+            self._session.report(len(done), len(done) + len(self._shards))
+        lasts = [each.checkpoint for each in done if each.checkpoint]
+        number = max((last.number for last in lasts), default=0)
+        begun = min((last.begun for last in lasts), default=None)
+        problems = tuple(problem for each in done for problem in each.problems)
+        return Restored(len(done), number, None if begun is None else begun / 1000, problems)
+
+    def _leave(self, shard: int) -> calls.Call:
+        touched = shard == self._writing or (self._writing is not None and self._shards[shard].ours is None)
+        return self._call("release" if touched else "cancel", shard)
+
+    def _found(self, shard: int, meta: dict[str, str]) -> Flow[_Shard]:
+        arranged = "arranged" in meta
+        if not meta or (meta.get("before") == "missing" and not arranged):
+            return _Shard()
+        if meta["phase"] == "restoring":
+            meta["phase"] = meta["before"]
+        ours = ShardState.from_meta(meta, self._session.where)
+        worked = meta.get("worked") == "1" if arranged else None
+        return _Shard(ours, (yield from whole_slices(self._session, shard, ours.view.slices)), arranged, worked)
+
+    def _archived(self, ours: _Shard, shard: int, keys: Sequence[Key]) -> Flow[Archived]:
+        """Return the sound contents of the archive; closed slices, which may be many, only if they are needed."""
+        name = self._session.keys.name
+        found = yield from places(self._home, name, self._config, shard)
+        checkpoint, problems = yield from last_good(self._home, name, found, self._beat)
+        yield from self._beat()
+        number = max((place.checkpoint.number for place in found if place.checkpoint), default=0)
+        epoch = checkpoint.shard_state().epoch if checkpoint else -1
+        redis = ours.ours
+        lost = redis is not None and (len(ours.present) < len(redis.view.slices) or redis.epoch < epoch)
+        slices: dict[int, Manifest] = {}
+        if lost or any(key.epoch >= epoch for key in keys):
+            for key in keys:
+                yield from self._slice(key, slices, problems)
+                yield from self._beat()
+        contained = epoch in slices and (yield from self._contained(checkpoint, slices[epoch]))
+        return Archived(checkpoint, number, slices, contained, tuple(problems))
+
+    def _contained(self, checkpoint: Checkpoint | None, closed: Manifest) -> Flow[bool]:
+        """Whether a closed slice has all bits of the checkpoint's today."""
+        today = checkpoint.bitmaps[-1].content if checkpoint else Content("", [])
+        for first in range(0, len(today.pieces), PIECES_AT_ONCE):
+            ours = yield from self._pieces(today, first, first + PIECES_AT_ONCE)
+            its = yield from self._pieces(closed.content, first, first + PIECES_AT_ONCE)
+            if any(one & ~other for one, other in zip(ours, its, strict=True)):
+                return False
+            yield from self._beat()
+        return True
+
+    def _pieces(self, content: Content, first: int, last: int) -> Flow[list[int]]:
+        """Read pieces of a bitmap as integers, so that ``|`` merges them."""
+        pieces = yield from read_pieces(self._home, self._session.keys.name, content, first, last)
+        return as_numbers(pieces)
+
+    def _slice(self, key: Key, slices: dict[int, Manifest], problems: list[str]) -> Flow[None]:
+        what = f"slice {key.epoch} of {key.filter!r}, shard {key.shard}"
+        try:
+            manifest = documents.load(Manifest, (yield from self._home.read(key)) or b"", what)
+            closed = Slice("history_1", self._config.units, self._config.bytes)
+            manifest.check(self._config, key.shard, closed, kind="slice", epoch=key.epoch)
+            yield from verify(self._home, key.filter, manifest.content, self._beat)
+            slices[key.epoch] = manifest
+        except (ArchiveCorrupt, ArchiveMissing) as error:
+            problems.append(f"{what}: {error}")
+
+    def _restore(self, shard: int, found: _Shard) -> Flow[None]:
+        """Restore one shard."""
+        session, keys = self._session, self._session.keys.shard(shard)
+        now = yield from server_time(session, shard)
+        if found.worked is None:
+            found.worked = yield from worked_on(session, shard, found.ours, found.archived.checkpoint)
+        made = plan(self._config, found.ours, found.present, found.archived, now=now, arranged=found.arranged)
+        doomed = made.doomed
+        if found.ours is None:  # slices without meta may be of any filter
+            doomed = [each.name for each in made.state.view.slices]
+        elif self._config.layout == "counting":  # counters cannot be merged
+            if found.worked and found.present:
+                made.sources["today"].clear()
+                problem = "Redis was written to since the checkpoint, and counters cannot be merged: Redis's are kept"
+                found.archived = replace(found.archived, problems=(*found.archived.problems, problem))
+            else:
+                made.moves.clear()
+                doomed = ["today"]
+        for name in doomed:
+            yield from self._refill("remove", shard, slices=[keys.slice(name)])
+        created = found.archived.checkpoint.state.get("created") if found.archived.checkpoint else None
+        fields = _fields(self._config, made.state) + (["created", created] if created else [])
+        fields += ["worked", str(int(found.worked))]
+        names = [name for move in made.moves for name in move]
+        yield from ask(session, self._call("arrange", shard, fields=fields, names=names))
+        view = made.state.view
+        listed = " ".join(map(str, view.slices))
+        session.learn_view(shard, {"uid": self._config.uid, "slices": listed, "claims": str(view.claims)})
+        merged, newer = False, ""
+        for slice_ in made.state.view.slices[::-1]:
+            merged |= yield from self._fill(shard, slice_, made, newer)
+            newer = slice_.name if self._config.write == "all" else ""
+        records = Records(session, self._home, partial(self._refill, shard=shard), self._beat)
+        yield from records.bring(shard, found.archived.checkpoint, made.forgotten, worked=found.worked)
+        yield from records.bring_leases(shard, found.archived.checkpoint, made.leases, view.claims)
+        state = made.state
+        if merged:  # today has items of both, and neither count has them all
+            more = max(0, (yield from self._in_today(shard, state)) - state.inserted)
+            state = replace(state, inserted=state.inserted + more, new=state.new + more)
+        counts = ("inserted", "new") if self._config.expire_after == "last-seen" else ("inserted",)
+        values = {field: getattr(state, field) for field in ("phase", *counts, "checkpoint", "checkpointed")}
+        last = [str(each) for pair in values.items() for each in pair]
+        names = [each.name for each in state.view.slices]
+        yield from ask(session, self._call("finish", shard, fields=last, names=names))
+
+    def _in_today(self, shard: int, state: ShardState) -> Flow[int]:
+        """Return the estimated number of items in today, from its fill."""
+        today, config = state.view.slices[-1], self._config
+        fill = yield from fill_of(self._session, self._session.keys.shard(shard).slice("today"), today)
+        return round(items_from_fill(config.layout, config.k, today.units, fill)) if fill < 1 else 0
+
+    def _fill(self, shard: int, slice_: Slice, made: Plan, newer: str) -> Flow[bool]:
+        """Allocate a slice and merge the archive's bitmaps into it; return whether it has more than one source.
+
+        With write=all the bits of the next ``newer`` slice are merged into it too, because items are written to all
+        live slices.
+        """
+        keys = self._session.keys.shard(shard)
+        key = keys.slice(slice_.name)
+        there = yield from self._refill("allocate", shard, offset=slice_.size, slices=[key])
+        sources = made.sources[slice_.name]
+        if not sources and not newer:
+            return bool(there)
+        spans = list(piece_spans(slice_.size))
+        for start in range(0, len(spans), PIECES_AT_ONCE):
+            some = spans[start : start + PIECES_AT_ONCE]
+            merged = [0] * len(some)
+            if newer:
+                read = (("GETRANGE", keys.slice(newer), at, at + length - 1) for at, length in some)
+                merged = as_numbers((yield from ask(self._session, *read)))
+            for manifest in sources:
+                pieces = yield from self._pieces(manifest.content, start, start + len(some))
+                merged = [one | other for one, other in zip(merged, pieces, strict=True)]
+            for number, (at, length) in zip(merged, some, strict=True):
+                if number:
+                    data = number.to_bytes(length, "little")
+                    yield from self._refill("piece", shard, offset=at, slices=[key], data=[data])
+            yield from self._beat()
+        return bool(there) or any(each.epoch != made.state.epoch_of(slice_.name) for each in sources)
+
+    def _call(self, step: str, shard: int, **more: Any) -> calls.Call:
+        return calls.restore(step, self._config.uid, self._session.keys.shard(shard), self.token, **more)
+
+    def _refill(
+        self,
+        step: str,
+        shard: int,
+        *,
+        offset: int = 0,
+        slices: Sequence[str] = (),
+        data: Sequence[str | bytes | int] = (),
+    ) -> Flow[int]:
+        keys = self._session.keys.shard(shard)
+        more = {"number": next(self._steps), "offset": offset}
+        call = calls.refill(step, self._config.uid, keys, self.token, slices=slices, data=data, **more)
+        (reply,) = yield from ask(self._session, call)
+        return int(reply)
+
+    def _beat(self) -> Flow[None]:
+        """Show that this restorer lives, in all shards that it has taken and not finished."""
+        if time.monotonic() - self._beaten < BEAT:
+            return
+        self._beaten = time.monotonic()
+        for some in chunked(list(self._shards)):
+            yield from ask(self._session, *(self._call("beat", shard) for shard in some))
+
+
+def _needs(found: _Shard) -> bool:
+    if found.ours is None or found.arranged:
+        return True
+    return len(found.present) < len(found.ours.view.slices) or found.ours.checkpoint < found.archived.number
+
+
+def _fields(config: Config, state: ShardState) -> list[str]:
+    """Return a shard's state as fields of ``meta``, field and value in turn."""
+    last_seen = config.expire_after == "last-seen"
+    closed = (
+        f"{each.epoch}:{each.opened}:{each.closed}:{each.inserted}{f':{each.new}' if last_seen else ''}"
+        for each in state.closed
+    )
+    values: dict[str, object] = {
+        "before": state.phase,
+        "epoch": state.epoch,
+        "opened": state.opened,
+        "inserted": state.inserted,
+        "closed": " ".join(closed),
+        "oldest": state.oldest,
+        "slices": " ".join(map(str, state.view.slices)),
+        "changed": state.changed,
+        "token": state.token,
+    }
+    values |= {} if state.pieces is None else {"pieces": state.pieces}
+    values |= {} if state.limit is None else {"limit": state.limit}
+    values |= {"late": 1} if state.late else {}
+    values |= {"new": state.new} if last_seen else {}
+    values |= {"written": state.written} if state.written else {}
+    if state.view.claims:
+        values |= {"claims": state.view.claims, "claimed": state.claimed}
+    return [text for name, value in values.items() for text in (name, str(value))]
+
 
 #: Stands for the timeline of a shard without ``meta``.
 MISSING = "missing"

@@ -19,8 +19,7 @@ from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.steps import REST
 from urifilter_redis.errors import ArchiveError, RotationConflict, ServerUnavailable, UriFilterError
 from urifilter_redis.flows.history import archive_closed, build_next, finish_next
-from urifilter_redis.flows.schedule import Due, next_due, shard_0_last
-from urifilter_redis.flows.turn import Left, Turn, left_of, read_states
+from urifilter_redis.flows.turn import Due, Left, Turn, left_of, next_due, read_states, shard_0_last
 from urifilter_redis.protocol import calls
 from urifilter_redis.storage.registry import require_archive
 from urifilter_redis.storage.slices import archive_of

@@ -23,9 +23,9 @@ from urifilter_redis.bloom.sizing import Slice, error_rate_from_fill, items_from
 from urifilter_redis.engine.queries import ask, ask_shard, scanned
 from urifilter_redis.engine.session import Session
 from urifilter_redis.errors import ConfigMismatch, OverCapacity, Restoring, RotationConflict, SliceLost, UriFilterError
-from urifilter_redis.flows.bitmaps import fill_of, pieces_of
 from urifilter_redis.flows.info import Part, error_rate_of, is_over_capacity, items_of, parts_of, slice_sizing
 from urifilter_redis.flows.lifecycle import open_
+from urifilter_redis.flows.reading import fill_of, pieces_of
 from urifilter_redis.flows.rotation import finish_rotation
 from urifilter_redis.flows.turn import grow, read_states
 from urifilter_redis.protocol import calls

@@ -24,10 +24,10 @@ from urifilter_redis.errors import (
     UriFilterError,
 )
 from urifilter_redis.flows import lifecycle
+from urifilter_redis.flows.auto_rotate import leave
 from urifilter_redis.flows.info import FilterInfo, info
 from urifilter_redis.flows.items import answer
 from urifilter_redis.flows.restore import restoring
-from urifilter_redis.flows.timely import leave
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.service.archive_watch import ArchiveWatch, is_away
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urifilter_redis.engine.queries import server_time
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import samples
-from urifilter_redis.flows.forecast import full_in
+from urifilter_redis.flows.capacity import full_in
 from urifilter_redis.flows.problems import fullness, problems_of, room
 from urifilter_redis.flows.samples import DAY, HOUR
 from urifilter_redis.service.failures import refusal_of

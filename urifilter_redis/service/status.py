@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from urifilter_redis._version import __version__
 from urifilter_redis.errors import ServerUnavailable
-from urifilter_redis.flows.doctor import gather
-from urifilter_redis.flows.doctor_masters import judge
-from urifilter_redis.flows.probing import name_of
+from urifilter_redis.flows.doctor import gather, judge
+from urifilter_redis.flows.probe import name_of
 from urifilter_redis.service import BEGAN_VARIABLE
 
 if TYPE_CHECKING:

@@ -1,23 +1,27 @@
-"""The probe of a server: the commands and the Lua functions that the scripts need, before anything is written."""
+"""The probe of a server: what the scripts need, and the scripts that it refuses to run for this user."""
 
 from __future__ import annotations
 
+import functools
+import logging
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from urifilter_redis.engine.queries import ask
 from urifilter_redis.errors import ServerUnavailable
-from urifilter_redis.protocol import calls
+from urifilter_redis.protocol import calls, scripts
+from urifilter_redis.protocol.acl import MEND
 from urifilter_redis.protocol.outcomes import nonsense, text_in, to_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.protocol.config import Config
 
-__all__ = ["Probed", "check_server", "is_old", "name_of", "probe", "remedy"]
+__all__ = ["Probed", "check_server", "is_old", "name_of", "on_a_checked_server", "probe", "refused_scripts", "remedy"]
 
 #: The oldest server whose scripting and commands suffice (HRANDFIELD, script effects replication).
 OLDEST = (6, 2)
@@ -128,3 +132,53 @@ def _read(reply: Any) -> Probed:
     except (TypeError, ValueError) as error:
         raise nonsense(reply) from error
     return Probed(forbidden, unknown, missing)
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = logging.getLogger("urifilter_redis")
+
+
+def refused_scripts(config: Config, forbidden: tuple[str, ...]) -> list[str]:
+    """Return the names of the scripts of a filter that call a forbidden command.
+
+    A script that does so only in shards with claims is named so.
+    """
+    found = []
+    for name, layouts in scripts.COMMANDS.items():
+        if name == "probe" or (layouts and config.layout not in layouts):
+            continue
+        made_for = (config.layout, config.k) if layouts else ()
+        if any(map(scripts.load(name, *made_for).calls, forbidden)):
+            found.append(name)
+        elif any(map(scripts.load(name, *made_for, claims=True).calls, forbidden)):
+            found.append(f"{name} with claims")
+    return found
+
+
+def on_a_checked_server(flow: Callable[Concatenate[Session, P], Flow[T]]) -> Callable[Concatenate[Session, P], Flow[T]]:
+    """Wrap a flow that opens a filter: before it, the server is checked; after it, this user's rights.
+
+    The wrapped flow notes the forbidden commands, and logs the scripts that need them. It raises ServerUnavailable if
+    the scripts do not run on the server, with nothing written, or if the script ``contains`` needs a forbidden command.
+    """
+
+    @functools.wraps(flow)
+    def checked(session: Session, /, *arguments: P.args, **named: P.kwargs) -> Flow[T]:
+        session.forbidden = yield from check_server(session)
+        found = yield from flow(session, *arguments, **named)
+        _check_rights(session)
+        return found
+
+    return checked
+
+
+def _check_rights(session: Session) -> None:
+    if not session.forbidden:
+        return
+    refused = refused_scripts(session.config, session.forbidden)
+    text = f"this user may not run {', '.join(session.forbidden)}, so {', '.join(refused)} will be refused"
+    if "contains" in refused:
+        raise ServerUnavailable(f"{session.where}: {text}: {MEND}")
+    log.debug("%s: %s: %s unless that is meant", session.where, text, MEND)  # no client knows whether it is
