@@ -21,8 +21,8 @@ from servers import server
 from urifilter_redis.cli.lines import windows_of
 from urifilter_redis.cli.moving import FileSource
 
-from urifilter_redis.moving.importing import Import, Receiver
-from urifilter_redis.moving.sources import SetSource, Source
+from urifilter_redis.importing.importer import Import, Receiver
+from urifilter_redis.importing.sources import SetSource, Source
 
 if TYPE_CHECKING:
     import redis

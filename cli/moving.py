@@ -15,9 +15,8 @@ from click.core import ParameterSource
 from urifilter_redis import FilterNotFound, UriFilterError
 from urifilter_redis.bloom.digest import new_seed
 from urifilter_redis.bloom.retention import size_first
-from urifilter_redis.moving.digests import Digests
-from urifilter_redis.moving.importing import Import, Receiver
-from urifilter_redis.moving.sources import Peeked, SetSource, Source, Window
+from urifilter_redis.importing.importer import Import, Receiver
+from urifilter_redis.importing.sources import Digests, Peeked, SetSource, Source, Window
 
 from .common import Shared, complain, counted, filter_name, pass_shared, print_json, say, shared
 from .lines import STDIN, Place, is_compressed, placed_windows, total_size

@@ -19,9 +19,9 @@ from support.servers import wait_until
 from urifilter_redis import UriFilter, list_filters
 from urifilter_redis.errors import ServerUnavailable, UriFilterError
 from urifilter_redis.flows import items as item_flows
-from urifilter_redis.moving import importing, sources
-from urifilter_redis.moving.importing import Import, Receiver
-from urifilter_redis.moving.sources import SetSource
+from urifilter_redis.importing import importer, sources
+from urifilter_redis.importing.importer import Import, Receiver
+from urifilter_redis.importing.sources import SetSource
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +48,7 @@ def imported(any_server, monkeypatch):
 def small(monkeypatch):
     """A set is read by some hundred members, and each window is noted."""
     monkeypatch.setattr(sources, "MEMBERS_A_SCAN", 300)
-    monkeypatch.setattr(importing, "WINDOWS_A_NOTE", 1)
+    monkeypatch.setattr(importer, "WINDOWS_A_NOTE", 1)
 
 
 def seen(news, items) -> int:

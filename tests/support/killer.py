@@ -20,8 +20,8 @@ from urifilter_redis.bloom.sizing import BLOCKED_K
 from urifilter_redis.engine import driver
 from urifilter_redis.engine.steps import Send, Work
 from urifilter_redis.flows import restore
-from urifilter_redis.moving.importing import Import, Receiver
-from urifilter_redis.moving.sources import SetSource
+from urifilter_redis.importing.importer import Import, Receiver
+from urifilter_redis.importing.sources import SetSource
 from urifilter_redis.protocol import scripts
 from urifilter_redis.storage.backends import open_home
 

@@ -10,7 +10,7 @@ from urifilter_redis.engine.batch import INSERT_MANY
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import items as flows
 from urifilter_redis.flows.importing import condition_of
-from urifilter_redis.moving.notes import Counts, Note, NoteFile, doubt, loss
+from urifilter_redis.importing.notes import Counts, Note, NoteFile, doubt, loss
 from urifilter_redis.streaming import persist
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.errors import AnswerLost
     from urifilter_redis.flows.importing import Condition
-    from urifilter_redis.moving.sources import Source, Window
+    from urifilter_redis.importing.sources import Source, Window
 
 __all__ = ["Import", "Receiver"]
 
