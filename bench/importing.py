@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from servers import server
+from urifilter_redis.cli.importing import FileSource
 from urifilter_redis.cli.lines import windows_of
-from urifilter_redis.cli.moving import FileSource
 
 from urifilter_redis.importing.importer import Import, Receiver
 from urifilter_redis.importing.sources import SetSource, Source

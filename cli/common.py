@@ -1,46 +1,61 @@
-"""The shared parts of all commands: options, errors, numbers, tables."""
+"""The shared parts of all commands: options, errors, numbers, filters that they open, files that they write."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import re
+import secrets
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
+from urifilter_redis import ConfigMismatch, TooLarge, UriFilter, UriFilterError, list_filters
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.bloom.sizing import size_text
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, check_name
 
+from .lines import STDERR, STDOUT, explained, to_nowhere
 from .signals import Interrupted, name_of
-from .streams import STDERR, STDOUT, explained, to_nowhere
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
 __all__ = [
+    "DEFAULT_SETTINGS",
     "NOTHING_DUE",
     "Group",
     "Shared",
     "columns",
     "complain",
+    "confirm",
     "count",
     "counted",
     "filter_name",
+    "made",
     "moment",
+    "open_one_of_all",
+    "over_capacity",
     "pass_shared",
     "print_json",
     "print_json_line",
     "print_rows",
+    "rows_of_each",
     "say",
     "seconds",
     "shared",
     "size_text",
+    "write_files",
 ]
 
 #: The exit code that a shell reports for a program that SIGPIPE ended.
@@ -246,3 +261,121 @@ def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+#: The settings of a filter that a command makes without being told its size. The capacity is that of its first slice.
+DEFAULT_SETTINGS: dict[str, Any] = {"capacity": 10_000_000, "retention": "growing"}
+
+Made = TypeVar("Made", bound=UriFilter)
+
+
+def made(kind: type[Made], name: str, **settings: Any) -> Made:
+    """Make a filter of a class; if it is large and stdin is a terminal, ask first."""
+    try:
+        return kind.create(name, **settings)
+    except TooLarge as error:
+        if not error.fits:
+            raise
+        confirm(error, "Make it?")
+    return kind.create(name, **(settings | {"large": True}))
+
+
+def confirm(error: UriFilterError, question: str) -> None:
+    """Ask whether to do all the same what an error has refused; raise it if there is no terminal to ask on."""
+    if not sys.stdin.isatty():
+        raise error
+    click.confirm(f"{error}. {question}", abort=True, err=True)
+
+
+def over_capacity(news: UriFilter) -> str:
+    """Return the notice that a filter has more items than it is made for; an empty text if it has not."""
+    config = news.config
+    if config.retention == "growing" or config.expire_after == "last-seen":  # the first grows; the other counts often
+        return ""
+    inserted = news.inserted()
+    if inserted <= config.capacity:
+        return ""
+    text = f"filter {news.name} is over its capacity: {inserted:,} of {config.capacity:,}"
+    return f"{text}; it goes on working, with more items wrongly seen"
+
+
+def open_one_of_all(options: Shared, name: str) -> UriFilter:
+    """Open one filter of the list; ignore the named archive if the filter was created without one."""
+    try:
+        return UriFilter.open(name, **options.filter())
+    except ConfigMismatch as error:
+        if "archive" not in error.differences:
+            raise
+        return UriFilter.open(name, **options.filter() | {"archive": ""})
+
+
+def rows_of_each(
+    options: Shared, names: Sequence[str], rows_of: Callable[[str], Iterable[dict[str, Any]]]
+) -> tuple[list[dict[str, Any]], bool]:
+    """Do something to the named filters, or to all of the server; one that fails does not keep it from the others.
+
+    Returns:
+        The rows of all, and whether any failed.
+    """
+    rows: list[dict[str, Any]] = []
+    failed = False
+    for name in names or list_filters(**options.where()):
+        try:
+            rows += rows_of(name)
+        except UriFilterError as error:
+            complain(str(error), type(error).__name__)
+            failed = True
+    return rows, failed
+
+
+def write_files(folder: Path, files: Mapping[str, bytes], may_replace: Callable[[Path], bool]) -> None:
+    """Write files into a folder, which is made if it is missing.
+
+    All files are written under temporary names first. So a full disk leaves the folder as it was.
+
+    Args:
+        folder: the folder.
+        files: the content of each file by its name; the files appear in this order.
+        may_replace: whether an existing file, whose content differs, may be overwritten.
+
+    Raises:
+        ValueError: the folder has files that may not be overwritten; the message names some.
+        OSError: the folder cannot be made or written to; the message has the reason.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is a file: name a folder")
+    try:
+        _check(folder, files, may_replace)
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder, files)
+    except OSError as error:
+        raise OSError(f"{folder}: nothing was written: {error.strerror or error}") from error
+
+
+def _check(folder: Path, files: Mapping[str, bytes], may_replace: Callable[[Path], bool]) -> None:
+    for name in files:
+        if (folder / name).is_dir():
+            raise ValueError(f"{folder / name} is a folder: remove it, or name another folder")
+    kept = [name for name, data in files.items() if not _is_free(folder / name, data, may_replace)]
+    if kept:
+        more = f" and {len(kept) - 3} more" if len(kept) > 3 else ""  # noqa: PLR2004 - names enough to find the cause
+        advice = "name another folder, or overwrite them with --force"
+        raise ValueError(f"{folder} has files of others: {', '.join(kept[:3])}{more}: {advice}")
+
+
+def _is_free(path: Path, data: bytes, may_replace: Callable[[Path], bool]) -> bool:
+    return not path.exists() or path.read_bytes() == data or may_replace(path)
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    mark = f".{secrets.token_hex(4)}.part"
+    try:
+        for name, data in files.items():
+            with (folder / (name + mark)).open("xb") as file:
+                file.write(data)
+        for name in files:
+            (folder / (name + mark)).replace(folder / name)
+    finally:
+        for name in files:
+            with contextlib.suppress(OSError):
+                (folder / (name + mark)).unlink(missing_ok=True)

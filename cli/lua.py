@@ -27,8 +27,7 @@ from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.protocol.scripts import COMMANDS, INDEX, exported_files, files_in, load, variants
 from urifilter_redis.transport.url import redis_cli
 
-from .common import Group, Shared, columns, counted, filter_name, pass_shared, print_json, say, shared
-from .folders import write_files
+from .common import Group, Shared, columns, counted, filter_name, pass_shared, print_json, say, shared, write_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,7 +13,7 @@ from urifilter_redis._starting import started
 from urifilter_redis._version import __version__
 
 from .common import Group, say, shared
-from .streams import drop_unwritten, explained, take_closed
+from .lines import drop_unwritten, explained, take_closed
 
 __all__ = ["main"]
 
@@ -23,7 +23,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "add": ("items", "Insert the lines of files, or of stdin."),
     "archive": ("archive", "Look at an archive, verify it, and clean it up."),
     "beat": (
-        "reclaiming",
+        "claims",
         "Give a sign of life for HOLDER, which `urifilter claim` has told, and print how much it has in hand.",
     ),
     "check": ("items", 'Print "seen" or "new" and a tab before each line, without inserting it.'),
@@ -37,18 +37,18 @@ _COMMANDS: dict[str, tuple[str, str]] = {
         "Make the lines of files, or of stdin, final, whoever has them in hand: they are seen from now on.",
     ),
     "create": ("filters", "Make a filter; if it exists with these settings, do nothing."),
-    "dedupe": ("dedupe", "Print the lines of files, or of stdin, that have not been seen before, in their order."),
+    "dedupe": ("items", "Print the lines of files, or of stdin, that have not been seen before, in their order."),
     "digest": ("plan", "Print the digest of each item, a tab, and the item."),
     "doctor": ("doctor", "Check whether this server keeps the filters' promises, and say what to change."),
     "drop": ("filters", "Remove a filter, its items, and its copies in the archive."),
     "forget": ("items", "Make the lines of files, or of stdin, new again."),
-    "import": ("moving", "Insert the members of a Redis set, or the lines of files or of stdin, into a filter."),
+    "import": ("importing", "Insert the members of a Redis set, or the lines of files or of stdin, into a filter."),
     "info": ("filters", "Show a filter's configuration and state, and each live slice, newest first."),
     "list": ("filters", "List the filters."),
     "lua": ("lua", "Show, load and export the Lua scripts."),
     "plan": ("plan", "Show the cost of a filter, for every layout and several error rates."),
     "reclaim": (
-        "reclaiming",
+        "claims",
         "Print lines whose lease is over, or that were released and are due, and take them in hand.",
     ),
     "release": (

@@ -12,9 +12,8 @@ import click
 from urifilter_redis import FilterNotFound
 from urifilter_redis.streaming import UNDER_WAY, Answers, Stream, StreamedFilter
 
-from .common import Shared, complain, filter_name, print_json, say, shared
+from .common import DEFAULT_SETTINGS, Shared, complain, filter_name, over_capacity, print_json, say, shared
 from .lines import Window, total_size, why_unreadable, windows_of
-from .opening import DEFAULT_SETTINGS, over_capacity
 from .progress import progress
 from .signals import Interrupted, Signals
 

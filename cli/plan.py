@@ -1,27 +1,316 @@
-"""``plan`` and ``digest``: the commands that work without a filter."""
+"""``plan`` and ``digest``: the commands that work without a filter; ``plan --nodes`` for a Redis Cluster."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import functools
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from urifilter_redis import UriFilter
+from urifilter_redis.bloom import costs
 from urifilter_redis.bloom.costs import memory_when_full
 from urifilter_redis.bloom.digest import HASHES, hasher, new_seed, shard_of
 from urifilter_redis.bloom.normalize import NORMALIZATIONS
-from urifilter_redis.bloom.retention import error_rate_at_capacity, live_slices, size_first
-from urifilter_redis.bloom.sizing import LAYOUTS, size
+from urifilter_redis.bloom.retention import (
+    TIMED,
+    Shape,
+    error_rate_at_capacity,
+    live_slices,
+    memory,
+    seconds_of,
+    shards_needed,
+    size_first,
+)
+from urifilter_redis.bloom.sizing import ANY_SHARDS, LAYOUTS, SHARDS_LIMIT, size
 from urifilter_redis.engine.batch import Digester
-from urifilter_redis.protocol.config import Settings
+from urifilter_redis.protocol.calls import items_a_call
+from urifilter_redis.protocol.config import Config, Settings
+from urifilter_redis.protocol.routing import shards_by_master
 
-from .common import Shared, columns, filter_name, pass_shared, print_json, print_json_line, shared, size_text
+from .common import (
+    Shared,
+    columns,
+    count,
+    counted,
+    filter_name,
+    pass_shared,
+    print_json,
+    print_json_line,
+    shared,
+    size_text,
+)
+from .filters import size_options, time_options
 from .lines import windows_of
-from .nodes import Cluster, nodes_options, print_nodes
-from .settings import size_options, time_options
 
-__all__ = ["digest", "plan"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+__all__ = ["Cluster", "OnNodes", "digest", "divided", "nodes_options", "plan", "print_nodes"]
+
+#: Most filters among which ``plan --nodes`` divides the items.
+FILTERS = 100
+
+#: Shards lie evenly if, when the fullest master is busy, all masters together are busy for this share of their time.
+EVEN = 0.8
+
+_TIMES = ((86_400, "days"), (3600, "h"), (60, "min"), (1, "s"), (0.001, "ms"))
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What ``plan`` is told of a Redis Cluster and its clients.
+
+    Attributes:
+        nodes: the number of masters, which share the slots evenly.
+        layout: the filter's layout.
+        name: the filter's name, which decides the slots of its shards.
+        batch: the number of items that a client asks about at once.
+    """
+
+    nodes: int
+    layout: str = "blocked"
+    name: str = "any"
+    batch: int = 1000
+
+
+def nodes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a cluster; the command gets them as ``cluster``, None without a cluster."""
+
+    @click.option("--nodes", type=int, metavar="N", help="Plan for so many masters of a Redis Cluster.")
+    @click.option("--layout", type=click.Choice(LAYOUTS), help="With --nodes: the layout; blocked by default.")
+    @click.option("--name", type=filter_name, help="With --nodes: the filter's name, on which its slots depend.")
+    @click.option(
+        "--batch",
+        type=count,
+        metavar="COUNT",
+        help="With --nodes: items that a client asks about at once; 1000 by default.",
+    )
+    @functools.wraps(command)
+    def with_cluster(*arguments: Any, **options: Any) -> None:
+        given = {name: options.pop(name) for name in ("nodes", "layout", "name", "batch")}
+        given = {name: value for name, value in given.items() if value is not None}
+        if given and "nodes" not in given:
+            raise click.UsageError(f"--{next(iter(given))} needs --nodes")
+        command(*arguments, cluster=Cluster(**given) if given else None, **options)
+
+    return with_cluster
+
+
+def print_nodes(settings: dict[str, Any], cluster: Cluster, *, json: bool) -> None:
+    """Print the plan of a filter on a Redis Cluster.
+
+    Raises:
+        ValueError: nothing can be planned for these settings.
+    """
+    plan = OnNodes(*divided(settings | {"layout": cluster.layout}), cluster)
+    if json:
+        print_json(plan.values())
+        return
+    click.echo(plan.title())
+    click.echo()
+    columns(("a master", "least", "most", "in all"), plan.shares())
+    click.echo()
+    columns(("cost", "a shard", "a filter"), plan.costs())
+    for note in plan.notes():
+        click.echo(f"\n{note}")
+
+
+def divided(settings: dict[str, Any]) -> tuple[Settings, int]:
+    """Return the settings of each filter, and into how many filters the items are divided: the fewest.
+
+    Raises:
+        ValueError: no filter can have these settings, or more than ``FILTERS`` filters would be needed.
+    """
+    for filters in range(1, FILTERS + 1):
+        parts = {part: settings[part] for part in ("capacity", "period_capacity") if settings[part]}
+        each = settings | {part: -(-number // filters) for part, number in parts.items()}
+        try:
+            return Settings(**each), filters
+        except ValueError:
+            if not _too_many(each):
+                raise
+    text = f"{settings['capacity']:,} items need more than {FILTERS} filters of {SHARDS_LIMIT:,} shards"
+    raise ValueError(f"{text}: take a lower capacity or a higher error_rate")
+
+
+def _too_many(settings: dict[str, Any]) -> bool:
+    """Whether the items are what makes the settings impossible."""
+    try:
+        return shards_needed(Shape(**settings)) is None
+    except ValueError:
+        return False
+
+
+class OnNodes:
+    """A filter, or several equal ones, on the masters of a Redis Cluster.
+
+    Args:
+        settings: the settings of each filter.
+        filters: the number of filters. The names of several are the cluster's with a number behind it.
+        cluster: the masters and the clients.
+
+    Raises:
+        ValueError: the name, or the number of masters or items, is impossible.
+
+    Attributes:
+        settings: as they were given.
+        names: the names of the filters.
+        nodes: the number of masters.
+        sizing: the geometry of the first slice of each filter.
+        masters: the number of shards that each master has.
+    """
+
+    def __init__(self, settings: Settings, filters: int, cluster: Cluster) -> None:
+        if cluster.batch < 1:
+            raise ValueError(f"a client asks about 1 item or more at once, and not {cluster.batch:,}")
+        self.settings, self.nodes = settings, cluster.nodes
+        several = [f"{cluster.name}-{number}" for number in range(1, filters + 1)]
+        self.names = several if filters > 1 else [cluster.name]
+        self.sizing = size_first(settings)
+        self.masters = shards_by_master(self.names, self.sizing.shards, self.nodes)
+        live = live_slices(settings)
+        self._written = self.sizing.slice_bytes * live
+        self._asked = costs.asked(settings, cluster.batch, items_a_call(Config.new(settings), live))
+        self._turned = costs.turned(settings)
+
+    def title(self) -> str:
+        """Return the line above the tables."""
+        settings, sizing = self.settings, self.sizing
+        many = (
+            f"{len(self.names)} filters {self.names[0]} to {self.names[-1]}, each for " if len(self.names) > 1 else ""
+        )
+        kind = f"{settings.capacity:,} items at {settings.error_rate:g}, {settings.layout}, {settings.retention}"
+        kind += " (its first slice)" if settings.retention == "growing" else ""
+        shards = f"{counted(sizing.shards, 'shard')}, bitmaps of {size_text(sizing.slice_bytes)}"
+        return f"{many or f'{self.names[0]}: '}{kind}: {shards}, on {counted(self.nodes, 'master')}"
+
+    def shares(self) -> Iterator[tuple[object, ...]]:
+        """Yield the rows about masters: the least and the most that one has, and all together."""
+        values = self._shares()
+        for key, label in (("shards", "shards"), ("memory", "memory"), ("closed", "closed slices, in Redis")):
+            if key in values:
+                text = str if key == "shards" else size_text
+                yield label, *(f"{each:,}" if text is str else text(each) for each in values[key].values())
+        for key in ("new", "seen"):
+            yield f"{key} items a second", *(f"{_rounded(each):,}" for each in values[key].values())
+
+    def costs(self) -> Iterator[tuple[object, ...]]:
+        """Yield the rows about rotations and checkpoints."""
+        if turned := self._turned:
+            what = "the next slice" if self.settings.retention == "growing" else "a rotation"
+            yield f"longest pause of {what}", _time_text(turned.pause), ""
+            yield f"time of {what}", _time_text(turned.shard), _time_text(turned.filter)
+        sizes = (self._written, self._written * self.sizing.shards)
+        yield "size of a full checkpoint", *map(size_text, sizes)
+        yield "time of a full checkpoint", *(_time_text(costs.checkpoint_seconds(size)) for size in sizes)
+
+    def values(self) -> dict[str, Any]:
+        """Return what ``--json`` prints; times are seconds, sizes bytes."""
+        sizes = {"shard": self._written, "filter": self._written * self.sizing.shards}
+        return {
+            "filters": self.names,
+            "layout": self.settings.layout,
+            "retention": self.settings.retention,
+            "capacity": self.settings.capacity,
+            "error_rate": self.settings.error_rate,
+            "shards": self.sizing.shards,
+            "slice_bytes": self.sizing.slice_bytes,
+            "live_slices": live_slices(self.settings),
+            "nodes": self.nodes,
+            "a_node": self._shares(),
+            "batch": self._asked.items,
+            "calls": self._asked.calls,
+            "microseconds": {"new": self._asked.new, "seen": self._asked.seen},
+            "rotation": asdict(self._turned) if self._turned else None,
+            "checkpoint": {
+                "bytes": sizes,
+                "seconds": {part: costs.checkpoint_seconds(size) for part, size in sizes.items()},
+            },
+            "measured": {"command": costs.COMMAND, "machine": costs.MACHINE},
+            "notes": list(self.notes()),
+        }
+
+    def notes(self) -> Iterator[str]:
+        """Yield what the tables do not say."""
+        yield from self._division()
+        yield from self._evenness()
+        yield from self._slowness()
+        calls = f"{self._asked.calls:,.3g}" if self._asked.calls < 1000 else f"{self._asked.calls:,.0f}"  # noqa: PLR2004
+        text = f"Items a second are for one core a master, and for clients that ask about {self._asked.items:,} at once"
+        yield f"{text}, in {calls} calls (--batch). Measured by `{costs.COMMAND}`: {costs.MACHINE}."
+
+    def _division(self) -> Iterator[str]:
+        if len(self.names) > 1:
+            text = (
+                f"One filter ends at {SHARDS_LIMIT:,} shards of 16 MiB, so these items take {len(self.names)} filters"
+            )
+            yield f"{text}. Divide by host: a hash of the host, modulo {len(self.names)}, chooses the filter of a URI."
+
+    def _evenness(self) -> Iterator[str]:
+        """Yield a line if some masters have much less to do than others, or nothing."""
+        every, most, unused = sum(self.masters), max(self.masters), self.masters.count(0)
+        if _even(self.masters):
+            return
+        if every < self.nodes:
+            text = f"{counted(every, 'shard')} on {counted(self.nodes - unused, 'master')}, and none on {unused:,}"
+            text = f"{text}: a shard is on one master, so more masters do not help."
+        else:
+            text = (
+                f"The fullest master has {most} shards, the mean is {every / self.nodes:.3g}, and the fullest sets the"
+            )
+            text = f"{text} pace: {self.nodes} masters do {every / most:.3g} times the work of one."
+        shards = self._evener()
+        yield f"{text} --shards {shards} lie evenly, and cost more calls." if shards else text
+
+    def _evener(self) -> int | None:
+        """Return a higher number of shards that lie evenly; None if there is none."""
+        several, powers = (
+            range(self.nodes, ANY_SHARDS + 1, self.nodes),
+            (2**n for n in range(SHARDS_LIMIT.bit_length())),
+        )
+        higher = sorted(each for each in {*several, *powers} if each > max(self.sizing.shards, self.nodes - 1))
+        return next((each for each in higher if _even(shards_by_master(self.names, each, self.nodes))), None)
+
+    def _slowness(self) -> Iterator[str]:
+        if self._turned and self.settings.retention in TIMED:
+            period = seconds_of(str(self.settings.period))
+            if 2 * self._turned.filter > period:
+                text = f"A rotation takes {_time_text(self._turned.filter)}, over half of the period"
+                yield f"{text}: take longer periods, or several filters, which rotate side by side."
+
+    def _shares(self) -> dict[str, dict[str, float]]:
+        """Return the least and the most of a master, and all, of shards, memory and items a second."""
+        least, most, every = min(self.masters), max(self.masters), sum(self.masters)
+        shards = {"least": least, "most": most, "all": every}
+        found: dict[str, dict[str, float]] = {"shards": dict(shards)}
+        a_shard = memory(self.settings) // self.sizing.shards
+        found["memory"] = {part: number * a_shard for part, number in shards.items()}
+        if closed := costs.closed_bytes(self.settings):
+            found["closed"] = {part: number * closed for part, number in shards.items()}
+        # Shards get equal shares of the items. So when the fullest master is busy, the others are in proportion.
+        for key, microseconds in (("new", self._asked.new), ("seen", self._asked.seen)):
+            found[key] = {part: 1e6 / microseconds * number / most for part, number in shards.items()}
+        return found
+
+
+def _even(masters: Sequence[int]) -> bool:
+    """Whether masters with so many shards each are used evenly when the fullest is busy."""
+    return sum(masters) >= EVEN * len(masters) * max(masters)
+
+
+def _rounded(number: float) -> int:
+    """Return a number with three significant digits."""
+    return int(round(number, 2 - math.floor(math.log10(number)))) if number >= 1 else 0
+
+
+def _time_text(seconds: float) -> str:
+    """Return a time in its largest unit."""
+    size, unit = next((each for each in _TIMES if seconds >= each[0]), _TIMES[-1])
+    return f"{seconds / size:.3g} {unit}"
+
 
 #: The error rates that ``plan`` shows beside the given one.
 SHOWN = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)

@@ -14,15 +14,17 @@ from urifilter_redis.bloom.retention import TIMED
 from .common import (
     NOTHING_DUE,
     Shared,
+    confirm,
     filter_name,
     moment,
+    open_one_of_all,
     pass_shared,
     print_json,
     print_rows,
+    rows_of_each,
     say,
     shared,
 )
-from .opening import confirm, open_one_of_all, rows_of_each
 from .progress import steps
 
 __all__ = ["rotate", "union"]

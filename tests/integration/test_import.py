@@ -517,7 +517,7 @@ def test_file_goes_on_and_changes(any_server, imported, small, tmp_path, monkeyp
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_text("".join(f"{line}\n" for line in lines[:4500]))
     second.write_text("".join(f"{line}\r\n" for line in lines[4500:]))
-    from urifilter_redis.cli.moving import FileSource
+    from urifilter_redis.cli.importing import FileSource
 
     monkeypatch.chdir(tmp_path)
     with Receiver.create("news", capacity=20_000, error_rate=1e-9) as news:

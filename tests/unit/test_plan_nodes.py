@@ -8,7 +8,7 @@ import re
 import pytest
 from click.testing import CliRunner
 from urifilter_redis.cli import main
-from urifilter_redis.cli.nodes import FILTERS
+from urifilter_redis.cli.plan import FILTERS
 
 from urifilter_redis.bloom import costs
 from urifilter_redis.bloom.retention import memory

@@ -18,11 +18,22 @@ from urifilter_redis.bloom.retention import size_first
 from urifilter_redis.importing.importer import Import, Receiver
 from urifilter_redis.importing.sources import Digests, Peeked, SetSource, Source, Window
 
-from .common import Shared, complain, counted, filter_name, pass_shared, print_json, say, shared
+from .common import (
+    DEFAULT_SETTINGS,
+    Shared,
+    complain,
+    counted,
+    filter_name,
+    made,
+    over_capacity,
+    pass_shared,
+    print_json,
+    say,
+    shared,
+)
+from .filters import identity_options, layout_option, size_options, time_options, yes_option
 from .lines import STDIN, Place, is_compressed, placed_windows, total_size
-from .opening import DEFAULT_SETTINGS, made, over_capacity
 from .progress import bar
-from .settings import identity_options, layout_option, size_options, time_options, yes_option
 from .signals import Signals
 
 if TYPE_CHECKING:
