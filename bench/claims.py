@@ -178,11 +178,11 @@ def of_claims(bench: Bench) -> None:
             taken = min(count, claims.RECLAIMED_A_CALL)
             again = [claims.reclaim(bench.config.uid, KEYS, "-", other, taken)] * len(some)
             found["reclaim"].append(bench.time(*again) * count / taken)
-            nobodies = [claims.new_nobody() for _ in some]
+            nobodies = [claims.new_delay_holder() for _ in some]
             found["release"].append(
                 bench.time(
                     *(
-                        claims.release(bench.config.uid, KEYS, "-", each, claims.NOBODY, nobody=nobody)
+                        claims.release(bench.config.uid, KEYS, "-", each, claims.NO_HOLDER, nobody=nobody)
                         for each, nobody in zip(some, nobodies, strict=True)
                     )
                 )
@@ -211,8 +211,8 @@ def longest(bench: Bench) -> None:
 
         note("reclaim of 100 of 100 dead", claims.reclaim(bench.config.uid, KEYS, "-", one, 100))
         note("claim of 500, of 400 dead and in hand", bench.claim(digests, two))
-        nobody = claims.new_nobody()
-        note("release of 500", claims.release(bench.config.uid, KEYS, "-", digests, claims.NOBODY, nobody=nobody))
+        nobody = claims.new_delay_holder()
+        note("release of 500", claims.release(bench.config.uid, KEYS, "-", digests, claims.NO_HOLDER, nobody=nobody))
         note("claim of 500 of a nobody", bench.claim(digests, two))
         note("commit of 500", claims.commit(bench.config, KEYS, bench.view, "-", digests, two))
         some = bench.new(4)

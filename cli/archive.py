@@ -16,7 +16,7 @@ from urifilter_redis.archive.maintenance import prune as prune_leftovers
 from urifilter_redis.archive.maintenance import show as show_filter
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.engine.driver import drive
-from urifilter_redis.storage.backends import named_home
+from urifilter_redis.storage.backends import named_backend
 
 from .common import Shared, columns, counted, filter_name, moment, pass_shared, print_json, say, shared, size_text
 from .progress import bar
@@ -24,7 +24,7 @@ from .progress import bar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from urifilter_redis.engine.backend import Home
+    from urifilter_redis.engine.backend import Backend
     from urifilter_redis.engine.steps import Flow
 
 __all__ = ["archive"]
@@ -47,14 +47,14 @@ def archive() -> None:
 
 
 @contextmanager
-def _home(options: Shared) -> Iterator[Callable[[Callable[[Home], Flow[T]]], T]]:
-    home = named_home(options.archive)
-    if home is None:
+def _backend(options: Shared) -> Iterator[Callable[[Callable[[Backend], Flow[T]]], T]]:
+    backend = named_backend(options.archive)
+    if backend is None:
         raise click.UsageError("which archive? Say --archive or set URIFILTER_ARCHIVE")
     try:
-        yield lambda flow: drive(flow(home))
+        yield lambda flow: drive(flow(backend))
     finally:
-        drive(home.close())
+        drive(backend.close())
 
 
 @archive.command(name="list")
@@ -67,7 +67,7 @@ def list_(options: Shared) -> None:
     Example:
       urifilter archive list --archive file:///var/lib/urifilter
     """
-    with _home(options) as run:
+    with _backend(options) as run:
         found = run(entries)
     if options.json:
         print_json([asdict(each) for each in found])
@@ -96,8 +96,8 @@ def show(options: Shared, name: str) -> None:
     Example:
       urifilter archive show news --archive file:///var/lib/urifilter
     """
-    with _home(options) as run:
-        registration, found = run(lambda home: show_filter(home, name))
+    with _backend(options) as run:
+        registration, found = run(lambda backend: show_filter(backend, name))
     config = asdict(registration.config)
     if options.json:
         print_json(
@@ -134,8 +134,8 @@ def verify(options: Shared, name: str | None) -> None:
     Example:
       urifilter archive verify --archive file:///var/lib/urifilter
     """
-    with _home(options) as run, bar(name or "archive") as report:
-        found = run(lambda home: verify_all(home, name, report))
+    with _backend(options) as run, bar(name or "archive") as report:
+        found = run(lambda backend: verify_all(backend, name, report))
     if options.json:
         print_json(asdict(found))
     else:
@@ -173,8 +173,8 @@ def export(options: Shared, name: str, file: Path) -> None:
     Example:
       urifilter archive export news news.urifilter --archive file:///var/lib/urifilter
     """
-    with _home(options) as run, bar(name) as report:
-        found = run(lambda home: export_filter(home, name, file, report))
+    with _backend(options) as run, bar(name) as report:
+        found = run(lambda backend: export_filter(backend, name, file, report))
     begun = min(each.begun for each in found) / 1000
     if options.json:
         print_json({"filter": name, "file": str(file), "begun": begun, "size": file.stat().st_size})
@@ -193,8 +193,8 @@ def import_(options: Shared, file: Path) -> None:
     Example:
       urifilter archive import news.urifilter --archive file:///var/lib/urifilter
     """
-    with _home(options) as run, bar(file.name) as report:
-        name, config = run(lambda home: import_filter(home, file, report))
+    with _backend(options) as run, bar(file.name) as report:
+        name, config = run(lambda backend: import_filter(backend, file, report))
     if options.json:
         print_json({"filter": name, "uid": config.uid})
     else:
@@ -217,8 +217,8 @@ def prune(options: Shared, name: str | None, older_than: str) -> None:
       urifilter archive prune --archive file:///var/lib/urifilter --older-than 1d
     """
     age = 0.0 if older_than == "0s" else float(seconds_of(period_of(older_than)))
-    with _home(options) as run:
-        done = run(lambda home: prune_leftovers(home, age, name))
+    with _backend(options) as run:
+        done = run(lambda backend: prune_leftovers(backend, age, name))
     for problem in done.problems:
         say(f"urifilter: {problem}")
     if options.json:

@@ -14,11 +14,11 @@ import click
 
 from urifilter_redis.bloom.encoding import MOST_BYTES, pack
 from urifilter_redis.claiming.base import Beating
-from urifilter_redis.engine.claim_options import Terms
+from urifilter_redis.engine.claim_options import ClaimOptions
 from urifilter_redis.engine.holdings import BEATS
 from urifilter_redis.errors import UriFilterError
-from urifilter_redis.flows.claims import release_terms
-from urifilter_redis.protocol.claims import MOST_DELAY, NOBODY, Holding, check_delay, check_holder, check_lease
+from urifilter_redis.flows.claims import options_of_release
+from urifilter_redis.protocol.claims import MOST_DELAY, NO_HOLDER, Holding, check_delay, check_holder, check_lease
 from urifilter_redis.streaming import Answers, Stream
 
 from .common import NOTHING_DUE, Shared, counted, pass_shared, print_json, say, seconds
@@ -215,7 +215,7 @@ def claim(
                 say(hint(name, mine.holder, lease))
             printer = Printer(signals, output, summary, given_back(mine))
             holding = Holding(mine.holder, round(lease * 1000))
-            stream: Stream[Window] = Stream(news, "claim", printer.take, terms=partial(_claim_terms, holding))
+            stream: Stream[Window] = Stream(news, "claim", printer.take, claim_options=partial(_claim_terms, holding))
             print_lines(stream, printer, files, quiet=quiet, choose=partial(_keepable, summary))
         finish(options, summary, summary.text, None, quiet=quiet, to_stdout=False)
 
@@ -234,7 +234,7 @@ def commit(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool) -
     def text(summary: Summary) -> str:
         return f"{summary.new:,} final now, {summary.seen:,} were before"
 
-    _end(options, "commit", _Committed(name), files, lambda _: Terms(NOBODY), text, quiet=quiet)
+    _end(options, "commit", _Committed(name), files, lambda _: ClaimOptions(NO_HOLDER), text, quiet=quiet)
 
 
 @click.command()
@@ -267,13 +267,13 @@ def release(
     def text(summary: Summary) -> str:
         return f"{summary.seen:,} given back, {summary.new:,} were not in hand"
 
-    holding = NOBODY if holder is None else Holding(holder, round(lease * 1000))
+    holding = NO_HOLDER if holder is None else Holding(holder, round(lease * 1000))
     _end(
         options,
         "release",
         _Released(name),
         files,
-        lambda _: release_terms(holding, delay or 0.0, failed=failed),
+        lambda _: options_of_release(holding, delay or 0.0, failed=failed),
         text,
         quiet=quiet,
     )
@@ -284,22 +284,24 @@ def _end(
     command: str,
     summary: Summary,
     files: tuple[str, ...],
-    terms: Callable[[Sequence[bytes]], Terms],
+    claim_options: Callable[[Sequence[bytes]], ClaimOptions],
     text: Callable[[Summary], str],
     *,
     quiet: bool,
 ) -> None:
     """Commit or release lines; ``text`` tells the counts of the summary."""
     with open_filter(options, summary.filter, make=False) as news, Signals() as signals:
-        stream: Stream[Window] = Stream(news, command, lambda _, answers: summary.count(answers), terms=terms)
+        stream: Stream[Window] = Stream(
+            news, command, lambda _, answers: summary.count(answers), claim_options=claim_options
+        )
         do_all(stream, files, summary, signals, quiet=quiet)
         told = f"{counted(summary.lines, 'line')}: {text(summary)} (filter {summary.filter})"
         finish(options, summary, told, news if command == "commit" else None, quiet=quiet)
 
 
-def _claim_terms(holding: Holding, items: Sequence[bytes]) -> Terms:
+def _claim_terms(holding: Holding, items: Sequence[bytes]) -> ClaimOptions:
     """Return the terms that claim lines. Text is kept as such, for crawlers to which a URI is a str."""
-    return Terms(holding, kept=[pack(_text(item)) for item in items])
+    return ClaimOptions(holding, kept=[pack(_text(item)) for item in items])
 
 
 def _text(item: bytes) -> str | bytes:

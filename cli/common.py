@@ -21,7 +21,6 @@ from urifilter_redis import ConfigMismatch, TooLarge, UriFilter, UriFilterError,
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.bloom.sizing import size_text
 from urifilter_redis.engine.steps import Timeouts
-from urifilter_redis.errors import UriFilterError
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, check_name
 
 from .lines import STDERR, STDOUT, explained, to_nowhere

@@ -21,7 +21,7 @@ from urifilter_redis.flows.doctor import (
     examine_masters,
 )
 from urifilter_redis.protocol import acl
-from urifilter_redis.storage.backends import named_home
+from urifilter_redis.storage.backends import named_backend
 from urifilter_redis.transport.url import database_of
 
 from .common import Shared, columns, filter_name, pass_shared, print_json, shared
@@ -80,13 +80,13 @@ def _print_acl(options: Shared, part: str, name: str | None) -> None:
 
 
 def _archive(options: Shared) -> list[Finding]:
-    home = named_home(options.archive)
-    if home is None:
+    backend = named_backend(options.archive)
+    if backend is None:
         return []
     try:
-        return drive(examine_archive(home))
+        return drive(examine_archive(backend))
     finally:
-        drive(home.close())
+        drive(backend.close())
 
 
 def _filter(options: Shared, name: str) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ from urifilter_redis.engine.batch import Digester
 from urifilter_redis.engine.queries import ask, ask_masters
 from urifilter_redis.engine.routes import GIVEN
 from urifilter_redis.protocol import calls, claims
-from urifilter_redis.protocol.claims import LEAST_LEASE, MOST_LEASE, NOBODY, Holding, new_holder, new_nobody
+from urifilter_redis.protocol.claims import LEAST_LEASE, MOST_LEASE, NO_HOLDER, Holding, new_delay_holder, new_holder
 from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.protocol.meta import View
 from urifilter_redis.protocol.outcomes import to_mapping
@@ -201,7 +201,7 @@ def _holding(command: str, holder: str | None, lease: str) -> Holding:
         raise click.UsageError(str(error)) from error
     if not LEAST_LEASE <= seconds <= MOST_LEASE:
         raise click.UsageError(f"a lease is {LEAST_LEASE:.0f} to {MOST_LEASE:.0f} seconds")
-    return NOBODY if holder is None else Holding(holder, seconds * 1000)
+    return NO_HOLDER if holder is None else Holding(holder, seconds * 1000)
 
 
 def _calls(
@@ -246,7 +246,7 @@ def _call(
     if command == "commit":
         return claims.commit(config, keys, view, no_id, digests, holding)
     if command == "release":
-        return claims.release(config.uid, keys, no_id, digests, holding, nobody=new_nobody())
+        return claims.release(config.uid, keys, no_id, digests, holding, delay_holder=new_delay_holder())
     if command == "reclaim":
         return claims.reclaim(config.uid, keys, no_id, holding, claims.RECLAIMED_A_CALL)
     if command == "beat":

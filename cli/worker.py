@@ -14,7 +14,7 @@ from urifilter_redis import UriFilter
 from urifilter_redis.base_blocking import list_filters
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.engine.driver import drive
-from urifilter_redis.storage.backends import ARCHIVE_VARIABLE, named_home
+from urifilter_redis.storage.backends import ARCHIVE_VARIABLE, named_backend
 from urifilter_redis.worker import Worker
 
 from .common import Shared, counted, filter_name, moment, pass_shared, print_json, say, shared, size_text
@@ -67,7 +67,7 @@ def restore(options: Shared, name: str, *, quiet: bool) -> None:
         nothing = f"{name}: nothing to restore: Redis has what the archive has"
         if opened.config.archive in {None, "redis"}:
             raise click.UsageError(f"{name} was made without an archive")
-        if named_home(options.archive) is None:
+        if named_backend(options.archive) is None:
             raise click.UsageError("from where? Say --archive or set URIFILTER_ARCHIVE")
     for problem in done.problems if done else ():
         say(f"urifilter: {problem}; something older was used")
@@ -149,15 +149,15 @@ def worker(
         return
     every = float(seconds_of(period_of(checkpoint_every)))
     archive = options.archive or os.environ.get(ARCHIVE_VARIABLE)
-    home = named_home(archive)
+    backend = named_backend(archive)
     list_filters(**options.where())  # a wrong address is reported before the worker goes into the background
-    if home is not None:
-        drive(home.filters())
-        drive(home.close())
+    if backend is not None:
+        drive(backend.filters())
+        drive(backend.close())
     with background(daemon=daemon, pidfile=pidfile, log_file=log_file), Signals() as signals:
         _log_to(log_file)
         stop = _Stop(signals)
-        where = options.redis, options.prefix, archive, named_home(archive)
+        where = options.redis, options.prefix, archive, named_backend(archive)
         work = Worker(*where, every, names, stop.check, timeouts=options.where()["timeouts"])
         try:
             if once:

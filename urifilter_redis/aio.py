@@ -22,14 +22,14 @@ from urifilter_redis.engine.batch import (
     UNIQUE,
     listed,
 )
-from urifilter_redis.engine.claim_options import Terms
+from urifilter_redis.engine.claim_options import ClaimOptions
 from urifilter_redis.engine.near_cache import SECONDS, NearCacheSettings
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import claims, dropping, items, lifecycle, reclaim, rotation
 from urifilter_redis.flows.checkpoint import checkpoint, checkpoint_age
 from urifilter_redis.flows.info import FilterInfo, info, inserted
 from urifilter_redis.flows.union import union
-from urifilter_redis.protocol.claims import NOBODY
+from urifilter_redis.protocol.claims import NO_HOLDER
 from urifilter_redis.protocol.config import FilterSettings, Settings
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX
 from urifilter_redis.transport.url import READS
@@ -609,7 +609,7 @@ class AsyncUriFilter(AsyncBaseClient):
             >>> await news.commit(["https://example.com/a"])
             [True]
         """
-        flow = claims.finish(self._session, COMMIT, listed(uris), Terms(NOBODY), key)
+        flow = claims.finish(self._session, COMMIT, listed(uris), ClaimOptions(NO_HOLDER), key)
         return await self._run(flow)
 
     async def release(
@@ -633,8 +633,8 @@ class AsyncUriFilter(AsyncBaseClient):
             >>> await news.release(["https://example.com/a"], delay=30)
             [False]
         """
-        terms = claims.release_terms(NOBODY, delay, failed=failed)
-        return await self._run(claims.finish(self._session, RELEASE, listed(uris), terms, key))
+        claim_options = claims.options_of_release(NO_HOLDER, delay, failed=failed)
+        return await self._run(claims.finish(self._session, RELEASE, listed(uris), claim_options, key))
 
     async def beat(self, holder: str, lease: float | None = None) -> int:
         """Give a sign of life for a holder that has no object here; return how many items it has in hand.

@@ -12,15 +12,15 @@ from urifilter_redis.base_client import BaseClient
 from urifilter_redis.coalescer import Coalescer
 from urifilter_redis.engine.async_driver import drive
 from urifilter_redis.engine.batch import opened_up
-from urifilter_redis.engine.combined_call import Joint
-from urifilter_redis.engine.rotation_timer import Timekeeper
+from urifilter_redis.engine.combined_call import CombinedCall
+from urifilter_redis.engine.rotation_timer import RotationTimer
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow, Timeouts
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import items
 from urifilter_redis.flows.auto_rotate import leave
 from urifilter_redis.protocol.keys import FilterKeys
-from urifilter_redis.storage.backends import named_home
+from urifilter_redis.storage.backends import named_backend
 from urifilter_redis.transport.connections import AsyncConnector
 from urifilter_redis.transport.loops import PerLoop
 from urifilter_redis.transport.url import Address
@@ -107,13 +107,15 @@ class AsyncBaseClient(BaseClient):
         *,
         coalesce: bool,
     ) -> Self:
-        keys, timeouts, timekeeper = FilterKeys(prefix, name), timeouts or Timeouts(), Timekeeper(rotate)
-        home = named_home(archive, asynchronous=True)
+        keys, timeouts, rotation_timer = FilterKeys(prefix, name), timeouts or Timeouts(), RotationTimer(rotate)
+        backend = named_backend(archive, asynchronous=True)
         # in a thread, because starting the embedded server takes a while
         given = await asyncio.to_thread(Address, redis) if redis is None or isinstance(redis, str) else redis
         connector = AsyncConnector(given, timeouts, connections, wait_replicas, reads)
         insists = archive is not None
-        session = Session(keys, connector.shown, timeouts, home, insists, timekeeper=timekeeper, near_cache=near)
+        session = Session(
+            keys, connector.shown, timeouts, backend, insists, rotation_timer=rotation_timer, near_cache=near
+        )
         connector.equip(session)
         opened = cls(connector, session)
         opened._coalesces = coalesce
@@ -152,8 +154,8 @@ class AsyncBaseClient(BaseClient):
             self._connector.check_loop()
         batch = items.question(self._session, method, objects, max_age, retry, key, call_key)
         with self._session.pending.hold(batch):
-            if isinstance(batch.joint, Joint):
-                await self._coalescers.get().again(batch, batch.joint)
+            if isinstance(batch.combined, CombinedCall):
+                await self._coalescers.get().again(batch, batch.combined)
             await self._drive(items.resolve(self._session, batch))
             return method.result(batch)
 
@@ -185,8 +187,8 @@ class AsyncBaseClient(BaseClient):
             await self._coalescers.close()
             with contextlib.suppress(UriFilterError):  # nothing can be sent from another loop than the connections'
                 await drive(leave(self._session), self._connector)
-            if self._session.home is not None:
-                await self._drive(self._session.home.close())
+            if self._session.backend is not None:
+                await self._drive(self._session.backend.close())
         finally:
             await self._connector.close()
 

@@ -10,14 +10,14 @@ from urifilter_redis.base_client import BaseClient
 from urifilter_redis.engine.batch import CONTAINS, opened_up
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.near_cache import NearCacheSettings
-from urifilter_redis.engine.rotation_timer import Timekeeper
+from urifilter_redis.engine.rotation_timer import RotationTimer
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow, Timeouts
 from urifilter_redis.flows import dropping, items, lifecycle
 from urifilter_redis.flows.auto_rotate import leave
 from urifilter_redis.flows.info import inserted
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
-from urifilter_redis.storage.backends import named_home
+from urifilter_redis.storage.backends import named_backend
 from urifilter_redis.transport.connections import Connector
 from urifilter_redis.transport.url import READS, Address
 
@@ -50,19 +50,21 @@ def connect(  # noqa: PLR0913, PLR0917 - where the filter is
 ) -> tuple[Connector, Session]:
     """Return a connector and a session without opening a filter; name None: for the server alone."""
     keys, timeouts = FilterKeys(prefix, "any" if name is None else name), timeouts or Timeouts()
-    home = named_home(archive)
+    backend = named_backend(archive)
     given = Address(redis) if redis is None or isinstance(redis, str) else redis
     connector = Connector(given, timeouts, connections, wait_replicas, reads)
-    where, timekeeper = connector.shown if name is None else "", Timekeeper(rotate)
-    session = Session(keys, connector.shown, timeouts, home, archive is not None, where=where, timekeeper=timekeeper)
+    where, rotation_timer = connector.shown if name is None else "", RotationTimer(rotate)
+    session = Session(
+        keys, connector.shown, timeouts, backend, archive is not None, where=where, rotation_timer=rotation_timer
+    )
     session.near_cache = near or NearCacheSettings()
     connector.equip(session)
     return connector, session
 
 
 def _close(session: Session, connector: Connector) -> None:
-    if session.home is not None:
-        drive(session.home.close(), connector)
+    if session.backend is not None:
+        drive(session.backend.close(), connector)
     connector.close()
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urifilter_redis.flows.items import unresolved
 from urifilter_redis.flows.lifecycle import open_
 from urifilter_redis.pickling import PackedFilter
-from urifilter_redis.storage.backends import open_home
+from urifilter_redis.storage.backends import open_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,8 +75,8 @@ class BaseClient:
         """Open an unpickled filter, then run a flow."""
         unopened, session = self._unopened, self._session
         if unopened is not None:
-            if unopened.archive is not None and session.home is None:
-                session.home = open_home(unopened.archive.unpacked(), asynchronous=self._asynchronous)
+            if unopened.archive is not None and session.backend is None:
+                session.backend = open_backend(unopened.archive.unpacked(), asynchronous=self._asynchronous)
             self._connector.equip(session)
             yield from open_(session, unopened.config.uid)
             self._unopened = None

@@ -12,7 +12,7 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
-from urifilter_redis.engine.combined_call import Joint, Single, told
+from urifilter_redis.engine.combined_call import CombinedCall, PendingCall, told
 from urifilter_redis.errors import AnswerLost, ServerUnavailable, UriFilterError
 from urifilter_redis.flows import items
 
@@ -58,20 +58,20 @@ class Coalescer:
             return queue.alone(method, batch)
         return queue.together(method, batch)
 
-    async def again(self, batch: Batch, joint: Joint) -> None:
+    async def again(self, batch: Batch, combined: CombinedCall) -> None:
         """Get the answer of a batch whose item was sent in a joint, or raise the error of its call.
 
         The call is sent again as a whole, by one of its callers at a time. The batch of an item that was never sent
         leaves the joint without an answer.
         """
-        call, mine = joint.call_of(batch), asyncio.get_running_loop().create_future()
-        landed = joint.flights.setdefault(call, mine)
+        call, mine = combined.call_of(batch), asyncio.get_running_loop().create_future()
+        landed = combined.flights.setdefault(call, mine)
         if landed is mine:
-            self._start(self._repeat(joint, call), lambda: joint.land(mine))
+            self._start(self._repeat(combined, call), lambda: combined.land(mine))
         await self._landing(landed)
-        if batch.joint is not None:
+        if batch.combined is not None:
             why = "interrupted" if landed.done() else "another event loop asks for the same answer"
-            error = joint.errors.get(call) if landed.done() else None
+            error = combined.errors.get(call) if landed.done() else None
             raise told(error or AnswerLost(f"{self._session.where}: {why}; ask again with retry="), batch)
 
     async def close(self) -> None:
@@ -86,11 +86,11 @@ class Coalescer:
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: ended())
 
-    async def _repeat(self, joint: Joint, call: OpenCall) -> None:
+    async def _repeat(self, combined: CombinedCall, call: OpenCall) -> None:
         try:
-            await self._drive(items.ask_again(self._session, joint, call))
+            await self._drive(items.ask_again(self._session, combined, call))
         except UriFilterError as error:
-            joint.errors[call] = error
+            combined.errors[call] = error
 
     async def _landing(self, landed: asyncio.Future[None]) -> None:
         """Wait until a call has ended; for a call of another event loop, ``Timeouts.total`` at most."""
@@ -107,7 +107,7 @@ class _Queue:
 
     def __init__(self, session: Session, drive: Drive, start: Callable[[Any, Callable[[], None]], None]) -> None:
         self._session, self._drive, self._start = session, drive, start
-        self._waiting: deque[Single] = deque()
+        self._waiting: deque[PendingCall] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self.busy = False  # a pipeline is under way
         self.held: set[int] = set()  # shards whose calls are sent again, because an attempt failed
@@ -137,7 +137,7 @@ class _Queue:
         The caller waits for the sending for ``Timeouts.total`` at most. If it is cancelled before the sending, its
         item leaves the queue. After the sending the batch is kept as interrupted, unless the item is known to be seen.
         """
-        single = Single(batch, asyncio.get_running_loop().create_future())
+        single = PendingCall(batch, asyncio.get_running_loop().create_future())
         self._waiting.append(single)
         if self._timer is None:
             self._look_after(self._session.total)
@@ -175,29 +175,29 @@ class _Queue:
 
     async def _run(self, turn: _Turn) -> None:
         """Send the waiting calls in a turn."""
-        joint = turn.joint = self._take()
-        if joint is None:
+        combined = turn.combined = self._take()
+        if combined is None:
             return
-        landed = joint.begin(asyncio.get_running_loop().create_future())
+        landed = combined.begin(asyncio.get_running_loop().create_future())
         try:
-            await self._drive(items.ask_jointly(self._session, joint, turn))
+            await self._drive(items.ask_jointly(self._session, combined, turn))
         except BaseException as error:
-            joint.give_up(error)
+            combined.give_up(error)
             if not isinstance(error, UriFilterError):
                 raise
         finally:
-            joint.land(landed)
+            combined.land(landed)
 
-    def _take(self) -> Joint | None:
+    def _take(self) -> CombinedCall | None:
         """Take the next calls from the queue, in their order; those of cancelled callers are left out."""
-        singles: list[Single] = []
-        held: list[Single] = []
+        singles: list[PendingCall] = []
+        held: list[PendingCall] = []
         while self._waiting and len(singles) < TOGETHER:
             single = self._waiting.popleft()
             if single.waits:
                 (held if single.shard in self.held else singles).append(single)
         self._waiting.extendleft(reversed(held))
-        return items.joint_of(self._session, singles) if singles else None
+        return items.combined_of(self._session, singles) if singles else None
 
 
 class _Turn:
@@ -207,26 +207,26 @@ class _Turn:
     restored does not keep the others waiting.
     """
 
-    __slots__ = ("_began", "_held", "_queue", "joint")
+    __slots__ = ("_began", "_held", "_queue", "combined")
 
     def __init__(self, queue: _Queue) -> None:
         self._queue, self._began = queue, monotonic()
         self._held: set[int] | None = None
-        self.joint: Joint | None = None  # taken when the turn's task begins
+        self.combined: CombinedCall | None = None  # taken when the turn's task begins
 
     @property
     def began(self) -> float:
-        """See ``joint.Turn``."""
-        return self._began if self.joint is None else self.joint.began
+        """See ``combined.Turn``."""
+        return self._began if self.combined is None else self.combined.began
 
     def leave(self, call: OpenCall, before: float, error: UriFilterError) -> bool:
-        """Tell an error to callers whose time is over; see ``joint.Turn``."""
-        return self.joint is None or self.joint.leave(call, before, error)
+        """Tell an error to callers whose time is over; see ``combined.Turn``."""
+        return self.combined is None or self.combined.leave(call, before, error)
 
     def repeat(self, shards: set[int]) -> None:
         """Go on with the calls to all other shards."""
-        if self.joint is not None:
-            self.joint.note()
+        if self.combined is not None:
+            self.combined.note()
         self._free(shards)
 
     def end(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from urifilter_redis.engine.rotation_timer import Timekeeper
+from urifilter_redis.engine.rotation_timer import RotationTimer
 from urifilter_redis.engine.session import Session
 from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.storage.backends import ARCHIVE_VARIABLE
@@ -51,15 +51,15 @@ class PackedFilter:
     @classmethod
     def of(cls, session: Session, server: Packed, connections: int | None, *, coalesce: bool) -> PackedFilter:
         """Pack a filter, with all secrets."""
-        home, keys = session.home, session.keys
-        archive = None if home is None else Packed(home.url, home.shown, ARCHIVE_VARIABLE)
+        backend, keys = session.backend, session.keys
+        archive = None if backend is None else Packed(backend.url, backend.shown, ARCHIVE_VARIABLE)
         more = (
             session.insists,
             session.timeouts,
             connections,
             session.config,
             session.view(0),
-            session.timekeeper.rotate,
+            session.rotation_timer.rotate,
             session.near_cache,
             coalesce,
         )
@@ -73,8 +73,8 @@ class PackedFilter:
     def session(self) -> Session:
         """Return a session that is not opened yet."""
         keys = FilterKeys(self.prefix, self.name)
-        timekeeper = Timekeeper(self.rotate)
-        session = Session(keys, self.server.shown, self.timeouts, insists=self.insists, timekeeper=timekeeper)
+        rotation_timer = RotationTimer(self.rotate)
+        session = Session(keys, self.server.shown, self.timeouts, insists=self.insists, rotation_timer=rotation_timer)
         session.near_cache = self.near_cache
         session.assume(self.config, self.view)
         return session

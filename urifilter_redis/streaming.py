@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from urifilter_redis.engine.batch import Batch
-    from urifilter_redis.engine.claim_options import Terms
+    from urifilter_redis.engine.claim_options import ClaimOptions
 
 __all__ = ["UNDER_WAY", "WINDOWS", "Answers", "Stream", "StreamedFilter", "persist"]
 
@@ -74,14 +74,16 @@ class StreamedFilter(UriFilter):
         """
         return self._session.digester(items)
 
-    def batch(self, command: str, digests: list[bytes], max_age: int | None, terms: Terms | None = None) -> Batch:
+    def batch(
+        self, command: str, digests: list[bytes], max_age: int | None, claim_options: ClaimOptions | None = None
+    ) -> Batch:
         """Make the batch of a command about items whose digests are known; nothing is sent.
 
         The near cache, if the filter was opened with one, answers an insert as it answers ``insert_many``.
         """
         as_they_are = cast("Callable[[Sequence[object]], list[bytes]]", list)
         near = self._session.near if command == "insert" and max_age is None else None
-        more = {"max_age": max_age, "digester": as_they_are, "near": near, "terms": terms}
+        more = {"max_age": max_age, "digester": as_they_are, "near": near, "claim_options": claim_options}
         return flows.batch_of(self._session, command, digests, **more)  # type: ignore[arg-type]
 
     def begin(self, batch: Batch) -> Begun[Batch]:
@@ -132,10 +134,10 @@ class Stream(Generic[W]):
     Args:
         news: the filter.
         command: ``insert``, ``contains``, ``forget`` or ``remove``; or ``claim``, ``commit`` or ``release``, with
-            ``terms``.
+            ``claim_options``.
         take: called with each window and its answers, in the order of the windows.
         max_age: see ``UriFilter.insert_ages``.
-        terms: makes the terms of a batch of its items; None: the command is not about claims.
+        claim_options: makes the terms of a batch of its items; None: the command is not about claims.
 
     Example:
         >>> with StreamedFilter.open("news") as news:
@@ -151,10 +153,10 @@ class Stream(Generic[W]):
         command: str,
         take: Callable[[W, Answers], object],
         max_age: int | None = None,
-        terms: Callable[[Sequence[Any]], Terms] | None = None,
+        claim_options: Callable[[Sequence[Any]], ClaimOptions] | None = None,
     ) -> None:
         self.filter, self._command, self._take, self._max_age = news, command, take, max_age
-        self._terms = terms
+        self._terms = claim_options
         self._under_way: deque[_Asked[W]] = deque()
         self._items = 0
 
@@ -184,8 +186,8 @@ class Stream(Generic[W]):
         if self._command == "claim":
             known = set(digests)
             self._settle(known)
-        terms = None if self._terms is None else self._terms(items)
-        batch = self.filter.batch(self._command, digests, self._max_age, terms)
+        claim_options = None if self._terms is None else self._terms(items)
+        batch = self.filter.batch(self._command, digests, self._max_age, claim_options)
         self._under_way.append(_Asked(window, count, known, positions, batch, self.filter.begin(batch)))
         self._items += count
 

@@ -26,7 +26,7 @@ from urifilter_redis.protocol.keys import check_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from urifilter_redis.engine.backend import Home
+    from urifilter_redis.engine.backend import Backend
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Timeouts
     from urifilter_redis.transport.connections import Connector
@@ -74,7 +74,7 @@ class Worker:
         redis: the server's address, as for ``UriFilter.open``.
         prefix: the first part of all keys, as for ``UriFilter.open``.
         archive: the archive's address, as for ``UriFilter.open``; None: there is no archive.
-        home: the home of this archive, or None. With all filters, those that only the archive has are restored.
+        backend: the backend of this archive, or None. With all filters, those that only the archive has are restored.
         every: seconds between two checkpoints of a filter.
         names: the names of the filters; empty: all filters.
         check: a function that is called between two steps. An error of it ends the work without loss.
@@ -94,7 +94,7 @@ class Worker:
     redis: str | None
     prefix: str
     archive: str | None
-    home: Home | None
+    backend: Backend | None
     every: float
     names: tuple[str, ...] = ()
     check: Callable[[], object] = lambda: None
@@ -130,8 +130,8 @@ class Worker:
 
     def _all(self) -> tuple[str, ...]:
         found = set(list_filters(redis=self.redis, prefix=self.prefix, timeouts=self.timeouts))
-        if self.home is not None:
-            found |= set(drive(registered_names(self.home)))
+        if self.backend is not None:
+            found |= set(drive(registered_names(self.backend)))
         return tuple(sorted(found))
 
     def _attend(self, name: str, *, force: bool) -> Attended:

@@ -26,7 +26,7 @@ from urifilter_redis.archive.export import export, import_
 from urifilter_redis.archive.maintenance import prune, verify_all
 from urifilter_redis.engine import driver
 from urifilter_redis.engine.driver import drive
-from urifilter_redis.storage.backends import open_home
+from urifilter_redis.storage.backends import open_backend
 
 pytestmark = pytest.mark.slow
 
@@ -231,21 +231,21 @@ def test_import_at_each_step(any_server, folder, disk, steps, tmp_path):
     with UriFilter.create("news", redis=any_server.url, archive=folder, shards=2, **SETTINGS) as news:
         news.insert_many(items(0))
         news.checkpoint()
-    home, number = open_home(folder), 1
-    drive(export(home, "news", tmp_path / "exported", lambda *_: None))
+    backend, number = open_backend(folder), 1
+    drive(export(backend, "news", tmp_path / "exported", lambda *_: None))
     while True:
         number += 1
         drop_filter("news", redis=any_server.url, archive=folder)
-        uid = drive(import_(home, tmp_path / "exported", lambda *_: None))[1].uid
+        uid = drive(import_(backend, tmp_path / "exported", lambda *_: None))[1].uid
         for path in disk.point.glob(f"news.filter/{uid}/checkpoint-1-*"):  # the first shard is there
             path.unlink()
         steps.at(number)
         with contextlib.suppress(ArchiveError):
-            drive(import_(home, tmp_path / "exported", lambda *_: None))
+            drive(import_(backend, tmp_path / "exported", lambda *_: None))
         reached = steps.count < number
         steps.at(0)
         disk.mount()
-        drive(import_(home, tmp_path / "exported", lambda *_: None))
+        drive(import_(backend, tmp_path / "exported", lambda *_: None))
         leftovers(folder)
         sound(folder)
         if reached:
@@ -257,13 +257,13 @@ def test_upkeep(folder, any_server, tmp_path):
     """Export, prune and verify say that there is no archive, or nothing in it, and make nothing there."""
     with UriFilter.create("news", redis=any_server.url, archive=folder, **SETTINGS) as news:
         news.checkpoint()
-    home, disk = open_home(folder), Disk(folder, point=False)
+    backend, disk = open_backend(folder), Disk(folder, point=False)
     disk.unmount()
     for flow in (
-        export(home, "news", tmp_path / "exported", lambda *_: None),
-        prune(home, 0),
-        verify_all(home, None, lambda *_: None),
-        verify_all(home, "news", lambda *_: None),
+        export(backend, "news", tmp_path / "exported", lambda *_: None),
+        prune(backend, 0),
+        verify_all(backend, None, lambda *_: None),
+        verify_all(backend, "news", lambda *_: None),
     ):
         with pytest.raises(ArchiveMissing):
             drive(flow)
@@ -294,6 +294,6 @@ def test_dropped_while_a_slice_is_archived(any_server, archive, monkeypatch):
                 news.rotate()
             monkeypatch.setattr(driver, "perform_step", perform)
         drop_filter("news", redis=any_server.url, archive=archive)
-        home = open_home(archive)
-        assert drive(home.keys()) == []
-        drive(home.close())
+        backend = open_backend(archive)
+        assert drive(backend.keys()) == []
+        drive(backend.close())

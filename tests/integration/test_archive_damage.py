@@ -41,7 +41,7 @@ from urifilter_redis.engine import async_driver, driver
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.storage import documents
-from urifilter_redis.storage.backends import open_home
+from urifilter_redis.storage.backends import open_backend
 from urifilter_redis.storage.documents import PIECE
 from urifilter_redis.storage.packing import pack
 
@@ -88,9 +88,9 @@ def made(tmp_path_factory):
             with server.client() as admin:
                 admin.flushall()
             shutil.rmtree(root / "data")
-    home = open_home((root / "archive").as_uri())
+    backend = open_backend((root / "archive").as_uri())
     for name in RETENTIONS:
-        drive(export(home, name, root / f"{name}.uf", lambda *_: None))
+        drive(export(backend, name, root / f"{name}.uf", lambda *_: None))
     return root
 
 
@@ -628,18 +628,18 @@ def test_damaged_export(name, made, tmp_path, data):
             assert right(exported.ages(some), seen)
     shutil.rmtree(tmp_path / "archive", ignore_errors=True)
     (tmp_path / "archive").mkdir()
-    home = open_home((tmp_path / "archive").as_uri())
+    backend = open_backend((tmp_path / "archive").as_uri())
     try:
         with ExportedFilter(path) as exported:
             exported.verify()
     except ArchiveError:
         with pytest.raises(ArchiveError):
-            drive(import_(home, path, lambda *_: None))
-        assert drive(home.keys()) == []
-        assert drive(home.blobs()) == []
+            drive(import_(backend, path, lambda *_: None))
+        assert drive(backend.keys()) == []
+        assert drive(backend.blobs()) == []
     else:
         assert harmless
-        drive(import_(home, path, lambda *_: None))
+        drive(import_(backend, path, lambda *_: None))
         sound((tmp_path / "archive").as_uri(), slices=name != "rolling")
 
 
@@ -695,10 +695,10 @@ def test_lying_export(name, made, tmp_path):
     path = Path(shutil.copy(made / "forever.uf", tmp_path / "exported"))
     lying_export(path, EXPORTS[name])
     (tmp_path / "deep" / "archive").mkdir(parents=True)
-    home = open_home((tmp_path / "deep" / "archive").as_uri())
+    backend = open_backend((tmp_path / "deep" / "archive").as_uri())
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(ArchiveError):
-        drive(import_(home, path, lambda *_: None))
+        drive(import_(backend, path, lambda *_: None))
     assert sorted(tmp_path.rglob("*")) == before
     with pytest.raises(ArchiveError), ExportedFilter(path) as exported:
         exported.contains_many(FIRST)
@@ -709,9 +709,9 @@ def test_lying_export(name, made, tmp_path):
 @pytest.mark.parametrize("name", RETENTIONS)
 def test_import(name, made, archive, any_server):
     """What was exported is restored from where it was imported; again, or older, it changes nothing."""
-    home = open_home(archive)
+    backend = open_backend(archive)
     for _ in range(2):
-        assert drive(import_(home, made / f"{name}.uf", lambda *_: None))[0] == name
+        assert drive(import_(backend, made / f"{name}.uf", lambda *_: None))[0] == name
     with UriFilter.open(name, redis=any_server.url, archive=archive) as opened:
         assert opened.restored.checkpoint == 2
         assert 0 not in opened.ages([*FIRST, *SECOND])
@@ -719,11 +719,11 @@ def test_import(name, made, archive, any_server):
         opened.checkpoint()
     with any_server.client() as admin:
         admin.flushall()
-    drive(import_(home, made / f"{name}.uf", lambda *_: None))
+    drive(import_(backend, made / f"{name}.uf", lambda *_: None))
     with UriFilter.open(name, redis=any_server.url, archive=archive) as opened:
         assert 0 not in opened.ages([*FIRST, *SECOND, *THIRD])
         assert not any(opened.ages(NEVER))
-    drive(home.close())
+    drive(backend.close())
     assert leftovers(archive) == 0
     sound(archive, slices=name != "rolling")
 
@@ -734,10 +734,10 @@ def test_import_over_another(made, archive, any_server):
     with make_it as other:
         other.insert_many(THIRD)
         other.checkpoint()
-    home = open_home(archive)
+    backend = open_backend(archive)
     with pytest.raises(ConfigMismatch, match="forever"):
-        drive(import_(home, made / "forever.uf", lambda *_: None))
-    drive(home.close())
+        drive(import_(backend, made / "forever.uf", lambda *_: None))
+    drive(backend.close())
     with any_server.client() as admin:
         admin.flushall()
     with UriFilter.open("forever", redis=any_server.url, archive=archive) as other:

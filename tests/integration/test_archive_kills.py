@@ -19,7 +19,7 @@ from urifilter_redis.archive.export import export
 from urifilter_redis.base_blocking import drop_filter
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.storage import documents
-from urifilter_redis.storage.backends import open_home
+from urifilter_redis.storage.backends import open_backend
 
 #: Two shards, three pieces a bitmap.
 SETTINGS = {"capacity": 180_000, "error_rate": 1e-8, "shards": 2, "seed": 1}
@@ -100,20 +100,20 @@ class Scene:
             if (self.method, self.settings.get("retention")) == ("open", "rolling"):
                 news.rotate()  # its closed slice is in the archive, and in no checkpoint
         if self.method == "prune":
-            home = open_home(self.archive)
-            for blob in drive(home.blobs("news"))[:1]:
-                upload = home.upload("news", blob.id.split("-")[0] + "-" + "0" * 16)
+            backend = open_backend(self.archive)
+            for blob in drive(backend.blobs("news"))[:1]:
+                upload = backend.upload("news", blob.id.split("-")[0] + "-" + "0" * 16)
                 drive(upload.write(b"left"))
                 drive(upload.finish())
-            drive(home.close())
+            drive(backend.close())
         if self.method == "open":
             with self.server.client() as admin:
                 admin.flushall()
         if self.method == "import":
             self.more = [str(self.folder / "exported")]
-            home = open_home(self.archive)
-            drive(export(home, "news", self.folder / "exported", lambda *_: None))
-            drive(home.close())
+            backend = open_backend(self.archive)
+            drive(export(backend, "news", self.folder / "exported", lambda *_: None))
+            drive(backend.close())
             drop_filter("news", redis=self.server.url, archive=self.archive)
 
     def what(self):

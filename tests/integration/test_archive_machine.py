@@ -352,7 +352,7 @@ def _small_pieces(request, monkeypatch):
         monkeypatch.setattr(module, "PIECE", 120 if blocked else 100_000)
     for module in (contents, checkpoint, restore):
         monkeypatch.setattr(module, "PIECES_AT_ONCE", 2)
-    monkeypatch.setattr(slices.HomeArchive, "at_once", 2)
+    monkeypatch.setattr(slices.BackendArchive, "at_once", 2)
 
 
 @pytest.mark.nightly

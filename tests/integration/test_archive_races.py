@@ -135,11 +135,11 @@ def test_damaged_closed_slice_is_written_anew(any_server, folder, archived_filte
     news.insert_many(range(300))
     news.rotate()
     news.checkpoint()
-    blobs = set(news._session.home.root.glob("*/*/*.blob"))
+    blobs = set(news._session.backend.root.glob("*/*/*.blob"))
     news.insert("a")
     news.checkpoint()
     (kept,) = [
-        path for path in news._session.home.root.glob("*/*/*.blob") if path in blobs and path.stat().st_size > 300
+        path for path in news._session.backend.root.glob("*/*/*.blob") if path in blobs and path.stat().st_size > 300
     ]
     kept.write_bytes(bytes(len(kept.read_bytes())))
     news.insert("b")
@@ -389,7 +389,7 @@ def test_drop_during_a_checkpoint(any_server, folder, archived_filter):
     drop_filter("news", redis=any_server.url, archive=folder)
     with pytest.raises(ArchiveMissing):
         running.go_on()
-    assert drive(news._session.home.keys()) == []
+    assert drive(news._session.backend.keys()) == []
     assert leftovers(folder) == 0
 
 

@@ -15,7 +15,7 @@ from urifilter_redis import ArchiveCorrupt, ArchiveError, ArchiveMissing, UriFil
 from urifilter_redis.archive.maintenance import verify_all
 from urifilter_redis.engine.backend import Key
 from urifilter_redis.engine.driver import drive
-from urifilter_redis.storage.backends import open_home
+from urifilter_redis.storage.backends import open_backend
 
 pytestmark = pytest.mark.slow
 
@@ -89,9 +89,9 @@ def slice_of(folder, epoch):
 
 def check(folder, name="news"):
     """Return what is wrong with an archive."""
-    home = open_home(folder)
-    problems = drive(verify_all(home, name, lambda *_: None)).problems
-    drive(home.close())
+    backend = open_backend(folder)
+    problems = drive(verify_all(backend, name, lambda *_: None)).problems
+    drive(backend.close())
     return problems
 
 
@@ -232,15 +232,15 @@ def test_this_process_has_no_more_files(any_server, folder):
     with UriFilter.create("news", redis=any_server.url, archive=folder, **ROLLING) as news:
         news.insert_many(items(0))
         news.rotate()
-    home, (_, hard) = open_home(folder), resource.getrlimit(resource.RLIMIT_NOFILE)
+    backend, (_, hard) = open_backend(folder), resource.getrlimit(resource.RLIMIT_NOFILE)
     key, soft = Key("news", "slice", news.config.uid, 0, 0), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    assert drive(home.read(key))
+    assert drive(backend.read(key))
     unused = os.open("/dev/null", os.O_RDONLY)
     os.close(unused)
     resource.setrlimit(resource.RLIMIT_NOFILE, (unused, hard))
     try:
         with pytest.raises(ArchiveError, match="Too many open files") as caught:
-            drive(home.read(key))
+            drive(backend.read(key))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert not isinstance(caught.value, ArchiveCorrupt | ArchiveMissing)
@@ -248,15 +248,19 @@ def test_this_process_has_no_more_files(any_server, folder):
 
 #: What may be wrong with what MongoDB has of a blob, or with a pointer.
 HARM = {
-    "a chunk is missing": lambda home, blob, _: home._chunks.delete_one({"files_id": blob, "n": 0}),
-    "all chunks are missing": lambda home, blob, _: home._chunks.delete_many({"files_id": blob}),
-    "a chunk is empty": lambda home, blob, _: home._chunks.update_one({"files_id": blob}, {"$set": {"data": b""}}),
-    "a chunk is a number": lambda home, blob, _: home._chunks.update_one({"files_id": blob}, {"$set": {"data": 7}}),
-    "a chunk is text": lambda home, blob, _: home._chunks.update_one({"files_id": blob}, {"$set": {"data": "x"}}),
-    "a pointer is a number": lambda home, _, key: home._pointers.update_one(key, {"$set": {"text": 7}}),
-    "a pointer has no text": lambda home, _, key: home._pointers.update_one(key, {"$unset": {"text": 1}}),
-    "a pointer is empty": lambda home, _, key: home._pointers.update_one(key, {"$set": {"text": b""}}),
-    "a pointer is other bytes": lambda home, _, key: home._pointers.update_one(key, {"$set": {"text": b"{x"}}),
+    "a chunk is missing": lambda backend, blob, _: backend._chunks.delete_one({"files_id": blob, "n": 0}),
+    "all chunks are missing": lambda backend, blob, _: backend._chunks.delete_many({"files_id": blob}),
+    "a chunk is empty": lambda backend, blob, _: backend._chunks.update_one(
+        {"files_id": blob}, {"$set": {"data": b""}}
+    ),
+    "a chunk is a number": lambda backend, blob, _: backend._chunks.update_one(
+        {"files_id": blob}, {"$set": {"data": 7}}
+    ),
+    "a chunk is text": lambda backend, blob, _: backend._chunks.update_one({"files_id": blob}, {"$set": {"data": "x"}}),
+    "a pointer is a number": lambda backend, _, key: backend._pointers.update_one(key, {"$set": {"text": 7}}),
+    "a pointer has no text": lambda backend, _, key: backend._pointers.update_one(key, {"$unset": {"text": 1}}),
+    "a pointer is empty": lambda backend, _, key: backend._pointers.update_one(key, {"$set": {"text": b""}}),
+    "a pointer is other bytes": lambda backend, _, key: backend._pointers.update_one(key, {"$set": {"text": b"{x"}}),
 }
 
 
@@ -267,23 +271,23 @@ HARMED = [
 ]
 
 
-def harm(how, home, key):
+def harm(how, backend, key):
     """Harm the document of a key, or the blob of a bitmap that it names."""
-    text = drive(home.read(key)).decode()
+    text = drive(backend.read(key)).decode()
     blob = text.split('"blob": "')[1].split('"')[0]
     fields = {field: getattr(key, field) for field in ("filter", "kind", "uid", "shard", "epoch")}
-    HARM[how](home, f"news/{blob}", fields)
+    HARM[how](backend, f"news/{blob}", fields)
 
 
 @pytest.mark.parametrize("how", HARMED)
 def test_mongodb_rotation(how, any_server, mongodb):
     """As in a folder: late, loudly, and never stuck."""
-    home = open_home(mongodb)
+    backend = open_backend(mongodb)
     with UriFilter.create("news", redis=any_server.url, archive=mongodb, **ROLLING) as news:
         for epoch in range(2):
             news.insert_many(items(epoch))
             news.rotate()
-        harm(how, home, Key("news", "slice", news.config.uid, 0, 1))
+        harm(how, backend, Key("news", "slice", news.config.uid, 0, 1))
         assert len(check(mongodb)) == 1
         news.insert_many(items(2))
         assert news.rotate().problems
@@ -292,7 +296,7 @@ def test_mongodb_rotation(how, any_server, mongodb):
             news.rotate()
         assert news.rotate().problems == ()
         assert set(news.ages([*items(0), *items(1), *items(2)])) == {0}
-    drive(home.close())
+    drive(backend.close())
     leftovers(mongodb)
     sound(mongodb)
 
@@ -300,12 +304,12 @@ def test_mongodb_rotation(how, any_server, mongodb):
 @pytest.mark.parametrize("how", HARMED)
 def test_mongodb_checkpoint(how, any_server, mongodb):
     """The checkpoint before is restored, and later ones take the place of what was harmed."""
-    home = open_home(mongodb)
+    backend = open_backend(mongodb)
     with UriFilter.create("news", redis=any_server.url, archive=mongodb, **SETTINGS) as news:
         for epoch in range(2):
             news.insert_many(items(epoch))
             news.checkpoint()
-        harm(how, home, Key("news", "checkpoint", news.config.uid, 0, 1))
+        harm(how, backend, Key("news", "checkpoint", news.config.uid, 0, 1))
     with any_server.client() as admin:
         admin.flushall()
         with UriFilter.open("news", redis=any_server.url, archive=mongodb) as news:
@@ -317,6 +321,6 @@ def test_mongodb_checkpoint(how, any_server, mongodb):
     with UriFilter.open("news", redis=any_server.url, archive=mongodb) as news:
         assert news.restored.problems == ()
         assert 0 not in news.ages([*items(0), *items(1), *items(2), *items(3)])
-    drive(home.close())
+    drive(backend.close())
     leftovers(mongodb)
     sound(mongodb)

@@ -20,7 +20,7 @@ from urifilter_redis.engine.backend import Key
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.flows.checkpoint import checkpoint
 from urifilter_redis.storage import documents
-from urifilter_redis.storage.backends import open_home
+from urifilter_redis.storage.backends import open_backend
 from urifilter_redis.storage.documents import Piece
 from urifilter_redis.storage.packing import pack
 from urifilter_redis.storage.records import write_replies
@@ -51,17 +51,17 @@ def make(server, archive, name="news", times=2, **settings):
 
 
 def problems(archive, name=None):
-    home = open_home(archive)
-    found = drive(verify_all(home, name, lambda *_: None)).problems
-    drive(home.close())
+    backend = open_backend(archive)
+    found = drive(verify_all(backend, name, lambda *_: None)).problems
+    drive(backend.close())
     return found
 
 
 def remove(archive, key):
     """Remove a document and nothing else."""
-    home = open_home(archive)
-    assert drive(home.swap(key, drive(home.read(key)), None))
-    drive(home.close())
+    backend = open_backend(archive)
+    assert drive(backend.swap(key, drive(backend.read(key)), None))
+    drive(backend.close())
 
 
 def lie(path, change, **beside):
@@ -85,11 +85,11 @@ def test_registration_is_gone(any_server, archive):
     (problem,) = problems(archive)
     assert "registration of 'news' is missing" in problem
     assert problems(archive, "news") == (problem,)
-    home = open_home(archive)
-    assert [each.problems for each in drive(entries(home))] == [(problem,), ()]
-    blob = drive(home.blobs("news"))[0]
-    drive(home.delete("news", [blob.id]))
-    drive(home.close())
+    backend = open_backend(archive)
+    assert [each.problems for each in drive(entries(backend))] == [(problem,), ()]
+    blob = drive(backend.blobs("news"))[0]
+    drive(backend.delete("news", [blob.id]))
+    drive(backend.close())
     found = problems(archive)
     assert len(found) > 1
     assert any(blob.id in each for each in found)
@@ -136,9 +136,9 @@ def test_newest_checkpoint_is_gone(any_server, archive):
     remove(archive, Key("news", "checkpoint", uid, 1, 0))  # of 1, 2 and 3 the third
     (problem,) = problems(archive)
     assert problem == "checkpoint 3 of 'news', shard 1: its document is gone"
-    home = open_home(archive)
-    assert drive(entries(home))[0].problems == (problem,)
-    drive(home.close())
+    backend = open_backend(archive)
+    assert drive(entries(backend))[0].problems == (problem,)
+    drive(backend.close())
     with reopen(any_server, archive) as news:
         assert news.restored.problems == ("checkpoint 3, shard 1: its document is gone",)
         assert 0 not in news.ages([*items(0), *items(1)])
@@ -306,9 +306,9 @@ def test_everything_that_is_wrong(any_server, folder, monkeypatch):
 def test_after_an_import(any_server, folder, tmp_path):
     """An exported rolling filter has no closed slices: they are missing until they would have expired."""
     make(any_server, folder, **ROLLING)
-    home, there = open_home(folder), (tmp_path / "there").as_uri()
-    drive(export(home, "news", tmp_path / "exported", lambda *_: None))
-    drive(import_(open_home(there), tmp_path / "exported", lambda *_: None))
+    backend, there = open_backend(folder), (tmp_path / "there").as_uri()
+    drive(export(backend, "news", tmp_path / "exported", lambda *_: None))
+    drive(import_(open_backend(there), tmp_path / "exported", lambda *_: None))
     assert problems(there) == ("slice 0 of 'news', shard 0: it is missing: what it held expires late",)
     with reopen(any_server, there) as news:
         assert 0 not in news.ages([*items(0), *items(1)])

@@ -17,7 +17,7 @@ from urifilter_redis.engine import async_driver, driver, holdings
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.flows import items as item_flows
 from urifilter_redis.protocol.config import Config, Settings
-from urifilter_redis.protocol.outcomes import Judged, Verdict
+from urifilter_redis.protocol.outcomes import Decided, Decision
 
 # One that comes while a generator is closed reaches nobody, and the call ends as if there had been none.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
@@ -71,7 +71,7 @@ def interrupted(at: int, call):
             return None
 
 
-def places_of(call) -> int:
+def limit_of(call) -> int:
     with Interrupt() as counted:
         call()
     return counted.places
@@ -81,7 +81,7 @@ def test_every_place_of_a_claim(news, other, sample, monkeypatch):
     """What an interrupted claim has taken is given back by the next beat, and by closing; what was in hand stays."""
     with news.claims() as mine:
         items = fresh()
-        places = places_of(lambda: mine.claim_many(items))
+        places = limit_of(lambda: mine.claim_many(items))
         mine.commit(items)
     assert places > 100
     for at in sample(range(1, places + 1), 50, most=250):
@@ -127,7 +127,7 @@ def test_every_place_of_a_reclaim(news, other, sample, monkeypatch):
             mine.commit([claim.item for claim in mine.reclaim()])
 
     dead()
-    places = places_of(with_some)
+    places = limit_of(with_some)
     for at in sample(range(1, places + 1), 50, most=250):
         items, mine = dead(), news.claims(lease=3600)
         found = interrupted(at, mine.reclaim)
@@ -158,7 +158,7 @@ def test_every_place_of_commit_and_release(news, sample, name, monkeypatch):
 
     with news.claims() as mine:
         items = prepare(mine)
-        places = places_of(lambda: getattr(mine, name)(items))
+        places = limit_of(lambda: getattr(mine, name)(items))
     for at in sample(range(1, places + 1), 50, most=250):
         mine = news.claims(lease=3600)
         items = prepare(mine)
@@ -184,7 +184,7 @@ def test_every_place_of_closing(news, other, sample):
     """Closing that is interrupted ends the beats: what was not given back lapses."""
     mine = news.claims()
     mine.claim_many(fresh())
-    places = places_of(mine.close)
+    places = limit_of(mine.close)
     for at in sample(range(1, places + 1), 50, most=250):
         mine = news.claims()
         items = fresh()
@@ -207,7 +207,7 @@ def lost(mine, items, monkeypatch):
         outcome = perform(step, sender)
         if next(sent) < 1:
             return outcome
-        return [Judged(AnswerLost("lost"), Verdict.DIED)] * len(outcome)
+        return [Decided(AnswerLost("lost"), Decision.DIED)] * len(outcome)
 
     with monkeypatch.context() as patched:
         patched.setattr(driver, "perform_step", failing)
@@ -228,7 +228,7 @@ def test_a_retry_that_is_interrupted(news, other, sample, monkeypatch):
     with news.claims() as mine:  # so that the script is loaded
         mine.claim("first")
     mine, items, error = prepare()
-    places = places_of(lambda: mine.claim_many(items, retry=error))
+    places = limit_of(lambda: mine.claim_many(items, retry=error))
     mine.commit(items)
     for at in sample(range(1, places + 1), 50, most=250):
         mine, items, error = prepare()

@@ -31,7 +31,7 @@ from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.session import Restored
 from urifilter_redis.flows.checkpoint import Written
 from urifilter_redis.flows.lifecycle import open_
-from urifilter_redis.storage.backends import open_home
+from urifilter_redis.storage.backends import open_backend
 from urifilter_redis.worker import Attended
 
 NEWS = ("create", "news", "--capacity", "100k", "--error-rate", "1e-8", "--seed", "1")
@@ -40,7 +40,7 @@ RING = {"retention": "ring", "slices": 3, "period": "1d"}
 ROLLING = RING | {"retention": "rolling"}
 
 #: The number of the user nobody.
-NOBODY = 65534
+NO_HOLDER = 65534
 
 
 @pytest.fixture
@@ -115,9 +115,9 @@ def keys(server) -> list[bytes]:
 
 
 def documents(archive, name="news") -> list[Document]:
-    home = open_home(archive)
-    found = drive(show(home, name))[1]
-    drive(home.close())
+    backend = open_backend(archive)
+    found = drive(show(backend, name))[1]
+    drive(backend.close())
     return found
 
 
@@ -881,9 +881,9 @@ def as_nobody(folder) -> list[tuple[str, str]]:
 
     def ask():
         os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
-        return [(each.level, each.text) for each in drive(examine_archive(open_home(folder.as_uri())))]
+        os.setgid(NO_HOLDER)
+        os.setuid(NO_HOLDER)
+        return [(each.level, each.text) for each in drive(examine_archive(open_backend(folder.as_uri())))]
 
     return in_child(ask)
 
@@ -922,7 +922,7 @@ def test_doctor_on_an_archive_of_somebody_else(own_disk):
     ((level, text),) = as_nobody(own_disk)
     assert level == "danger"
     assert f"may not read or write {own_disk} (owner root, mode 755)" in text
-    give(own_disk, NOBODY)
+    give(own_disk, NO_HOLDER)
     assert as_nobody(own_disk)[0][0] == "ok"
     (lock,) = own_disk.rglob(".lock")
     os.chown(lock, 0, -1)

@@ -18,7 +18,7 @@ from support.shard_keys import shard_key
 from urifilter_redis import UriFilter
 from urifilter_redis.base_blocking import run
 from urifilter_redis.flows.doctor import examine_clock
-from urifilter_redis.storage.backends import open_home
+from urifilter_redis.storage.backends import open_backend
 from urifilter_redis.worker import Worker
 
 DAY = 86_400
@@ -74,7 +74,7 @@ def put(server, shard=None, **fields) -> None:
 
 
 def worker(server, archive) -> Worker:
-    return Worker(server.url, "urifilter", archive, open_home(archive), 300.0)
+    return Worker(server.url, "urifilter", archive, open_backend(archive), 300.0)
 
 
 def test_checkpoints_go_on(any_server, folder, archived_filter):

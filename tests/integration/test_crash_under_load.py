@@ -21,7 +21,7 @@ from urifilter_redis import (
     UriFilterError,
 )
 from urifilter_redis.engine.driver import drive
-from urifilter_redis.storage.backends import open_home
+from urifilter_redis.storage.backends import open_backend
 from urifilter_redis.worker import Worker
 
 SETTINGS = {
@@ -76,7 +76,7 @@ def test_killed_under_load(load):
     server, archive, settings, feeders = load
     if archive.startswith("mongodb://mock"):
         pytest.skip("mongomock is of this process alone: TEST_URIFILTER_MONGODB or TEST_URIFILTER_MONGOECO")
-    worker = Worker(server.url, "urifilter", archive, open_home(archive), every=0.1)
+    worker = Worker(server.url, "urifilter", archive, open_backend(archive), every=0.1)
     begun = []
     wait_until(lambda: feeders.count() > 5_000, "the feeders do not insert")
     for turn in range(4):
@@ -109,7 +109,7 @@ def test_killed_under_load(load):
         news.checkpoint()
     leftovers(archive)
     sound(archive)
-    drive(worker.home.close())
+    drive(worker.backend.close())
 
 
 def crowd(server, archive, settings, safe) -> list[str]:

@@ -52,7 +52,7 @@ FILTERS = {
     "archived": {},
 }
 WITHOUT_A_CLIENT = [
-    export.export, export.import_, export.ExportedFilter, backends.named_home, backends.open_home, registry.registered,
+    export.export, export.import_, export.ExportedFilter, backends.named_backend, backends.open_backend, registry.registered,
     maintenance.entries, maintenance.names, maintenance.prune, maintenance.show, maintenance.verify_all, Worker,
 ]  # fmt: skip
 SDK_CLASSES = {"FilterAPIClient": (FilterAPIClient,), "AsyncFilterAPIClient": (AsyncFilterAPIClient,)}
@@ -122,9 +122,9 @@ def test_example_of_an_archive(any_server, monkeypatch, tmp_path, documented):
         with UriFilter.create(name, capacity=1_000_000, redis=any_server.url, archive=url) as made:
             made.insert("https://example.com/a")
             made.checkpoint()
-    home = backends.open_home(url)
-    drive(export.export(home, "news", Path("news.urifilter"), lambda *_: None))
-    names = {each.__name__: each for each in WITHOUT_A_CLIENT} | {"drive": drive, "Path": Path, "home": home}
+    backend = backends.open_backend(url)
+    drive(export.export(backend, "news", Path("news.urifilter"), lambda *_: None))
+    names = {each.__name__: each for each in WITHOUT_A_CLIENT} | {"drive": drive, "Path": Path, "home": backend}
     examples = doctest.DocTestParser().get_examples(inspect.getdoc(documented))
     assert examples
     for example in examples:

@@ -15,7 +15,7 @@ from urifilter_redis.archive.maintenance import prune
 from urifilter_redis.engine.backend import Key
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.flows import dropping
-from urifilter_redis.storage.backends import open_home
+from urifilter_redis.storage.backends import open_backend
 from urifilter_redis.storage.registry import registered, unregister
 
 SETTINGS = {"capacity": 1000, "error_rate": 1e-8, "shards": 3, "seed": 1}
@@ -43,9 +43,9 @@ class Scene:
         return Actor(self.server, flow, archive=self.archive)
 
     def documents(self) -> list:
-        home = open_home(self.archive)
-        found = drive(home.keys()), drive(home.blobs())
-        drive(home.close())
+        backend = open_backend(self.archive)
+        found = drive(backend.keys()), drive(backend.blobs())
+        drive(backend.close())
         return [*found[0], *(blob.id for blob in found[1])]
 
     def check_gone(self) -> None:
@@ -161,11 +161,11 @@ def test_overtaken_by_another_drop_and_create(scene, sample):
 @pytest.mark.slow
 def test_overtaken_where_the_registration_was_lost(scene, sample):
     """Checkpoints without a registration are dropped by the name; a filter that is made meanwhile keeps its own."""
-    home = open_home(scene.archive)
+    backend = open_backend(scene.archive)
 
     def begin() -> Actor:
         scene.set()
-        drive(home.swap(Key("news"), drive(home.read(Key("news"))), None))
+        drive(backend.swap(Key("news"), drive(backend.read(Key("news"))), None))
         scene.admin.flushall()
         return scene.dropper()
 
@@ -177,22 +177,22 @@ def test_overtaken_where_the_registration_was_lost(scene, sample):
         dropper.run()
         assert dropper.error is None
         assert scene.documents() == there
-    drive(home.close())
+    drive(backend.close())
 
 
 @pytest.mark.nightly
 def test_prune_is_overtaken(scene, sample):
     """Prune, which ends the drop of a registration that it read, leaves a filter that is registered meanwhile."""
-    homes = []
+    backends = []
 
     def begin() -> Actor:
         scene.set()
-        homes.append(open_home(scene.archive))
+        backends.append(open_backend(scene.archive))
         dropper = scene.dropper()
-        while drive(registered(homes[-1], "news")) is not None:
+        while drive(registered(backends[-1], "news")) is not None:
             dropper.step()
         dropper.die()
-        return scene.dropper(lambda _: prune(homes[-1], 0))
+        return scene.dropper(lambda _: prune(backends[-1], 0))
 
     for pruner in stops(scene, sample, begin):
         drop_filter("news", **scene.where)
@@ -202,16 +202,16 @@ def test_prune_is_overtaken(scene, sample):
         pruner.run()
         assert pruner.error is None
         assert scene.documents() == there
-    for home in homes:
-        drive(home.close())
+    for backend in backends:
+        drive(backend.close())
 
 
 def test_half_dropped_by_an_older_release(scene):
     """Whole in Redis, and not in the archive any more: create says to drop again, and that ends it."""
     scene.set()
-    home = open_home(scene.archive)
-    drive(unregister(home, "news", drive(registered(home, "news")).uid))
-    drive(home.close())
+    backend = open_backend(scene.archive)
+    drive(unregister(backend, "news", drive(registered(backend, "news")).uid))
+    drive(backend.close())
     with pytest.raises(ArchiveMissing, match="drop it again"):
         UriFilter.create("news", **scene.where, **SETTINGS)
     drop_filter("news", **scene.where)

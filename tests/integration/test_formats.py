@@ -18,7 +18,7 @@ from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.storage import documents
-from urifilter_redis.storage.backends import open_home
+from urifilter_redis.storage.backends import open_backend
 
 SETTINGS = {"capacity": 1000, "error_rate": 1e-8, "shards": 2}
 ROLLING = SETTINGS | {"retention": "rolling", "slices": 3, "period": "1d"}
@@ -196,7 +196,7 @@ def test_an_exported_filter(archived, tmp_path, monkeypatch, number):
     path = tmp_path / "news.urifilter"
     with monkeypatch.context() as patch:
         patch.setattr("urifilter_redis.archive.export.FORMAT", number)
-        drive(export(open_home(archived["archive"]), "news", path, lambda *_: None))
+        drive(export(open_backend(archived["archive"]), "news", path, lambda *_: None))
     with pytest.raises(ArchiveCorrupt, match=words(number)):
         ExportedFilter(path)
     other = f"file://{tmp_path / 'other'}"

@@ -17,7 +17,7 @@ from urifilter_redis import AsyncUriFilter, UriFilter, drop_filter
 from urifilter_redis.archive import export, maintenance
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.service.settings import load
-from urifilter_redis.storage.backends import open_home
+from urifilter_redis.storage.backends import open_backend
 from urifilter_redis.worker import Worker
 
 IMPOSSIBLE = ["../x", "/x", "a/b", "", "ü", "news\n", "x" * 65]
@@ -100,15 +100,15 @@ def calls(redis, archive, name):
     yield lambda: asyncio.run(AsyncUriFilter.open(name, redis=redis, archive=archive))
     yield lambda: UriFilter.open("news", redis=redis, archive=archive).union(name)
     yield lambda: UriFilter.open("news", redis=redis, archive=archive).union("other", name)
-    yield lambda: Worker(redis, "urifilter", archive, open_home(archive), 60.0, ("news", name))
+    yield lambda: Worker(redis, "urifilter", archive, open_backend(archive), 60.0, ("news", name))
     yield lambda: load({"filters": {name: {"capacity": 1000}}})
     for use in (
-        lambda home: maintenance.show(home, name),
-        lambda home: maintenance.verify_all(home, name, lambda *_: None),
-        lambda home: maintenance.prune(home, 0.0, name),
-        lambda home: export.export(home, name, Path("out"), lambda *_: None),
+        lambda backend: maintenance.show(backend, name),
+        lambda backend: maintenance.verify_all(backend, name, lambda *_: None),
+        lambda backend: maintenance.prune(backend, 0.0, name),
+        lambda backend: export.export(backend, name, Path("out"), lambda *_: None),
     ):
-        yield lambda use=use: drive(use(open_home(archive)))
+        yield lambda use=use: drive(use(open_backend(archive)))
 
 
 @pytest.mark.parametrize("number", range(13))

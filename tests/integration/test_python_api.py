@@ -450,7 +450,7 @@ def test_closed_file(tmp_path, archived_filter):
     news = archived_filter(capacity=1000)
     news.insert("a")
     news.checkpoint()
-    drive(export(news._session.home, "news", tmp_path / "news.urifilter", lambda *_: None))
+    drive(export(news._session.backend, "news", tmp_path / "news.urifilter", lambda *_: None))
     with ExportedFilter(tmp_path / "news.urifilter") as exported:
         assert exported.contains_many(["a", "b"]) == [True, False]
         assert repr(exported) == f"<ExportedFilter news in {tmp_path / 'news.urifilter'}: blocked, forever>"

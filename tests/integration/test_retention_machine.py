@@ -29,7 +29,7 @@ from support.model_server import ModelServer
 from support.oracle import Oracle
 
 from urifilter_redis import RotationConflict, Timeouts
-from urifilter_redis.engine.rotation_timer import Timekeeper
+from urifilter_redis.engine.rotation_timer import RotationTimer
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Send, Work
 from urifilter_redis.flows import lifecycle, rotation
@@ -81,8 +81,8 @@ class Machine(RuleBasedStateMachine):
         self.look()
 
     def new_session(self):
-        keys, by_hand = FilterKeys("urifilter", "machine"), Timekeeper("never")
-        return Session(keys, "nowhere", Timeouts(total=60), timekeeper=by_hand)
+        keys, by_hand = FilterKeys("urifilter", "machine"), RotationTimer("never")
+        return Session(keys, "nowhere", Timeouts(total=60), rotation_timer=by_hand)
 
     def drive(self, flow, faults=()):
         """Run a flow; of its first pipelines some are lost before or after they ran."""

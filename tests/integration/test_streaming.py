@@ -10,7 +10,7 @@ from support.servers import wait_until
 
 from urifilter_redis import AnswerLost, ServerUnavailable, Timeouts, UriFilter, UriFilterError
 from urifilter_redis.bloom.encoding import pack
-from urifilter_redis.engine.claim_options import Terms
+from urifilter_redis.engine.claim_options import ClaimOptions
 from urifilter_redis.protocol.claims import Holding, new_holder
 from urifilter_redis.streaming import UNDER_WAY, Stream, StreamedFilter
 
@@ -23,13 +23,13 @@ def make(any_server):
     """Make filters, and streams into a filter whose windows are taken into a list."""
     opened = []
 
-    def make(name="news", command="insert", url=None, timeouts=QUICK, take=None, terms=None, **settings):
+    def make(name="news", command="insert", url=None, timeouts=QUICK, take=None, claim_options=None, **settings):
         UriFilter.create(name, redis=any_server.url, **{"capacity": 100_000, "error_rate": 1e-9} | settings).close()
         news = StreamedFilter.open(name, redis=url or any_server.url, timeouts=timeouts)
         opened.append(news)
         taken = []
         take = take or (lambda window, answers: taken.append((window, [*answers])))
-        return Stream(news, command, take, terms=terms), taken
+        return Stream(news, command, take, claim_options=claim_options), taken
 
     yield make
     for each in opened:
@@ -79,7 +79,7 @@ def test_the_first_of_equal_items_is_claimed(make, any_server, shards, fault):
             command="claim",
             url=proxy.url,
             shards=shards,
-            terms=lambda some: Terms(holding, kept=[pack(item, f"of {item}") for item in some]),
+            claim_options=lambda some: ClaimOptions(holding, kept=[pack(item, f"of {item}") for item in some]),
         )
         stream.filter.insert("seen")
         stream.put(1, ["a", "b", "a", "seen"])

@@ -353,13 +353,13 @@ def test_a_fork_meanwhile(any_server, slowly):
     news = UriFilter.open("news", redis=any_server.url)
     news.insert("a")
     holder = leased(any_server)
-    assert holder == news._session.timekeeper.token.encode()
+    assert holder == news._session.rotation_timer.token.encode()
 
     def inserting():
         for number in range(50):
             news.insert(f"child/{number}")
-        assert news._session.timekeeper.leased is None
-        assert news._session.timekeeper.token.encode() != holder
+        assert news._session.rotation_timer.leased is None
+        assert news._session.rotation_timer.token.encode() != holder
         news.close()
 
     assert status_of(child(inserting)) == 0
@@ -436,11 +436,11 @@ def test_cancelled_meanwhile(any_server, monkeypatch):
             (lost,) = news.unresolved
             sent.clear()
             monkeypatch.setattr(auto_rotate, "A_CALL", 0.0)
-            news._session.timekeeper.look_in(HOUR)
+            news._session.rotation_timer.look_in(HOUR)
             assert await news.unique(["old", "new"], retry=lost) == ["new"]
             assert (news.unresolved, sent) == ([], [])
             monkeypatch.undo()
-            news._session.timekeeper.look_in(0)
+            news._session.rotation_timer.look_in(0)
             for number in range(100):
                 await news.insert(f"{number}")
 
@@ -512,7 +512,7 @@ def test_a_failure_is_not_the_callers(any_server, caplog):
         for number in range(50):
             if calls_shard(news, f"{number}") != 2:
                 assert news.insert(f"{number}")
-            news._session.timekeeper.look_in(0)
+            news._session.rotation_timer.look_in(0)
         (record,) = [each for each in caplog.records if each.levelno >= logging.WARNING]
         assert "a rotation failed, and is tried again later" in record.message
         assert "LOST" in record.message
@@ -598,7 +598,7 @@ def test_a_lease_that_is_earned(any_server, monkeypatch):
     ticks = Ticks(monkeypatch, 0.5, rotation_timer, auto_rotate, items)
     monkeypatch.setattr(auto_rotate, "A_CALL", 0.0)
     with UriFilter.open("news", redis=any_server.url) as news:
-        token, renewed = news._session.timekeeper.token, []
+        token, renewed = news._session.rotation_timer.token, []
         while not renewed:
             sent = len(ticks.sent)
             news.insert(f"{ticks.now}")
@@ -614,7 +614,7 @@ def test_a_lease_that_is_earned(any_server, monkeypatch):
         for number in range(20):
             news.insert(f"taken/{number}")
         assert epochs(any_server) == before
-        assert news._session.timekeeper.leased is None
+        assert news._session.rotation_timer.leased is None
 
 
 def test_scripts_are_loaded_anew(any_server):

@@ -17,7 +17,7 @@ from urifilter_redis import (
     UriFilter,
     drop_filter,
 )
-from urifilter_redis.storage.backends import open_home
+from urifilter_redis.storage.backends import open_backend
 from urifilter_redis.worker import Worker
 
 pytestmark = pytest.mark.slow
@@ -105,8 +105,8 @@ def test_worker(impostor):
     where = impostor
     UriFilter.create("plain", redis=where["redis"], capacity=1000).close()
     UriFilter.create("written", **where, capacity=1000).close()
-    home = open_home(where["archive"])
-    done = Worker(where["redis"], "urifilter", where["archive"], home, 300.0).once(force=True)
+    backend = open_backend(where["archive"])
+    done = Worker(where["redis"], "urifilter", where["archive"], backend, 300.0).once(force=True)
     assert [each.filter for each in done] == ["news", "plain", "written"]
     refused(done[0].error, where)
     assert [(each.error, each.checkpoint) for each in done[1:]] == [(None, None), (None, 1)]

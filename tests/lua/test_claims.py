@@ -13,7 +13,7 @@ from support.states import dumped
 
 from urifilter_redis.flows.turn import names_after
 from urifilter_redis.protocol import calls, claims, scripts
-from urifilter_redis.protocol.claims import NOBODY, Holding
+from urifilter_redis.protocol.claims import NO_HOLDER, Holding
 
 A, B, C = (md5(text) for text in (b"a", b"b", b"c"))
 ONE, TWO = Holding("11" * 8, 60_000), Holding("22" * 8, 60_000)
@@ -59,9 +59,9 @@ def test_every_script_compiles(client, script):
 
 def test_wrong_arguments(shard):
     """BADARG, with nothing done: holders, leases, texts, delays, nobodies and limits."""
-    nobody = claims.new_nobody()
+    nobody = claims.new_delay_holder()
     wrong = [
-        shard.made("claim", A, holding=NOBODY, kept=[b""]),
+        shard.made("claim", A, holding=NO_HOLDER, kept=[b""]),
         shard.made("claim", A + B, holding=ONE, kept=[b""]),
         shard.made("claim", [A, B], holding=ONE, kept=[b""]),
         shard.made("claim", A, holding=ONE, kept=[b"", b""]),
@@ -75,8 +75,8 @@ def test_wrong_arguments(shard):
         shard.made("release", A, holding=ONE, nobody="00"),
         *(shard.made("release", A, holding=ONE, delay=delay) for delay in (-1, TEN_MINUTES + 1)),
         *(shard.made("reclaim", b"", holding=ONE, limit=limit) for limit in (0, 101, 1.5)),
-        shard.made("reclaim", b"", holding=NOBODY),
-        claims.beat(shard.config.uid, KEYS, NOBODY),
+        shard.made("reclaim", b"", holding=NO_HOLDER),
+        claims.beat(shard.config.uid, KEYS, NO_HOLDER),
     ]
     for call in wrong:
         refused(shard, call, "BADARG")
@@ -221,8 +221,8 @@ def test_dead_holders_do_not_pile_up(shard):
     for number in range(300):
         item = md5(b"%d" % number)
         shard.claim(TWO, item)
-        shard.release(NOBODY, item)
-        shard.commit(NOBODY, item)
+        shard.release(NO_HOLDER, item)
+        shard.commit(NO_HOLDER, item)
     assert len(holders_of(shard.client)) < 60
     assert [each.digest for each in shard.reclaim(TWO)] == [A]
 
@@ -286,8 +286,8 @@ def test_long_payloads(shard):
     assert shard.commit(ONE, items[:2]) == [0, 0]
     assert shard.ask("insert", items[2]) == [0]
     assert shard.ask("forget", items[3]) == [1]
-    assert shard.release(NOBODY, items[4:]) == [1, 1]
-    assert shard.commit(NOBODY, items[4:]) == [0, 0]
+    assert shard.release(NO_HOLDER, items[4:]) == [1, 1]
+    assert shard.commit(NO_HOLDER, items[4:]) == [0, 0]
     assert shard.client.exists(KEYS.leases, KEYS.hands) == 0
 
 
@@ -378,8 +378,8 @@ def test_maxmemory(make_server, kind):
             assert before == dumped(client)
         assert shard.claim(ONE, A + B + C, call_id=the_id)[2] in {0, -1}
         assert shard.beat(ONE) == len([holder for holder, _ in hands_of(client) if holder == MINE])
-        assert shard.release(NOBODY, A, shard.call_id(slot=2)) == [1]
-        assert shard.commit(NOBODY, A + B, shard.call_id(slot=3)) == [0, 0]
+        assert shard.release(NO_HOLDER, A, shard.call_id(slot=2)) == [1]
+        assert shard.commit(NO_HOLDER, A + B, shard.call_id(slot=3)) == [0, 0]
         client.config_set("maxmemory", 0)
 
 
@@ -395,7 +395,7 @@ def test_a_missing_right(server):
             shard.claim(ONE, items[:2])
             die(shard, ONE)
             for slot, name in enumerate(("claim", "reclaim", "release", "commit", "insert", "forget")):
-                holding = NOBODY if name in {"insert", "forget"} else TWO
+                holding = NO_HOLDER if name in {"insert", "forget"} else TWO
                 call = shard.made(name, items, shard.call_id(slot, number + 1), holding, kept=[b""] * 4)
                 admin.script_load(call.script.source)
                 admin.acl_setuser("crawler", enabled=True, reset=True, passwords="+pw", commands=["+@all"], keys=["*"])

@@ -31,7 +31,7 @@ from support.shard import KEYS, Shard, geometry, md5
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.flows.turn import names_after
 from urifilter_redis.protocol import calls
-from urifilter_redis.protocol.claims import NOBODY, Holding
+from urifilter_redis.protocol.claims import NO_HOLDER, Holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +59,7 @@ GEOMETRIES = [("blocked", 8, 1), ("blocked", 12, 3), ("blocked", 16, 40), ("clas
 
 some = st.lists(st.sampled_from(ITEMS), min_size=1, max_size=6)
 holdings = st.builds(Holding, st.sampled_from(HOLDERS), st.sampled_from(LEASES))
-perhaps_nobodys = st.one_of(holdings, holdings, st.just(NOBODY))
+perhaps_nobodys = st.one_of(holdings, holdings, st.just(NO_HOLDER))
 encodings = st.booleans()
 
 
@@ -115,7 +115,7 @@ class Machine(RuleBasedStateMachine):
     def insert(self, digests, packed, max_age):
         max_age = max_age if self.model.retention == "ring" else 0
         answers = self.ask(
-            "insert", NOBODY, digests, lambda: self.model.insert(digests, max_age), packed=packed, max_age=max_age
+            "insert", NO_HOLDER, digests, lambda: self.model.insert(digests, max_age), packed=packed, max_age=max_age
         )
         self.became_final(digests, answers, max_age)
 
@@ -147,14 +147,14 @@ class Machine(RuleBasedStateMachine):
 
     @rule(digests=some, packed=encodings)
     def forget(self, digests, packed):
-        self.ask("forget", NOBODY, digests, lambda: self.model.forget(digests), packed=packed)
+        self.ask("forget", NO_HOLDER, digests, lambda: self.model.forget(digests), packed=packed)
         self.to_fetch -= set(digests)
         self.final -= set(digests)
 
     @precondition(lambda self: self.model.layout == "counting")
     @rule(digests=some, packed=encodings)
     def remove(self, digests, packed):
-        self.ask("remove", NOBODY, digests, lambda: self.model.remove(digests), packed=packed)
+        self.ask("remove", NO_HOLDER, digests, lambda: self.model.remove(digests), packed=packed)
         self.to_fetch -= set(digests)
         self.final.clear()  # what seemed to be there may have hidden others
 
@@ -282,7 +282,7 @@ NO_ENTRY = ModelEntry(b"", 0, 0, b"")
 
 
 def whose(holding: Holding) -> bytes | None:
-    return None if holding == NOBODY else bytes.fromhex(holding.holder)
+    return None if holding == NO_HOLDER else bytes.fromhex(holding.holder)
 
 
 @pytest.mark.sampled

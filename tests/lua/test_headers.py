@@ -23,7 +23,7 @@ KEYS = FilterKeys("urifilter", "news").shard(0)
 NAMES = ["today", "history_1"]
 NAMES_AFTER = ["history_1", "today"]
 CLAIMED = dataclasses.replace(VIEW, claims=60_000)
-HOLDING, NOBODY = claims.Holding(claims.new_holder(), 60_000), claims.new_nobody()
+HOLDING, NO_HOLDER = claims.Holding(claims.new_holder(), 60_000), claims.new_delay_holder()
 DIGEST = bytes(range(16))
 CALL_ID = CallIds().draw()
 
@@ -55,9 +55,12 @@ CALLS = [
     ("claim", claims.claim(CONFIG, KEYS, VIEW, str(CALL_ID), DIGEST, [b"kept"], HOLDING)),
     ("claim", claims.claim(CONFIG, KEYS, CLAIMED, "-", [DIGEST], [b"kept"], HOLDING)),
     ("commit", claims.commit(CONFIG, KEYS, CLAIMED, str(CALL_ID), DIGEST, HOLDING)),
-    ("commit", claims.commit(CONFIG, KEYS, VIEW, "-", [DIGEST, DIGEST], claims.NOBODY)),
-    ("release", claims.release(CONFIG.uid, KEYS, str(CALL_ID), DIGEST, HOLDING, nobody=NOBODY, delay=7, failed=True)),
-    ("release", claims.release(CONFIG.uid, KEYS, "-", [DIGEST, DIGEST], claims.NOBODY, nobody=NOBODY)),
+    ("commit", claims.commit(CONFIG, KEYS, VIEW, "-", [DIGEST, DIGEST], claims.NO_HOLDER)),
+    (
+        "release",
+        claims.release(CONFIG.uid, KEYS, str(CALL_ID), DIGEST, HOLDING, nobody=NO_HOLDER, delay=7, failed=True),
+    ),
+    ("release", claims.release(CONFIG.uid, KEYS, "-", [DIGEST, DIGEST], claims.NO_HOLDER, nobody=NO_HOLDER)),
     ("reclaim", claims.reclaim(CONFIG.uid, KEYS, str(CALL_ID), HOLDING, 7)),
     ("beat", claims.beat(CONFIG.uid, KEYS, HOLDING)),
     ("create", calls.create("make", CONFIG, KEYS, CONFIG.to_meta(0, "idle"))),
@@ -102,7 +105,7 @@ ARGUMENTS = {
     "items": lambda v: v in {DIGEST, DIGEST.hex(), b"kept"},
     "holder": lambda v: v in {HOLDING.holder, "-"},
     "lease": lambda v: v in {HOLDING.lease, 0},
-    "nobody": lambda v: v == NOBODY,
+    "nobody": lambda v: v == NO_HOLDER,
     "delay": lambda v: v in {7, 0},
     "failed": lambda v: v in {1, 0},
     "step": lambda v: v in {"make", "delete", "allocate", "piece", "write", "finish", "arrange", "take"},

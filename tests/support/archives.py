@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from urifilter_redis.archive.maintenance import prune, verify_all
 from urifilter_redis.engine.driver import drive
-from urifilter_redis.storage.backends import open_home
+from urifilter_redis.storage.backends import open_backend
 
 
 def sound(archive: str, *, slices: bool = True) -> int:
@@ -16,9 +16,9 @@ def sound(archive: str, *, slices: bool = True) -> int:
 
     Without ``slices`` closed ones may be missing: what is imported has none.
     """
-    home = open_home(archive)
-    found = drive(verify_all(home, None, lambda *_: None))
-    drive(home.close())
+    backend = open_backend(archive)
+    found = drive(verify_all(backend, None, lambda *_: None))
+    drive(backend.close())
     assert [each for each in found.problems if slices or not each.startswith("slice ")] == []
     return found.documents
 
@@ -31,13 +31,13 @@ def checkpoints(archive: str) -> list[Path]:
 
 def leftovers(archive: str) -> int:
     """Prune, and check that everything that is left is needed; return how many leftovers there were."""
-    home = open_home(archive)
-    removed = drive(prune(home, 0))
+    backend = open_backend(archive)
+    removed = drive(prune(backend, 0))
     assert removed.problems == ()
-    assert drive(prune(home, 0)) == type(removed)(0, 0, 0, ())
-    documents = [drive(home.read(key)) or b"" for key in drive(home.keys())]
-    for blob in drive(home.blobs()):
+    assert drive(prune(backend, 0)) == type(removed)(0, 0, 0, ())
+    documents = [drive(backend.read(key)) or b"" for key in drive(backend.keys())]
+    for blob in drive(backend.blobs()):
         assert blob.whole
         assert any(blob.id.encode() in text for text in documents)
-    drive(home.close())
+    drive(backend.close())
     return removed.blobs

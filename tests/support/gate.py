@@ -39,8 +39,8 @@ class Pipeline:
         self._verdict.set_result("refuse")
 
     async def perform(self, step: Send, perform, sender):
-        verdict = await self._verdict
-        if verdict == "refuse":
+        decision = await self._verdict
+        if decision == "refuse":
             return [Unsent(ConnectionError("no connection"))] * len(step.commands)
         outcomes = list(await perform(step, sender))
         for number in self._lost:

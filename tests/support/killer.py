@@ -23,7 +23,7 @@ from urifilter_redis.flows import restore
 from urifilter_redis.importing.importer import Import, Receiver
 from urifilter_redis.importing.sources import SetSource
 from urifilter_redis.protocol import scripts
-from urifilter_redis.storage.backends import open_home
+from urifilter_redis.storage.backends import open_backend
 
 SCRIPTS = {script.sha1: script.name.split(":")[0] for script in scripts.variants(BLOCKED_K)}
 
@@ -50,7 +50,7 @@ def act(method: str, url: str, archive: str, *arguments) -> None:
     elif method == "drop":
         drop_filter("news", redis=url, archive=archive)
     elif method == "prune":
-        driver.drive(prune(open_home(archive), 0))
+        driver.drive(prune(open_backend(archive), 0))
     elif method == "move in":
         with Receiver.open("news", redis=url) as news, SetSource(arguments[0].encode(), redis=url) as members:
             moving = Import(news, members, print)
@@ -58,7 +58,7 @@ def act(method: str, url: str, archive: str, *arguments) -> None:
                 moving.insert(window)
             moving.finish()
     elif method == "import":
-        driver.drive(import_(open_home(archive), Path(arguments[0]), lambda *_: None))
+        driver.drive(import_(open_backend(archive), Path(arguments[0]), lambda *_: None))
     else:
         with UriFilter.open("news", redis=url, archive=archive) as opened:
             getattr(opened, method)(*arguments)

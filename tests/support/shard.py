@@ -40,7 +40,7 @@ class Shard:
         return self.call(calls.items(command, self.config, KEYS, self.view, call_id, digests, max_age))
 
     def made(
-        self, command: str, digests, call_id: str = "-", holding: claims.Holding = claims.NOBODY, **more
+        self, command: str, digests, call_id: str = "-", holding: claims.Holding = claims.NO_HOLDER, **more
     ) -> calls.Call:
         """Return the call of a command about items; ``more``: its other arguments."""
         uid = self.config.uid
@@ -50,7 +50,7 @@ class Shard:
             return claims.commit(self.config, KEYS, self.view, call_id, digests, holding)
         if command == "release":
             how = {name: more[name] for name in ("delay", "failed") if name in more}
-            nobody = more.get("nobody", claims.new_nobody())
+            nobody = more.get("nobody", claims.new_delay_holder())
             return claims.release(uid, KEYS, call_id, digests, holding, nobody=nobody, **how)
         if command == "reclaim":
             return claims.reclaim(uid, KEYS, call_id, holding, more.get("limit", 100))

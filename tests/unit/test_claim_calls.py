@@ -12,7 +12,7 @@ from urifilter_redis.protocol.call_ids import KEYED, KEYED_CLAIMS, PARTS, CallKe
 def test_holders_and_nobodies():
     """16 hex digits, drawn anew; a holder's first byte is never 0, and a nobody's always is."""
     holders = {claims.new_holder() for _ in range(2000)}
-    nobodies = {claims.new_nobody() for _ in range(2000)}
+    nobodies = {claims.new_delay_holder() for _ in range(2000)}
     assert len(holders) == len(nobodies) == 2000
     assert {len(bytes.fromhex(each)) for each in holders | nobodies} == {8}
     assert {each[:2] for each in nobodies} == {"00"}

@@ -6,7 +6,7 @@ import pytest
 from redis.exceptions import BusyLoadingError, NoPermissionError, ResponseError
 
 from urifilter_redis.engine.routes import GIVEN, Routes, search
-from urifilter_redis.protocol.outcomes import Unsent, Verdict, judge
+from urifilter_redis.protocol.outcomes import Decision, Unsent, decide
 
 A, B, C = "a:1", "b:2", "c:3"
 SLOTS = [
@@ -54,7 +54,7 @@ def test_a_server_that_may_come_back(outcome):
     """It is not known what it is: the commands get this outcome, and the next pipeline asks again."""
     routes = Routes()
     failed, _ = run(routes, outcome)
-    assert judge(failed) is Verdict.WAIT
+    assert decide(failed) is Decision.WAIT
     assert (routes.alone, routes.must_search) == (False, True)
 
 
@@ -62,7 +62,7 @@ def test_a_node_that_knows_no_slots():
     """A node that was reset, or is in no cluster yet, is no plain server; another node may know more."""
     routes = Routes()
     failed, _ = run(routes, [])
-    assert judge(failed) is Verdict.WAIT
+    assert decide(failed) is Decision.WAIT
     assert (routes.alone, routes.must_search) == (False, True)
     routes = Routes(seeds=[A, B, C])
     assert run(routes, lambda node: SLOTS if node == C else [])[0] is None
@@ -87,5 +87,5 @@ def test_nonsense(nonsense):
     """An answer that is no map is none."""
     routes = Routes(seeds=[A])
     failed, _ = run(routes, nonsense)
-    assert judge(failed) is Verdict.WAIT
+    assert decide(failed) is Decision.WAIT
     assert routes.map is None

@@ -9,7 +9,7 @@ import pytest
 from support.forked import in_child
 
 from urifilter_redis.engine import holdings
-from urifilter_redis.engine.holdings import Claim, Hand, Outstanding
+from urifilter_redis.engine.holdings import Claim, Holdings, Outstanding
 
 A, B, C = (bytes([number]) * 16 for number in range(3))
 LIFE = holdings.CALL_LIFE / 1000
@@ -28,7 +28,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def mine(clock):
-    return Hand(60.0)
+    return Holdings(60.0)
 
 
 def call(mine, shard: int, *, answered: bool = True, in_doubt: bool = False) -> None:
@@ -207,7 +207,7 @@ def test_a_pause_ends_when_something_is_due(mine, clock):
 
 def test_a_hand_without_pauses(clock):
     """Of a process that makes one call: it may look at once, and the next lapse is due when it is."""
-    mine = Hand(300.0, pauses=False)
+    mine = Holdings(300.0, pauses=False)
     mine.note_look(0, 1, clock.now + 5)
     mine.note_round(0)
     assert mine.may_look
@@ -216,7 +216,7 @@ def test_a_hand_without_pauses(clock):
 
 def test_the_longest_lease_pauses_for_ten_minutes(clock):
     """A third of an hour would be longer."""
-    mine = Hand(3600.0)
+    mine = Holdings(3600.0)
     mine.note_look(0, 1, clock.now + 5)
     mine.note_round(0)
     assert mine.outstanding() == Outstanding(1, 600)
@@ -267,7 +267,7 @@ def test_a_forked_child(mine):
 
 def test_a_given_holder_is_the_parents_alone(clock):
     """A forked child draws one of its own."""
-    given = Hand(5.0, "0123456789abcdef")
+    given = Holdings(5.0, "0123456789abcdef")
     assert given.holding.holder == "0123456789abcdef"
     assert given.holding.lease == 5000
 

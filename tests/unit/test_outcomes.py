@@ -22,13 +22,13 @@ from urifilter_redis.errors import (
     UriFilterError,
 )
 from urifilter_redis.protocol.outcomes import (
-    Judged,
+    Decided,
+    Decision,
     Unanswered,
     Unsent,
-    Verdict,
+    decide,
     error_of,
     fields_of_stale,
-    judge,
     late_at,
     text_in,
     text_of,
@@ -41,65 +41,65 @@ WRAPPED = "ERR Error running script (call to f_6f0c): @user_script:12: @user_scr
 
 #: A server's words, what is to be done, the error that is raised if they are the end, and what it tells to do.
 ERRORS = [
-    ("NOSCRIPT No matching script. Please use EVAL.", Verdict.LOAD_SCRIPT, ServerUnavailable, "forgets scripts"),
-    ("STALE epoch 1, opened 2, claims 0, live slices today:1:4", Verdict.REFRESH, ServerUnavailable, "STALE"),
-    ("FULL today has no room for 5 items", Verdict.FULL, ServerUnavailable, "FULL"),
-    ("LATECALL 17 is the time here in ms", Verdict.RENEW, ServerUnavailable, "LATECALL"),
-    ("RESTORING it is being restored", Verdict.RESTORING, Restoring, "being restored"),
-    ("BUSY Redis is busy running a script.", Verdict.WAIT, ServerUnavailable, "busy running"),
-    ("CLUSTERDOWN Hash slot not served", Verdict.WAIT, ServerUnavailable, "CLUSTERDOWN Hash"),
-    ("LOADING Redis is loading the dataset in memory", Verdict.WAIT, ServerUnavailable, "LOADING Redis"),
-    ("MASTERDOWN Link with MASTER is down", Verdict.WAIT, ServerUnavailable, "MASTERDOWN Link"),
-    ("TRYAGAIN Multiple keys request during rehashing", Verdict.MIGRATING, ServerUnavailable, "TRYAGAIN Multiple"),
-    ("ERR max number of clients reached", Verdict.WAIT, ServerUnavailable, "max number"),
-    ("BADARG a step is make or finish", Verdict.REFUSED, UriFilterError, "a step is"),
-    ("BADPHASE it is in phase idle", Verdict.REFUSED, RotationConflict, "phase idle"),
-    ("LOST today is missing", Verdict.REFUSED, SliceLost, "today is missing"),
-    ("MISMATCH it is another filter", Verdict.REFUSED, ConfigMismatch, "another filter"),
-    ("NOFILTER there is no filter", Verdict.REFUSED, FilterNotFound, "no filter"),
-    ("OLDCALL a later call has run", Verdict.REFUSED, UriFilterError, "later call"),
-    ("WRONGTYPE Operation against a key", Verdict.REFUSED, SliceLost, "WRONGTYPE Operation"),
-    ("OOM command not allowed when used memory", Verdict.REFUSED, ServerFull, "raise maxmemory"),
-    ("MISCONF Redis is configured to save RDB", Verdict.REFUSED, ServerUnavailable, "is its disk full"),
-    ("READONLY You can't write against a read only replica.", Verdict.REFUSED, ServerUnavailable, "of the primary"),
-    ("NOREPLICAS Not enough good replicas to write.", Verdict.REFUSED, ServerUnavailable, "min-replicas-to-write"),
-    ("NOPERM this user has no permissions", Verdict.REFUSED, ServerUnavailable, "mend its ACL"),
-    ("NOAUTH Authentication required.", Verdict.REFUSED, ServerUnavailable, "redis://:PASSWORD@"),
-    ("WRONGPASS invalid username-password pair", Verdict.REFUSED, ServerUnavailable, "does not accept"),
-    ("ERR invalid password", Verdict.REFUSED, ServerUnavailable, "does not accept"),
-    ("MOVED 3999 127.0.0.1:6381", Verdict.MOVED, ServerUnavailable, "Redis Cluster"),
-    ("ASK 3999 127.0.0.1:6381", Verdict.MOVED, ServerUnavailable, "Redis Cluster"),
-    ("CROSSSLOT Keys in request don't hash to the same slot", Verdict.REFUSED, ServerUnavailable, "Redis Cluster"),
-    ("ERR unknown command 'HRANDFIELD'", Verdict.REFUSED, ServerUnavailable, "the server refuses"),
-    ("something in small letters", Verdict.REFUSED, ServerUnavailable, "ERR something in small letters"),
+    ("NOSCRIPT No matching script. Please use EVAL.", Decision.LOAD_SCRIPT, ServerUnavailable, "forgets scripts"),
+    ("STALE epoch 1, opened 2, claims 0, live slices today:1:4", Decision.REFRESH, ServerUnavailable, "STALE"),
+    ("FULL today has no room for 5 items", Decision.FULL, ServerUnavailable, "FULL"),
+    ("LATECALL 17 is the time here in ms", Decision.RENEW, ServerUnavailable, "LATECALL"),
+    ("RESTORING it is being restored", Decision.RESTORING, Restoring, "being restored"),
+    ("BUSY Redis is busy running a script.", Decision.WAIT, ServerUnavailable, "busy running"),
+    ("CLUSTERDOWN Hash slot not served", Decision.WAIT, ServerUnavailable, "CLUSTERDOWN Hash"),
+    ("LOADING Redis is loading the dataset in memory", Decision.WAIT, ServerUnavailable, "LOADING Redis"),
+    ("MASTERDOWN Link with MASTER is down", Decision.WAIT, ServerUnavailable, "MASTERDOWN Link"),
+    ("TRYAGAIN Multiple keys request during rehashing", Decision.MIGRATING, ServerUnavailable, "TRYAGAIN Multiple"),
+    ("ERR max number of clients reached", Decision.WAIT, ServerUnavailable, "max number"),
+    ("BADARG a step is make or finish", Decision.REFUSED, UriFilterError, "a step is"),
+    ("BADPHASE it is in phase idle", Decision.REFUSED, RotationConflict, "phase idle"),
+    ("LOST today is missing", Decision.REFUSED, SliceLost, "today is missing"),
+    ("MISMATCH it is another filter", Decision.REFUSED, ConfigMismatch, "another filter"),
+    ("NOFILTER there is no filter", Decision.REFUSED, FilterNotFound, "no filter"),
+    ("OLDCALL a later call has run", Decision.REFUSED, UriFilterError, "later call"),
+    ("WRONGTYPE Operation against a key", Decision.REFUSED, SliceLost, "WRONGTYPE Operation"),
+    ("OOM command not allowed when used memory", Decision.REFUSED, ServerFull, "raise maxmemory"),
+    ("MISCONF Redis is configured to save RDB", Decision.REFUSED, ServerUnavailable, "is its disk full"),
+    ("READONLY You can't write against a read only replica.", Decision.REFUSED, ServerUnavailable, "of the primary"),
+    ("NOREPLICAS Not enough good replicas to write.", Decision.REFUSED, ServerUnavailable, "min-replicas-to-write"),
+    ("NOPERM this user has no permissions", Decision.REFUSED, ServerUnavailable, "mend its ACL"),
+    ("NOAUTH Authentication required.", Decision.REFUSED, ServerUnavailable, "redis://:PASSWORD@"),
+    ("WRONGPASS invalid username-password pair", Decision.REFUSED, ServerUnavailable, "does not accept"),
+    ("ERR invalid password", Decision.REFUSED, ServerUnavailable, "does not accept"),
+    ("MOVED 3999 127.0.0.1:6381", Decision.MOVED, ServerUnavailable, "Redis Cluster"),
+    ("ASK 3999 127.0.0.1:6381", Decision.MOVED, ServerUnavailable, "Redis Cluster"),
+    ("CROSSSLOT Keys in request don't hash to the same slot", Decision.REFUSED, ServerUnavailable, "Redis Cluster"),
+    ("ERR unknown command 'HRANDFIELD'", Decision.REFUSED, ServerUnavailable, "the server refuses"),
+    ("something in small letters", Decision.REFUSED, ServerUnavailable, "ERR something in small letters"),
     # Scripts that were stopped: for these words before anything was written, for any other reason in the middle.
-    (WRAPPED.format("OOM command not allowed"), Verdict.REFUSED, ServerFull, "raise maxmemory"),
-    (WRAPPED.format("MISCONF Redis is\nconfigured"), Verdict.REFUSED, ServerUnavailable, "is its disk full"),
-    (WRAPPED.format("READONLY You can't write"), Verdict.REFUSED, ServerUnavailable, "of the primary"),
-    (WRAPPED.format("NOREPLICAS Not enough"), Verdict.REFUSED, ServerUnavailable, "min-replicas"),
-    (WRAPPED.format("WRONGTYPE Operation against a key"), Verdict.REFUSED, SliceLost, "WRONGTYPE Operation"),
-    (WRAPPED.format("NOPERM not allowed"), Verdict.REFUSED, ServerUnavailable, "mend its ACL"),
+    (WRAPPED.format("OOM command not allowed"), Decision.REFUSED, ServerFull, "raise maxmemory"),
+    (WRAPPED.format("MISCONF Redis is\nconfigured"), Decision.REFUSED, ServerUnavailable, "is its disk full"),
+    (WRAPPED.format("READONLY You can't write"), Decision.REFUSED, ServerUnavailable, "of the primary"),
+    (WRAPPED.format("NOREPLICAS Not enough"), Decision.REFUSED, ServerUnavailable, "min-replicas"),
+    (WRAPPED.format("WRONGTYPE Operation against a key"), Decision.REFUSED, SliceLost, "WRONGTYPE Operation"),
+    (WRAPPED.format("NOPERM not allowed"), Decision.REFUSED, ServerUnavailable, "mend its ACL"),
     (
         "ERR Error running script (call to f_6f): @user_script:3: The user executing the script can't run this command",
-        Verdict.REFUSED,
+        Decision.REFUSED,
         ServerUnavailable,
         "mend its ACL",
     ),
-    ("ERR ACL failure in script: User bob has no permissions", Verdict.REFUSED, ServerUnavailable, "mend its ACL"),
-    (WRAPPED.format("ERR value is not an integer"), Verdict.DIED, ServerUnavailable, "ERR value is not an integer"),
-    (WRAPPED.format("NOSUCHWORD at all"), Verdict.DIED, ServerUnavailable, "NOSUCHWORD at all"),
-    ("ERR Error running script (call to f_6f): @user_script:3: x is nil", Verdict.DIED, ServerUnavailable, "x is nil"),
-    ("ERR user_script:9: attempt to index a nil value script: 6f", Verdict.DIED, ServerUnavailable, "attempt to"),
-    ("OOM allowed script: 6f, on @user_script:9.", Verdict.REFUSED, ServerFull, "raise maxmemory"),
+    ("ERR ACL failure in script: User bob has no permissions", Decision.REFUSED, ServerUnavailable, "mend its ACL"),
+    (WRAPPED.format("ERR value is not an integer"), Decision.DIED, ServerUnavailable, "ERR value is not an integer"),
+    (WRAPPED.format("NOSUCHWORD at all"), Decision.DIED, ServerUnavailable, "NOSUCHWORD at all"),
+    ("ERR Error running script (call to f_6f): @user_script:3: x is nil", Decision.DIED, ServerUnavailable, "x is nil"),
+    ("ERR user_script:9: attempt to index a nil value script: 6f", Decision.DIED, ServerUnavailable, "attempt to"),
+    ("OOM allowed script: 6f, on @user_script:9.", Decision.REFUSED, ServerFull, "raise maxmemory"),
 ]
 
 
 @pytest.mark.parametrize(("text", "verdict", "kind", "advice"), ERRORS, ids=[text[:60] for text, *_ in ERRORS])
-def test_errors(text, verdict, kind, advice):
+def test_errors(text, decision, kind, advice):
     """Each is judged by its first word, and raised with what to do and the server's own words."""
     outcome = said(text)
     error = error_of(outcome, "filter 'news' on here")
-    assert (judge(outcome), type(error)) == (verdict, kind)
+    assert (decide(outcome), type(error)) == (decision, kind)
     assert str(error).startswith("filter 'news' on here: ")
     assert advice in str(error)
 
@@ -117,13 +117,13 @@ def test_what_the_server_said():
 @pytest.mark.parametrize("reply", [b"OK", 0, None, [], [0, 1], {}, "ERR is only text", b"LOADING"])
 def test_replies(reply):
     """What is no error is the answer."""
-    assert judge(reply) is Verdict.ANSWERED
+    assert decide(reply) is Decision.ANSWERED
 
 
 @pytest.mark.parametrize("error", [ConnectionBroken("refused"), ReplyTimeout("too late"), OSError("no route")])
 def test_no_answer(error):
     """What was not sent has not run, what was not answered may have; either way the server is not to be had."""
-    assert (judge(Unsent(error)), judge(Unanswered(error))) == (Verdict.WAIT, Verdict.IN_DOUBT)
+    assert (decide(Unsent(error)), decide(Unanswered(error))) == (Decision.WAIT, Decision.IN_DOUBT)
     for outcome in (Unsent(error), Unanswered(error)):
         raised = error_of(outcome, "here")
         assert (type(raised), str(raised)) == (ServerUnavailable, f"here: {error}")
@@ -136,7 +136,7 @@ def test_an_error_without_words():
 
 def test_no_connection_for_the_password():
     """A password that is refused is refused again."""
-    assert judge(Unsent(AuthenticationError("invalid username-password pair"))) is Verdict.REFUSED
+    assert decide(Unsent(AuthenticationError("invalid username-password pair"))) is Decision.REFUSED
 
 
 @pytest.mark.parametrize(
@@ -158,12 +158,12 @@ def test_what_a_connection_is_refused_for(error, told):
     assert str(error) in text
 
 
-@pytest.mark.parametrize("verdict", Verdict)
-def test_judged_already(verdict):
+@pytest.mark.parametrize("verdict", Decision)
+def test_judged_already(decision):
     """What the connector has understood stays so."""
     error = BadItem("item 3", [3])
-    outcome = Judged(error, verdict, 2.0)
-    assert (judge(outcome), error_of(outcome, "here")) == (verdict, error)
+    outcome = Decided(error, decision, 2.0)
+    assert (decide(outcome), error_of(outcome, "here")) == (decision, error)
 
 
 @given(st.integers(0, 10**15))

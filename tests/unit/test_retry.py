@@ -27,7 +27,7 @@ from urifilter_redis.errors import (
 )
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.call_ids import CALL_LIFE, PROOF_LIFE, CallId
-from urifilter_redis.protocol.outcomes import Judged, Unanswered, Unsent, Verdict
+from urifilter_redis.protocol.outcomes import Decided, Decision, Unanswered, Unsent
 
 UNSENT, LOST = Unsent(ConnectionBroken("refused")), Unanswered(ConnectionBroken("cut"))
 NOSCRIPT = said("NOSCRIPT No matching script. Please use EVAL.")
@@ -454,7 +454,7 @@ def test_a_pause_that_was_asked_for(hand):
     """The longest that a connector wants for any of its outcomes."""
     session = session_of(config_of(shards=3), total=100)
     requests = [writing(session, shard) for shard in range(3)]
-    busy = [Judged(ServerUnavailable("busy"), Verdict.WAIT, pause) for pause in (7.0, 2.0)]
+    busy = [Decided(ServerUnavailable("busy"), Decision.WAIT, pause) for pause in (7.0, 2.0)]
     hand.drive(exchange(session, requests), [*busy, [0]], [[0], [0]])
     assert hand.pauses == [7.0]
 

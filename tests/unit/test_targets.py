@@ -8,7 +8,7 @@ import pytest
 
 from urifilter_redis import Timeouts
 from urifilter_redis.engine.routes import GIVEN
-from urifilter_redis.transport.endpoints import Origin, check_url
+from urifilter_redis.transport.endpoints import Endpoint, check_url
 from urifilter_redis.transport.url import (
     URL_VARIABLE,
     Address,
@@ -154,13 +154,13 @@ def test_with_options(url, options, made):
 @pytest.mark.parametrize("url", [TWO, "redis+cluster://me:secret@a:1,b:2?wait_replicas=1", "redis://a?reads=replicas"])
 def test_pickled(url, monkeypatch):
     """An address goes through pickle without secrets and with the options; the environment has the rest."""
-    origin = Origin(Address(url), Timeouts(), None, (2, "master"), asynchronous=False)
-    packed = origin.packed().without_secrets()
+    endpoint = Endpoint(Address(url), Timeouts(), None, (2, "master"), asynchronous=False)
+    packed = endpoint.packed().without_secrets()
     assert "secret" not in repr(vars_of(packed)) + packed.url
     assert "hidden" not in packed.url
     there: Packed = pickle.loads(pickle.dumps(packed))
     monkeypatch.setenv(URL_VARIABLE, url)
-    opened = Origin(Address(there), Timeouts(), None, asynchronous=False)
+    opened = Endpoint(Address(there), Timeouts(), None, asynchronous=False)
     assert opened.wait_replicas == 2
     assert target_of(opened.address.url).hosts == target_of(url).hosts
     assert target_of(opened.address.url).login == target_of(url).login
@@ -200,16 +200,16 @@ def test_the_environment_names_the_same_in_another_order(monkeypatch):
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_routes_of_an_origin(asynchronous):
     """Sentinels and seeds are those of the address; what the caller says of replicas counts, or else the address."""
-    origin = Origin(Address(TWO), Timeouts(), None, (0, "replicas"), asynchronous=asynchronous)
-    routes = origin.routes()
+    endpoint = Endpoint(Address(TWO), Timeouts(), None, (0, "replicas"), asynchronous=asynchronous)
+    routes = endpoint.routes()
     assert (routes.service.name, routes.service.sentinels) == ("crawl", ("a:1", "::1:2"))
     assert (routes.reads_replicas, routes.waits, routes.must_search) == (True, False, True)
-    pool = origin.lane("::1:7").pool
-    assert {name: pool.connection_kwargs[name] for name in ("host", "port", "db", "username", "password")} == {
+    redis_pool = endpoint.pool("::1:7").redis_pool
+    assert {name: redis_pool.connection_kwargs[name] for name in ("host", "port", "db", "username", "password")} == {
         "host": "::1", "port": 7, "db": 3, "username": "me", "password": "secret",
     }  # fmt: skip
-    of_sentinel = origin.lane("a:1", sentinel=True).pool.connection_kwargs
+    of_sentinel = endpoint.pool("a:1", sentinel=True).redis_pool.connection_kwargs
     assert (of_sentinel["username"], of_sentinel["password"], of_sentinel.get("db")) == ("watcher", "hidden", None)
-    cluster = Origin(Address("redis+cluster://a,b?wait_replicas=3"), Timeouts(), None, asynchronous=asynchronous)
+    cluster = Endpoint(Address("redis+cluster://a,b?wait_replicas=3"), Timeouts(), None, asynchronous=asynchronous)
     assert cluster.routes().seeds == ("a:6379", "b:6379")
     assert (cluster.wait_replicas, cluster.routes().waits) == (3, True)

@@ -12,7 +12,7 @@ from support.by_hand import config_of, meta_of, session_of
 
 from urifilter_redis.engine import rotation_timer
 from urifilter_redis.engine.driver import drive
-from urifilter_redis.engine.rotation_timer import LONGEST_SPREAD, RECHECK, SPREAD, Timekeeper
+from urifilter_redis.engine.rotation_timer import LONGEST_SPREAD, RECHECK, SPREAD, RotationTimer
 from urifilter_redis.engine.steps import REST, Pause, Send, Work
 from urifilter_redis.errors import RotationConflict, ServerUnavailable, UriFilterError
 from urifilter_redis.flows import auto_rotate, items
@@ -42,9 +42,9 @@ def clocks(monkeypatch):
     return made
 
 
-def keeper_of(config=RING, opened=0.0) -> Timekeeper:
+def keeper_of(config=RING, opened=0.0) -> RotationTimer:
     """One whose client has inserted; shard 0 has turned so many seconds ago."""
-    made = Timekeeper()
+    made = RotationTimer()
     made.take()
     made.learn(config, round(-1000 * opened), 0)
     return made
@@ -71,7 +71,7 @@ def test_filters_that_inserts_do_not_turn(clocks, config):
 
 def test_the_first_insert(clocks):
     """Before it nothing is planned, so that a client that only reads is known by that."""
-    keeper = Timekeeper()
+    keeper = RotationTimer()
     keeper.learn(RING, 0, 0)
     assert (keeper.at, keeper.inserted) == (0.0, False)
     assert keeper.take() == []
@@ -174,7 +174,7 @@ def test_leases(clocks):
 
 def test_problems_are_told_seldom(clocks):
     """The same one every ten minutes at most."""
-    keeper = Timekeeper()
+    keeper = RotationTimer()
     assert [keeper.may_tell(text) for text in ("a", "a", "b", "a", "a")] == [True, False, True, True, False]
     clocks.sleep(601)
     assert keeper.may_tell("a")
@@ -183,7 +183,7 @@ def test_problems_are_told_seldom(clocks):
 def test_a_session_tells_its_timekeeper(clocks):
     """From the meta of shard 0 and from STALE: when it has turned; an unfinished turn is looked after a lease."""
     session = session_of(ROLLING)
-    keeper = session.timekeeper
+    keeper = session.rotation_timer
     keeper.take()
     now = session.ids.clock.now()
     geometry = f"{ROLLING.units}:{ROLLING.bytes}"
@@ -230,15 +230,15 @@ class Server:
 def session(clocks, monkeypatch):
     """Its period is over; its rotation is what a test puts in its place."""
     made = session_of(RING)
-    made.timekeeper.take()
-    made.timekeeper.learn(RING, 0, 10**10)
+    made.rotation_timer.take()
+    made.rotation_timer.learn(RING, 0, 10**10)
     return made
 
 
 def attend_with(session, server, flow, monkeypatch, calls_=1):
     monkeypatch.setattr(auto_rotate, "look_and_rotate", lambda _: flow)
     for _ in range(calls_):
-        drive(auto_rotate.attend(session), perform=server.perform)
+        drive(auto_rotate.auto_rotate(session), perform=server.perform)
 
 
 def parts(count, steps=1):
@@ -258,13 +258,13 @@ def test_twenty_milliseconds_a_call(count, steps):
             patch.setattr(module, "monotonic", lambda: clocks.monotonic)
         patch.setattr(rotation_timer, "time", lambda: clocks.wall)
         session, server = session_of(RING), Server(clocks)
-        session.timekeeper.take()
-        session.timekeeper.learn(RING, 0, 10**10)
+        session.rotation_timer.take()
+        session.rotation_timer.learn(RING, 0, 10**10)
         flow = parts(count, steps)
         patch.setattr(auto_rotate, "look_and_rotate", lambda _: flow)
         while flow.gi_frame is not None:
             before, sent = clocks.monotonic, len(server.sent)
-            drive(auto_rotate.attend(session), perform=server.perform)
+            drive(auto_rotate.auto_rotate(session), perform=server.perform)
             assert clocks.monotonic - before < auto_rotate.A_CALL + 0.005 * steps
             assert (len(server.sent) - sent) % steps == 0
         assert len(server.sent) == count * steps
@@ -304,17 +304,17 @@ def test_failures(session, clocks, monkeypatch, caplog, error, level, stops):
         yield Send([("PING",)])
         raise error
 
-    server, keeper = Server(clocks), session.timekeeper
+    server, keeper = Server(clocks), session.rotation_timer
     monkeypatch.setattr(auto_rotate, "look_and_rotate", failing)
     keeper.took_lease(clocks.monotonic)
-    drive(auto_rotate.attend(session), perform=server.perform)
+    drive(auto_rotate.auto_rotate(session), perform=server.perform)
     assert [record.levelname for record in caplog.records] == [level]
     assert ("release" in server.sent) == (not isinstance(error, ServerUnavailable) or stops)
     assert keeper.leased is None
-    drive(auto_rotate.attend(session), perform=server.perform)
+    drive(auto_rotate.auto_rotate(session), perform=server.perform)
     assert server.sent.count("PING") == 1
     clocks.sleep(keeper.lease + LONGEST_SPREAD)
-    drive(auto_rotate.attend(session), perform=server.perform)
+    drive(auto_rotate.auto_rotate(session), perform=server.perform)
     assert server.sent.count("PING") == (1 if stops else 2)
     assert len(caplog.records) == (2 if level == "DEBUG" else 1)
 
@@ -329,12 +329,12 @@ def test_an_interruption_is_raised(session, clocks, monkeypatch):
 
     monkeypatch.setattr(auto_rotate, "look_and_rotate", round_)
     for error in (KeyboardInterrupt(), UriFilterError("by check")):
-        flow = auto_rotate.attend(session)
+        flow = auto_rotate.auto_rotate(session)
         assert isinstance(next(flow), Send)
         with pytest.raises(type(error)):
             flow.throw(error)
-        assert session.timekeeper.at <= clocks.monotonic
-    drive(auto_rotate.attend(session), perform=Server(clocks).perform)
+        assert session.rotation_timer.at <= clocks.monotonic
+    drive(auto_rotate.auto_rotate(session), perform=Server(clocks).perform)
     assert len(flows) == 3
 
 
@@ -357,15 +357,15 @@ def test_work_that_fails(session, clocks, monkeypatch):
 @pytest.mark.parametrize(("worked", "lease", "sent"), [(7, 1, ["take", "PING"]), (7, 0, ["take"]), (5, 1, ["release"])])
 def test_an_old_lease(session, clocks, monkeypatch, worked, lease, sent):
     """It is renewed if it was earned, and otherwise given back; without it nothing goes on."""
-    server, keeper = Server(clocks, lease), session.timekeeper
+    server, keeper = Server(clocks, lease), session.rotation_timer
     monkeypatch.setattr(auto_rotate, "look_and_rotate", lambda _: parts(2, 1))
     monkeypatch.setattr(auto_rotate, "A_CALL", 0.0)
     keeper.took_lease(clocks.monotonic)
-    drive(auto_rotate.attend(session), perform=server.perform)
+    drive(auto_rotate.auto_rotate(session), perform=server.perform)
     keeper.worked = worked
     clocks.sleep(41)
     server.sent.clear()
-    drive(auto_rotate.attend(session), perform=server.perform)
+    drive(auto_rotate.auto_rotate(session), perform=server.perform)
     assert server.sent == sent
     assert (keeper.leased is not None) == ("PING" in sent)
 
@@ -390,13 +390,13 @@ def test_told_to_turn_in_vain(session, monkeypatch):
         next(auto_rotate.look_and_rotate(session))
     assert session.turns
     assert not session_of(config_of()).turns
-    session.timekeeper.stop()
+    session.rotation_timer.stop()
     assert not session.turns
 
 
 def test_leaving(session, clocks, monkeypatch):
     """A client that is closed goes on for a second, and gives its lease back once; one that only read does nothing."""
-    server, keeper = Server(clocks), session.timekeeper
+    server, keeper = Server(clocks), session.rotation_timer
     monkeypatch.setattr(auto_rotate, "look_and_rotate", lambda _: parts(1000))
     keeper.took_lease(clocks.monotonic)
     began = clocks.monotonic
@@ -405,7 +405,7 @@ def test_leaving(session, clocks, monkeypatch):
     assert server.sent[-1] == "release"
     server.sent.clear()
     reader = session_of(RING)
-    reader.timekeeper.learn(RING, 0, 10**10)
+    reader.rotation_timer.learn(RING, 0, 10**10)
     drive(auto_rotate.leave(reader), perform=server.perform)
     assert server.sent == []
 
@@ -414,10 +414,10 @@ def test_leaving(session, clocks, monkeypatch):
 def test_which_calls_look(clocks, monkeypatch, command, asks):
     """Those that insert, as soon as it is time and not before: until then they compare two numbers."""
     session, looks = session_of(RING), []
-    session.timekeeper.take()
+    session.rotation_timer.take()
     monkeypatch.setattr(items, "attend", lambda _: iter(looks.append(1) or ()))
     monkeypatch.setattr(items, "monotonic", lambda: clocks.monotonic)
-    session.timekeeper.learn(RING, 0, 0)
+    session.rotation_timer.learn(RING, 0, 0)
     for _ in range(2):
         drive(items.resolve(session, items.batch_of(session, command, [])))
         assert looks == ([1] if asks and clocks.monotonic > 2000 else [])

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from urifilter_redis.engine.backend import Home
+    from urifilter_redis.engine.backend import Backend
     from urifilter_redis.engine.batch import Key
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
@@ -89,11 +89,11 @@ class _Header:
             raise ArchiveCorrupt("its blobs are not those that its checkpoints need")
 
 
-def export(home: Home, name: str, path: Path, report: Callable[[int, int], object]) -> Flow[list[Checkpoint]]:
+def export(backend: Backend, name: str, path: Path, report: Callable[[int, int], object]) -> Flow[list[Checkpoint]]:
     """Write the last good checkpoint of each shard into a file. The file gets its name once it is whole.
 
     Args:
-        home: the home of the archive.
+        backend: the backend of the archive.
         name: the filter's name.
         path: the file to write. An existing file is replaced.
         report: called after each blob with the number of blobs written and the number of all.
@@ -110,17 +110,17 @@ def export(home: Home, name: str, path: Path, report: Callable[[int, int], objec
         ArchiveCorrupt: a shard has no good checkpoint.
         ArchiveError: the file cannot be written.
     """
-    config = yield from registered(home, name)
+    config = yield from registered(backend, name)
     if config is None:
-        raise ArchiveMissing(f"archive {home.shown}: there is no filter {name!r}")
+        raise ArchiveMissing(f"archive {backend.shown}: there is no filter {name!r}")
     checkpoints = []
     for shard in range(config.shards):
-        found, problems = yield from last_good(home, name, (yield from places(home, name, config, shard)))
+        found, problems = yield from last_good(backend, name, (yield from places(backend, name, config, shard)))
         for problem in problems:
-            log.warning("archive %s: %s: the checkpoint before is exported", home.shown, problem)
+            log.warning("archive %s: %s: the checkpoint before is exported", backend.shown, problem)
         if found is None:
             text = f"shard {shard} of {name!r} has no checkpoint yet: urifilter checkpoint {name}"
-            raise ArchiveMissing(f"archive {home.shown}: {text}")
+            raise ArchiveMissing(f"archive {backend.shown}: {text}")
         checkpoints.append(found)
     sizes = {c.blob: sum(p.packed for p in c.pieces) for each in checkpoints for c in each.contents if c.blob}
     registration = Registration(format=FORMAT, filter=name, created=time.time(), config=config)
@@ -138,9 +138,9 @@ def export(home: Home, name: str, path: Path, report: Callable[[int, int], objec
         for done, (blob, size) in enumerate(sizes.items(), 1):
             for at in range(0, size, PIECE * PIECES_AT_ONCE):
                 length = min(PIECE * PIECES_AT_ONCE, size - at)
-                data = yield from home.download(name, blob, at, length)
+                data = yield from backend.download(name, blob, at, length)
                 if len(data) != length:
-                    raise ArchiveCorrupt(f"archive {home.shown}: blob {blob} has become shorter: export again")
+                    raise ArchiveCorrupt(f"archive {backend.shown}: blob {blob} has become shorter: export again")
                 file.write(data)
             report(done, len(sizes))
     return checkpoints
@@ -162,13 +162,13 @@ def _written(path: Path) -> Iterator[BinaryIO]:
         part.unlink(missing_ok=True)
 
 
-def import_(home: Home, path: Path, report: Callable[[int, int], object]) -> Flow[tuple[str, Config]]:
+def import_(backend: Backend, path: Path, report: Callable[[int, int], object]) -> Flow[tuple[str, Config]]:
     """Put an exported filter into an archive, so that it can be restored from there.
 
     A shard keeps the archive's checkpoint if that is as new as the file's, or newer.
 
     Args:
-        home: the home of the archive.
+        backend: the backend of the archive.
         path: the file that ``export`` wrote.
         report: called after each shard with the number of shards done and the number of all.
 
@@ -186,47 +186,49 @@ def import_(home: Home, path: Path, report: Callable[[int, int], object]) -> Flo
     with ExportedFilter(path) as exported:
         exported.verify()
         name, config = exported.name, exported.config
-        there, _ = yield from register(home, name, config)
+        there, _ = yield from register(backend, name, config)
         if there.uid != config.uid:
-            raise ConfigMismatch(f"archive {home.shown}: there is another filter {name!r}, of uid {there.uid}")
+            raise ConfigMismatch(f"archive {backend.shown}: there is another filter {name!r}, of uid {there.uid}")
         for each in exported.checkpoints:
-            yield from _import_shard(home, exported, each)
+            yield from _import_shard(backend, exported, each)
             report(each.shard + 1, config.shards)
-        yield from note_complete(home, name)
+        yield from note_complete(backend, name)
     return name, config
 
 
-def _import_shard(home: Home, exported: ExportedFilter, checkpoint: Checkpoint) -> Flow[None]:
+def _import_shard(backend: Backend, exported: ExportedFilter, checkpoint: Checkpoint) -> Flow[None]:
     config = exported.config
-    found = yield from places(home, exported.name, config, checkpoint.shard)
+    found = yield from places(backend, exported.name, config, checkpoint.shard)
     if any(place.checkpoint and place.checkpoint.number >= checkpoint.number for place in found):
         return
     writers: list[Writer] = []
     try:
-        made = yield from _copy(home, exported, checkpoint, writers)
+        made = yield from _copy(backend, exported, checkpoint, writers)
     except GeneratorExit:  # the driver has stopped, so no step would run
         raise
     except BaseException:
         yield from _abandon(writers)
         raise
     try:  # after another error the document may name these blobs, so they stay
-        done = yield from publish_checkpoint(home, found, made)
+        done = yield from publish_checkpoint(backend, found, made)
     except ArchiveMissing:
         yield from _abandon(writers)
         raise
     if not done:
         yield from _abandon(writers)
-        raise ArchiveError(f"archive {home.shown}: another process has written a checkpoint meanwhile: try again")
+        raise ArchiveError(f"archive {backend.shown}: another process has written a checkpoint meanwhile: try again")
 
 
-def _copy(home: Home, exported: ExportedFilter, checkpoint: Checkpoint, writers: list[Writer]) -> Flow[Checkpoint]:
+def _copy(
+    backend: Backend, exported: ExportedFilter, checkpoint: Checkpoint, writers: list[Writer]
+) -> Flow[Checkpoint]:
     """Upload all contents of a checkpoint and return the checkpoint with their new blobs.
 
     Each writer that is used is appended to ``writers``, so that the caller can abandon it.
     """
     moved = []
     for content in checkpoint.contents:
-        writers.append(Writer(home, exported.name, exported.config.uid))
+        writers.append(Writer(backend, exported.name, exported.config.uid))
         for first in range(0, len(content.pieces), PIECES_AT_ONCE):
             last = min(first + PIECES_AT_ONCE, len(content.pieces))
             yield from writers[-1].write([exported.piece(content, number) for number in range(first, last)])

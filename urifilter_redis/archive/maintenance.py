@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from urifilter_redis.archive.verifying import Listed
-    from urifilter_redis.engine.backend import Blob, Home
+    from urifilter_redis.engine.backend import Backend, Blob
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
     from urifilter_redis.storage.documents import Content, Registration
@@ -137,7 +137,7 @@ class Pruned:
     problems: tuple[str, ...]
 
 
-def names(home: Home) -> Flow[list[str]]:
+def names(backend: Backend) -> Flow[list[str]]:
     """Return the names of the registered filters, sorted.
 
     Example:
@@ -145,16 +145,16 @@ def names(home: Home) -> Flow[list[str]]:
         ['images', 'news']
     """
     found = []
-    for name in (yield from home.filters()):
+    for name in (yield from backend.filters()):
         try:
-            if (yield from home.read(Key(name))) is not None:
+            if (yield from backend.read(Key(name))) is not None:
                 found.append(name)
         except ArchiveCorrupt:  # a damaged registration is reported to the caller that opens the filter
             found.append(name)
     return found
 
 
-def entries(home: Home) -> Flow[list[Entry]]:
+def entries(backend: Backend) -> Flow[list[Entry]]:
     """Return one entry for each filter in an archive.
 
     The entry of a filter that cannot be read has its name and the problem; its other attributes are empty or 0.
@@ -164,23 +164,23 @@ def entries(home: Home) -> Flow[list[Entry]]:
         [('images', 0), ('news', 0)]
     """
     found = []
-    for name in (yield from home.filters()):
+    for name in (yield from backend.filters()):
         try:
-            text, registration = yield from read_registration(home, name)
-            listed = yield from list_documents(home, name, registration.config if registration else None)
+            text, registration = yield from read_registration(backend, name)
+            listed = yield from list_documents(backend, name, registration.config if registration else None)
         except ArchiveCorrupt as error:
             found.append(Entry(name, "", "", "", 0, 0, 0.0, 0, None, 0, 0, (str(error),)))
             continue
         if registration is not None:
             found.append(_entry(registration, listed, _missing(registration, listed, text)))
         elif listed:
-            problem = _unregistered(home, name)
+            problem = _unregistered(backend, name)
             found.append(Entry(name, "", "", "", 0, 0, 0.0, 0, None, 0, 0, (problem,)))
     return found
 
 
-def _unregistered(home: Home, name: str) -> str:
-    return f"archive {home.shown}: the registration of {name!r} is missing, and there are documents of it"
+def _unregistered(backend: Backend, name: str) -> str:
+    return f"archive {backend.shown}: the registration of {name!r} is missing, and there are documents of it"
 
 
 def _missing(registration: Registration, listed: list[Listed], text: bytes | None) -> list[str]:
@@ -210,29 +210,29 @@ def _entry(registration: Registration, read: list[Listed], lost: list[str]) -> E
     )
 
 
-def examine_archive(home: Home) -> Flow[list[Finding]]:
+def examine_archive(backend: Backend) -> Flow[list[Finding]]:
     """Return the findings about an archive: whether this user can use it, and what is damaged or missing there.
 
     Documents are read, and no blobs. Nothing is written.
     """
     found, failure = [], ""
     try:
-        found = yield from entries(home)
+        found = yield from entries(backend)
     except ArchiveMissing:  # its obstacles say so
         pass
     except ArchiveError as error:
         failure = str(error)
     needed = max([ROOM, *(each.packed // max(1, each.shards) for each in found)])  # a shard's checkpoints are in turn
     try:
-        obstacles = yield from home.obstacles(needed)
+        obstacles = yield from backend.obstacles(needed)
     except ArchiveError as error:
         obstacles = [("danger", str(error))]
-    findings = [Finding(level, "archive", f"{home.shown}: {text}") for level, text in obstacles]
+    findings = [Finding(level, "archive", f"{backend.shown}: {text}") for level, text in obstacles]
     if failure and all(each.level != "danger" for each in findings):
         findings.append(Finding("danger", "archive", failure))
     if not findings:
         text = f"{len(found):,} filter{'' if len(found) == 1 else 's'}, {size_text(sum(each.packed for each in found))}"
-        findings.append(Finding("ok", "archive", f"{home.shown}: {text}"))
+        findings.append(Finding("ok", "archive", f"{backend.shown}: {text}"))
     for each in found:
         if each.problems:
             more = f" and {len(each.problems) - 1:,} more" if len(each.problems) > 1 else ""
@@ -241,7 +241,7 @@ def examine_archive(home: Home) -> Flow[list[Finding]]:
     return findings
 
 
-def show(home: Home, name: str) -> Flow[tuple[Registration, list[Document]]]:
+def show(backend: Backend, name: str) -> Flow[tuple[Registration, list[Document]]]:
     """Return the registration of a filter, and its checkpoints and closed slices.
 
     Example:
@@ -253,22 +253,22 @@ def show(home: Home, name: str) -> Flow[tuple[Registration, list[Document]]]:
         ArchiveMissing: the archive does not have the filter.
         ArchiveCorrupt: the filter's registration is damaged.
     """
-    _, registration = yield from read_registration(home, name)
+    _, registration = yield from read_registration(backend, name)
     if registration is None:
-        raise _not_there(home, name)
-    read = yield from list_documents(home, name, registration.config)
+        raise _not_there(backend, name)
+    read = yield from list_documents(backend, name, registration.config)
     return registration, [_document(each) for each in read]
 
 
-def _not_there(home: Home, name: str) -> ArchiveMissing:
-    return ArchiveMissing(f"archive {home.shown}: there is no filter {name!r}")
+def _not_there(backend: Backend, name: str) -> ArchiveMissing:
+    return ArchiveMissing(f"archive {backend.shown}: there is no filter {name!r}")
 
 
-def verify_all(home: Home, only: str | None, report: Callable[[int, int], object]) -> Flow[Verified]:
+def verify_all(backend: Backend, only: str | None, report: Callable[[int, int], object]) -> Flow[Verified]:
     """Read all documents and blobs of one filter, or of all filters, and check them.
 
     Args:
-        home: the home of the archive.
+        backend: the backend of the archive.
         only: the name of the filter to verify; None: all filters.
         report: called after each document of a filter with the number of documents done and the number of all.
 
@@ -281,8 +281,8 @@ def verify_all(home: Home, only: str | None, report: Callable[[int, int], object
         ArchiveMissing: the archive has nothing of the filter ``only``, or there is no archive.
         ArchiveError: the archive failed before anything was read.
     """
-    found = [only] if only else (yield from home.filters())
-    looked = _Look(home, report)
+    found = [only] if only else (yield from backend.filters())
+    looked = _Look(backend, report)
     for name in found:
         try:
             there = yield from looked.at(name)
@@ -290,7 +290,7 @@ def verify_all(home: Home, only: str | None, report: Callable[[int, int], object
             looked.problems.append(str(error))
             continue
         if only and not there:
-            raise _not_there(home, name)
+            raise _not_there(backend, name)
     return Verified(len(found), looked.documents, looked.packed, tuple(looked.problems), looked.checkpoints)
 
 
@@ -304,8 +304,8 @@ class _Look:
         checkpoints: see ``Verified``.
     """
 
-    def __init__(self, home: Home, report: Callable[[int, int], object]) -> None:
-        self._home, self._report = home, report
+    def __init__(self, backend: Backend, report: Callable[[int, int], object]) -> None:
+        self._backend, self._report = backend, report
         self.documents = self.packed = 0
         self.problems: list[str] = []
         self.checkpoints: dict[str, list[int]] = {}
@@ -314,24 +314,26 @@ class _Look:
         """Verify one filter; return whether the archive has anything of it."""
         text, registration, damaged = None, None, False
         try:
-            text, registration = yield from read_registration(self._home, name)
+            text, registration = yield from read_registration(self._backend, name)
         except ArchiveCorrupt as error:
             self.problems.append(str(error))
             damaged = True
         config = registration.config if registration else None
-        listed = yield from list_documents(self._home, name, config)
+        listed = yield from list_documents(self._backend, name, config)
         if registration is None and listed and not damaged:
-            self.problems.append(_unregistered(self._home, name))
+            self.problems.append(_unregistered(self._backend, name))
         whole = [0] * (config.shards if config else 0)
         for done, each in enumerate(listed, 1):
-            if found := (yield from verified(self._home, each, config)):
+            if found := (yield from verified(self._backend, each, config)):
                 self.documents, self.packed = self.documents + 1, self.packed + _packed(found.contents())
                 self.problems += [found.problem] if found.problem else []
                 if config and not found.problem and found.key.kind == "checkpoint":
                     whole[found.key.shard] += 1
             self._report(done, len(listed))
         if registration and (lost := _missing(registration, listed, text)):
-            again = yield from list_documents(self._home, name, config)  # a checkpoint during the first list hides one
+            again = yield from list_documents(
+                self._backend, name, config
+            )  # a checkpoint during the first list hides one
             still = set(_missing(registration, again, text))
             self.problems += [problem for problem in lost if problem in still]
         if registration and not registration.dropped:
@@ -339,11 +341,11 @@ class _Look:
         return damaged or bool(listed) or registration is not None
 
 
-def prune(home: Home, age: float, only: str | None = None) -> Flow[Pruned]:
+def prune(backend: Backend, age: float, only: str | None = None) -> Flow[Pruned]:
     """Remove the blobs that no document names, and expired closed slices.
 
     Args:
-        home: the home of the archive.
+        backend: the backend of the archive.
         age: seconds. Younger blobs are kept, because they may belong to an upload under way; an upload gives up
             after half an hour.
         only: the name of the filter to prune; None: all filters.
@@ -355,38 +357,38 @@ def prune(home: Home, age: float, only: str | None = None) -> Flow[Pruned]:
     Raises:
         ArchiveError: the archive failed.
     """
-    blobs = yield from home.blobs(only)  # before the documents, so that no blob of a later document is among them
+    blobs = yield from backend.blobs(only)  # before the documents, so that no blob of a later document is among them
     removed: list[Blob] = []
     expired = 0
     problems: list[str] = []
-    found = {only} if only else {*(yield from home.filters()), *(blob.filter for blob in blobs)}
+    found = {only} if only else {*(yield from backend.filters()), *(blob.filter for blob in blobs)}
     for name in sorted(found):
         mine = [blob for blob in blobs if blob.filter == name and blob.age >= age]
         try:
-            text, registration = yield from read_registration(home, name)
+            text, registration = yield from read_registration(backend, name)
         except ArchiveCorrupt as error:
             problems.append(f"{error}: nothing of {name!r} was removed")
             continue
         if text is not None and registration is not None and registration.dropped:
-            expired += yield from unregister(home, name, registration.config.uid)
+            expired += yield from unregister(backend, name, registration.config.uid)
             continue
         config = registration.config if registration else None
-        expired += yield from _expire(home, name, config)
+        expired += yield from _expire(backend, name, config)
         needed: set[str] = set()
         for _ in range(2):  # twice: a checkpoint written between the reads of its two documents would be missed
-            read = yield from list_documents(home, name, config)
+            read = yield from list_documents(backend, name, config)
             needed |= {content.blob for each in read for content in each.contents()}
         damaged = {each.key.uid for each in read if each.found is None}
         problems += [f"{each.problem}: leftovers of {name!r} were kept" for each in read if each.found is None]
         doomed = [blob for blob in mine if blob.id not in needed and blob.id.split("-")[0] not in damaged]
-        yield from home.delete(name, [blob.id for blob in doomed])
+        yield from backend.delete(name, [blob.id for blob in doomed])
         removed += doomed
     return Pruned(len(removed), sum(blob.size for blob in removed), expired, tuple(problems))
 
 
-def _expire(home: Home, name: str, config: Config | None) -> Flow[int]:
+def _expire(backend: Backend, name: str, config: Config | None) -> Flow[int]:
     """Remove the closed slices that are older than the oldest slice of each checkpoint; return their number."""
-    read = yield from list_documents(home, name, config)
+    read = yield from list_documents(backend, name, config)
     oldest: dict[tuple[str, int], int] = {}
     for each in read:
         if isinstance(each.found, Checkpoint) and not each.problem:
@@ -396,7 +398,7 @@ def _expire(home: Home, name: str, config: Config | None) -> Flow[int]:
     removed = 0
     for each in read:
         if each.key.kind == "slice" and each.key.epoch < oldest.get((each.key.uid, each.key.shard), 0):
-            removed += yield from home.swap(each.key, each.text, None)
+            removed += yield from backend.swap(each.key, each.text, None)
     return removed
 
 

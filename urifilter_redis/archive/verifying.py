@@ -17,7 +17,7 @@ from urifilter_redis.storage.documents import Checkpoint, Manifest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from urifilter_redis.engine.backend import Home, Key
+    from urifilter_redis.engine.backend import Backend, Key
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
     from urifilter_redis.storage.documents import Content
@@ -31,7 +31,7 @@ class Listed:
 
     Attributes:
         key: the document's key.
-        text: the document's text, as ``Home.swap`` takes it.
+        text: the document's text, as ``Backend.swap`` takes it.
         found: the manifest or checkpoint that the text holds; None if the text is damaged.
         problem: a text that says what is wrong; empty if no problem is known.
     """
@@ -53,21 +53,21 @@ class Listed:
         return self.found.contents if isinstance(self.found, Checkpoint) else [self.found.content]
 
 
-def list_documents(home: Home, name: str, config: Config | None) -> Flow[list[Listed]]:
+def list_documents(backend: Backend, name: str, config: Config | None) -> Flow[list[Listed]]:
     """Read the documents of all slices and checkpoints of a filter.
 
     With a ``config``, check that each document belongs to this filter; None: check only that it is whole.
     """
     listed = []
-    for key in (yield from home.keys(name)):
-        found = None if key.kind == "filter" else (yield from read_listed(home, key, config))
+    for key in (yield from backend.keys(name)):
+        found = None if key.kind == "filter" else (yield from read_listed(backend, key, config))
         listed += [] if found is None else [found]
     return listed
 
 
-def read_listed(home: Home, key: Key, config: Config | None) -> Flow[Listed | None]:
+def read_listed(backend: Backend, key: Key, config: Config | None) -> Flow[Listed | None]:
     """Read one document; return None if it has been removed."""
-    text, problem = yield from read_to_replace(home, key)
+    text, problem = yield from read_to_replace(backend, key)
     if text is None:
         return None
     return Listed(key, text, None, f"{_what(key)}: {problem}") if problem else _load(key, text, config)
@@ -163,11 +163,11 @@ FASTEST = 1000
 DENSEST = 32
 
 
-def verified(home: Home, each: Listed, config: Config | None) -> Flow[Listed | None]:
+def verified(backend: Backend, each: Listed, config: Config | None) -> Flow[Listed | None]:
     """Read and check all contents that a document names.
 
     Args:
-        home: the home of the archive.
+        backend: the backend of the archive.
         each: the document.
         config: the filter's configuration; None if the filter is not registered.
 
@@ -177,10 +177,10 @@ def verified(home: Home, each: Listed, config: Config | None) -> Flow[Listed | N
     for _ in range(TRIES):
         if each.problem:
             return each
-        problems = yield from _problems(home, each)
+        problems = yield from _problems(backend, each)
         if not problems:
             return each
-        again = yield from read_listed(home, each.key, config)
+        again = yield from read_listed(backend, each.key, config)
         if again is None:
             return None
         if again.text == each.text:
@@ -189,9 +189,9 @@ def verified(home: Home, each: Listed, config: Config | None) -> Flow[Listed | N
     return each
 
 
-def _problems(home: Home, each: Listed) -> Flow[list[str]]:
+def _problems(backend: Backend, each: Listed) -> Flow[list[str]]:
     problems = []
-    for reading in _readings(home, each):
+    for reading in _readings(backend, each):
         try:
             yield from reading
         except (ArchiveCorrupt, ArchiveMissing) as error:
@@ -202,7 +202,7 @@ def _problems(home: Home, each: Listed) -> Flow[list[str]]:
     return problems + ([_TOO_MANY] if each.found and not _possible(each.found) else [])
 
 
-def _readings(home: Home, each: Listed) -> Iterator[Flow[None]]:
+def _readings(backend: Backend, each: Listed) -> Iterator[Flow[None]]:
     if isinstance(each.found, Checkpoint):
         epoch = each.found.shard_state().epoch
 
@@ -211,18 +211,18 @@ def _readings(home: Home, each: Listed) -> Iterator[Flow[None]]:
             if any(score >= epoch + 1 for _, score in forgotten):
                 raise ArchiveCorrupt(f"a digest was forgotten in an epoch after {epoch}, the checkpoint's last one")
 
-        yield from readings(home, each.key.filter, each.found, use_forgotten=check)
+        yield from readings(backend, each.key.filter, each.found, use_forgotten=check)
     elif each.found:
-        yield verify(home, each.key.filter, each.found.content)
+        yield verify(backend, each.key.filter, each.found.content)
     for content in each.contents():
         if content.pieces:
-            yield _ends(home, each.key.filter, content)
+            yield _ends(backend, each.key.filter, content)
 
 
-def _ends(home: Home, name: str, content: Content) -> Flow[None]:
+def _ends(backend: Backend, name: str, content: Content) -> Flow[None]:
     """Check that a blob ends where its document says."""
     end = sum(content.spans()[-1])
-    if len((yield from home.download(name, content.blob, end - 1, 2))) > 1:
+    if len((yield from backend.download(name, content.blob, end - 1, 2))) > 1:
         raise ArchiveCorrupt(f"blob {content.blob}: it has more bytes than were written")
 
 

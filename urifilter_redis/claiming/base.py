@@ -29,7 +29,7 @@ class BaseClaims:
 
     def __init__(self, backend: ClaimsBackend, name: str | None, *, beat: bool) -> None:
         self._backend, self._name, self._beats = backend, name, beat
-        self._hand, self._may_beat = backend.hand, beat
+        self._hand, self._may_beat = backend.holdings, beat
         self._closed = False
         self._told: type[Exception] | None = None
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from urifilter_redis.engine.claim_options import Terms
-from urifilter_redis.engine.holdings import Hand
+from urifilter_redis.engine.claim_options import ClaimOptions
+from urifilter_redis.engine.holdings import Holdings
 from urifilter_redis.errors import Answering
 from urifilter_redis.flows import reclaim
-from urifilter_redis.flows.claims import claim_terms, leave, question, release_terms
+from urifilter_redis.flows.claims import leave, options_of_claim, options_of_release, question
 from urifilter_redis.flows.items import resolve, unresolved
 from urifilter_redis.protocol.claims import check_holder, check_lease, default_lease
 
@@ -38,7 +38,7 @@ class ClaimsBackend(Protocol):
     """Flows about the claims on one filter. They note their changes in the hand; errors are those of the client."""
 
     @property
-    def hand(self) -> Hand:
+    def holdings(self) -> Holdings:
         """The hand of the object."""
         ...
 
@@ -137,7 +137,7 @@ class RedisClaims:
     def __init__(self, session: Session, lease: float | None, holder: str | None, *, pauses: bool = True) -> None:
         seconds = default_lease(session.config.shards) if lease is None else check_lease(lease)
         self._session = session
-        self.hand = Hand(seconds, None if holder is None else check_holder(holder), pauses=pauses)
+        self.holdings = Holdings(seconds, None if holder is None else check_holder(holder), pauses=pauses)
 
     @property
     def name(self) -> str:
@@ -168,12 +168,12 @@ class RedisClaims:
         retry: UriFilterError | None,
     ) -> Batch:
         """Make the batch of a method that claims."""
-        terms = claim_terms(self.hand.holding, objects, key, payload, self.hand)
-        return question(self._session, method, objects, terms, retry, key)
+        claim_options = options_of_claim(self.holdings.holding, objects, key, payload, self.holdings)
+        return question(self._session, method, objects, claim_options, retry, key)
 
     def committing(self, method: Method[Any], objects: Sequence[Any], key: Key, retry: UriFilterError | None) -> Batch:
         """Make the batch of a method that commits."""
-        return question(self._session, method, objects, Terms(self.hand.holding, self.hand), retry, key)
+        return question(self._session, method, objects, ClaimOptions(self.holdings.holding, self.holdings), retry, key)
 
     def releasing(  # noqa: PLR0913 - what a caller may say
         self,
@@ -186,8 +186,8 @@ class RedisClaims:
         failed: bool,
     ) -> Batch:
         """Make the batch of a method that releases."""
-        terms = release_terms(self.hand.holding, delay, self.hand, failed=failed)
-        return question(self._session, method, objects, terms, retry, key)
+        claim_options = options_of_release(self.holdings.holding, delay, self.holdings, failed=failed)
+        return question(self._session, method, objects, claim_options, retry, key)
 
     def resolve(self, question: Batch) -> Flow[Batch]:
         """Get all answers of a batch."""
@@ -199,20 +199,20 @@ class RedisClaims:
 
     def unresolved(self) -> list[AnswerLost]:
         """Return an error of each commit and release that was interrupted."""
-        return unresolved(self._session, self.hand)
+        return unresolved(self._session, self.holdings)
 
     def reclaim(self, limit: int, found: Found) -> Flow[list[Claim]]:
         """Take in hand at most ``limit`` items; see ``flows.reclaim``."""
-        return reclaim.reclaim_round(self._session, self.hand, reclaim.Round(limit, found=found))
+        return reclaim.reclaim_round(self._session, self.holdings, reclaim.Round(limit, found=found))
 
     def look(self) -> Flow[Any]:
         """Look at all shards."""
-        return reclaim.outstanding(self._session, self.hand)
+        return reclaim.outstanding(self._session, self.holdings)
 
     def beat(self) -> Flow[None]:
         """Beat in the shards of the hand's items; see ``flows.reclaim``."""
-        return reclaim.beat(self._session, self.hand)
+        return reclaim.beat(self._session, self.holdings)
 
     def give_back_all(self, delay: float) -> Flow[None]:
         """Release all items of the hand."""
-        return reclaim.give_back_all(self._session, self.hand, delay)
+        return reclaim.give_back_all(self._session, self.holdings, delay)

@@ -1,6 +1,6 @@
-"""The home of an archive outside Redis, as a Protocol; ``archive.homes`` has two: the folder and MongoDB.
+"""The backend of an archive outside Redis, as a Protocol; ``archive.backends`` has two: the folder and MongoDB.
 
-A home keeps blobs and documents. A blob is written once, under its own name. A document is small and names the blobs
+A backend keeps blobs and documents. A blob is written once, under its own name. A document is small and names the blobs
 that count. It is replaced atomically, and only by a process that knows its present content. So a crash leaves at most
 blobs that no document names, and a process that was overtaken changes nothing.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.steps import Flow
 
-__all__ = ["UNREADABLE", "Blob", "Home", "Key", "Upload", "read_to_replace"]
+__all__ = ["UNREADABLE", "Backend", "Blob", "Key", "Upload", "read_to_replace"]
 
 #: Stands for a document that is there and cannot be read: ``swap`` takes it as ``old`` to replace or remove one.
 UNREADABLE = b""
@@ -45,7 +45,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A blob as a home lists it, without its content.
+    """A blob as a backend lists it, without its content.
 
     Attributes:
         filter: the filter's name.
@@ -78,14 +78,14 @@ class Upload(Protocol):
         ...
 
 
-class Home(Protocol):
-    """A keeper of blobs and documents. The methods are flows, and raise ArchiveError for every failure of the home.
+class Backend(Protocol):
+    """A keeper of blobs and documents. The methods are flows, and raise ArchiveError for every failure of the backend.
 
-    A method that is given an impossible filter name raises ValueError before it looks at anything. The home does not
+    A method that is given an impossible filter name raises ValueError before it looks at anything. The backend does not
     list anything under such a name, because it does not belong to a filter.
 
     Attributes:
-        url: the home's address.
+        url: the backend's address.
         shown: the same without user and password.
     """
 
@@ -105,7 +105,7 @@ class Home(Protocol):
         ...
 
     def has_place(self, name: str) -> Flow[bool]:
-        """Whether the home has, or had, a filter of this name; False if it is away and looks empty.
+        """Whether the backend has, or had, a filter of this name; False if it is away and looks empty.
 
         A drop leaves the place. A database that answers is there, and has a place for every filter.
         """
@@ -119,10 +119,10 @@ class Home(Protocol):
         """Replace the document ``old`` by ``new``, if its content is still ``old``; return whether it was.
 
         None as ``old`` means that there is no document; None as ``new`` removes it. The first registration makes the
-        filter's place in the home. A folder takes no other document before that.
+        filter's place in the backend. A folder takes no other document before that.
 
         Raises:
-            ArchiveMissing: the filter has no place in the home.
+            ArchiveMissing: the filter has no place in the backend.
         """
         ...
 
@@ -148,7 +148,7 @@ class Home(Protocol):
         ...
 
     def obstacles(self, needed: int) -> Flow[list[tuple[str, str]]]:
-        """Say what keeps this user from using the home, without writing; a database tells that when it is asked.
+        """Say what keeps this user from using the backend, without writing; a database tells that when it is asked.
 
         Args:
             needed: bytes for which there must be room.
@@ -163,9 +163,9 @@ class Home(Protocol):
         ...
 
 
-def read_to_replace(home: Home, key: Key) -> Flow[tuple[bytes | None, str]]:
+def read_to_replace(backend: Backend, key: Key) -> Flow[tuple[bytes | None, str]]:
     """Return a document's content to pass to ``swap`` as ``old``, and the reason if it cannot be read, else ""."""
     try:
-        return (yield from home.read(key)), ""
+        return (yield from backend.read(key)), ""
     except ArchiveCorrupt as error:
         return UNREADABLE, str(error)

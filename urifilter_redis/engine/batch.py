@@ -23,7 +23,7 @@ from urifilter_redis.protocol.claims import BYTES_A_CALL
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from urifilter_redis.engine.claim_options import Terms
+    from urifilter_redis.engine.claim_options import ClaimOptions
     from urifilter_redis.engine.near_cache import NearCache
     from urifilter_redis.errors import Answering
     from urifilter_redis.protocol.call_ids import CallId, CallKey
@@ -330,25 +330,25 @@ class Batch:
         writes: whether its calls write. The answers of such calls must not be lost.
         packed: the digests of all items, 16 bytes an item.
         near: the near cache that has answered some items, and takes in the answers to the others; None: there is none.
-        terms: the terms of a batch about claims; None: it is about none.
-        joint: the ``Joint`` in which this batch, of one item, was sent with others; None: it is sent by itself.
+        claim_options: the terms of a batch about claims; None: it is about none.
+        combined: the ``CombinedCall`` in which this batch, of one item, was sent with others; None: it is sent by itself.
     """
 
     __slots__ = (
         "_found",
         "_uncut",
         "answers",
+        "claim_options",
         "client",
+        "combined",
         "command",
         "items",
-        "joint",
         "key",
         "max_age",
         "near",
         "open",
         "packed",
         "term",
-        "terms",
         "writes",
     )
 
@@ -364,7 +364,7 @@ class Batch:
         max_age: int = 0,
         key: Key = None,
         near: NearCache | None = None,
-        terms: Terms | None = None,
+        claim_options: ClaimOptions | None = None,
         part: int | None = None,
     ) -> None:
         """Cut digests into calls, but for those that the near cache knows.
@@ -379,18 +379,18 @@ class Batch:
             max_age: ring: how many of the newest slices are tested; 0: all.
             key: makes an item of each object; None: the objects are the items.
             near: the near cache that may answer; None: all items are asked about.
-            terms: the terms of a batch about claims. What they keep of items limits the calls, too.
+            claim_options: the terms of a batch about claims. What they keep of items limits the calls, too.
             part: if there are more items, cut them only when calls are asked for, so many at once; None: cut all now.
                 Not for a batch with a near cache or terms.
         """
-        self.command, self.terms = command, terms
+        self.command, self.claim_options = command, claim_options
         self.items, self.key = items, key
         self.term: Callable[[int], int] = int
         self.client = client
         self.max_age = max_age
         self.writes = command != "contains"
         self.answers: list[int | None] = [None] * len(items)
-        self.joint: object | None = None
+        self.combined: object | None = None
         self.open: list[OpenCall] = []
         self._uncut: Uncut | None = None
         self.near, self._found = near, None if near is None else near.find(digests)
@@ -405,8 +405,8 @@ class Batch:
             self._uncut = Uncut(digests, shards, cut, part)
         else:
             self.open = cut_all(digests, shards, cut, keep=near is not None)
-        if terms is not None:
-            self.open = _light(self.open, terms)
+        if claim_options is not None:
+            self.open = _light(self.open, claim_options)
         self.packed = b"".join(digests)
 
     def cut(self, count: int) -> list[OpenCall]:
@@ -419,7 +419,7 @@ class Batch:
 
     def takes_windows(self, most: int) -> bool:
         """Whether the calls are more than ``most``, and of a batch with neither a near cache nor terms."""
-        return self.near is None and self.terms is None and (self._uncut is not None or len(self.open) > most)
+        return self.near is None and self.claim_options is None and (self._uncut is not None or len(self.open) > most)
 
     def name_calls(self, key: CallKey, now: Callable[[int], int]) -> None:
         """Give all calls the ids that ``key`` makes; ``now`` returns the time of a shard's server, ms."""
@@ -446,7 +446,7 @@ class Batch:
         """Open calls for the items that the near cache has answered, because it knows no ages."""
         if self._found and True in self._found:
             opened = cut_chosen(self.digests, self._found, shards, cut, keep=False)
-            self.open += opened if self.terms is None else _light(opened, self.terms)
+            self.open += opened if self.claim_options is None else _light(opened, self.claim_options)
             self.answers = [None if found else answer for found, answer in zip(self._found, self.answers, strict=True)]
         self._found = None
 
@@ -495,6 +495,6 @@ def call_to_resume(retry: object, kind: type[B], command: str) -> B:
     raise ValueError(f"retry= takes what {command} raised for these same items, {why}")
 
 
-def _light(calls: list[OpenCall], terms: Terms) -> list[OpenCall]:
+def _light(calls: list[OpenCall], claim_options: ClaimOptions) -> list[OpenCall]:
     """Cut calls further, as what is kept of their items demands."""
-    return cut_lighter(calls, list(map(len, terms.kept))) if terms.kept else calls
+    return cut_lighter(calls, list(map(len, claim_options.kept))) if claim_options.kept else calls

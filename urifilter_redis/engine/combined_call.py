@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.batch import Batch, OpenCall
     from urifilter_redis.engine.session import Session
 
-__all__ = ["Joint", "Single", "Turn", "told"]
+__all__ = ["CombinedCall", "PendingCall", "Turn", "told"]
 
 
 class Turn(Protocol):
@@ -43,7 +43,7 @@ class Turn(Protocol):
         ...
 
 
-class Single:
+class PendingCall:
     """The single call of one caller.
 
     Attributes:
@@ -81,10 +81,10 @@ class Single:
     def may_be_new(self) -> bool:
         """Whether the item may have been inserted, as far as is known, by a call that was sent."""
         batch = self.batch
-        return batch.writes and (batch.answers[0] == 0 if not batch.open else batch.joint is not None)
+        return batch.writes and (batch.answers[0] == 0 if not batch.open else batch.combined is not None)
 
 
-class Joint:
+class CombinedCall:
     """Single calls that are sent together.
 
     A caller that gets an error keeps its link to the joint, because a late copy of a call may still run: ``retry=``
@@ -97,13 +97,13 @@ class Joint:
         errors: the error of the last attempt of each call of a script that failed.
     """
 
-    def __init__(self, session: Session, batch: Batch, singles: Sequence[Single]) -> None:
+    def __init__(self, session: Session, batch: Batch, singles: Sequence[PendingCall]) -> None:
         self.batch, self.singles = batch, singles
         self.flights: dict[OpenCall, asyncio.Future[None]] = {}
         self.errors: dict[OpenCall, UriFilterError] = {}
         self._session = session
         for single in singles:
-            single.batch.joint = self
+            single.batch.combined = self
 
     @property
     def began(self) -> float:
@@ -180,15 +180,15 @@ class Joint:
         call.positions = positions
         call.packed = b"".join([self.singles[position].batch.packed for position in positions])
 
-    def _tell(self, single: Single, error: UriFilterError, *, linked: bool) -> None:
+    def _tell(self, single: PendingCall, error: UriFilterError, *, linked: bool) -> None:
         if not linked:
-            single.batch.joint = None
+            single.batch.combined = None
         single.fail(error)
 
-    def _answer(self, single: Single, answer: int) -> None:
+    def _answer(self, single: PendingCall, answer: int) -> None:
         batch, pending = single.batch, self._session.pending
         batch.close(batch.open[0], (answer,))
-        batch.joint = None
+        batch.combined = None
         if single.waits:
             single.told.set_result(None)
         elif batch.writes and answer != 0:

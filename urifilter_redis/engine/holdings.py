@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.pending import Owner
 
-__all__ = ["AFTER_DUE", "Claim", "Found", "Hand", "Outstanding"]
+__all__ = ["AFTER_DUE", "Claim", "Found", "Holdings", "Outstanding"]
 
 #: A holder beats at this share of its lease, where it has made no other call.
 BEATS = 1 / 3
@@ -86,7 +86,7 @@ class Outstanding:
 Found: TypeAlias = list[tuple[int, bytes, Claim]]
 
 
-class Hand:
+class Holdings:
     """The items of one holder, by shard and digest, and the calls of it that are under way.
 
     A forked child has another holder and holds nothing.

@@ -20,17 +20,17 @@ from urifilter_redis.errors import (
 from urifilter_redis.protocol.acl import MEND
 from urifilter_redis.protocol.outcomes import (
     FORBIDDEN_KEY,
-    Judged,
+    Decided,
+    Decision,
     Unanswered,
     Unsent,
-    Verdict,
+    decide,
     error_of,
     fields_of_stale,
     forbids_command,
     forbids_key,
     is_ask,
     is_readonly,
-    judge,
     late_at,
     node_of,
     text_in,
@@ -80,7 +80,7 @@ class Replication:
                 self._waits[node] = like(wait, command)
         self.commands = [*commands, *self._waits.values()]
 
-    def judged(self, outcomes: Sequence[Any]) -> list[Any]:
+    def decided(self, outcomes: Sequence[Any]) -> list[Any]:
         """Return the outcome of each command.
 
         If the map of the nodes has changed meanwhile, it is not certain which WAIT is for which answer.
@@ -89,7 +89,7 @@ class Replication:
         told, known = list(outcomes[:count]), self._routes.map is self._map
         reached = dict(zip(self._waits, outcomes[count:], strict=True)) if known else {}
         for position, is_numbered in enumerate(self._numbered):
-            if is_numbered and judge(told[position]) is Verdict.ANSWERED:
+            if is_numbered and decide(told[position]) is Decision.ANSWERED:
                 found = reached.get(self._nodes[position])
                 if not isinstance(found, int) or found < self._wanted:
                     told[position] = self._lost(found)
@@ -107,7 +107,7 @@ class Replication:
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 0.5
 
-_WAITING = {Verdict.WAIT, Verdict.IN_DOUBT, Verdict.RESTORING, Verdict.MIGRATING}
+_WAITING = {Decision.WAIT, Decision.IN_DOUBT, Decision.RESTORING, Decision.MIGRATING}
 
 
 class Numbered(Protocol):
@@ -250,14 +250,14 @@ def exchange(
         outcomes = yield sending
         began += sending.idle  # in which nobody waited
         if replication is not None:
-            outcomes = replication.judged(outcomes)
+            outcomes = replication.decided(outcomes)
         if session.confirms and any(_writes(*each) for each in zip(waiting, commands, strict=True)):
             outcomes = yield from _confirmed(outcomes)
         missed = []
         for request, outcome, in_doubt in zip(waiting, outcomes, doubts, strict=True):
-            verdict = _settle(session, request, outcome, in_doubt=in_doubt)
-            if verdict is not Verdict.ANSWERED:
-                missed.append((request, outcome, verdict))
+            decision = _settle(session, request, outcome, in_doubt=in_doubt)
+            if decision is not Decision.ANSWERED:
+                missed.append((request, outcome, decision))
         if not missed:
             return
         again = again or _Again(session, began, callers)
@@ -275,10 +275,10 @@ def _confirmed(outcomes: Sequence[Any]) -> Flow[Sequence[Any]]:
     PING and whatever writes, until it has written the rest.
     """
     (told,) = yield Send([("PING",)])
-    if judge(told) is Verdict.ANSWERED:
+    if decide(told) is Decision.ANSWERED:
         return outcomes
     lost = unsaved(told)
-    return [lost if judge(each) is Verdict.ANSWERED else each for each in outcomes]
+    return [lost if decide(each) is Decision.ANSWERED else each for each in outcomes]
 
 
 class _Again:
@@ -288,91 +288,91 @@ class _Again:
         self._session, self._callers = session, callers
         self._began = began if callers is None else callers.began
         self._patient = {
-            Verdict.RESTORING: session.timeouts.restoring,
-            Verdict.MIGRATING: session.timeouts.migrating,
+            Decision.RESTORING: session.timeouts.restoring,
+            Decision.MIGRATING: session.timeouts.migrating,
         }
         self._restored = -math.inf
         self._pauses, self._repeated = _pauses(), False
         self._loaded: set[tuple[Request, str]] = set()
 
-    def prepare(self, missed: Sequence[tuple[Request, Any, Verdict]]) -> Flow[list[Request]]:
+    def prepare(self, missed: Sequence[tuple[Request, Any, Decision]]) -> Flow[list[Request]]:
         """Do what comes before requests are sent again, and return those; give up what took too long."""
         self._give_up(missed)
-        unsettled = [(request, verdict, outcome) for request, outcome, verdict in missed if not request.settled]
+        unsettled = [(request, decision, outcome) for request, outcome, decision in missed if not request.settled]
         yield from _prepare(self._session, unsettled)
         waiting = [request for request, _, _ in unsettled if not request.settled]
         if waiting and self._callers is not None:
             self._callers.repeat(waiting)
-        if waiting and (self._repeated or any(verdict in _WAITING for _, verdict, _ in unsettled)):
-            wanted = [outcome.pause for _, outcome, _ in missed if isinstance(outcome, Judged)]
+        if waiting and (self._repeated or any(decision in _WAITING for _, decision, _ in unsettled)):
+            wanted = [outcome.pause for _, outcome, _ in missed if isinstance(outcome, Decided)]
             yield Pause(max([next(self._pauses), *wanted]))
         self._repeated = True
         return waiting
 
-    def _give_up(self, missed: Sequence[tuple[Request, Any, Verdict]]) -> None:
+    def _give_up(self, missed: Sequence[tuple[Request, Any, Decision]]) -> None:
         """Give up the requests, or the callers of requests, whose time is over."""
         now, timeouts, total = time.monotonic(), self._session.timeouts, self._session.total
-        verdicts = {verdict for *_, verdict in missed}
-        longer = [patience for verdict, patience in self._patient.items() if verdict in verdicts]
+        decisions = {decision for *_, decision in missed}
+        longer = [patience for decision, patience in self._patient.items() if decision in decisions]
         waits = now < self._began + max(longer, default=-math.inf)
         if waits:
             self._restored = now  # the time for all other failures counts from the end of that
         over = now - (max(longer) if waits else total)
         if now < self._restored + total and not waits:
             over = -math.inf
-        for request, outcome, verdict in missed:
+        for request, outcome, decision in missed:
             request.sent = request.sent or not isinstance(outcome, Unsent)
             if request.settled:
                 continue
-            if verdict is Verdict.LOAD_SCRIPT and (request, node_of(outcome)) not in self._loaded:
+            if decision is Decision.LOAD_SCRIPT and (request, node_of(outcome)) not in self._loaded:
                 self._loaded.add((request, node_of(outcome)))  # it works again, and would run the call
                 continue
             error = _given_up(self._session, request, outcome)
-            if over >= self._began or (verdict is Verdict.RESTORING and now >= self._began + timeouts.restoring):
+            if over >= self._began or (decision is Decision.RESTORING and now >= self._began + timeouts.restoring):
                 request.error = error
             elif self._callers is not None:
                 self._callers.leave(request, over, error)
 
 
-def _settle(session: Session, request: Request, outcome: Any, *, in_doubt: bool) -> Verdict:
+def _settle(session: Session, request: Request, outcome: Any, *, in_doubt: bool) -> Decision:
     """Note an outcome of a request and return its verdict; ``in_doubt``: whether an earlier attempt may have run.
 
     ``request.in_doubt`` is set last, so that the request is in doubt until all else is noted.
     """
-    verdict = judge(outcome)
-    if verdict is not Verdict.ANSWERED:
-        verdict = _rejudge(session, request, outcome, verdict)
-    if verdict is Verdict.ANSWERED:
+    decision = decide(outcome)
+    if decision is not Decision.ANSWERED:
+        decision = _decide_again(session, request, outcome, decision)
+    if decision is Decision.ANSWERED:
         request.reply, request.answered, in_doubt = outcome, True, True
-    elif verdict is Verdict.IN_DOUBT:
+    elif decision is Decision.IN_DOUBT:
         request.reply_lost, in_doubt = True, True
-    elif verdict is Verdict.RESTORING:  # the archive may be older than what was answered before
+    elif decision is Decision.RESTORING:  # the archive may be older than what was answered before
         session.clear_near()
-    elif verdict is Verdict.FULL:
+    elif decision is Decision.FULL:
         request.full = True
-    elif verdict is Verdict.DUE:
+    elif decision is Decision.DUE:
         request.due = True
-    elif verdict is Verdict.RENEW:
+    elif decision is Decision.RENEW:
         in_doubt = _renew(session, request, outcome, in_doubt=in_doubt)
-    elif verdict in {Verdict.REFUSED, Verdict.DIED}:
-        in_doubt = request.call_id is not None and (in_doubt or verdict is Verdict.DIED)
-        request.error = _refused(session, request, outcome, in_doubt=in_doubt, died=verdict is Verdict.DIED)
+    elif decision in {Decision.REFUSED, Decision.DIED}:
+        in_doubt = request.call_id is not None and (in_doubt or decision is Decision.DIED)
+        request.error = _refused(session, request, outcome, in_doubt=in_doubt, died=decision is Decision.DIED)
     if request.numbered is not None:
         request.numbered.in_doubt = in_doubt
-    return verdict
+    return decision
 
 
-def _rejudge(session: Session, request: Request, outcome: Any, verdict: Verdict) -> Verdict:
+def _decide_again(session: Session, request: Request, outcome: Any, decision: Decision) -> Decision:
     """Return the decision about an outcome that is no answer, with regard to the routes."""
     request.asked = node_of(outcome) if is_ask(outcome) else ""
-    if request.replica and verdict is not Verdict.LOAD_SCRIPT:
+    if request.replica and decision is not Decision.LOAD_SCRIPT:
         request.replica = False  # a replica may be behind, or away
-        return Verdict.MOVED
-    if verdict is Verdict.MOVED and session.routes.alone:  # this user may not ask for the nodes
-        return Verdict.REFUSED
+        return Decision.MOVED
+    if decision is Decision.MOVED and session.routes.alone:  # this user may not ask for the nodes
+        return Decision.REFUSED
     if is_readonly(outcome) and session.routes.follows:  # it was the master; another is, and is found
-        return Verdict.WAIT
-    return verdict
+        return Decision.WAIT
+    return decision
 
 
 def _refused(session: Session, request: Request, outcome: Any, *, in_doubt: bool, died: bool) -> UriFilterError:
@@ -422,11 +422,11 @@ def _renew(session: Session, request: Request, outcome: Any, *, in_doubt: bool) 
 
 def _given_up(session: Session, request: Request, outcome: Any) -> UriFilterError:
     """Return the error of a request that is not sent again after this outcome."""
-    error, verdict = error_of(outcome, session.where, in_doubt=request.in_doubt), judge(outcome)
-    if request.in_doubt or verdict is not Verdict.RESTORING:
+    error, decision = error_of(outcome, session.where, in_doubt=request.in_doubt), decide(outcome)
+    if request.in_doubt or decision is not Decision.RESTORING:
         kind = AnswerLost if request.in_doubt else ServerUnavailable
         patience = session.total
-        if verdict is Verdict.MIGRATING:
+        if decision is Decision.MIGRATING:
             patience = max(patience, session.timeouts.migrating)
         told = kind(f"{error}; gave up after {patience:g} s")
         told.__cause__ = error
@@ -434,21 +434,21 @@ def _given_up(session: Session, request: Request, outcome: Any) -> UriFilterErro
     return error
 
 
-def _prepare(session: Session, unsettled: Sequence[tuple[Request, Verdict, Any]]) -> Flow[None]:
+def _prepare(session: Session, unsettled: Sequence[tuple[Request, Decision, Any]]) -> Flow[None]:
     """Load the scripts that the server does not have, and note the live slices that have changed.
 
     If the server refuses to load a script, its requests are refused. Any other failure shows in their next attempt.
     """
-    missing = [(request, outcome) for request, verdict, outcome in unsettled if verdict is Verdict.LOAD_SCRIPT]
+    missing = [(request, outcome) for request, decision, outcome in unsettled if decision is Decision.LOAD_SCRIPT]
     if missing:
         loads = sorted({(node_of(outcome), request.source()) for request, outcome in missing})
         outcomes = yield Send([for_node(("SCRIPT", "LOAD", source), node) for node, source in loads])
-        refusal = next((each for each in outcomes if judge(each) is Verdict.REFUSED), None)
+        refusal = next((each for each in outcomes if decide(each) is Decision.REFUSED), None)
         if refusal is not None:
             for request, _ in missing:
                 _settle(session, request, refusal, in_doubt=request.in_doubt)
-    for request, verdict, outcome in unsettled:
-        if verdict is Verdict.REFRESH and request.shard is not None:
+    for request, decision, outcome in unsettled:
+        if decision is Decision.REFRESH and request.shard is not None:
             session.learn_turn(request.shard, fields_of_stale(outcome))
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
 
-__all__ = ["ROTATE", "ROTATE_VARIABLE", "Timekeeper"]
+__all__ = ["ROTATE", "ROTATE_VARIABLE", "RotationTimer"]
 
 #: Whether clients that insert turn the filter, or leave that to worker, cron and calls by hand.
 ROTATE = ("auto", "never")
@@ -45,7 +45,7 @@ FRUITLESS = 3
 SILENCE = 600.0
 
 
-class Timekeeper:
+class RotationTimer:
     """When this client looks next, its lease, and the rotation that it has in hand.
 
     It has no lock. Two threads that meet in it look twice, which does no harm.

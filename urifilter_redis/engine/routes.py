@@ -21,12 +21,12 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, RedisError,
 
 from urifilter_redis.protocol.keys import SLOTS
 from urifilter_redis.protocol.outcomes import (
+    Decision,
     Unanswered,
     Unsent,
-    Verdict,
+    decide,
     is_away,
     is_readonly,
-    judge,
     nonsense,
     text_in,
     to_mapping,
@@ -362,7 +362,7 @@ def _candidates(routes: Routes) -> list[str]:
 
 def _is_passing(refusal: ResponseError) -> bool:
     """Whether a server refuses because it is busy, and may yet say that it is in a cluster."""
-    return judge(refusal) is Verdict.WAIT
+    return decide(refusal) is Decision.WAIT
 
 
 def _alone(routes: Routes) -> Search:

@@ -10,7 +10,7 @@ from urifilter_redis.bloom.retention import TIMED
 from urifilter_redis.engine.batch import Digester
 from urifilter_redis.engine.near_cache import NearCacheSettings, near_cache_of
 from urifilter_redis.engine.pending import Pending
-from urifilter_redis.engine.rotation_timer import Timekeeper
+from urifilter_redis.engine.rotation_timer import RotationTimer
 from urifilter_redis.engine.routes import GIVEN, Routes
 from urifilter_redis.engine.steps import TOTAL, TOTAL_OF_SEVERAL, Timeouts
 from urifilter_redis.errors import FilterNotFound
@@ -22,7 +22,7 @@ from urifilter_redis.protocol.meta import View, opened_by
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from urifilter_redis.engine.backend import Home
+    from urifilter_redis.engine.backend import Backend
     from urifilter_redis.engine.near_cache import NearCache
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.protocol.keys import FilterKeys
@@ -64,7 +64,7 @@ class Session:
         routes: the nodes that have the shards, as the connector knows them.
         wait_replicas: the replicas that must have an answer before it is believed.
         confirms: whether an answer is believed only if the server has saved it: that is asked after each exchange.
-        home: the home of the archive that was named; None: none was.
+        backend: the backend of the archive that was named; None: none was.
         insists: whether the caller named the archive, and not the environment.
         ids: the call ids of this client.
         where: the beginning of error messages: it names the filter and the server, or the server alone.
@@ -74,7 +74,7 @@ class Session:
         forbidden: the commands that the scripts call and that this user may not run.
         restored: the result of the restore when the filter was opened; None: nothing was restored.
         pending: the batches whose answers their caller does not have yet.
-        timekeeper: when this client looks whether the period is over, and its rotation.
+        rotation_timer: when this client looks whether the period is over, and its rotation.
         near_cache: the caller's wish for a near cache.
         near: the near cache; None: there is none. It is made once the filter's configuration is known.
     """
@@ -82,7 +82,7 @@ class Session:
     keys: FilterKeys
     server: str
     timeouts: Timeouts = field(default_factory=Timeouts)
-    home: Home | None = None
+    backend: Backend | None = None
     insists: bool = False
     ids: CallIds = field(default_factory=CallIds)
     where: str = ""
@@ -92,7 +92,7 @@ class Session:
     forbidden: tuple[str, ...] = ()
     restored: Restored | None = None
     pending: Pending[Any] = field(default_factory=Pending)
-    timekeeper: Timekeeper = field(default_factory=Timekeeper)
+    rotation_timer: RotationTimer = field(default_factory=RotationTimer)
     near_cache: NearCacheSettings = field(default_factory=NearCacheSettings)
     routes: Routes = field(default_factory=lambda: Routes(alone=True))
     wait_replicas: int = 0
@@ -184,7 +184,7 @@ class Session:
                 self.near.clear()
             self._turns[shard] = turn
         if shard == 0:
-            self._learn_time(fields, self.timekeeper.lease)
+            self._learn_time(fields, self.rotation_timer.lease)
 
     def clear_near(self) -> None:
         """Clear the near cache, because the filter, or some of its items, are gone."""
@@ -199,14 +199,14 @@ class Session:
         now, opened = self.clock_of(0).now(), fields.get("opened", "")
         if self.config.turned_by_inserts and opened.isdecimal():
             before = (int(each) for each in fields.get("ahead", "").split() if each.isdecimal())
-            self.timekeeper.learn(self.config, max(int(opened), opened_by(now, int(opened), *before)), now)
+            self.rotation_timer.learn(self.config, max(int(opened), opened_by(now, int(opened), *before)), now)
             if self.config.retention == "rolling" and "history_1:" in fields["slices"]:
-                self.timekeeper.look_in(patience)
+                self.rotation_timer.look_in(patience)
 
     @property
     def turns(self) -> bool:
         """Whether this client turns the filter when a call is told that periods were missed."""
-        return self._turned_by_inserts and self.timekeeper.turns
+        return self._turned_by_inserts and self.rotation_timer.turns
 
     def node_of(self, shard: int) -> str:
         """Return the name of the node that has a shard; while its slot has no master, ``GIVEN``."""

@@ -43,7 +43,7 @@ class Send:
     """Send commands once, in one pipeline over one connection. A list of one outcome a command comes back.
 
     An outcome is a reply, a ``RedisError`` that the server answered, ``Unsent`` or ``Unanswered``. A connector to
-    another server than Redis has ``outcomes.Judged`` in place of these three.
+    another server than Redis has ``outcomes.Decided`` in place of these three.
 
     Attributes:
         commands: the commands, each with its arguments.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow, Step
 
-__all__ = ["attend", "lease", "leave", "look_and_rotate", "tell_who_rotates", "turn_missed"]
+__all__ = ["auto_rotate", "lease", "leave", "look_and_rotate", "tell_who_rotates", "turn_missed"]
 
 log = logging.getLogger("urifilter_redis")
 
@@ -36,35 +36,35 @@ A_CALL = 0.02
 AT_CLOSE = 1.0
 
 
-def attend(session: Session, seconds: float | None = None) -> Flow[None]:
+def auto_rotate(session: Session, seconds: float | None = None) -> Flow[None]:
     """Look whether the period is over, if it is time to look, and go on with the rotation for ``A_CALL`` or so long.
 
     No failure of it is raised, because the caller has its answers; it is logged. Ctrl-C and cancellation are raised.
     """
-    taken = session.timekeeper.take()
+    taken = session.rotation_timer.take()
     if not taken:
         return
     end, flow, pause = monotonic() + (A_CALL if seconds is None else seconds), taken[0], 0.0
     try:
-        if not session.timekeeper.lease_is_old or (yield from _renew(session)):
+        if not session.rotation_timer.lease_is_old or (yield from _renew(session)):
             flow, pause = yield from _go_on(session, flow or look_and_rotate(session), end)
         else:
             flow = None
     except BaseException:
         flow = None
-        session.timekeeper.look_in(0)
+        session.rotation_timer.look_in(0)
         raise
     finally:
-        session.timekeeper.put(flow, pause)
+        session.rotation_timer.put(flow, pause)
 
 
 def leave(session: Session) -> Flow[None]:
     """Attend once more for a second at most, and give the lease back, because the client is closed."""
-    timekeeper = session.timekeeper
-    timekeeper.check_process()
-    if timekeeper.inserted:
-        yield from attend(session, AT_CLOSE)
-        timekeeper.put()
+    rotation_timer = session.rotation_timer
+    rotation_timer.check_process()
+    if rotation_timer.inserted:
+        yield from auto_rotate(session, AT_CLOSE)
+        rotation_timer.put()
         yield from _give_back(session)
 
 
@@ -126,32 +126,32 @@ def turn_missed(session: Session) -> Flow[None]:
     The next histories of a rolling filter are built later. No failure is raised: the call inserts then, and what should
     have expired does so late. Ctrl-C and cancellation are raised.
     """
-    timekeeper = session.timekeeper
-    timekeeper.fruitless += 1
+    rotation_timer = session.rotation_timer
+    rotation_timer.fruitless += 1
     try:
         done = yield from rotate_due(session, build=False)
     except UriFilterError as error:
-        timekeeper.fruitless = FRUITLESS
+        rotation_timer.fruitless = FRUITLESS
         _note_failure(session, error)
         return
     if done is not None:
-        timekeeper.fruitless = 0
-        timekeeper.look_in(0)  # for what is left of a rolling filter's turn
+        rotation_timer.fruitless = 0
+        rotation_timer.look_in(0)  # for what is left of a rolling filter's turn
         log.info("%s: turned to epoch %d, as periods were missed", session.where, done.epoch)
 
 
 def look_and_rotate(session: Session) -> Flow[None]:
     """Look; if the period is over, or a rotation is unfinished, take the lease and rotate."""
-    timekeeper = session.timekeeper
-    timekeeper.fruitless = 0
-    timekeeper.wait(timekeeper.lease)  # unless something better is learned below
+    rotation_timer = session.rotation_timer
+    rotation_timer.fruitless = 0
+    rotation_timer.wait(rotation_timer.lease)  # unless something better is learned below
     if not (yield from _look(session)):
         return
     began = monotonic()
-    if not (yield from lease(session, "take", timekeeper.token)):
-        timekeeper.wait(timekeeper.lease)
+    if not (yield from lease(session, "take", rotation_timer.token)):
+        rotation_timer.wait(rotation_timer.lease)
         return
-    timekeeper.took_lease(began)
+    rotation_timer.took_lease(began)
     if not (yield from _look(session)):  # another process may have had the lease, and finished, since the first look
         return
     done = yield from rotate_due(session)
@@ -173,49 +173,49 @@ def _look(session: Session) -> Flow[bool]:
         yield from ask(session, calls.reopen(session.config.uid, keys))
     since = opened_by(now, int(opened), *map(int, ahead.split()))
     if phase == "idle":
-        session.timekeeper.learn(session.config, since, now)
+        session.rotation_timer.learn(session.config, since, now)
     return phase == "rotating" or now >= since + 1000 * seconds_of(session.config.period or "")
 
 
 def _renew(session: Session) -> Flow[bool]:
     """Renew a lease that was earned; give back any other. Return whether this client has the lease."""
-    timekeeper = session.timekeeper
-    if not timekeeper.lease_is_earned:
+    rotation_timer = session.rotation_timer
+    if not rotation_timer.lease_is_earned:
         yield from _give_back(session)
-        timekeeper.wait(0)
+        rotation_timer.wait(0)
         return False
     began = monotonic()
-    (outcome,) = yield Send([_lease_call(session, "take", timekeeper.token).command()])
+    (outcome,) = yield Send([_lease_call(session, "take", rotation_timer.token).command()])
     if outcome != 1:  # another has it, or the server is away
-        timekeeper.leased = None
-        timekeeper.wait(timekeeper.lease)
+        rotation_timer.leased = None
+        rotation_timer.wait(rotation_timer.lease)
         return False
-    timekeeper.took_lease(began)
+    rotation_timer.took_lease(began)
     return True
 
 
 def _give_back(session: Session) -> Flow[None]:
     """Give the lease back, once: if that fails, the lease ends by itself."""
-    timekeeper = session.timekeeper
-    if timekeeper.leased is not None:
-        timekeeper.leased = None
-        yield Send([_lease_call(session, "release", timekeeper.token).command()])
+    rotation_timer = session.rotation_timer
+    if rotation_timer.leased is not None:
+        rotation_timer.leased = None
+        yield Send([_lease_call(session, "release", rotation_timer.token).command()])
 
 
 def _note_failure(session: Session, error: Exception) -> None:
     """Log the failure of a rotation, not often, and look later, or never if this user may not rotate."""
-    timekeeper = session.timekeeper
+    rotation_timer = session.rotation_timer
     if isinstance(error, ServerUnavailable) and "NOPERM" in str(error):
-        timekeeper.stop()
+        rotation_timer.stop()
         log.warning("%s; this client leaves rotations to others (urifilter rotate --due, or worker)", error)
         return
-    timekeeper.wait(timekeeper.lease)
+    rotation_timer.wait(rotation_timer.lease)
     if isinstance(error, RotationConflict):
         log.debug("%s", error)
         return
     if isinstance(error, ServerUnavailable):
-        timekeeper.leased = None  # nothing is sent to a server that is away
-    if timekeeper.may_tell(str(error)):
+        rotation_timer.leased = None  # nothing is sent to a server that is away
+    if rotation_timer.may_tell(str(error)):
         known = isinstance(error, UriFilterError)
         text = str(error) if known else f"{session.where}: {error!r}"
         log.warning("a rotation failed, and is tried again later: %s", text, exc_info=None if known else error)

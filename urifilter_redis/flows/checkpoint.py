@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from urifilter_redis.bloom.sizing import Slice
-    from urifilter_redis.engine.backend import Home
+    from urifilter_redis.engine.backend import Backend
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.storage.records import Lease
@@ -130,8 +130,8 @@ def _shard(session: Session, shard: int, *, full: bool) -> Flow[tuple[Checkpoint
 class _Attempt:
     """One attempt at a checkpoint of a shard; it keeps its uploads until a document names them."""
 
-    def __init__(self, session: Session, home: Home, shard: int) -> None:
-        self._session, self._home, self._shard = session, home, shard
+    def __init__(self, session: Session, backend: Backend, shard: int) -> None:
+        self._session, self._backend, self._shard = session, backend, shard
         self._keys, self._config = session.keys.shard(shard), session.config
         self._writers: list[Writer] = []
         self._run = ""
@@ -148,7 +148,7 @@ class _Attempt:
             RotationConflict: a rotation, a restore or another checkpoint came first.
         """
         session, uid = self._session, self._config.uid
-        found = yield from places(self._home, session.keys.name, self._config, self._shard)
+        found = yield from places(self._backend, session.keys.name, self._config, self._shard)
         last = newest(found)
         number = last.number if last else 0
         begun = yield from server_time(session, self._shard)  # before anything of the shard is read
@@ -171,7 +171,7 @@ class _Attempt:
         place = to_replace(found)
         if place.checkpoint:
             kept = made.blobs | (last.blobs if last else set())
-            yield from self._home.delete(session.keys.name, sorted(place.checkpoint.blobs - kept - {""}))
+            yield from self._backend.delete(session.keys.name, sorted(place.checkpoint.blobs - kept - {""}))
         yield from ask(session, calls.checkpoint("finish", uid, self._keys, made.number, begun))
         return made, made.number
 
@@ -182,7 +182,7 @@ class _Attempt:
         # The document may be published even if the request for it fails. So the uploads are kept from here on.
         writers, self._writers = self._writers, []
         try:
-            done = yield from publish_checkpoint(self._home, found, made)
+            done = yield from publish_checkpoint(self._backend, found, made)
         except ArchiveMissing:
             self._writers = writers
             raise
@@ -233,7 +233,7 @@ class _Attempt:
         )
 
     def _writer(self) -> Writer:
-        writer = Writer(self._home, self._session.keys.name, self._config.uid)
+        writer = Writer(self._backend, self._session.keys.name, self._config.uid)
         self._writers.append(writer)
         return writer
 
@@ -242,7 +242,7 @@ class _Attempt:
         content = _unchanged(last, state, slice_, self._config.write)
         if content is not None:
             try:
-                yield from verify(self._home, self._session.keys.name, content)
+                yield from verify(self._backend, self._session.keys.name, content)
             except (ArchiveCorrupt, ArchiveMissing) as error:
                 log.warning("%s: shard %d, %s: %s: it is written anew", self._session.where, self._shard, slice_, error)
                 return None

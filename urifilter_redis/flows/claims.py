@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urifilter_redis.bloom.digest import shards_of, split
 from urifilter_redis.bloom.encoding import pack
 from urifilter_redis.engine.batch import items_of
-from urifilter_redis.engine.claim_options import Terms
+from urifilter_redis.engine.claim_options import ClaimOptions
 from urifilter_redis.engine.holdings import Claim
 from urifilter_redis.errors import BadItem
 from urifilter_redis.flows.items import batch_of, distrust, resolve
 from urifilter_redis.protocol.claims import (
-    NOBODY,
+    NO_HOLDER,
     Holding,
     check_delay,
     check_holder,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from urifilter_redis.engine.batch import Batch, Key, Method
-    from urifilter_redis.engine.holdings import Hand
+    from urifilter_redis.engine.holdings import Holdings
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.errors import UriFilterError
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "claim",
-    "claim_terms",
     "commit",
     "finish",
     "holding_of",
     "leave",
+    "options_of_claim",
+    "options_of_release",
     "question",
     "release",
-    "release_terms",
 ]
 
 
@@ -64,13 +64,13 @@ def holding_of(session: Session, holder: str, lease: float | None = None) -> Hol
     return Holding(check_holder(holder), round(seconds * 1000))
 
 
-def claim_terms(
+def options_of_claim(
     holding: Holding,
     objects: Sequence[Any],
     key: Key = None,
     payload: Callable[[Any], object] | None = None,
-    hand: Hand | None = None,
-) -> Terms:
+    holdings: Holdings | None = None,
+) -> ClaimOptions:
     """Return the terms of a claim.
 
     Args:
@@ -78,7 +78,7 @@ def claim_terms(
         objects: the caller's objects.
         key: makes an item of each object; None: the objects are the items.
         payload: makes a payload of each object; None: each item is its own payload.
-        hand: the hand that notes the answers.
+        holdings: the hand that notes the answers.
 
     Raises:
         BadItem: an item or payload is bad, or has more than 64 KiB; the error has the indices of all of them.
@@ -95,23 +95,25 @@ def claim_terms(
         index, reason = bad[0]
         more = f"; and {len(bad) - 1} more" if len(bad) > 1 else ""
         raise BadItem(f"item {index}: {reason}{more}", [index for index, _ in bad])
-    return Terms(holding, hand, claimed, kept)
+    return ClaimOptions(holding, holdings, claimed, kept)
 
 
-def release_terms(holding: Holding, delay: float, hand: Hand | None = None, *, failed: bool = False) -> Terms:
+def options_of_release(
+    holding: Holding, delay: float, holdings: Holdings | None = None, *, failed: bool = False
+) -> ClaimOptions:
     """Return the terms of a release; ``delay`` is in seconds.
 
     Raises:
         ValueError: the delay is not 0 to 600 seconds.
     """
-    return Terms(holding, hand, delay=round(check_delay(delay) * 1000), failed=bool(failed))
+    return ClaimOptions(holding, holdings, delay=round(check_delay(delay) * 1000), failed=bool(failed))
 
 
 def question(  # noqa: PLR0913, PLR0917 - what a caller may say
     session: Session,
     method: Method[Any],
     objects: Sequence[Any],
-    terms: Terms,
+    claim_options: ClaimOptions,
     retry: UriFilterError | None = None,
     key: Key = None,
 ) -> Batch:
@@ -121,8 +123,8 @@ def question(  # noqa: PLR0913, PLR0917 - what a caller may say
         ValueError: ``retry`` is the error of another call, or of another holder.
     """
     near = session.near if method.nearby else None
-    batch = batch_of(session, method.command, objects, retry, key=key, near=near, terms=terms)
-    if batch.terms is None or batch.terms.hand is not terms.hand:
+    batch = batch_of(session, method.command, objects, retry, key=key, near=near, claim_options=claim_options)
+    if batch.claim_options is None or batch.claim_options.holdings is not claim_options.holdings:
         raise ValueError("retry= takes what this very object of claims raised")
     if retry is not None and method.command == "claim" and not method.nearby:
         distrust(session, batch)
@@ -132,14 +134,16 @@ def question(  # noqa: PLR0913, PLR0917 - what a caller may say
     return batch
 
 
-def finish(session: Session, method: Method[R], items: Sequence[Any], terms: Terms, key: Key = None) -> Flow[R]:
+def finish(
+    session: Session, method: Method[R], items: Sequence[Any], claim_options: ClaimOptions, key: Key = None
+) -> Flow[R]:
     """Commit or release items for no holder; return the method's result.
 
     Raises:
         BadItem: some items are bad; the error has their indices; nothing was done.
         UriFilterError: any other of the tree in ``errors``, with the answers that arrived in the method's terms.
     """
-    batch = question(session, method, items, terms, key=key)
+    batch = question(session, method, items, claim_options, key=key)
     return method.result((yield from resolve(session, batch)))
 
 
@@ -159,26 +163,26 @@ def claim(  # noqa: PLR0913 - likewise
         AnswerLost: some calls may have run and have no answer.
         UriFilterError: any other of the tree in ``errors``.
     """
-    terms = claim_terms(holding, objects, key, payload)
-    return (yield from _answers(session, "claim", objects, terms, key, call_key))
+    claim_options = options_of_claim(holding, objects, key, payload)
+    return (yield from _answers(session, "claim", objects, claim_options, key, call_key))
 
 
 def commit(
     session: Session,
     items: Sequence[Any],
-    holding: Holding = NOBODY,
+    holding: Holding = NO_HOLDER,
     *,
     key: Key = None,
     call_key: CallKey | None = None,
 ) -> Flow[list[int]]:
     """Make items final; return the scripts' answers: 0 final now, n seen before. See ``claim``."""
-    return (yield from _answers(session, "commit", items, Terms(holding), key, call_key))
+    return (yield from _answers(session, "commit", items, ClaimOptions(holding), key, call_key))
 
 
 def release(  # noqa: PLR0913 - likewise
     session: Session,
     items: Sequence[Any],
-    holding: Holding = NOBODY,
+    holding: Holding = NO_HOLDER,
     *,
     delay: float = 0,
     failed: bool = False,
@@ -186,14 +190,19 @@ def release(  # noqa: PLR0913 - likewise
     call_key: CallKey | None = None,
 ) -> Flow[list[int]]:
     """Give items back, to be offered again after ``delay`` seconds; return 1 for each that was in hand, else 0."""
-    terms = release_terms(holding, delay, failed=failed)
-    return (yield from _answers(session, "release", items, terms, key, call_key))
+    claim_options = options_of_release(holding, delay, failed=failed)
+    return (yield from _answers(session, "release", items, claim_options, key, call_key))
 
 
 def _answers(  # noqa: PLR0913, PLR0917 - likewise
-    session: Session, command: str, objects: Sequence[Any], terms: Terms, key: Key, call_key: CallKey | None
+    session: Session,
+    command: str,
+    objects: Sequence[Any],
+    claim_options: ClaimOptions,
+    key: Key,
+    call_key: CallKey | None,
 ) -> Flow[list[int]]:
-    batch = batch_of(session, command, objects, key=key, call_key=call_key, terms=terms)
+    batch = batch_of(session, command, objects, key=key, call_key=call_key, claim_options=claim_options)
     return cast("list[int]", (yield from resolve(session, batch)).answers)
 
 
@@ -205,15 +214,15 @@ def leave(batch: Batch, known: Sequence[int | None], shards: int) -> None:
         known: the answers that the caller had before.
         shards: the filter's number of shards.
     """
-    hand = None if batch.terms is None else batch.terms.hand
-    if hand is None:
+    holdings = None if batch.claim_options is None else batch.claim_options.holdings
+    if holdings is None:
         return
-    hand.abandon()
+    holdings.abandon()
     for call in batch.open:
         if call.call_id is not None:
-            hand.doubt(call.shard, split(call.packed), in_doubt=call.in_doubt)
+            holdings.doubt(call.shard, split(call.packed), in_doubt=call.in_doubt)
     digests = batch.digests
     for position, (shard, digest) in enumerate(zip(shards_of(digests, shards), digests, strict=True)):
         if batch.answers[position] == 0 and known[position] != 0:
             batch.answers[position] = IN_HAND  # for a retry, which must not offer it a second time
-            hand.leave(shard, digest)
+            holdings.leave(shard, digest)

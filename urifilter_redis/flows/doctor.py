@@ -33,8 +33,8 @@ __all__ = [
     "examine_clock",
     "examine_filter",
     "examine_masters",
+    "findings_of",
     "gather",
-    "judge",
 ]
 
 #: Seconds by which a time in ``meta`` may be ahead of the server's clock, because another server may have written it.
@@ -297,10 +297,10 @@ def examine_masters(session: Session) -> Flow[list[Finding]]:
     Raises:
         ServerUnavailable: a master is away, or refuses INFO or scripts.
     """
-    return judge(session, (yield from gather(session)))
+    return findings_of(session, (yield from gather(session)))
 
 
-def judge(session: Session, masters: Mapping[str, Facts]) -> list[Finding]:
+def findings_of(session: Session, masters: Mapping[str, Facts]) -> list[Finding]:
     """Return the findings about all masters, of which ``gather`` has told the facts."""
     known = session.routes.map
     findings = list(_merged({node: list(examine(facts)) for node, facts in masters.items()}))

@@ -175,9 +175,9 @@ def _drop(session: Session, uid: str, first: Mapping[str, str], *, keep_archive:
                 return False
     begun = yield from _begin(session, uid, first, archive=not keep_archive)
     archived = False
-    if not keep_archive and session.home is not None:
+    if not keep_archive and session.backend is not None:
         try:
-            archived = yield from unregister(session.home, session.keys.name, archived_uid)
+            archived = yield from unregister(session.backend, session.keys.name, archived_uid)
         except ArchiveError as error:
             raise type(error)(f"{error}; the filter is half dropped: drop it again") from error
     yield Work("note", functools.partial(registry.forget, session))
@@ -189,15 +189,15 @@ def _drop(session: Session, uid: str, first: Mapping[str, str], *, keep_archive:
 
 def _look_at_archive(session: Session, uid: str, first: Mapping[str, str]) -> Flow[str]:
     """Check, before anything is removed, that the archive can be removed; return the uid to remove there."""
-    home, needed = session.home, first.get("archive", "redis")
-    if home is None:
+    backend, needed = session.backend, first.get("archive", "redis")
+    if backend is None:
         if needed == "redis":
             return uid
         text = f"it has the archive {needed}: name that to remove it too, or keep it (--keep-archive)"
         if first.get("phase") == "dropping":
             text = f"its drop was stopped half-way: drop it again; {text}"
         raise ArchiveMissing(f"{session.where}: {text}")
-    _, there = yield from read_registration(home, session.keys.name)
+    _, there = yield from read_registration(backend, session.keys.name)
     if there is None:
         return uid
     if not first and not there.dropped and uid not in {"", there.config.uid}:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 from urifilter_redis.bloom.digest import split
 from urifilter_redis.engine.batch import FORGET, PART, Batch, call_to_resume, check_question, items_of, with_batch
 from urifilter_redis.engine.claim_options import COMMANDS
-from urifilter_redis.engine.combined_call import Joint
+from urifilter_redis.engine.combined_call import CombinedCall
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.errors import AnswerLost, ServerFull, UriFilterError
-from urifilter_redis.flows.auto_rotate import attend, turn_missed
+from urifilter_redis.flows.auto_rotate import auto_rotate, turn_missed
 from urifilter_redis.flows.turn import grow
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.call_ids import CallKey
@@ -27,9 +27,9 @@ __all__ = [
     "ask_window",
     "ask_windows",
     "batch_of",
+    "combined_of",
     "distrust",
     "give_back",
-    "joint_of",
     "new_pairs",
     "question",
     "resolve",
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from urifilter_redis.engine.batch import OpenCall
-    from urifilter_redis.engine.claim_options import Terms
+    from urifilter_redis.engine.claim_options import ClaimOptions
     from urifilter_redis.engine.combined_call import Turn
     from urifilter_redis.engine.near_cache import NearCache, Question
     from urifilter_redis.engine.session import Session
@@ -103,28 +103,30 @@ def ask_window(
     requests = list(map(functools.partial(_request, session, batch), window))
     questions = () if near is None else [near.begin(call.digests or split(call.packed)) for call in window]
     callers = None if turn is None else _Callers(session, batch, window, requests, turn)
-    hand = None if batch.terms is None else batch.terms.hand
-    if hand is not None:
+    holdings = None if batch.claim_options is None else batch.claim_options.holdings
+    if holdings is not None:
         for call in window:
-            hand.begin(call.shard, call)
+            holdings.begin(call.shard, call)
     try:
         yield from exchange(session, requests, callers)
     finally:
         if near is not None:
             _learn(near, batch, questions, requests)
         missed = _take_over(session, batch, window, requests)
-        if batch.terms is not None:
-            _note_ends(batch, batch.terms, window, requests)
+        if batch.claim_options is not None:
+            _note_ends(batch, batch.claim_options, window, requests)
     return (yield from _mend(session, missed)) if missed else {}
 
 
-def _note_ends(batch: Batch, terms: Terms, window: Sequence[OpenCall], requests: Sequence[Request]) -> None:
+def _note_ends(
+    batch: Batch, claim_options: ClaimOptions, window: Sequence[OpenCall], requests: Sequence[Request]
+) -> None:
     """Let the hand note the ends of the calls of a window, and those that may still run."""
-    if terms.hand is not None:
+    if claim_options.holdings is not None:
         for call, request in zip(window, requests, strict=True):
             if request.in_doubt and not request.answered:
-                terms.doubt(batch.command, call.shard, call.packed)
-            terms.hand.end(call.shard, call, answered=request.answered, in_doubt=request.in_doubt)
+                claim_options.doubt(batch.command, call.shard, call.packed)
+            claim_options.holdings.end(call.shard, call, answered=request.answered, in_doubt=request.in_doubt)
 
 
 class _Callers:
@@ -186,9 +188,9 @@ def _call(session: Session, batch: Batch, call: OpenCall, _: Request) -> Call:
     if call.call_id is not None:
         turns = batch.command in TURNING and session.turns
         call_id = call.call_id.text(waits=session.wait_replicas > 0, turns=turns)
-    if batch.terms is not None:
+    if batch.claim_options is not None:
         config, keys, view = session.config, session.keys.shard(call.shard), session.view(call.shard)
-        return batch.terms.call(batch.command, config, keys, view, call_id, call.packed, call.positions)
+        return batch.claim_options.call(batch.command, config, keys, view, call_id, call.packed, call.positions)
     return session.asking(batch.command, call.shard).call(call_id, call.packed, batch.max_age)
 
 
@@ -213,8 +215,8 @@ def _take_over(
         if request.answered:
             batch.close(call, request.reply)
             call.in_doubt = False
-            if batch.terms is not None:
-                batch.terms.note(batch.command, call.shard, call.packed, call.positions, request.reply)
+            if batch.claim_options is not None:
+                batch.claim_options.note(batch.command, call.shard, call.packed, call.positions, request.reply)
             if call.call_id is not None:
                 session.ids.release(call.call_id)
         else:
@@ -228,9 +230,9 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from urifilter_redis.engine.batch import Key, Method, OpenCall
-    from urifilter_redis.engine.claim_options import Terms
-    from urifilter_redis.engine.combined_call import Single, Turn
-    from urifilter_redis.engine.holdings import Hand
+    from urifilter_redis.engine.claim_options import ClaimOptions
+    from urifilter_redis.engine.combined_call import PendingCall, Turn
+    from urifilter_redis.engine.holdings import Holdings
     from urifilter_redis.engine.near_cache import NearCache
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
@@ -255,16 +257,16 @@ CALLS_IN_FLIGHT = 8
 WINDOW = CALLS_IN_FLIGHT * calls.ITEMS_A_CALL
 
 
-def unresolved(session: Session, hand: Hand | None = None) -> list[AnswerLost]:
+def unresolved(session: Session, holdings: Holdings | None = None) -> list[AnswerLost]:
     """Return an error for each batch that was interrupted in this process; ``retry=`` takes these errors.
 
     Args:
         session: the filter's session.
-        hand: the hand whose batches are meant; None: those that are about no claims.
+        holdings: the hand whose batches are meant; None: those that are about no claims.
     """
     errors = []
     for batch in session.pending.interrupted():
-        ours = batch.client == session.ids.client and hand is (batch.terms and batch.terms.hand)
+        ours = batch.client == session.ids.client and holdings is (batch.claim_options and batch.claim_options.holdings)
         if ours and batch.command != "claim":  # whose items are given back
             text = f"{batch.method} was interrupted: call it again with retry= for the answers"
             error = AnswerLost(f"{session.where}: {text}")
@@ -339,7 +341,7 @@ def batch_of(  # noqa: PLR0913 - likewise
     call_key: CallKey | None = None,
     digester: MakesDigests | None = None,
     near: NearCache | None = None,
-    terms: Terms | None = None,
+    claim_options: ClaimOptions | None = None,
 ) -> Batch:
     """Make the batch of a command, or return the batch of ``retry``; nothing is sent.
 
@@ -353,7 +355,7 @@ def batch_of(  # noqa: PLR0913 - likewise
         call_key: makes the call ids of all calls, so that another process may repeat the request.
         digester: makes the digests of items; None: the filter's own.
         near: the near cache that may answer; None: all items are asked about. It does not answer to ``retry``.
-        terms: the terms of a batch about claims; None: it is about none.
+        claim_options: the terms of a batch about claims; None: it is about none.
 
     Raises:
         BadItem: some items cannot be filtered; the error has the indices of all of them.
@@ -364,8 +366,8 @@ def batch_of(  # noqa: PLR0913 - likewise
     digests = (digester or session.digester)(objects if key is None else items_of(objects, key))
     if retry is not None:
         return _resume(session, command, digests, retry, max_age or 0)
-    part = PART if near is None and terms is None and call_key is None else None
-    return _batch(session, config, command, objects, digests, max_age or 0, key, call_key, near, terms, part)
+    part = PART if near is None and claim_options is None and call_key is None else None
+    return _batch(session, config, command, objects, digests, max_age or 0, key, call_key, near, claim_options, part)
 
 
 def resolve(session: Session, batch: Batch, turn: Turn | None = None) -> Flow[Batch]:
@@ -396,8 +398,8 @@ def resolve(session: Session, batch: Batch, turn: Turn | None = None) -> Flow[Ba
     finally:
         if forgets is not None:
             forgets.forget(batch.digests)
-    if batch.command in TURNING and session.timekeeper.at <= monotonic():
-        yield from attend(session)
+    if batch.command in TURNING and session.rotation_timer.at <= monotonic():
+        yield from auto_rotate(session)
     return batch
 
 
@@ -410,7 +412,7 @@ def _first_of(errors: Sequence[UriFilterError], batch: Batch) -> UriFilterError:
     return error
 
 
-def joint_of(session: Session, singles: Sequence[Single]) -> Joint:
+def combined_of(session: Session, singles: Sequence[PendingCall]) -> CombinedCall:
     """Make the joint of single calls of the same command and ``max_age``."""
     first = singles[0].batch
     batch = _batch(
@@ -422,30 +424,30 @@ def joint_of(session: Session, singles: Sequence[Single]) -> Joint:
         first.max_age,
     )
     batch.near = first.near  # which does not know them: each of them was looked up when it was asked
-    return Joint(session, batch, singles)
+    return CombinedCall(session, batch, singles)
 
 
-def ask_jointly(session: Session, joint: Joint, turn: Turn) -> Flow[None]:
+def ask_jointly(session: Session, combined: CombinedCall, turn: Turn) -> Flow[None]:
     """Send single calls together, and tell each caller its answer, or the error of its own call.
 
     After an insert the filter is turned if its period is over; the callers have their answers before.
     """
     failed: dict[OpenCall, UriFilterError] = {}
-    while window := [call for call in joint.batch.open if call not in failed]:
-        failed |= yield from ask_window(session, joint.batch, window, turn)
-        joint.note()
-    joint.fail(failed)
-    if joint.batch.command == "insert" and session.timekeeper.at <= monotonic():
-        yield from attend(session)
+    while window := [call for call in combined.batch.open if call not in failed]:
+        failed |= yield from ask_window(session, combined.batch, window, turn)
+        combined.note()
+    combined.fail(failed)
+    if combined.batch.command == "insert" and session.rotation_timer.at <= monotonic():
+        yield from auto_rotate(session)
 
 
-def ask_again(session: Session, joint: Joint, call: OpenCall) -> Flow[None]:
+def ask_again(session: Session, combined: CombinedCall, call: OpenCall) -> Flow[None]:
     """Ask once more for the answers of one call of a joint; the joint has the error if it failed again."""
     failed: dict[OpenCall, UriFilterError] = {}
-    while call in joint.batch.open and not failed:
-        failed = yield from ask_window(session, joint.batch, [call])
-    joint.note(call)
-    joint.errors.update(failed)
+    while call in combined.batch.open and not failed:
+        failed = yield from ask_window(session, combined.batch, [call])
+    combined.note(call)
+    combined.errors.update(failed)
 
 
 def _batch(  # noqa: PLR0913, PLR0917 - likewise
@@ -458,7 +460,7 @@ def _batch(  # noqa: PLR0913, PLR0917 - likewise
     key: Key = None,
     call_key: CallKey | None = None,
     near: NearCache | None = None,
-    terms: Terms | None = None,
+    claim_options: ClaimOptions | None = None,
     part: int | None = None,
 ) -> Batch:
     """Make a batch; under a call key its calls are cut in the same way however many slices are live."""
@@ -472,7 +474,7 @@ def _batch(  # noqa: PLR0913, PLR0917 - likewise
         max_age=max_age,
         key=key,
         near=near,
-        terms=terms,
+        claim_options=claim_options,
         part=part,
     )
     if call_key is not None and batch.writes:
@@ -501,6 +503,6 @@ def _resume(session: Session, command: str, digests: list[bytes], retry: UriFilt
     if batch.client != session.ids.client:
         raise ValueError("retry= takes what this very filter object raised, in this very process")
     batch.near = None  # a repeated call may answer what was so before this process forgot
-    if isinstance(batch.joint, Joint):
-        batch.joint.batch.near = None
+    if isinstance(batch.combined, CombinedCall):
+        batch.combined.batch.near = None
     return batch

@@ -43,7 +43,7 @@ from urifilter_redis.storage.registry import check_registered, is_dropped, regis
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from urifilter_redis.engine.backend import Home
+    from urifilter_redis.engine.backend import Backend
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.keys import ShardKeys
@@ -125,7 +125,7 @@ def open_(session: Session, uid: str | None = None) -> Flow[Config]:
         yield from _attend(session, meta)
         yield from keep_listed(session)
         return session.config
-    config = (yield from registered(session.home, session.keys.name)) if session.home else None
+    config = (yield from registered(session.backend, session.keys.name)) if session.backend else None
     if config is None:
         keys = session.keys.shard(0)
         today, reply = yield from ask(session, ("EXISTS", keys.slice("today")), session.read_meta(0))
@@ -225,17 +225,17 @@ def _join(session: Session, meta: dict[str, str], settings: Settings) -> Flow[No
 
 def _begin(session: Session, settings: Settings, *, large: bool) -> Flow[None]:
     """Make a filter of which Redis has nothing; if the archive has its registration, make it from that."""
-    home, name = session.home, session.keys.name
-    config, new = (yield from registered(home, name)) if home else None, False
+    backend, name = session.backend, session.keys.name
+    config, new = (yield from registered(backend, name)) if backend else None, False
     if config is None:
-        wanted = Config.new(settings, home.shown if home else None)
+        wanted = Config.new(settings, backend.shown if backend else None)
         yield Work("note", functools.partial(registry.check_unknown, session))
         yield from check_no_leftovers(session, wanted)
         yield from check_room(session, settings, large=large)
-        if home is None:
+        if backend is None:
             yield from _make(session, wanted, settings)
             return
-        config, new = yield from register(home, name, wanted)
+        config, new = yield from register(backend, name, wanted)
     config.check(settings, session.where)
     try:
         yield from _bring_back(session, config)
@@ -270,7 +270,7 @@ def _dropped(session: Session) -> FilterNotFound:
     return FilterNotFound(f"{session.where}: another process dropped it while it was made: create it again")
 
 
-def _check_archive(session: Session, home: Home) -> Flow[None]:
+def _check_archive(session: Session, backend: Backend) -> Flow[None]:
     """Check that the named archive has no other filter of this name, and that the filter was made with an archive.
 
     The second is checked only if the caller named the archive. The environment names one for all filters, and only
@@ -280,7 +280,7 @@ def _check_archive(session: Session, home: Home) -> Flow[None]:
         ConfigMismatch: a check fails.
     """
     config = session.config
-    there = yield from registered(home, session.keys.name)
+    there = yield from registered(backend, session.keys.name)
     if there is not None and there.uid != config.uid:
         text = f"there are two filters of this name: Redis has uid {config.uid}, and the named archive"
         own = "without the archive" if config.archive in {None, "redis"} else "with its own archive"
@@ -288,21 +288,21 @@ def _check_archive(session: Session, home: Home) -> Flow[None]:
         uids: dict[str, tuple[object, object]] = {"uid": (there.uid, config.uid)}
         raise ConfigMismatch(f"{session.where}: {text} has uid {there.uid}: {advice}", uids)
     if config.archive in {None, "redis"} and session.insists:
-        differences: dict[str, tuple[object, object]] = {"archive": (home.shown, config.archive)}
-        text = f"archive is {config.archive!r} and not {home.shown!r}"
+        differences: dict[str, tuple[object, object]] = {"archive": (backend.shown, config.archive)}
+        text = f"archive is {config.archive!r} and not {backend.shown!r}"
         advice = "make another with create --like, and merge this one into it with union"
         raise ConfigMismatch(f"{session.where}: the filter exists with other settings: {text} ({advice})", differences)
 
 
 def _attend(session: Session, meta: dict[str, str]) -> Flow[None]:
     """Check that an existing filter is the wanted one, and complete or restore it."""
-    if session.home is not None:
-        yield from _check_archive(session, session.home)
+    if session.backend is not None:
+        yield from _check_archive(session, session.backend)
     if session.config.archive in {None, "redis"}:
         yield from _complete(session, meta)
         return
     yield Work("note", functools.partial(registry.remember, session))
-    if session.home is not None:
+    if session.backend is not None:
         yield from check_registered(session)
         yield from ensure(session)
 
@@ -315,13 +315,13 @@ def _bring_back(session: Session, config: Config) -> Flow[None]:
         ArchiveMissing: the archive went away meanwhile; a filter that was restored before that stays in Redis.
         FilterNotFound: another process dropped the filter meanwhile.
     """
-    assert session.home is not None  # noqa: S101 - config is from there
-    home = session.home
-    others = {key.uid for key in (yield from home.keys(session.keys.name)) if key.uid} - {config.uid}
+    assert session.backend is not None  # noqa: S101 - config is from there
+    backend = session.backend
+    others = {key.uid for key in (yield from backend.keys(session.keys.name)) if key.uid} - {config.uid}
     if others:
         text = f"the registration of {session.keys.name!r} has uid {config.uid}, and checkpoints have"
         advice = "put the registration of their filter back"
-        raise ArchiveCorrupt(f"archive {home.shown}: {text} {', '.join(sorted(others))}: {advice}")
+        raise ArchiveCorrupt(f"archive {backend.shown}: {text} {', '.join(sorted(others))}: {advice}")
     fields = config.to_meta(0, "restoring")
     session.learn(dict(zip(fields[::2], fields[1::2], strict=True)) | {"uid": config.uid})
     yield Work("note", functools.partial(registry.remember, session))

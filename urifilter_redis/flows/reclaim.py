@@ -9,11 +9,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.bloom.encoding import unpack
-from urifilter_redis.engine.holdings import Claim, Found, Hand, Outstanding
+from urifilter_redis.engine.holdings import Claim, Found, Holdings, Outstanding
 from urifilter_redis.engine.queries import ask, chunked, time_at, time_of
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.errors import SliceLost, UriFilterError
-from urifilter_redis.flows.claims import release_terms
+from urifilter_redis.flows.claims import options_of_release
 from urifilter_redis.flows.items import batch_of, resolve
 from urifilter_redis.protocol import calls, claims
 from urifilter_redis.protocol.outcomes import to_scores
@@ -95,13 +95,13 @@ class Round:
         return [claim for _, _, claim in self.found]
 
 
-def look(session: Session, hand: Hand, shards: Sequence[int], record: str = "") -> Flow[list[int]]:
+def look(session: Session, holdings: Holdings, shards: Sequence[int], record: str = "") -> Flow[list[int]]:
     """Look at how much others have in some shards; the hand notes it. Return the shards where something may be due.
 
     Those come first that have a record of this name: an earlier attempt of the same request may have left it, and what
     that took in hand must be told before the limit is reached.
     """
-    own = bytes.fromhex(hand.holding.holder)
+    own = bytes.fromhex(holdings.holding.holder)
     commands: list[Any] = []
     for shard in shards:
         keys = session.keys.shard(shard)
@@ -120,8 +120,8 @@ def look(session: Session, hand: Hand, shards: Sequence[int], record: str = "") 
     for shard, time, all_of_it, owned, earliest, recorded in columns:
         now = time_of(time)
         dies = next((until for holder, until in to_scores(earliest) if holder != own), None)
-        others = int(all_of_it) - hand.known(shard, int(owned))
-        hand.note_look(shard, others, None if dies is None else at + (dies - now) / 1000)
+        others = int(all_of_it) - holdings.known(shard, int(owned))
+        holdings.note_look(shard, others, None if dies is None else at + (dies - now) / 1000)
         if recorded:
             again.append(shard)
         elif dies is not None and dies <= now:
@@ -129,51 +129,51 @@ def look(session: Session, hand: Hand, shards: Sequence[int], record: str = "") 
     return [*again, *due]
 
 
-def outstanding(session: Session, hand: Hand) -> Flow[Outstanding]:
+def outstanding(session: Session, holdings: Holdings) -> Flow[Outstanding]:
     """Return how much others have in hand, after a look at the shards that were not looked at of late."""
-    for shards in chunked(hand.not_seen(range(session.config.shards)), SHARDS_A_LOOK):
-        yield from look(session, hand, shards)
-    hand.partial = False
-    return hand.outstanding()
+    for shards in chunked(holdings.not_seen(range(session.config.shards)), SHARDS_A_LOOK):
+        yield from look(session, holdings, shards)
+    holdings.partial = False
+    return holdings.outstanding()
 
 
-def reclaim_round(session: Session, hand: Hand, made: Round) -> Flow[list[Claim]]:
+def reclaim_round(session: Session, holdings: Holdings, made: Round) -> Flow[list[Claim]]:
     """Take in hand what dead holders had and what is due again; the hand notes it.
 
     A failure after something was found ends the round, and is not raised.
     """
     first = made.first_shard(session.config.shards)
     order = [*range(first, session.config.shards), *range(first)]
-    hand.partial = True
+    holdings.partial = True
     try:
         for shards in chunked(order, SHARDS_A_LOOK):
-            for shard in (yield from look(session, hand, shards, made.record)):
-                yield from _reclaim_shard(session, hand, shard, made)
+            for shard in (yield from look(session, holdings, shards, made.record)):
+                yield from _reclaim_shard(session, holdings, shard, made)
             if len(made.found) >= made.limit:
                 break
         else:
-            hand.partial = False
+            holdings.partial = False
     except UriFilterError as error:
         made.error = made.error or error
     if made.error is not None and not made.found:
         raise made.error
-    hand.note_round(len(made.found))
+    holdings.note_round(len(made.found))
     return made.claims
 
 
 def reclaim(session: Session, holding: Holding, limit: int, *, call_key: CallKey | None = None) -> Flow[list[Claim]]:
     """Take in hand, for a holder of which no books are kept here, what dead holders had and what is due again."""
-    hand = Hand(holding.lease / 1000, holding.holder, pauses=False)
-    return (yield from reclaim_round(session, hand, Round(limit, call_key)))
+    holdings = Holdings(holding.lease / 1000, holding.holder, pauses=False)
+    return (yield from reclaim_round(session, holdings, Round(limit, call_key)))
 
 
-def _reclaim_shard(session: Session, hand: Hand, shard: int, made: Round) -> Flow[None]:
+def _reclaim_shard(session: Session, holdings: Holdings, shard: int, made: Round) -> Flow[None]:
     part = 0
-    while len(made.found) < made.limit and (yield from _reclaim_once(session, hand, shard, made, part)):
+    while len(made.found) < made.limit and (yield from _reclaim_once(session, holdings, shard, made, part)):
         part += 1
 
 
-def _reclaim_once(session: Session, hand: Hand, shard: int, made: Round, part: int) -> Flow[int]:
+def _reclaim_once(session: Session, holdings: Holdings, shard: int, made: Round, part: int) -> Flow[int]:
     """Take some items of a shard in hand; return their number."""
     ids, keys = session.ids, session.keys.shard(shard)
     most = min(claims.RECLAIMED_A_CALL, made.limit - len(made.found))
@@ -183,21 +183,21 @@ def _reclaim_once(session: Session, hand: Hand, shard: int, made: Round, part: i
 
     def build(_: Request) -> Call:
         call_id = calls.NO_CALL_ID if call.call_id is None else call.call_id.text(waits=session.wait_replicas > 0)
-        return claims.reclaim(session.config.uid, keys, call_id, hand.holding, most)
+        return claims.reclaim(session.config.uid, keys, call_id, holdings.holding, most)
 
     request = Request(build, numbered=call)
-    hand.begin(shard, call)
+    holdings.begin(shard, call)
     count, taken_in = 0, False
     try:
         yield from exchange(session, [request])
         if request.answered:
-            count = _take(session, hand, shard, claims.entries_of(request.reply), made)
+            count = _take(session, holdings, shard, claims.entries_of(request.reply), made)
             call.in_doubt = False
         taken_in = not call.in_doubt
     finally:
         if not taken_in:
-            hand.suspects.add(shard)
-        hand.end(shard, call, answered=request.answered, in_doubt=call.in_doubt)
+            holdings.suspects.add(shard)
+        holdings.end(shard, call, answered=request.answered, in_doubt=call.in_doubt)
     if request.error is not None:
         raise request.error
     if call.call_id is not None:
@@ -205,7 +205,7 @@ def _reclaim_once(session: Session, hand: Hand, shard: int, made: Round, part: i
     return count
 
 
-def _take(session: Session, hand: Hand, shard: int, entries: Sequence[Entry], made: Round) -> int:
+def _take(session: Session, holdings: Holdings, shard: int, entries: Sequence[Entry], made: Round) -> int:
     """Take entries in hand; one that cannot be read is given back by a beat."""
     for entry in entries:
         try:
@@ -213,15 +213,15 @@ def _take(session: Session, hand: Hand, shard: int, entries: Sequence[Entry], ma
         except ValueError as error:
             text = f"{session.where}: leases has an entry {entry.digest.hex()} that cannot be read: {error}"
             made.error = made.error or SliceLost(text)
-            hand.leave(shard, entry.digest)
+            holdings.leave(shard, entry.digest)
         else:
             made.found.append((shard, entry.digest, claim))
-            hand.take(shard, entry.digest, claim)
-    hand.note_reclaimed(shard, len(entries))
+            holdings.take(shard, entry.digest, claim)
+    holdings.note_reclaimed(shard, len(entries))
     return len(entries)
 
 
-def beat(session: Session, hand: Hand) -> Flow[None]:
+def beat(session: Session, holdings: Holdings) -> Flow[None]:
     """Beat where the hand has something and made no call of late; mend the hand where the server knows other items.
 
     Raises:
@@ -229,22 +229,22 @@ def beat(session: Session, hand: Hand) -> Flow[None]:
     """
     errors: list[UriFilterError] = []
     mistaken: list[int] = []
-    for shards in chunked(hand.shards_to_beat()):
-        at, marks = monotonic(), {shard: hand.mark(shard) for shard in shards}
+    for shards in chunked(holdings.shards_to_beat()):
+        at, marks = monotonic(), {shard: holdings.mark(shard) for shard in shards}
         requests = [
-            Request.of(claims.beat(session.config.uid, session.keys.shard(shard), hand.holding)) for shard in shards
+            Request.of(claims.beat(session.config.uid, session.keys.shard(shard), holdings.holding)) for shard in shards
         ]
         yield from exchange(session, requests)
         for shard, request in zip(shards, requests, strict=True):
             if request.error is not None:
                 errors.append(request.error)
                 continue
-            hand.has_beaten(shard, at)
-            differs = request.reply != len(hand.held[shard])
-            if hand.undisturbed(shard, marks[shard]):
-                hand.suspects.discard(shard)
+            holdings.has_beaten(shard, at)
+            differs = request.reply != len(holdings.held[shard])
+            if holdings.undisturbed(shard, marks[shard]):
+                holdings.suspects.discard(shard)
                 mistaken += [shard] if differs else []
-    errors += yield from _mend_all(session, hand, mistaken)
+    errors += yield from _mend_all(session, holdings, mistaken)
     if errors:
         raise errors[0]
 
@@ -258,26 +258,26 @@ def beat_all(session: Session, holding: Holding) -> Flow[int]:
     return count
 
 
-def give_back(session: Session, hand: Hand, digests: Sequence[bytes], delay: float = 0) -> Flow[None]:
+def give_back(session: Session, holdings: Holdings, digests: Sequence[bytes], delay: float = 0) -> Flow[None]:
     """Release items by their digests; ``delay`` is in seconds."""
-    terms = release_terms(hand.holding, delay, hand)
-    batch = batch_of(session, "release", list(digests), digester=lambda _: list(digests), terms=terms)
+    claim_options = options_of_release(holdings.holding, delay, holdings)
+    batch = batch_of(session, "release", list(digests), digester=lambda _: list(digests), claim_options=claim_options)
     yield from resolve(session, batch)
 
 
-def give_back_all(session: Session, hand: Hand, delay: float = 0) -> Flow[None]:
+def give_back_all(session: Session, holdings: Holdings, delay: float = 0) -> Flow[None]:
     """Release all that the hand has, the orphans, and all that the suspects have; ``delay`` is in seconds."""
-    digests = {*hand.digests, *hand.orphaned(math.inf)}
-    for shard in sorted(hand.suspects):
-        digests |= yield from _in_hands(session, hand, shard)
-    yield from give_back(session, hand, sorted(digests), delay)
+    digests = {*holdings.digests, *holdings.orphaned(math.inf)}
+    for shard in sorted(holdings.suspects):
+        digests |= yield from _in_hands(session, holdings, shard)
+    yield from give_back(session, holdings, sorted(digests), delay)
 
 
-def _mend_all(session: Session, hand: Hand, shards: Sequence[int]) -> Flow[list[UriFilterError]]:
+def _mend_all(session: Session, holdings: Holdings, shards: Sequence[int]) -> Flow[list[UriFilterError]]:
     """Give back the orphans that are due, and mend some shards; return the failures."""
-    orphans, errors = hand.orphaned(), []
-    flows = [_mend(session, hand, shard) for shard in shards]
-    for flow in [give_back(session, hand, orphans), *flows] if orphans else flows:
+    orphans, errors = holdings.orphaned(), []
+    flows = [_mend(session, holdings, shard) for shard in shards]
+    for flow in [give_back(session, holdings, orphans), *flows] if orphans else flows:
         try:
             yield from flow
         except UriFilterError as error:
@@ -285,26 +285,26 @@ def _mend_all(session: Session, hand: Hand, shards: Sequence[int]) -> Flow[list[
     return errors
 
 
-def _mend(session: Session, hand: Hand, shard: int) -> Flow[None]:
+def _mend(session: Session, holdings: Holdings, shard: int) -> Flow[None]:
     """Make the hand and the server agree on a shard: give back what the hand does not know, drop what is gone.
 
     An unresolved reclaim, a failover or an item that others have committed leaves such a difference.
     """
-    mark = hand.mark(shard)
-    there = yield from _in_hands(session, hand, shard)
-    if not hand.undisturbed(shard, mark):
+    mark = holdings.mark(shard)
+    there = yield from _in_hands(session, holdings, shard)
+    if not holdings.undisturbed(shard, mark):
         return
-    for digest in list(hand.held[shard]):
+    for digest in list(holdings.held[shard]):
         if digest not in there:
-            hand.drop(shard, digest)
-    unknown = [digest for digest in there if not hand.has(shard, digest)]
+            holdings.drop(shard, digest)
+    unknown = [digest for digest in there if not holdings.has(shard, digest)]
     if unknown:
-        yield from give_back(session, hand, unknown)
+        yield from give_back(session, holdings, unknown)
 
 
-def _in_hands(session: Session, hand: Hand, shard: int) -> Flow[set[bytes]]:
+def _in_hands(session: Session, holdings: Holdings, shard: int) -> Flow[set[bytes]]:
     """Return the digests that the server has in the holder's hands."""
-    own, key = bytes.fromhex(hand.holding.holder), session.keys.shard(shard).hands
+    own, key = bytes.fromhex(holdings.holding.holder), session.keys.shard(shard).hands
     there: set[bytes] = set()
     start, end = claims.hands_of(own)
     while True:

@@ -91,7 +91,7 @@ class Restorer:
     """
 
     def __init__(self, session: Session, seen: Mapping[int, str], given_up: Sequence[str] = ()) -> None:
-        self._session, self._home, self._config = session, require_archive(session), session.config
+        self._session, self._backend, self._config = session, require_archive(session), session.config
         self.token = secrets.token_hex(8)
         self._seen, self._given_up = seen, " ".join(given_up) or "-"
         self._shards: dict[int, _Shard] = {}  # the shards that are taken, and neither finished nor given back
@@ -116,8 +116,8 @@ class Restorer:
             ArchiveCorrupt: the checkpoints of a shard are gone.
         """
         name = self._session.keys.name
-        complete = is_complete((yield from self._home.read(Key(name))))
-        keys = yield from self._home.keys(name)
+        complete = is_complete((yield from self._backend.read(Key(name))))
+        keys = yield from self._backend.keys(name)
         slices = [key for key in keys if (key.kind, key.uid) == ("slice", self._config.uid)]
         for shard in list(self._shards):
             found = self._shards[shard]
@@ -186,8 +186,8 @@ class Restorer:
     def _archived(self, ours: _Shard, shard: int, keys: Sequence[Key]) -> Flow[Archived]:
         """Return the sound contents of the archive; closed slices, which may be many, only if they are needed."""
         name = self._session.keys.name
-        found = yield from places(self._home, name, self._config, shard)
-        checkpoint, problems = yield from last_good(self._home, name, found, self._beat)
+        found = yield from places(self._backend, name, self._config, shard)
+        checkpoint, problems = yield from last_good(self._backend, name, found, self._beat)
         yield from self._beat()
         number = max((place.checkpoint.number for place in found if place.checkpoint), default=0)
         epoch = checkpoint.shard_state().epoch if checkpoint else -1
@@ -214,16 +214,16 @@ class Restorer:
 
     def _pieces(self, content: Content, first: int, last: int) -> Flow[list[int]]:
         """Read pieces of a bitmap as integers, so that ``|`` merges them."""
-        pieces = yield from read_pieces(self._home, self._session.keys.name, content, first, last)
+        pieces = yield from read_pieces(self._backend, self._session.keys.name, content, first, last)
         return as_numbers(pieces)
 
     def _slice(self, key: Key, slices: dict[int, Manifest], problems: list[str]) -> Flow[None]:
         what = f"slice {key.epoch} of {key.filter!r}, shard {key.shard}"
         try:
-            manifest = documents.load(Manifest, (yield from self._home.read(key)) or b"", what)
+            manifest = documents.load(Manifest, (yield from self._backend.read(key)) or b"", what)
             closed = Slice("history_1", self._config.units, self._config.bytes)
             manifest.check(self._config, key.shard, closed, kind="slice", epoch=key.epoch)
-            yield from verify(self._home, key.filter, manifest.content, self._beat)
+            yield from verify(self._backend, key.filter, manifest.content, self._beat)
             slices[key.epoch] = manifest
         except (ArchiveCorrupt, ArchiveMissing) as error:
             problems.append(f"{what}: {error}")
@@ -260,7 +260,7 @@ class Restorer:
         for slice_ in made.state.view.slices[::-1]:
             merged |= yield from self._fill(shard, slice_, made, newer)
             newer = slice_.name if self._config.write == "all" else ""
-        records = Records(session, self._home, partial(self._refill, shard=shard), self._beat)
+        records = Records(session, self._backend, partial(self._refill, shard=shard), self._beat)
         yield from records.bring(shard, found.archived.checkpoint, made.forgotten, worked=found.worked)
         yield from records.bring_leases(shard, found.archived.checkpoint, made.leases, view.claims)
         state = made.state
@@ -456,7 +456,7 @@ def _attempt(session: Session, restorer: Restorer) -> Flow[Restored]:
 
 
 def _needed(session: Session) -> Flow[dict[int, str]]:
-    home, config = require_archive(session), session.config
+    backend, config = require_archive(session), session.config
     needed = {}
     for some in chunked(range(config.shards)):
         metas = yield from ask(session, *(session.read_meta(shard) for shard in some))
@@ -467,7 +467,7 @@ def _needed(session: Session) -> Flow[dict[int, str]]:
                 needed[shard] = meta.get("timeline", "") if meta else MISSING
                 continue
             state = ShardState.from_meta(meta, session.where)
-            last = newest((yield from places(home, session.keys.name, config, shard)))
+            last = newest((yield from places(backend, session.keys.name, config, shard)))
             present = yield from whole_slices(session, shard, state.view.slices)
             behind = last is not None and state.checkpoint < last.number
             if len(present) == len(state.view.slices) and behind and state.phase == "rotating":

@@ -21,7 +21,7 @@ from urifilter_redis.storage.records import forgotten_at, record_time, split_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from urifilter_redis.engine.backend import Home
+    from urifilter_redis.engine.backend import Backend
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
@@ -245,8 +245,8 @@ class _Refill(Protocol):
 class Records:
     """Restores the records, forgotten digests and leases of one shard; the flow ``beat`` runs after each part."""
 
-    def __init__(self, session: Session, home: Home, refill: _Refill, beat: Callable[[], Flow[None]]) -> None:
-        self._session, self._home, self._refill, self._beat = session, home, refill, beat
+    def __init__(self, session: Session, backend: Backend, refill: _Refill, beat: Callable[[], Flow[None]]) -> None:
+        self._session, self._backend, self._refill, self._beat = session, backend, refill, beat
 
     def bring(self, shard: int, last: Checkpoint | None, forgotten: str, *, worked: bool) -> Flow[None]:
         """Restore them from a checkpoint.
@@ -259,7 +259,7 @@ class Records:
         """
         name, key = self._session.keys.name, self._session.keys.shard(shard).forgotten
         if last is not None:
-            yield from read_records(self._home, name, last.replies, split_replies, partial(self._entries, "replies"))
+            yield from read_records(self._backend, name, last.replies, split_replies, partial(self._entries, "replies"))
         if forgotten == "both" and last is not None and worked:
             theirs: set[bytes] = set()
 
@@ -267,12 +267,12 @@ class Records:
                 theirs.update(digest for digest, _ in entries)
                 yield from self._beat()
 
-            yield from read_records(self._home, name, last.forgotten, split_forgotten, note)
+            yield from read_records(self._backend, name, last.forgotten, split_forgotten, note)
             yield from self._unforget(shard, theirs, last.begun)
         elif forgotten != "ours":
             yield from self._refill("remove", slices=[key])
             if last is not None:
-                yield from read_records(self._home, name, last.forgotten, split_forgotten, self._forgotten)
+                yield from read_records(self._backend, name, last.forgotten, split_forgotten, self._forgotten)
 
     def bring_leases(self, shard: int, last: Checkpoint | None, leases: str, claims: int) -> Flow[None]:
         """Restore what is in hand, and let each holder live for the longest lease from now.
@@ -303,7 +303,7 @@ class Records:
             def bring(some: list[Lease]) -> Flow[None]:
                 return self._in_hand(some, claims)
 
-            yield from read_records(self._home, session.keys.name, last.leases, split_leases, bring)
+            yield from read_records(self._backend, session.keys.name, last.leases, split_leases, bring)
 
     def _in_hand(self, leases: Sequence[Lease], claims: int) -> Flow[None]:
         """Call ``refill`` for some items in hand."""

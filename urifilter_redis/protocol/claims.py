@@ -24,7 +24,7 @@ __all__ = [
     "LEAST_LEASE",
     "MOST_DELAY",
     "MOST_LEASE",
-    "NOBODY",
+    "NO_HOLDER",
     "RECLAIMED_A_CALL",
     "Entry",
     "Holding",
@@ -37,8 +37,8 @@ __all__ = [
     "default_lease",
     "entries_of",
     "hands_of",
+    "new_delay_holder",
     "new_holder",
-    "new_nobody",
     "reclaim",
     "release",
 ]
@@ -77,7 +77,7 @@ class Holding:
 
 
 #: No holder: ``release`` touches whatever anybody has, and nothing beats.
-NOBODY = Holding("-", 0)
+NO_HOLDER = Holding("-", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def new_holder() -> str:
     return f"{1 + secrets.randbelow(255):02x}{secrets.token_hex(7)}"
 
 
-def new_nobody() -> str:
+def new_delay_holder() -> str:
     """Draw a nobody, which has released items until they are due: 16 hex digits, whose first byte is 0."""
     return f"00{secrets.token_hex(7)}"
 
@@ -187,12 +187,12 @@ def release(  # noqa: PLR0913 - likewise
     digests: Sequence[bytes] | bytes,
     holding: Holding,
     *,
-    nobody: str,
+    delay_holder: str,
     delay: int = 0,
     failed: bool = False,
 ) -> Call:
-    """Build ``release``; ``delay`` is in ms, and ``nobody`` is drawn for this call. See ``claim``."""
-    given = (holding.holder, holding.lease, nobody, delay, int(failed))
+    """Build ``release``; ``delay`` is in ms, and ``delay_holder`` is drawn for this call. See ``claim``."""
+    given = (holding.holder, holding.lease, delay_holder, delay, int(failed))
     arguments = (uid, call_id, 0, *_encoded(digests, *given))
     return Call(scripts.load("release"), (keys.meta, keys.replies, *keys.of_claims), arguments)
 

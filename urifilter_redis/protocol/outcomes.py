@@ -26,10 +26,11 @@ from urifilter_redis.protocol.acl import MEND
 __all__ = [
     "FORBIDDEN_KEY",
     "SCRIPT_ERRORS",
-    "Judged",
+    "Decided",
+    "Decision",
     "Unanswered",
     "Unsent",
-    "Verdict",
+    "decide",
     "error_of",
     "fields_of_stale",
     "forbids_command",
@@ -37,7 +38,6 @@ __all__ = [
     "is_ask",
     "is_away",
     "is_readonly",
-    "judge",
     "late_at",
     "node_of",
     "nonsense",
@@ -54,7 +54,7 @@ __all__ = [
 FORBIDDEN_KEY = "this user may not touch the key"
 
 
-class Verdict(Enum):
+class Decision(Enum):
     """The decision about an outcome: what the exchange does next with the request."""
 
     #: The outcome is the reply.
@@ -110,21 +110,21 @@ class Unanswered:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Decided:
     """An outcome that the connector itself has judged, because its server is not Redis.
 
     Attributes:
         error: the error to raise if the request is given up.
-        verdict: the decision about the outcome.
+        decision: the decision about the outcome.
         pause: the seconds to wait before the next attempt; 0 if the server named none.
     """
 
     error: UriFilterError
-    verdict: Verdict
+    decision: Decision
     pause: float = 0.0
 
 
-_NO_REPLIES = (Judged, RedisError, Unanswered, Unsent)
+_NO_REPLIES = (Decided, RedisError, Unanswered, Unsent)
 
 #: The error words of the scripts that end a call, and the exception of each.
 SCRIPT_ERRORS: Mapping[str, type[UriFilterError]] = {
@@ -140,19 +140,19 @@ SCRIPT_ERRORS: Mapping[str, type[UriFilterError]] = {
 }
 
 _AGAIN = {
-    "NOSCRIPT": Verdict.LOAD_SCRIPT,
-    "STALE": Verdict.REFRESH,
-    "FULL": Verdict.FULL,
-    "DUE": Verdict.DUE,
-    "LATECALL": Verdict.RENEW,
-    "RESTORING": Verdict.RESTORING,
-    "BUSY": Verdict.WAIT,
-    "CLUSTERDOWN": Verdict.WAIT,
-    "LOADING": Verdict.WAIT,
-    "MASTERDOWN": Verdict.WAIT,
-    "TRYAGAIN": Verdict.MIGRATING,
-    "ASK": Verdict.MOVED,
-    "MOVED": Verdict.MOVED,
+    "NOSCRIPT": Decision.LOAD_SCRIPT,
+    "STALE": Decision.REFRESH,
+    "FULL": Decision.FULL,
+    "DUE": Decision.DUE,
+    "LATECALL": Decision.RENEW,
+    "RESTORING": Decision.RESTORING,
+    "BUSY": Decision.WAIT,
+    "CLUSTERDOWN": Decision.WAIT,
+    "LOADING": Decision.WAIT,
+    "MASTERDOWN": Decision.WAIT,
+    "TRYAGAIN": Decision.MIGRATING,
+    "ASK": Decision.MOVED,
+    "MOVED": Decision.MOVED,
 }
 
 _MOVING = "the keys are on their way to another node of the Redis Cluster, and nothing was changed"
@@ -215,28 +215,28 @@ _STALE = re.compile(
 )
 
 
-def judge(outcome: Any) -> Verdict:
+def decide(outcome: Any) -> Decision:
     """Return the decision about the outcome of a command (see ``steps.Send``)."""
     if not isinstance(outcome, _NO_REPLIES):
-        return Verdict.ANSWERED
-    if isinstance(outcome, Judged):
-        return outcome.verdict
+        return Decision.ANSWERED
+    if isinstance(outcome, Decided):
+        return outcome.decision
     if isinstance(outcome, Unanswered):
-        return Verdict.IN_DOUBT
+        return Decision.IN_DOUBT
     if isinstance(outcome, Unsent):
         if isinstance(outcome.error, ResponseError):  # redis-py's own first command failed: there is no such database
-            return _judge_refusal(outcome.error)
-        return Verdict.REFUSED if outcome.hopeless or isinstance(outcome.error, AuthenticationError) else Verdict.WAIT
-    return _judge_refusal(outcome)
+            return _decide_refusal(outcome.error)
+        return Decision.REFUSED if outcome.hopeless or isinstance(outcome.error, AuthenticationError) else Decision.WAIT
+    return _decide_refusal(outcome)
 
 
-def _judge_refusal(error: RedisError) -> Verdict:
+def _decide_refusal(error: RedisError) -> Decision:
     word = _word(error)
     if "max number of clients reached" in str(error):
-        return Verdict.WAIT
+        return Decision.WAIT
     if word not in _AGAIN and word not in _NOTHING_WRITTEN and _STOPPED.search(str(error)):
-        return Verdict.DIED
-    return _AGAIN.get(word, Verdict.REFUSED)
+        return Decision.DIED
+    return _AGAIN.get(word, Decision.REFUSED)
 
 
 def error_of(outcome: Any, where: str, *, in_doubt: bool = False, alone: bool = False) -> UriFilterError:
@@ -248,7 +248,7 @@ def error_of(outcome: Any, where: str, *, in_doubt: bool = False, alone: bool = 
         in_doubt: whether an earlier attempt may have run.
         alone: whether this user may not ask for other nodes than the one that answered.
     """
-    if isinstance(outcome, Judged):
+    if isinstance(outcome, Decided):
         return outcome.error
     if isinstance(outcome, Unsent) and isinstance(outcome.error, exceptions.ClusterDownError):
         outcome = outcome.error

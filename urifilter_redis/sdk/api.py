@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from urifilter_redis.engine.batch import Key, Method
-    from urifilter_redis.engine.holdings import Hand
+    from urifilter_redis.engine.holdings import Holdings
     from urifilter_redis.engine.steps import Flow, Timeouts
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.protocol.config import FilterSettings
@@ -279,15 +279,15 @@ class API:
                     raise
         return call
 
-    def unresolved(self, hand: Hand | None = None) -> list[FilterAPIError]:
+    def unresolved(self, holdings: Holdings | None = None) -> list[FilterAPIError]:
         """Make an error, for ``retry=``, of each call that was interrupted in this process.
 
         Args:
-            hand: the hand of the calls; None: calls without claims.
+            holdings: the hand of the calls; None: calls without claims.
         """
         errors = []
         for call in self.session.pending.interrupted():
-            if call.process == os.getpid() and call.hand is hand:
+            if call.process == os.getpid() and call.holdings is holdings:
                 text = f"{call.method} was interrupted: call it again with retry= for the answers"
                 error = FilterAPIError(text, error_code="answer_lost")
                 errors.append(with_batch(error, call))

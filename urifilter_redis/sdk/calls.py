@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from urifilter_redis.engine.batch import Key
-    from urifilter_redis.engine.holdings import Hand
+    from urifilter_redis.engine.holdings import Holdings
     from urifilter_redis.http_api import Command
     from urifilter_redis.protocol.call_ids import CallId
 
@@ -76,10 +76,10 @@ class APICall:
         term: converts an answer of the service to one of the caller's method.
         parts: the parts, one for each request.
         process: the id of the process that made the call.
-        hand: the hand that notes the answers; None without claims.
+        holdings: the hand that notes the answers; None without claims.
     """
 
-    hand: Hand | None = None
+    holdings: Holdings | None = None
 
     def __init__(  # noqa: PLR0913, PLR0917 - all of it is what a call is
         self,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.bloom.encoding import encode_item
 from urifilter_redis.engine.batch import CLAIM_AGES, RELEASE
-from urifilter_redis.engine.holdings import Claim, Hand
+from urifilter_redis.engine.holdings import Claim, Holdings
 from urifilter_redis.errors import FilterAPIError
 from urifilter_redis.http_api import COMMANDS
 from urifilter_redis.protocol.claims import RECLAIMED_A_CALL, Holding, check_delay, check_lease, new_holder
@@ -37,7 +37,7 @@ class ClaimsCall(APICall):
     """One call about claims.
 
     Attributes:
-        hand: the hand that notes the answers; None: no hand.
+        holdings: the hand that notes the answers; None: no hand.
         payloads: claim: the payload of each item; None: each item is its own.
     """
 
@@ -50,7 +50,7 @@ class ClaimsCall(APICall):
         objects: Sequence[Any],
         key: Key = None,
         payloads: Sequence[Any] | None = None,
-        hand: Hand | None = None,
+        holdings: Holdings | None = None,
     ) -> None:
         """Check and cut the items.
 
@@ -60,11 +60,11 @@ class ClaimsCall(APICall):
         self.payloads, self._ends = payloads, method.command != "claim"
         what = (filter_typeid, method.command, None)
         super().__init__(what, COMMANDS[method.command], path, more, objects, self._cuts, key)
-        self.hand, self.term = hand, method.term
+        self.holdings, self.term = holdings, method.term
 
     def is_like(self, other: APICall) -> bool:
         """Whether both calls are for the same items, of one process, and of one object of claims."""
-        return super().is_like(other) and self.hand is other.hand
+        return super().is_like(other) and self.holdings is other.holdings
 
     def body(self, part: Part) -> dict[str, Any]:
         """Return the body of the request for a part; items that JSON cannot carry are sent as base64 of their bytes."""
@@ -82,27 +82,27 @@ class ClaimsCall(APICall):
     @contextlib.contextmanager
     def under_way(self, part: Part) -> Iterator[None]:
         """Note in the hand that a part is under way, and later its answers."""
-        if self.hand is None:
+        if self.holdings is None:
             yield
             return
-        self.hand.begin(SHARD, part)
+        self.holdings.begin(SHARD, part)
         try:
             yield
         finally:
             if part.reply is not None:
-                self._note(self.hand, part)
-            self.hand.end(SHARD, part, answered=part.reply is not None, in_doubt=part.in_doubt)
+                self._note(self.holdings, part)
+            self.holdings.end(SHARD, part, answered=part.reply is not None, in_doubt=part.in_doubt)
 
-    def _note(self, hand: Hand, part: Part) -> None:
+    def _note(self, holdings: Holdings, part: Part) -> None:
         answers = self.answers_of(part)
         for number, (item, answer) in enumerate(zip(part.items, answers, strict=True)):
             if self._ends:
-                hand.drop(SHARD, encode_item(item))
+                holdings.drop(SHARD, encode_item(item))
             elif answer == 0:
                 payload = item if self.payloads is None else self.payloads[part.start + number]
-                hand.take(SHARD, encode_item(item), Claim(item, payload))
+                holdings.take(SHARD, encode_item(item), Claim(item, payload))
         if self.what[1] == "release" and any(answers):
-            hand.note_released(SHARD, self.more["delay"])
+            holdings.note_released(SHARD, self.more["delay"])
 
     def _cuts(self, items: Sequence[object]) -> list[int]:
         weights = sizes(items, in_base64=self._ends)
@@ -125,7 +125,7 @@ class HTTPClaims:
 
     def __init__(self, api: API, filter_typeid: str, lease: float) -> None:
         self._api, self.name = api, filter_typeid
-        self.hand = Hand(check_lease(lease))
+        self.holdings = Holdings(check_lease(lease))
 
     @property
     def where(self) -> str:
@@ -179,14 +179,14 @@ class HTTPClaims:
 
     def leave(self, question: ClaimsCall, known: Sequence[int | None]) -> None:
         """Drop the items of an interrupted claim; the next beat then finds that the service counts others."""
-        self.hand.abandon()
+        self.holdings.abandon()
         for encoded, answer, before in zip(question.encoded, question.answers, known, strict=True):
             if answer == 0 and before != 0:
-                self.hand.drop(SHARD, encoded)
+                self.holdings.drop(SHARD, encoded)
 
     def unresolved(self) -> list[FilterAPIError]:
         """Return an error of each call that was interrupted."""
-        return self._api.unresolved(self.hand)
+        return self._api.unresolved(self.holdings)
 
     def reclaim(self, limit: int, found: Found) -> Flow[list[Claim]]:
         """Take in hand at most ``limit`` items; a failure after some were found ends the call, and is not raised."""
@@ -198,7 +198,7 @@ class HTTPClaims:
         except FilterAPIError:
             if not found:
                 raise
-        self.hand.note_round(len(found))
+        self.holdings.note_round(len(found))
         return [claim for _, _, claim in found]
 
     def look(self) -> Flow[None]:
@@ -207,18 +207,18 @@ class HTTPClaims:
 
     def beat(self) -> Flow[None]:
         """Beat if anything is in hand; become another holder if the service counts other items than the hand."""
-        hand = self.hand
-        if not hand.claims:
+        holdings = self.holdings
+        if not holdings.claims:
             return
-        mark, part = hand.mark(SHARD), Part(0, ())
+        mark, part = holdings.mark(SHARD), Part(0, ())
         yield from self._api.post(self._path("beat"), self._holder(), part, _has_count, keyed=False)
         assert part.reply is not None  # noqa: S101 - see post
-        if part.reply["in_hand"] != len(hand.held[SHARD]) and hand.undisturbed(SHARD, mark):
+        if part.reply["in_hand"] != len(holdings.held[SHARD]) and holdings.undisturbed(SHARD, mark):
             yield from self._renew()
 
     def give_back_all(self, delay: float) -> Flow[None]:
         """Release all items of the hand."""
-        items = [claim.item for claim in self.hand.claims]
+        items = [claim.item for claim in self.holdings.claims]
         call = self.releasing(RELEASE, items, None, None, delay=delay, failed=False)
         yield from self._api.resolve(call)
 
@@ -228,20 +228,20 @@ class HTTPClaims:
         Items that the hand does not know (of a claim or reclaim whose answer was lost) lapse with the old holder. Items
         that were gone are dropped.
         """
-        hand, known = self.hand, dict(self.hand.held[SHARD])
-        old, hand.holding = self._holder(), Holding(new_holder(), hand.holding.lease)
+        holdings, known = self.holdings, dict(self.holdings.held[SHARD])
+        old, holdings.holding = self._holder(), Holding(new_holder(), holdings.holding.lease)
         gone = yield from self._answers(RELEASE, [claim.item for claim in known.values()], old)
         back = [each for each, was_there in zip(known.items(), gone, strict=True) if was_there]
         moved = [(encoded, claim) for encoded, claim in back if in_json(claim.item) and in_json(claim.payload)]
         pairs = [(claim.item, claim.payload) for _, claim in moved]
         ages = yield from self._answers(CLAIM_AGES, pairs, self._holder(), itemgetter(0), itemgetter(1))
         mine = {encoded for (encoded, _), age in zip(moved, ages, strict=True) if age == 0}
-        ended = [claim.item for encoded, claim in moved if encoded in mine and not hand.has(SHARD, encoded)]
+        ended = [claim.item for encoded, claim in moved if encoded in mine and not holdings.has(SHARD, encoded)]
         yield from self._answers(RELEASE, ended, self._holder())
         for encoded in known.keys() - mine:
-            if hand.held[SHARD].get(encoded) is known[encoded]:  # else the caller has claimed it again
-                hand.drop(SHARD, encoded)
-        hand.orphans.clear()  # they stay with the old holder
+            if holdings.held[SHARD].get(encoded) is known[encoded]:  # else the caller has claimed it again
+                holdings.drop(SHARD, encoded)
+        holdings.orphans.clear()  # they stay with the old holder
 
     def _answers(
         self,
@@ -267,32 +267,32 @@ class HTTPClaims:
     ) -> ClaimsCall:
         """Make a call, or return the call of ``retry``."""
         body = self._holder() | (more or {})
-        made = ClaimsCall(self.name, method, self._path(method.command), body, objects, key, payloads, self.hand)
+        made = ClaimsCall(self.name, method, self._path(method.command), body, objects, key, payloads, self.holdings)
         return self._api.or_resumed(made, retry, method)
 
     def _reclaim_once(self, limit: int, found: Found) -> Flow[int]:
         """Send one request; note each item that it took in hand in ``found``; return their number."""
         part = Part(0, ())
-        self.hand.begin(SHARD, part)
+        self.holdings.begin(SHARD, part)
         try:
             yield from self._api.post(self._path("reclaim"), {**self._holder(), "limit": limit}, part, _has_claims)
         finally:
-            self.hand.end(SHARD, part, answered=part.reply is not None, in_doubt=part.in_doubt)
+            self.holdings.end(SHARD, part, answered=part.reply is not None, in_doubt=part.in_doubt)
         assert part.reply is not None  # noqa: S101 - see post
         for each in part.reply["claims"]:
             claim = Claim(_value(each, "item"), _value(each, "payload"), each["failures"], each["lapses"])
             found.append((SHARD, encode_item(claim.item), claim))
-            self.hand.take(*found[-1])
+            self.holdings.take(*found[-1])
         others = part.reply["outstanding"]
-        self.hand.partial = others is None
+        self.holdings.partial = others is None
         if others is not None:
             due = others["due"]
-            self.hand.note_look(SHARD, others["others"], None if due is None else monotonic() + due)
+            self.holdings.note_look(SHARD, others["others"], None if due is None else monotonic() + due)
         return len(part.reply["claims"])
 
     def _holder(self) -> dict[str, Any]:
         """Return the holder's fields of a body."""
-        return {"holder": self.hand.holding.holder, "lease": self.hand.lease}
+        return {"holder": self.holdings.holding.holder, "lease": self.holdings.lease}
 
     def _path(self, command: str) -> str:
         return f"{self._api.path_of(self.name)}/{command}"

@@ -13,7 +13,7 @@ import httpx
 from urifilter_redis.engine import steps
 from urifilter_redis.errors import AnswerLost, FilterAPIError, UriFilterError
 from urifilter_redis.http_api import ATTEMPT_HEADER, read_json
-from urifilter_redis.protocol.outcomes import Judged, Unanswered, Unsent, Verdict
+from urifilter_redis.protocol.outcomes import Decided, Decision, Unanswered, Unsent
 
 if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
@@ -104,13 +104,13 @@ def proxy_of(proxy: str) -> httpx.Proxy:
 
 #: The error codes after which the request is repeated; any other is final.
 _VERDICTS = {
-    "answer_lost": Verdict.IN_DOUBT,
-    "archive_unavailable": Verdict.WAIT,
-    "internal_error": Verdict.IN_DOUBT,
-    "restoring": Verdict.RESTORING,
-    "server_unavailable": Verdict.WAIT,
-    "too_many_requests": Verdict.WAIT,
-    "too_slow": Verdict.WAIT,
+    "answer_lost": Decision.IN_DOUBT,
+    "archive_unavailable": Decision.WAIT,
+    "internal_error": Decision.IN_DOUBT,
+    "restoring": Decision.RESTORING,
+    "server_unavailable": Decision.WAIT,
+    "too_many_requests": Decision.WAIT,
+    "too_slow": Decision.WAIT,
 }
 
 #: The error code of a response from a program other than the service, which may have passed the request on.
@@ -150,10 +150,10 @@ def outcome_of(session: Session, attempt: str, response: httpx.Response) -> Any:
         return content
     if known:
         code, text = content["error_code"], f"{session.where}: {content.get('error')} ({content['error_code']})"
-        verdict = _VERDICTS.get(code, Verdict.REFUSED)
+        decision = _VERDICTS.get(code, Decision.REFUSED)
     else:
         code, text = BAD_RESPONSE, f"{session.where}: HTTP {response.status_code} of somebody else than the service"
-        verdict = Verdict.REFUSED if response.status_code in _ELSEWHERE else Verdict.IN_DOUBT
+        decision = Decision.REFUSED if response.status_code in _ELSEWHERE else Decision.IN_DOUBT
     indices = content.get("indices")
     error = FilterAPIError(
         text,
@@ -162,7 +162,7 @@ def outcome_of(session: Session, attempt: str, response: httpx.Response) -> Any:
         retry_after=_seconds(response),
         indices=[index for index in indices if isinstance(index, int)] if isinstance(indices, list) else (),
     )
-    return Judged(error, verdict, min(error.retry_after, session.total))
+    return Decided(error, decision, min(error.retry_after, session.total))
 
 
 def _content(response: httpx.Response) -> dict[str, Any]:
@@ -180,11 +180,11 @@ def _seconds(response: httpx.Response) -> float:
     return float(text) if text.isdecimal() else 1.0
 
 
-def outcome_of_failure(session: Session, error: httpx.HTTPError) -> Judged | Unsent | Unanswered:
+def outcome_of_failure(session: Session, error: httpx.HTTPError) -> Decided | Unsent | Unanswered:
     """Return the outcome of an exception of httpx."""
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if "CERTIFICATE_VERIFY_FAILED" in text:  # a repeated request would fail, too
         advice = "its certificate is not trusted; verify= or SSL_CERT_FILE names the CA that it is of"
         refused = FilterAPIError(f"{session.where}: {advice} ({text})", error_code="unreachable")
-        return Judged(refused, Verdict.REFUSED)
+        return Decided(refused, Decision.REFUSED)
     return (Unsent if isinstance(error, _UNSENT) else Unanswered)(ConnectionError(text))

@@ -13,7 +13,7 @@ from urifilter_redis.errors import ArchiveCorrupt, ArchiveError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from urifilter_redis.engine.backend import Home
+    from urifilter_redis.engine.backend import Backend
     from urifilter_redis.transport.connections import SharedConnector
 
 __all__ = ["ArchiveWatch", "is_away"]
@@ -33,20 +33,20 @@ class ArchiveWatch:
     """Asks an archive for the names of its filters, and notices when the archive is away and when it is back.
 
     Attributes:
-        home: the archive.
+        backend: the archive.
         away: the reason why the archive cannot be asked; empty if it can.
         answered: whether the archive answered the last question; False before its first answer.
     """
 
-    def __init__(self, home: Home, connector: SharedConnector, again: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(self, backend: Backend, connector: SharedConnector, again: Callable[[], Awaitable[bool]]) -> None:
         """Watch an archive.
 
         Args:
-            home: the archive.
+            backend: the archive.
             connector: sends the commands of an archive in Redis.
             again: tries once more to open the filters that missed the archive, and returns whether all could be opened.
         """
-        self.home, self.away, self.answered = home, "", False
+        self.backend, self.away, self.answered = backend, "", False
         self._connector, self._again = connector, again
         self._known: list[str] = []
         self._asking: asyncio.Task[None] | None = None
@@ -70,11 +70,11 @@ class ArchiveWatch:
         """Stop asking, and close the archive."""
         for task in filter(None, (self._asking, self._waiting)):
             task.cancel()
-        await drive(self.home.close(), self._connector)
+        await drive(self.backend.close(), self._connector)
 
     async def _ask(self) -> None:
         try:
-            self._known = await drive(registered_names(self.home), self._connector)
+            self._known = await drive(registered_names(self.backend), self._connector)
         except ArchiveError as error:
             self.miss(error)
             self._note(str(error))

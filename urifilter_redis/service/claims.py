@@ -9,9 +9,9 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from urifilter_redis.bloom.encoding import encode_item
-from urifilter_redis.engine.holdings import Hand
+from urifilter_redis.engine.holdings import Holdings
 from urifilter_redis.flows import claims, items, reclaim
-from urifilter_redis.protocol.claims import NOBODY
+from urifilter_redis.protocol.claims import NO_HOLDER
 from urifilter_redis.service.bodies import Items, ToBeat, ToClaim, ToCommit, ToReclaim, ToRelease
 from urifilter_redis.service.failures import Refusal
 from urifilter_redis.service.tokens import EVERYTHING, bound
@@ -100,12 +100,12 @@ def take(asked: ToReclaim, token: Token, key: CallKey | None) -> Callable[[Sessi
 
     def flow(session: Session) -> Flow[dict[str, Any]]:
         holding = _holding(session, asked, token)
-        hand, found = Hand(holding.lease / 1000, holding.holder, pauses=False), []
+        holdings, found = Holdings(holding.lease / 1000, holding.holder, pauses=False), []
         if asked.limit:
-            found = yield from reclaim.reclaim_round(session, hand, reclaim.Round(asked.limit, key))
+            found = yield from reclaim.reclaim_round(session, holdings, reclaim.Round(asked.limit, key))
         else:
-            yield from reclaim.outstanding(session, hand)
-        return content_of(found, None if hand.partial else hand.outstanding())
+            yield from reclaim.outstanding(session, holdings)
+        return content_of(found, None if holdings.partial else holdings.outstanding())
 
     return flow
 
@@ -145,7 +145,7 @@ def _claim(asked: ToClaim, given: Sequence[Any], token: Token) -> Callable[[Sess
 def _holding(session: Session, asked: ToClaim | ToCommit | ToReclaim | ToBeat, token: Token) -> Holding:
     """Return the holder of a request in the terms of the scripts; see ``tokens.bound``."""
     if asked.holder is None:
-        return NOBODY
+        return NO_HOLDER
     return claims.holding_of(session, bound(token, asked.holder), asked.lease)
 
 

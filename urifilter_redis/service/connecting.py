@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.service.filters import Filters
-from urifilter_redis.storage.backends import named_home
+from urifilter_redis.storage.backends import named_backend
 from urifilter_redis.transport.connections import AsyncConnector, SharedConnector
 from urifilter_redis.transport.url import Address
 
@@ -37,8 +37,8 @@ async def connect(settings: ServiceSettings, note: Callable[[RedisError], object
     connector = SharedConnector(one, one.patience, note)
     wanted = {name: each.settings() for name, each in settings.filters.items()}
     large = {name for name, each in settings.filters.items() if each.large}
-    home = named_home(settings.archive or "", asynchronous=True)
-    return Filters(connector, home, wanted, settings.prefix, timeouts, large, settings.rotate)
+    backend = named_backend(settings.archive or "", asynchronous=True)
+    return Filters(connector, backend, wanted, settings.prefix, timeouts, large, settings.rotate)
 
 
 def try_all(settings: ServiceSettings) -> None:

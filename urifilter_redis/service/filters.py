@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from urifilter_redis.engine.async_driver import drive
 from urifilter_redis.engine.queries import ask, server_time
-from urifilter_redis.engine.rotation_timer import Timekeeper
+from urifilter_redis.engine.rotation_timer import RotationTimer
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.errors import (
@@ -34,7 +34,7 @@ from urifilter_redis.service.archive_watch import ArchiveWatch, is_away
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from urifilter_redis.engine.backend import Home
+    from urifilter_redis.engine.backend import Backend
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Settings
     from urifilter_redis.transport.connections import SharedConnector
@@ -85,7 +85,7 @@ class Filters:
     def __init__(  # noqa: PLR0913, PLR0917 - all that its sessions need
         self,
         connector: SharedConnector,
-        home: Home | None = None,
+        backend: Backend | None = None,
         wanted: dict[str, Settings] | None = None,
         prefix: str = DEFAULT_PREFIX,
         timeouts: Timeouts | None = None,
@@ -96,7 +96,7 @@ class Filters:
 
         Args:
             connector: sends all commands.
-            home: the archive; None: there is none.
+            backend: the archive; None: there is none.
             wanted: the filters of the settings, by name.
             prefix: the beginning of all keys.
             timeouts: how long to wait for Redis; None: the library's defaults.
@@ -106,7 +106,7 @@ class Filters:
         self.wanted = wanted or {}
         self._unrestored: dict[str, Session] = {}  # opened without their archive
         self._connector, self._prefix = connector, prefix
-        self._archive = None if home is None else ArchiveWatch(home, connector, self._open_again)
+        self._archive = None if backend is None else ArchiveWatch(backend, connector, self._open_again)
         self._timeouts, self._large, self._rotate = timeouts or Timeouts(), large, rotate
         self._server = Session(FilterKeys(prefix, "any"), connector.shown, self._timeouts, where="Redis")
         self._equip(self._server)
@@ -140,7 +140,7 @@ class Filters:
         Raises:
             UriFilterError: the errors of the flow.
         """
-        session = self._session_of(name, None if self._archive is None else self._archive.home)
+        session = self._session_of(name, None if self._archive is None else self._archive.backend)
         try:
             return await drive(flow(session), self._connector)
         finally:
@@ -276,7 +276,7 @@ class Filters:
         error: ArchiveError = ArchiveError(archive.away)
         if not archive.away:
             try:
-                session = await self._opened(name, archive.home)
+                session = await self._opened(name, archive.backend)
             except ArchiveError as failure:
                 if not is_away(failure):
                     raise
@@ -303,8 +303,8 @@ class Filters:
             self._unrestored[name] = session
         return session
 
-    async def _opened(self, name: str, home: Home | None) -> Session:
-        session, settings = self._session_of(name, home), self.wanted.get(name)
+    async def _opened(self, name: str, backend: Backend | None) -> Session:
+        session, settings = self._session_of(name, backend), self.wanted.get(name)
         if settings is None:
             flow = lifecycle.open_(session)
         else:
@@ -312,10 +312,12 @@ class Filters:
         await drive(flow, self._connector)
         return session
 
-    def _session_of(self, name: str, home: Home | None) -> Session:
+    def _session_of(self, name: str, backend: Backend | None) -> Session:
         keys, where = FilterKeys(self._prefix, name), f"filter {name!r}"  # clients need not know where Redis is
-        shown, timekeeper = self._connector.shown, Timekeeper(self._rotate)
-        session = Session(keys, shown, self._timeouts, home, where=where, discreet=True, timekeeper=timekeeper)
+        shown, rotation_timer = self._connector.shown, RotationTimer(self._rotate)
+        session = Session(
+            keys, shown, self._timeouts, backend, where=where, discreet=True, rotation_timer=rotation_timer
+        )
         self._equip(session)
         return session
 

@@ -31,7 +31,7 @@ from urifilter_redis.http_api import DEFAULT_PATH, DEFAULT_PORT
 from urifilter_redis.protocol import config
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, check_name, check_prefix
 from urifilter_redis.service.tokens import Token
-from urifilter_redis.storage.backends import open_home
+from urifilter_redis.storage.backends import open_backend
 from urifilter_redis.transport.endpoints import check_url
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ class ServiceSettings(BaseSettings):
     @classmethod
     def _check_archive(cls, value: str | None) -> str | None:
         if value:
-            open_home(value)
+            open_backend(value)
         return value or None
 
     @field_validator("filters")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from urifilter_redis._version import __version__
 from urifilter_redis.errors import ServerUnavailable
-from urifilter_redis.flows.doctor import gather, judge
+from urifilter_redis.flows.doctor import findings_of, gather
 from urifilter_redis.flows.probe import name_of
 from urifilter_redis.service import BEGAN_VARIABLE
 
@@ -65,7 +65,7 @@ def _examine(session: Session) -> Flow[dict[str, Any]]:
         return {"masters": [], "findings": [{"level": "note", "subject": "rights", "text": text}]}
     return {
         "masters": [_master(node, each.info) for node, each in facts.items()],
-        "findings": [asdict(each) for each in judge(session, facts)],
+        "findings": [asdict(each) for each in findings_of(session, facts)],
     }
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
-    from urifilter_redis.engine.backend import Home
+    from urifilter_redis.engine.backend import Backend
 
-__all__ = ["ARCHIVE_VARIABLE", "named_home", "open_home"]
+__all__ = ["ARCHIVE_VARIABLE", "named_backend", "open_backend"]
 
 #: The environment variable with the address of the archive.
 ARCHIVE_VARIABLE = "URIFILTER_ARCHIVE"
@@ -17,15 +17,15 @@ ARCHIVE_VARIABLE = "URIFILTER_ARCHIVE"
 _FORM = "an archive is file:///a/folder or mongodb://host/database"
 
 
-def named_home(archive: str | None, *, asynchronous: bool = False) -> Home | None:
-    """Return the home of an archive.
+def named_backend(archive: str | None, *, asynchronous: bool = False) -> Backend | None:
+    """Return the backend of an archive.
 
     Args:
         archive: the address; None: the address in the environment variable ``URIFILTER_ARCHIVE``.
-        asynchronous: whether the asyncio driver runs the home's flows.
+        asynchronous: whether the asyncio driver runs the backend's flows.
 
     Returns:
-        The home; None if there is no address, or it is empty.
+        The backend; None if there is no address, or it is empty.
 
     Example:
         >>> named_home("file:///srv/uris").shown
@@ -35,11 +35,11 @@ def named_home(archive: str | None, *, asynchronous: bool = False) -> Home | Non
         ValueError: the address is neither ``file:///…`` nor ``mongodb://…/database``.
     """
     url = os.environ.get(ARCHIVE_VARIABLE) if archive is None else archive
-    return open_home(url, asynchronous=asynchronous) if url else None
+    return open_backend(url, asynchronous=asynchronous) if url else None
 
 
-def open_home(url: str, *, asynchronous: bool = False) -> Home:
-    """Return the home at an address, without connecting or reading.
+def open_backend(url: str, *, asynchronous: bool = False) -> Backend:
+    """Return the backend at an address, without connecting or reading.
 
     Example:
         >>> open_home("file:///srv/uris/").shown
@@ -50,11 +50,11 @@ def open_home(url: str, *, asynchronous: bool = False) -> Home:
     """
     parts = urlsplit(url)
     if parts.scheme == "file" and parts.netloc in {"", "localhost"} and len(parts.path) > 1:
-        from urifilter_redis.storage.folder import FolderHome  # noqa: PLC0415 - needs file locks
+        from urifilter_redis.storage.folder import FolderBackend  # noqa: PLC0415 - needs file locks
 
-        return FolderHome(os.path.normpath(unquote(parts.path)))
+        return FolderBackend(os.path.normpath(unquote(parts.path)))
     if parts.scheme in {"mongodb", "mongodb+srv"}:
-        from urifilter_redis.storage.mongodb import MongoHome  # noqa: PLC0415 - pymongo takes long to load
+        from urifilter_redis.storage.mongodb import MongoBackend  # noqa: PLC0415 - pymongo takes long to load
 
-        return MongoHome(url, asynchronous=asynchronous)
+        return MongoBackend(url, asynchronous=asynchronous)
     raise ValueError(f"{_FORM}, and not one of scheme {parts.scheme or '(none)'!r}")

@@ -1,4 +1,4 @@
-"""The checkpoints of a shard in a home.
+"""The checkpoints of a shard in a backend.
 
 Each shard has two documents (places), written in turn, so that the previous checkpoint stays until the next one is
 complete. The previous document notes the number of the new checkpoint, so that a lost new document is noticed.
@@ -20,7 +20,7 @@ from urifilter_redis.storage.registry import publish
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from urifilter_redis.engine.backend import Home
+    from urifilter_redis.engine.backend import Backend
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
 
@@ -54,14 +54,14 @@ class Place:
     problem: str = ""
 
 
-def places(home: Home, name: str, config: Config, shard: int) -> Flow[list[Place]]:
+def places(backend: Backend, name: str, config: Config, shard: int) -> Flow[list[Place]]:
     """Read both documents of a shard, without the contents that they name."""
     found: list[Place] = []
     for _ in range(2):  # twice: a checkpoint written between the two reads makes one look lost
         found = []
         for turn in (0, 1):
             key = Key(name, "checkpoint", config.uid, shard, turn)
-            text, problem = yield from read_to_replace(home, key)
+            text, problem = yield from read_to_replace(backend, key)
             found.append(Place(key, text, None, problem) if problem else _place(key, text, config))
         if not gone(found):
             break
@@ -97,7 +97,7 @@ def previous_gone(found: Sequence[Place]) -> int:
     return 0 if last.previous in there else last.previous
 
 
-def publish_checkpoint(home: Home, found: Sequence[Place], made: Checkpoint) -> Flow[bool]:
+def publish_checkpoint(backend: Backend, found: Sequence[Place], made: Checkpoint) -> Flow[bool]:
     """Write a checkpoint in place of the older one, and note its number in the other document.
 
     Returns:
@@ -110,12 +110,12 @@ def publish_checkpoint(home: Home, found: Sequence[Place], made: Checkpoint) -> 
     place = to_replace(found)
     before = newest([other for other in found if other is not place])
     made = replace(made, previous=before.number if before else 0)
-    if not (yield from publish(home, place.key, place.text, documents.dump(made))):
+    if not (yield from publish(backend, place.key, place.text, documents.dump(made))):
         return False
     for other in found:
         if other is not place and other.checkpoint:  # a False of the swap needs no note: a later checkpoint is there
             try:
-                yield from home.swap(other.key, other.text, documents.dump(other.checkpoint, made.number))
+                yield from backend.swap(other.key, other.text, documents.dump(other.checkpoint, made.number))
             except ArchiveMissing as error:  # the checkpoint was written: ArchiveMissing would say that it was not
                 raise ArchiveError(str(error)) from error
     return True
@@ -132,12 +132,12 @@ def to_replace(found: Sequence[Place]) -> Place:
 
 
 def last_good(
-    home: Home, name: str, found: Sequence[Place], between: Callable[[], Flow[None]] = nothing
+    backend: Backend, name: str, found: Sequence[Place], between: Callable[[], Flow[None]] = nothing
 ) -> Flow[tuple[Checkpoint | None, list[str]]]:
     """Return the newest checkpoint whose contents are all good, and one text for each problem of newer ones.
 
     Args:
-        home: the home of the archive.
+        backend: the backend of the archive.
         name: the filter's name.
         found: both places of the shard.
         between: a flow to run after each step of reading.
@@ -154,19 +154,19 @@ def last_good(
     whole = [place.checkpoint for place in found if place.checkpoint is not None]
     for checkpoint in sorted(whole, key=lambda each: -each.number):
         try:
-            for reading in readings(home, name, checkpoint, between):
+            for reading in readings(backend, name, checkpoint, between):
                 yield from reading
         except (ArchiveCorrupt, ArchiveMissing) as error:
             problems.append(f"checkpoint {checkpoint.number}, shard {checkpoint.shard}: {error}")
         else:
             return checkpoint, problems
     if problems:
-        raise ArchiveCorrupt(f"archive {home.shown}: no checkpoint of {name!r} is good: {'; '.join(problems)}")
+        raise ArchiveCorrupt(f"archive {backend.shown}: no checkpoint of {name!r} is good: {'; '.join(problems)}")
     return None, []
 
 
 def readings(
-    home: Home,
+    backend: Backend,
     name: str,
     checkpoint: Checkpoint,
     between: Callable[[], Flow[None]] = nothing,
@@ -178,7 +178,7 @@ def readings(
     some at a time; its errors are raised as they are.
     """
     for bitmap in checkpoint.bitmaps:
-        yield verify(home, name, bitmap.content, between)
-    yield read_records(home, name, checkpoint.replies, split_replies, lambda _: between())
-    yield read_records(home, name, checkpoint.forgotten, split_forgotten, use_forgotten)
-    yield read_records(home, name, checkpoint.leases, split_leases, lambda _: between())
+        yield verify(backend, name, bitmap.content, between)
+    yield read_records(backend, name, checkpoint.replies, split_replies, lambda _: between())
+    yield read_records(backend, name, checkpoint.forgotten, split_forgotten, use_forgotten)
+    yield read_records(backend, name, checkpoint.leases, split_leases, lambda _: between())

@@ -1,6 +1,6 @@
 """Write and read the packed bytes of an archive.
 
-A content (a bitmap or a list of records) is written in packed pieces into one blob of a home. It is read back before a
+A content (a bitmap or a list of records) is written in packed pieces into one blob of a backend. It is read back before a
 document names it. Each later read checks the SHA-256 of each piece.
 """
 
@@ -20,7 +20,7 @@ from urifilter_redis.storage.packing import pack
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from urifilter_redis.engine.backend import Home, Upload
+    from urifilter_redis.engine.backend import Backend, Upload
     from urifilter_redis.engine.steps import Flow
 
 __all__ = [
@@ -48,15 +48,15 @@ UPLOAD_LIFE = 1800.0
 
 
 class Writer:
-    """Writes one content into a new blob of a home.
+    """Writes one content into a new blob of a backend.
 
     Attributes:
         blob: the name of the blob.
     """
 
-    def __init__(self, home: Home, name: str, uid: str) -> None:
+    def __init__(self, backend: Backend, name: str, uid: str) -> None:
         self.blob = f"{uid}-{secrets.token_hex(8)}"
-        self._home, self._name = home, name
+        self._backend, self._name = backend, name
         self._upload: Upload | None = None
         self._pieces: list[Piece] = []
         self._rest = b""  # of what was appended: less than a piece
@@ -67,7 +67,7 @@ class Writer:
         if not pieces:
             return
         if self._upload is None:
-            self._upload = self._home.upload(self._name, self.blob)
+            self._upload = self._backend.upload(self._name, self.blob)
         packed = yield Work("pack", functools.partial(pack_all, pieces))
         self._pieces += map(Piece.of, pieces, packed)
         yield from self._upload.write(b"".join(packed))
@@ -92,7 +92,7 @@ class Writer:
             return Content("", [])
         yield from self._upload.finish()
         content = Content(self.blob, self._pieces)
-        yield from verify(self._home, self._name, content)
+        yield from verify(self._backend, self._name, content)
         return content
 
     def check_age(self) -> None:
@@ -102,7 +102,7 @@ class Writer:
             ArchiveError: the upload began more than ``UPLOAD_LIFE`` seconds ago.
         """
         if not 0 <= time.time() - self._began < UPLOAD_LIFE:
-            raise ArchiveError(f"archive {self._home.shown}: an upload took over {UPLOAD_LIFE:.0f} s: begin anew")
+            raise ArchiveError(f"archive {self._backend.shown}: an upload took over {UPLOAD_LIFE:.0f} s: begin anew")
 
     def abandon(self) -> Flow[None]:
         """Remove the blob."""
@@ -110,18 +110,18 @@ class Writer:
             yield from self._upload.abandon()
 
 
-def read_pieces(home: Home, name: str, content: Content, first: int, last: int) -> Flow[list[bytes]]:
+def read_pieces(backend: Backend, name: str, content: Content, first: int, last: int) -> Flow[list[bytes]]:
     """Return the pieces ``first`` to ``last - 1`` of a content, unpacked and checked.
 
     Raises:
-        ArchiveMissing: the home does not have the blob.
+        ArchiveMissing: the backend does not have the blob.
         ArchiveCorrupt: the blob is damaged.
     """
     spans = content.spans()[first:last]
     if not spans:
         return []
     start, end = spans[0][0], sum(spans[-1])
-    data = yield from home.download(name, content.blob, start, end - start)
+    data = yield from backend.download(name, content.blob, start, end - start)
     packed = [data[offset - start : offset - start + length] for offset, length in spans]
     try:
         return (yield Work("unpack", functools.partial(_unpack_all, content.pieces[first:last], packed)))  # type: ignore[no-any-return]
@@ -130,7 +130,7 @@ def read_pieces(home: Home, name: str, content: Content, first: int, last: int) 
 
 
 def read_records(
-    home: Home,
+    backend: Backend,
     name: str,
     content: Content,
     split: Callable[[bytes], tuple[list[T], bytes]],
@@ -139,19 +139,19 @@ def read_records(
     """Read the records of a content, some at a time.
 
     Args:
-        home: the home that keeps the content.
+        backend: the backend that keeps the content.
         name: the filter's name.
         content: the content to read.
         split: returns the whole records at the beginning of some bytes, and the bytes after them.
         use: a flow to run with each list of records.
 
     Raises:
-        ArchiveMissing: the home does not have the blob.
+        ArchiveMissing: the backend does not have the blob.
         ArchiveCorrupt: the blob is damaged, or ends within a record.
     """
     rest = b""
     for first in range(0, len(content.pieces), PIECES_AT_ONCE):
-        pieces = yield from read_pieces(home, name, content, first, first + PIECES_AT_ONCE)
+        pieces = yield from read_pieces(backend, name, content, first, first + PIECES_AT_ONCE)
         try:
             records, rest = split(rest + b"".join(pieces))
         except ArchiveCorrupt as error:
@@ -166,10 +166,10 @@ def nothing(*_: object) -> Flow[None]:
     yield from ()
 
 
-def verify(home: Home, name: str, content: Content, between: Callable[[], Flow[None]] = nothing) -> Flow[None]:
+def verify(backend: Backend, name: str, content: Content, between: Callable[[], Flow[None]] = nothing) -> Flow[None]:
     """Read a whole content and check it; run the flow ``between`` after each step. Errors as ``read_pieces``."""
     for first in range(0, len(content.pieces), PIECES_AT_ONCE):
-        yield from read_pieces(home, name, content, first, first + PIECES_AT_ONCE)
+        yield from read_pieces(backend, name, content, first, first + PIECES_AT_ONCE)
         yield from between()
 
 

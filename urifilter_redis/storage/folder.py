@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOCK",
-    "FolderHome",
+    "FolderBackend",
     "Room",
     "Unreadable",
     "advice",
@@ -219,8 +219,8 @@ _UID = re.compile(r"[0-9a-f]{16}")
 _BLOB_NAME = re.compile(r"[0-9a-f]{16}-[0-9a-z-]{1,40}")
 
 
-class FolderHome:
-    """An archive in a folder; see ``Home`` for the methods.
+class FolderBackend:
+    """An archive in a folder; see ``Backend`` for the methods.
 
     Several hosts may share the folder if its file system supports locks, as NFS 4 does.
     """
@@ -399,24 +399,24 @@ class FolderHome:
 class _Upload:
     """Writes a blob's file under a temporary name; ``finish`` renames it."""
 
-    def __init__(self, home: FolderHome, name: str, path: Path) -> None:
-        self._home, self._name, self._path = home, name, path
+    def __init__(self, backend: FolderBackend, name: str, path: Path) -> None:
+        self._backend, self._name, self._path = backend, name, path
         self._part = path.with_suffix(_PART)
 
     def write(self, data: bytes) -> Flow[None]:
         """Append bytes."""
-        yield from self._home._work("write", self._write, data)  # noqa: SLF001 - parts of one home
+        yield from self._backend._work("write", self._write, data)  # noqa: SLF001 - parts of one home
 
     def finish(self) -> Flow[None]:
         """Sync the file and rename it."""
-        yield from self._home._work("finish", self._finish)  # noqa: SLF001 - likewise
+        yield from self._backend._work("finish", self._finish)  # noqa: SLF001 - likewise
 
     def abandon(self) -> Flow[None]:
         """Remove the file."""
-        yield from self._home._work("abandon", self._abandon)  # noqa: SLF001 - likewise
+        yield from self._backend._work("abandon", self._abandon)  # noqa: SLF001 - likewise
 
     def _write(self, data: bytes) -> None:
-        self._home.make_folder(self._name, self._part)
+        self._backend.make_folder(self._name, self._part)
         with self._part.open("ab") as file:  # opened for each write: an abandoned flow closes nothing
             file.write(data)
 

@@ -1,4 +1,4 @@
-"""MongoDB as the home of an archive: blobs in the GridFS bucket ``urifilter``, documents in ``urifilter.pointers``.
+"""MongoDB as the backend of an archive: blobs in the GridFS bucket ``urifilter``, documents in ``urifilter.pointers``.
 
 The methods serve both clients: with asyncio, pymongo's calls return awaitables, which the driver awaits.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.steps import Flow
 
-__all__ = ["MongoHome"]
+__all__ = ["MongoBackend"]
 
 #: The name of the bucket, and the first part of the collections' names.
 BUCKET = "urifilter"
@@ -44,8 +44,8 @@ CHUNK = 255 << 10
 _FIELDS = ("filter", "kind", "uid", "shard", "epoch")
 
 
-class MongoHome:
-    """An archive in a MongoDB database; see ``Home`` for the methods.
+class MongoBackend:
+    """An archive in a MongoDB database; see ``Backend`` for the methods.
 
     Args:
         url: ``mongodb://…/database`` or ``mongodb+srv://…/database``.
@@ -199,7 +199,7 @@ class MongoHome:
         found = [_blob(each, whole.get(each), (now - time).total_seconds()) for each, time in last.items()]
         return [each for each in found if is_name(each.filter)]
 
-    def obstacles(self, needed: int) -> Flow[list[tuple[str, str]]]:  # noqa: ARG002 - as ``Home`` has it
+    def obstacles(self, needed: int) -> Flow[list[tuple[str, str]]]:  # noqa: ARG002 - as ``Backend`` has it
         """Return nothing: the database says itself what it refuses."""
         yield from ()
         return []
@@ -233,26 +233,26 @@ class MongoHome:
 class _Upload:
     """Writes a file of the bucket, which others see once it is finished."""
 
-    def __init__(self, home: MongoHome, name: str, blob: str) -> None:
-        self._home, self._name, self._blob = home, check_name(name), blob
+    def __init__(self, backend: MongoBackend, name: str, blob: str) -> None:
+        self._backend, self._name, self._blob = backend, check_name(name), blob
         self._file: Any = None
 
     def write(self, data: bytes) -> Flow[None]:
         """Append bytes."""
-        yield from self._home._work("write", lambda: self._open().write(data))  # noqa: SLF001 - parts of one home
+        yield from self._backend._work("write", lambda: self._open().write(data))  # noqa: SLF001 - parts of one home
 
     def finish(self) -> Flow[None]:
         """Write the rest of the file, and the document that makes it visible."""
-        yield from self._home._work("finish", lambda: self._open().close())  # noqa: SLF001 - likewise
+        yield from self._backend._work("finish", lambda: self._open().close())  # noqa: SLF001 - likewise
 
     def abandon(self) -> Flow[None]:
         """Delete the file and its chunks."""
-        yield from self._home.delete(self._name, [self._blob])
+        yield from self._backend.delete(self._name, [self._blob])
 
     def _open(self) -> Any:
         if self._file is None:
             name = _id(self._name, self._blob)
-            self._file = self._home._bucket.open_upload_stream_with_id(name, name)  # noqa: SLF001 - likewise
+            self._file = self._backend._bucket.open_upload_stream_with_id(name, name)  # noqa: SLF001 - likewise
         return self._file
 
 

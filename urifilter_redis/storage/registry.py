@@ -28,7 +28,7 @@ from urifilter_redis.transport.url import split
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from urifilter_redis.engine.backend import Home
+    from urifilter_redis.engine.backend import Backend
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
@@ -53,8 +53,8 @@ __all__ = [
 _COMPLETE = 1
 
 
-def require_archive(session: Session) -> Home:
-    """Return the home of the filter's archive.
+def require_archive(session: Session) -> Backend:
+    """Return the backend of the filter's archive.
 
     Raises:
         ArchiveMissing: the filter was created without an archive, or the caller has not named it.
@@ -64,12 +64,12 @@ def require_archive(session: Session) -> Home:
         raise ArchiveMissing(
             f"{session.where}: it was made without an archive (archive=, --archive, URIFILTER_ARCHIVE)"
         )
-    if session.home is None:
+    if session.backend is None:
         raise ArchiveMissing(f"{session.where}: it needs its archive {needed}: name it (archive=, --archive)")
-    return session.home
+    return session.backend
 
 
-def registered(home: Home, name: str) -> Flow[Config | None]:
+def registered(backend: Backend, name: str) -> Flow[Config | None]:
     """Return the configuration of the registered filter; None if no filter of this name is registered.
 
     Raises:
@@ -80,11 +80,11 @@ def registered(home: Home, name: str) -> Flow[Config | None]:
         >>> drive(registered(home, "news")).capacity
         1000000
     """
-    _, there = yield from read_registration(home, name)
+    _, there = yield from read_registration(backend, name)
     return None if there is None or there.dropped else there.config
 
 
-def register(home: Home, name: str, config: Config) -> Flow[tuple[Config, bool]]:
+def register(backend: Backend, name: str, config: Config) -> Flow[tuple[Config, bool]]:
     """Register a filter, unless a filter of this name is registered.
 
     Returns:
@@ -95,17 +95,17 @@ def register(home: Home, name: str, config: Config) -> Flow[tuple[Config, bool]]
     """
     document = Registration(format=FORMAT, filter=name, created=time.time(), config=config)
     while True:
-        _, there = yield from read_registration(home, name)
+        _, there = yield from read_registration(backend, name)
         if there is not None and not there.dropped:
             return there.config, False
         if there is not None:
-            yield from unregister(home, name, there.config.uid)
-        if any(key.kind != "filter" for key in (yield from home.keys(name))):
+            yield from unregister(backend, name, there.config.uid)
+        if any(key.kind != "filter" for key in (yield from backend.keys(name))):
             text = (
                 f"there are checkpoints of {name!r}, and its registration is missing: bring it back, or drop the filter"
             )
-            raise ArchiveCorrupt(f"archive {home.shown}: {text}")
-        if (yield from home.swap(Key(name), None, documents.dump(document))):
+            raise ArchiveCorrupt(f"archive {backend.shown}: {text}")
+        if (yield from backend.swap(Key(name), None, documents.dump(document))):
             return config, True
 
 
@@ -115,9 +115,9 @@ def check_registered(session: Session) -> Flow[None]:
     Raises:
         ArchiveMissing: the archive does not have it, or has another filter of this name.
     """
-    home = require_archive(session)
-    if found := (yield from _not_its(home, session.keys.name, session.config.uid)):
-        text = f"it needs its archive {session.config.archive}, and {home.shown} {found}"
+    backend = require_archive(session)
+    if found := (yield from _not_its(backend, session.keys.name, session.config.uid)):
+        text = f"it needs its archive {session.config.archive}, and {backend.shown} {found}"
         text += "; if a drop of it was stopped half-way, drop it again"
         raise ArchiveMissing(f"{session.where}: {text}")
 
@@ -128,53 +128,53 @@ def is_dropped(session: Session) -> Flow[bool]:
     Raises:
         ArchiveMissing: the archive is away.
     """
-    home = require_archive(session)
-    if not (yield from _not_its(home, session.keys.name, session.config.uid)):
+    backend = require_archive(session)
+    if not (yield from _not_its(backend, session.keys.name, session.config.uid)):
         return False
-    if not (yield from home.has_place(session.keys.name)):
+    if not (yield from backend.has_place(session.keys.name)):
         yield from check_registered(session)  # it may be back by now
         return False
     # it may have been away for the first look alone
-    return bool((yield from _not_its(home, session.keys.name, session.config.uid)))
+    return bool((yield from _not_its(backend, session.keys.name, session.config.uid)))
 
 
-def _not_its(home: Home, name: str, uid: str) -> Flow[str]:
+def _not_its(backend: Backend, name: str, uid: str) -> Flow[str]:
     """Say why an archive does not belong to a filter; return an empty text if it does."""
-    there = yield from registered(home, name)
+    there = yield from registered(backend, name)
     if there is None:
         return "does not have it (is that mounted?)"
     return "" if there.uid == uid else "has another filter of this name"
 
 
-def publish(home: Home, key: Key, old: bytes | None, new: bytes) -> Flow[bool]:
+def publish(backend: Backend, key: Key, old: bytes | None, new: bytes) -> Flow[bool]:
     """Replace a document of a registered filter if its text is still ``old``; return whether it was replaced.
 
     Raises:
         ArchiveMissing: the archive does not have the filter, or has lost it; the new document is not there.
         ArchiveError: the archive failed; the document may hold the old or the new text.
     """
-    yield from _check_its(home, key)
-    if not (yield from home.swap(key, old, new)):
+    yield from _check_its(backend, key)
+    if not (yield from backend.swap(key, old, new)):
         return False
     try:
-        yield from _check_its(home, key)
+        yield from _check_its(backend, key)
     except ArchiveMissing as error:  # a drop may have listed the documents before this one was written
-        if (yield from home.swap(key, new, None)):
+        if (yield from backend.swap(key, new, None)):
             raise
         raise ArchiveError(f"{error} (it was there a moment ago)") from error
     return True
 
 
-def _check_its(home: Home, key: Key) -> Flow[None]:
-    if found := (yield from _not_its(home, key.filter, key.uid)):
-        raise ArchiveMissing(f"archive {home.shown}, for {key.filter!r} of uid {key.uid}: it {found}")
+def _check_its(backend: Backend, key: Key) -> Flow[None]:
+    if found := (yield from _not_its(backend, key.filter, key.uid)):
+        raise ArchiveMissing(f"archive {backend.shown}, for {key.filter!r} of uid {key.uid}: it {found}")
 
 
-def note_complete(home: Home, name: str) -> Flow[None]:
+def note_complete(backend: Backend, name: str) -> Flow[None]:
     """Note that every shard has a checkpoint. From then on a shard without one counts as damaged."""
-    text, there = yield from read_registration(home, name)
+    text, there = yield from read_registration(backend, name)
     if text is not None and there is not None and not there.dropped and not is_complete(text):
-        yield from home.swap(Key(name), text, documents.dump(there, _COMPLETE))
+        yield from backend.swap(Key(name), text, documents.dump(there, _COMPLETE))
 
 
 def is_complete(text: bytes | None) -> bool:
@@ -182,63 +182,63 @@ def is_complete(text: bytes | None) -> bool:
     return documents.note_of(text) == _COMPLETE
 
 
-def unregister(home: Home, name: str, uid: str) -> Flow[bool]:
+def unregister(backend: Backend, name: str, uid: str) -> Flow[bool]:
     """Remove a filter from an archive; return whether it was there. A second call finishes an interrupted one.
 
     Args:
-        home: the home of the archive.
+        backend: the backend of the archive.
         name: the filter's name.
         uid: the filter's uid. A filter of another uid that is registered by now stays. Empty: remove the documents
             of this name that have no registration.
     """
-    text, there = yield from read_registration(home, name)
+    text, there = yield from read_registration(backend, name)
     if text is None or there is None:
-        return (yield from _remove_all(home, name, uid, None))
+        return (yield from _remove_all(backend, name, uid, None))
     if there.config.uid != uid:
         return False
     if not there.dropped:
         dropped = documents.dump(dataclasses.replace(there, dropped=True))
-        if not (yield from home.swap(Key(name), text, dropped)):
-            return (yield from unregister(home, name, there.config.uid))
+        if not (yield from backend.swap(Key(name), text, dropped)):
+            return (yield from unregister(backend, name, there.config.uid))
         text = dropped
-    yield from _remove_all(home, name, there.config.uid, text)
-    return (yield from home.swap(Key(name), text, None))
+    yield from _remove_all(backend, name, there.config.uid, text)
+    return (yield from backend.swap(Key(name), text, None))
 
 
-def _remove_all(home: Home, name: str, uid: str, registration: bytes | None) -> Flow[bool]:
+def _remove_all(backend: Backend, name: str, uid: str, registration: bytes | None) -> Flow[bool]:
     """Remove the documents and blobs of a filter; return whether there were documents.
 
     Args:
-        home: the home of the archive.
+        backend: the backend of the archive.
         name: the filter's name.
         uid: the filter's uid; empty: remove those of all uids under this name.
         registration: the text of the registration as the caller read it. If the text is another by now, nothing is
             removed, because the documents may belong to a new filter.
     """
-    found = {key.uid for key in (yield from home.keys(name))} | {
-        blob.id.partition("-")[0] for blob in (yield from home.blobs(name))
+    found = {key.uid for key in (yield from backend.keys(name))} | {
+        blob.id.partition("-")[0] for blob in (yield from backend.blobs(name))
     }
     uids = (uid,) if uid else tuple(found - {""})
-    if (yield from home.read(Key(name))) != registration:
+    if (yield from backend.read(Key(name))) != registration:
         return False
-    keys = [key for key in (yield from home.keys(name)) if key.uid in uids]
+    keys = [key for key in (yield from backend.keys(name)) if key.uid in uids]
     for key in keys:
-        yield from home.swap(key, (yield from read_to_replace(home, key))[0], None)
-    blobs = yield from home.blobs(name)
-    yield from home.delete(name, [blob.id for blob in blobs if blob.id.startswith(uids)])
+        yield from backend.swap(key, (yield from read_to_replace(backend, key))[0], None)
+    blobs = yield from backend.blobs(name)
+    yield from backend.delete(name, [blob.id for blob in blobs if blob.id.startswith(uids)])
     return bool(keys)
 
 
-def read_registration(home: Home, name: str) -> Flow[tuple[bytes | None, Registration | None]]:
+def read_registration(backend: Backend, name: str) -> Flow[tuple[bytes | None, Registration | None]]:
     """Return the text of a name's registration, and the registration; both None if there is none.
 
     Raises:
         ArchiveCorrupt: the registration is damaged.
     """
-    text = yield from home.read(Key(name))
+    text = yield from backend.read(Key(name))
     if text is None:
         return None, None
-    there = documents.load(Registration, text, f"archive {home.shown}: the registration of {name!r}")
+    there = documents.load(Registration, text, f"archive {backend.shown}: the registration of {name!r}")
     there.check(name)
     return text, there
 
@@ -270,8 +270,10 @@ def check_unknown(session: Session) -> None:
     """
     if archive := _read(session):
         text = f"it is gone, and had the archive {archive}: name that (archive=, --archive) to restore the filter"
-        if session.home is not None:
-            text = f"it had the archive {archive}, and {session.home.shown} does not have the filter: is that mounted"
+        if session.backend is not None:
+            text = (
+                f"it had the archive {archive}, and {session.backend.shown} does not have the filter: is that mounted"
+            )
             text += "? If so, name the right archive"
         raise ArchiveMissing(f"{session.where}: {text}, or drop the filter to begin anew")
 

@@ -23,23 +23,23 @@ from urifilter_redis.storage.registry import check_registered, publish, require_
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from urifilter_redis.engine.backend import Home
+    from urifilter_redis.engine.backend import Backend
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.meta import ShardState
 
-__all__ = ["Archive", "HomeArchive", "RedisArchive", "SliceWriter", "archive_of"]
+__all__ = ["Archive", "BackendArchive", "RedisArchive", "SliceWriter", "archive_of"]
 
 log = logging.getLogger("urifilter_redis")
 
 
-class HomeArchive:
-    """Keeps closed slices in a home; see ``Archive`` for the methods."""
+class BackendArchive:
+    """Keeps closed slices in a backend; see ``Archive`` for the methods."""
 
     at_once = PIECES_AT_ONCE
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
 
     def check(self, session: Session) -> Flow[None]:
         """Read the filter's registration and compare its uid."""
@@ -49,7 +49,7 @@ class HomeArchive:
         """Begin a blob, and read the slice of this epoch that the archive may have already."""
         yield from check_registered(session)
         key = _key(session, shard, state.epoch_of("history_1"))
-        text, problem = yield from read_to_replace(self._home, key)
+        text, problem = yield from read_to_replace(self._backend, key)
         there: Manifest | None = None
         try:
             if text is not None and not problem:
@@ -59,36 +59,36 @@ class HomeArchive:
             there, problem = None, str(error)
         if problem:
             log.warning("%s: %s: the slice is written anew", session.where, problem)
-        return _BackendWriter(self._home, key, session.config.uid, text, there)
+        return _BackendWriter(self._backend, key, session.config.uid, text, there)
 
     def manifests(self, session: Session, shard: int, epochs: Sequence[int]) -> Flow[list[Manifest | str]]:
         """Read the document of each slice."""
         found: list[Manifest | str] = []
         for epoch in epochs:
-            text, problem = yield from read_to_replace(self._home, _key(session, shard, epoch))
+            text, problem = yield from read_to_replace(self._backend, _key(session, shard, epoch))
             found.append(problem or read_manifest(text))
         return found
 
     def read(self, session: Session, shard: int, manifest: Manifest, first: int, last: int) -> Flow[list[bytes]]:
         """Read and unpack pieces of the slice's blob."""
         del shard
-        return (yield from read_pieces(self._home, session.keys.name, manifest.content, first, last))
+        return (yield from read_pieces(self._backend, session.keys.name, manifest.content, first, last))
 
     def delete(self, session: Session, shard: int, state: ShardState, epoch: int) -> Flow[None]:
         """Delete the document, then the blob."""
         del state
         key = _key(session, shard, epoch)
-        text, _ = yield from read_to_replace(self._home, key)
-        if text is not None and (yield from self._home.swap(key, text, None)):
-            yield from self._home.delete(key.filter, _blobs(text))
+        text, _ = yield from read_to_replace(self._backend, key)
+        if text is not None and (yield from self._backend.swap(key, text, None)):
+            yield from self._backend.delete(key.filter, _blobs(text))
 
 
 class _BackendWriter:
     """Writes a slice as a blob, and merges the archived slice of this epoch into it, so that no bit is lost."""
 
-    def __init__(self, home: Home, key: Key, uid: str, text: bytes | None, there: Manifest | None) -> None:
-        self._home, self._key, self._text, self._there = home, key, text, there
-        self._writer = Writer(home, key.filter, uid)
+    def __init__(self, backend: Backend, key: Key, uid: str, text: bytes | None, there: Manifest | None) -> None:
+        self._backend, self._key, self._text, self._there = backend, key, text, there
+        self._writer = Writer(backend, key.filter, uid)
         self._written = 0
         self._published = False
 
@@ -107,14 +107,14 @@ class _BackendWriter:
         self._writer.check_age()
         self._published = True  # after an error other than ArchiveMissing the document may name the blob
         try:
-            done = yield from publish(self._home, self._key, self._text, documents.dump(manifest))
+            done = yield from publish(self._backend, self._key, self._text, documents.dump(manifest))
         except ArchiveMissing:
             self._published = False
             raise
         if not done:
             self._published = False
             raise RotationConflict(f"slice {self._key.epoch}: another process has archived it meanwhile")
-        yield from self._home.delete(self._key.filter, _blobs(self._text))
+        yield from self._backend.delete(self._key.filter, _blobs(self._text))
 
     def abandon(self) -> Flow[None]:
         """Remove the blob, unless a document may name it."""
@@ -126,7 +126,7 @@ class _BackendWriter:
             return pieces
         try:
             last = first + len(pieces)
-            old = yield from read_pieces(self._home, self._key.filter, self._there.content, first, last)
+            old = yield from read_pieces(self._backend, self._key.filter, self._there.content, first, last)
         except (ArchiveCorrupt, ArchiveMissing) as error:
             log.warning("slice %d of %s: %s: the slice is written anew", self._key.epoch, self._key.filter, error)
             return pieces
@@ -318,9 +318,9 @@ class Archive(Protocol):
 
 
 def archive_of(session: Session) -> Archive:
-    """Return the archive of the filter's closed slices: Redis, or the home that the caller named.
+    """Return the archive of the filter's closed slices: Redis, or the backend that the caller named.
 
     Raises:
         ArchiveMissing: the filter was created without an archive, or the caller has not named it.
     """
-    return RedisArchive() if session.config.archive == "redis" else HomeArchive(require_archive(session))
+    return RedisArchive() if session.config.archive == "redis" else BackendArchive(require_archive(session))

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from urifilter_redis.engine.routes import GIVEN, search
 from urifilter_redis.engine.steps import TOTAL
 from urifilter_redis.protocol.outcomes import Unsent
-from urifilter_redis.transport.endpoints import Origin
+from urifilter_redis.transport.endpoints import Endpoint
 from urifilter_redis.transport.sentinels import HELD, LOOK
 from urifilter_redis.transport.servers import AsyncServer, Server
 from urifilter_redis.transport.url import READS
@@ -67,8 +67,8 @@ class _Connections(ABC, Generic[S]):
             reads: one of ``READS``; the first: as the address says.
         """
         options = wait_replicas, reads
-        self._origin = Origin(given, timeouts, connections, options, asynchronous=self._asynchronous)
-        self.connections, self.shown = connections, self._origin.shown
+        self._endpoint = Endpoint(given, timeouts, connections, options, asynchronous=self._asynchronous)
+        self.connections, self.shown = connections, self._endpoint.shown
         self.patience = TOTAL if timeouts.total is None else timeouts.total
         self._routes: Routes | None = None
         self._found: list[Routes] = []  # of several threads at once the first
@@ -81,14 +81,14 @@ class _Connections(ABC, Generic[S]):
     def routes(self) -> Routes:
         """The nodes, as far as they are known."""
         if self._routes is None:  # an address that was packed is unpacked now
-            self._found.append(self._origin.routes())
+            self._found.append(self._endpoint.routes())
             self._routes = self._found[0]
         return self._routes
 
     def equip(self, session: Session) -> None:
         """Give a session the routes of this connector; an address that was packed is unpacked."""
-        session.routes, session.wait_replicas = self.routes, self._origin.wait_replicas
-        session.confirms = self._origin.embedded
+        session.routes, session.wait_replicas = self.routes, self._endpoint.wait_replicas
+        session.confirms = self._endpoint.embedded
 
     def packed(self) -> Packed:
         """Return the server's address, for a filter that is opened anew; see ``Address.packed``.
@@ -96,7 +96,7 @@ class _Connections(ABC, Generic[S]):
         Raises:
             TypeError: a client was given.
         """
-        return self._origin.packed()
+        return self._endpoint.packed()
 
     def _server(self, node: str, *, sentinel: bool = False) -> S:
         found = self._servers.get((node, sentinel))
@@ -107,7 +107,7 @@ class _Connections(ABC, Generic[S]):
         service, process = self.routes.service, os.getpid()
         if service is None:
             return None
-        return self._events.get(process) or self._events.setdefault(process, self._origin.events(service))
+        return self._events.get(process) or self._events.setdefault(process, self._endpoint.events(service))
 
     @abstractmethod
     def _make(self, node: str, *, sentinel: bool) -> S:
@@ -124,7 +124,7 @@ class Connector(_Connections[Server]):
     def most(self) -> int:
         """The most pipelines that can be under way at once."""
         servers = [self._server(node) for node in self.routes.masters]
-        return min((each.lane.places.count for each in servers), default=1)
+        return min((each.pool.limit.count for each in servers), default=1)
 
     def send(self, commands: Sequence[Arguments], meanwhile: Meanwhile | None = None) -> list[Any]:
         """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
@@ -179,16 +179,16 @@ class Connector(_Connections[Server]):
             return stop.value  # type: ignore[no-any-return]
 
     def _make(self, node: str, *, sentinel: bool) -> Server:
-        make = functools.partial(self._origin.lane, node, sentinel=sentinel)
-        unsent = functools.partial(self._origin.unsent, node)
-        return Server(make, self.patience, unsent, reached=node != GIVEN or self._origin.embedded)
+        make = functools.partial(self._endpoint.pool, node, sentinel=sentinel)
+        unsent = functools.partial(self._endpoint.unsent, node)
+        return Server(make, self.patience, unsent, reached=node != GIVEN or self._endpoint.embedded)
 
     def close(self) -> None:
         """Close what was opened here; a client that the caller gave stays open."""
         for each in list(self._servers.values()):
             each.close()
         self._events.clear()
-        self._origin.close()
+        self._endpoint.close()
 
 
 class AsyncConnector(_Connections[AsyncServer]):
@@ -255,15 +255,18 @@ class AsyncConnector(_Connections[AsyncServer]):
 
     async def find(self) -> None:
         """Find the address, if that was put off: in a thread, because starting the embedded server takes a while."""
-        address = self._origin.address
+        address = self._endpoint.address
         if address is not None and not address.is_found:
             await asyncio.to_thread(address.find)
 
     def _make(self, node: str, *, sentinel: bool) -> AsyncServer:
-        origin, given = self._origin, node == GIVEN
-        make, unsent = functools.partial(origin.lane, node, sentinel=sentinel), functools.partial(origin.unsent, node)
-        theirs = origin.lane() if given and origin.is_one_client else None
-        return AsyncServer(make, self.patience, unsent, reached=not given or origin.embedded, theirs=theirs)
+        endpoint, given = self._endpoint, node == GIVEN
+        make, unsent = (
+            functools.partial(endpoint.pool, node, sentinel=sentinel),
+            functools.partial(endpoint.unsent, node),
+        )
+        theirs = endpoint.pool() if given and endpoint.is_one_client else None
+        return AsyncServer(make, self.patience, unsent, reached=not given or endpoint.embedded, theirs=theirs)
 
     async def close(self) -> None:
         """Close what was opened in this loop; a client that the caller gave stays open."""
@@ -271,7 +274,7 @@ class AsyncConnector(_Connections[AsyncServer]):
             await asyncio.shield(asyncio.gather(*(each.close() for each in list(self._servers.values()))))
         finally:
             self._events.clear()
-            self._origin.close()
+            self._endpoint.close()
 
 
 class _Sendings:

@@ -17,7 +17,7 @@ from urifilter_redis.engine.routes import GIVEN, Routes, Service
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.protocol.outcomes import Unsent
 from urifilter_redis.transport import tls
-from urifilter_redis.transport.pool import CONNECTIONS, Lane
+from urifilter_redis.transport.pool import CONNECTIONS, Pool
 from urifilter_redis.transport.sentinels import PATIENCE, SentinelEvents, events_of
 from urifilter_redis.transport.url import (
     READS,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.transport.url import Packed
 
-__all__ = ["IMPOSSIBLE", "Origin", "check_url"]
+__all__ = ["IMPOSSIBLE", "Endpoint", "check_url"]
 
 #: What redis-py raises for options of a connection that cannot be: an encoding, a name of a host.
 IMPOSSIBLE = (LookupError, TypeError, ValueError, AttributeError)
@@ -50,7 +50,7 @@ _OF_NODES = (
 )  # fmt: skip
 
 
-class Origin:
+class Endpoint:
     """The source of connections.
 
     Args:
@@ -128,26 +128,26 @@ class Origin:
         options = {"reads_replicas": self._reads_replicas(), "waits": self.wait_replicas > 0}
         return Routes(hosts, service, alone=self.embedded, **options)
 
-    def lane(self, node: str = GIVEN, *, sentinel: bool = False) -> Lane:
+    def pool(self, node: str = GIVEN, *, sentinel: bool = False) -> Pool:
         """Return new connections to a node; nothing is connected. Those of a given client are the client's own."""
         if self.address is not None:
             url = target_of(self.address.url).url(node, sentinel=sentinel)
-            pool = _pool(self._library.ConnectionPool, self._retry, url, self._timeouts, self._limit)
-            return Lane(pool, ours=True, mends=not target_of(self.address.url).service)
+            redis_pool = _redis_pool(self._library.ConnectionPool, self._retry, url, self._timeouts, self._limit)
+            return Pool(redis_pool, ours=True, mends=not target_of(self.address.url).service)
         if node == GIVEN and not self.is_of_cluster:
-            return Lane(self._client.connection_pool)  # type: ignore[union-attr]
+            return Pool(self._client.connection_pool)  # type: ignore[union-attr]
         if node == GIVEN:
             node = self.routes().seeds[0]
         host, _, port = node.rpartition(":")
         where = {"host": host or "localhost", "port": int(port)}
         if self.is_of_cluster:
-            return Lane(self._library.Redis(**self._options_of_nodes(), **where).connection_pool, ours=True)
-        pool = self._client.connection_pool  # type: ignore[union-attr]
-        options = {name: value for name, value in pool.connection_kwargs.items() if name != "path"}
-        kind = pool.connection_class if "path" not in pool.connection_kwargs else self._library.Connection
+            return Pool(self._library.Redis(**self._options_of_nodes(), **where).connection_pool, ours=True)
+        redis_pool = self._client.connection_pool  # type: ignore[union-attr]
+        options = {name: value for name, value in redis_pool.connection_kwargs.items() if name != "path"}
+        kind = redis_pool.connection_class if "path" not in redis_pool.connection_kwargs else self._library.Connection
         where["host"] = host or options.get("host", "localhost")
-        made = self._library.ConnectionPool(kind, pool.max_connections, **options | where)
-        return Lane(made, ours=True)
+        made = self._library.ConnectionPool(kind, redis_pool.max_connections, **options | where)
+        return Pool(made, ours=True)
 
     def _options_of_nodes(self) -> dict[str, Any]:
         """Return the options of a client of a Redis Cluster for the connections to a node."""
@@ -166,7 +166,7 @@ class Origin:
 
         def connection(sentinel: str) -> Any:
             retry, of_sentinel = redis.retry.Retry(NoBackoff(), 0), target_of(url).url(sentinel, sentinel=True)
-            return _pool(redis.ConnectionPool, retry, of_sentinel, timeouts, 1).make_connection()
+            return _redis_pool(redis.ConnectionPool, retry, of_sentinel, timeouts, 1).make_connection()
 
         return events_of(url, service, connection)
 
@@ -230,7 +230,7 @@ def check_url(url: str) -> None:
     target = _target(url)
     nodes = [(each, target.kind == "sentinel") for each in target.hosts] if target.kind != "server" else []
     for node, sentinel in [*nodes, ("", False)]:
-        _pool(redis.ConnectionPool, None, target.url(node, sentinel=sentinel), Timeouts(), CONNECTIONS)
+        _redis_pool(redis.ConnectionPool, None, target.url(node, sentinel=sentinel), Timeouts(), CONNECTIONS)
 
 
 def _target(url: str) -> Target:
@@ -250,7 +250,7 @@ def _no_url() -> ValueError:
     return ValueError(f"{text}; in a password / and @ are written %2F and %40")
 
 
-def _pool(kind: Any, retry: Any, url: str, timeouts: Timeouts, connections: int) -> Any:
+def _redis_pool(kind: Any, retry: Any, url: str, timeouts: Timeouts, connections: int) -> Any:
     """Make a pool of connections; nothing is connected. What the URL's query says comes first."""
     url, read = tls.taken(url)
     try:

@@ -25,20 +25,20 @@ from urifilter_redis.protocol.outcomes import Unsent
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["CONNECTIONS", "Lane", "Places", "Turn", "places_of"]
+__all__ = ["CONNECTIONS", "Pool", "PoolLimit", "Waiter", "limit_of"]
 
 #: Connections that a client has at most in one process (asyncio: in each event loop), unless its caller or its URL
 #: says otherwise: more do not make it faster, and a server takes 10,000 of all its clients together.
 CONNECTIONS = 64
 
 
-class Turn:
+class Waiter:
     """One caller's; ``wake`` is called when it may be its turn, once it waits."""
 
     wake: Callable[[], object] | None = None
 
 
-class Places:
+class PoolLimit:
     """So many places; a caller has one as soon as, of those who came before it, so few are left.
 
     Callers enter, wait if they must, and leave in any case (``finally``), also if they never got a place.
@@ -49,66 +49,66 @@ class Places:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._turns: dict[Turn, None] = {}  # in order; the first ``count`` have a place
+        self._waiters: dict[Waiter, None] = {}  # in order; the first ``count`` have a place
 
-    def enter(self, turn: Turn) -> bool:
+    def enter(self, waiter: Waiter) -> bool:
         """Come last; return whether there is a place at once."""
-        self._turns[turn] = None
-        return len(self._turns) <= self.count
+        self._waiters[waiter] = None
+        return len(self._waiters) <= self.count
 
-    def leave(self, turn: Turn) -> None:
+    def leave(self, waiter: Waiter) -> None:
         """Give up the place, or the waiting for one; nothing happens the second time."""
-        self._turns.pop(turn, None)
-        if len(self._turns) >= self.count:
+        self._waiters.pop(waiter, None)
+        if len(self._waiters) >= self.count:
             for each in self._served():
                 if each.wake is not None:
                     each.wake()
 
-    def wait(self, turn: Turn, patience: float) -> bool:
+    def wait(self, waiter: Waiter, patience: float) -> bool:
         """Wait for a place for so many seconds; return whether there is one."""
         woken: queue.SimpleQueue[None] = queue.SimpleQueue()
-        turn.wake, end = functools.partial(woken.put, None), time.monotonic() + patience
-        while turn not in self._served():  # it may have been served before it could be woken
+        waiter.wake, end = functools.partial(woken.put, None), time.monotonic() + patience
+        while waiter not in self._served():  # it may have been served before it could be woken
             try:
                 woken.get(timeout=max(0.0, end - time.monotonic()))
             except queue.Empty:
                 break
-        return self._is_served(turn)
+        return self._is_served(waiter)
 
-    async def wait_async(self, turn: Turn, patience: float) -> bool:
+    async def wait_async(self, waiter: Waiter, patience: float) -> bool:
         """Do as ``wait``, awaited."""
         woken = asyncio.Event()
-        turn.wake = woken.set
-        if turn not in self._served():
+        waiter.wake = woken.set
+        if waiter not in self._served():
             try:
                 async with asyncio.timeout(patience):
                     await woken.wait()
             except TimeoutError:
                 pass
-        return self._is_served(turn)
+        return self._is_served(waiter)
 
     def full(self, patience: float) -> Unsent:
         """Return the outcome for a caller whose patience ended first."""
         text = f"no connection became free in {patience:g} s, as all {self.count} are in use"
         return Unsent(NoConnection(f"{text}: raise connections=, or ask less at once"))
 
-    def _is_served(self, turn: Turn) -> bool:
-        turn.wake = None  # once is enough
-        return turn in self._served()
+    def _is_served(self, waiter: Waiter) -> bool:
+        waiter.wake = None  # once is enough
+        return waiter in self._served()
 
-    def _served(self) -> list[Turn]:
-        return list(self._turns)[: self.count]
+    def _served(self) -> list[Waiter]:
+        return list(self._waiters)[: self.count]
 
 
 # A pool that several filters share (the caller's client) has its places once; in a forked child anew, because those
 # who had them are the parent's.
-_places: weakref.WeakKeyDictionary[Any, dict[int, Places]] = weakref.WeakKeyDictionary()
+_limits: weakref.WeakKeyDictionary[Any, dict[int, PoolLimit]] = weakref.WeakKeyDictionary()
 
 
-def places_of(pool: Any) -> Places:
+def limit_of(redis_pool: Any) -> PoolLimit:
     """Return the places of a pool of connections of redis-py, in this process."""
-    of_processes, process = _places.setdefault(pool, {}), os.getpid()
-    return of_processes.get(process) or of_processes.setdefault(process, Places(pool.max_connections))
+    of_processes, process = _limits.setdefault(redis_pool, {}), os.getpid()
+    return of_processes.get(process) or of_processes.setdefault(process, PoolLimit(redis_pool.max_connections))
 
 
 #: The version of the protocol in which a server sends nothing that was not asked for. In the next one it may tell a
@@ -116,7 +116,7 @@ def places_of(pool: Any) -> Places:
 QUIET = 2
 
 
-class Lane:
+class Pool:
     """A pool of redis-py, and the idle connections that were taken out of it for good.
 
     Taking a connection out of redis-py's pool and putting it back costs as much as a small command: locks, events,
@@ -124,25 +124,25 @@ class Lane:
     could leave locked: the single steps of a list are atomic.
 
     Attributes:
-        pool: redis-py's pool of connections, blocking or asyncio's.
+        redis_pool: redis-py's pool of connections, blocking or asyncio's.
         ours: whether nobody else uses the pool.
-        places: the places of those who use its connections.
+        limit: the places of those who use its connections.
         idle: the connections that are kept.
         keeps: whether connections that work are kept, and not released to the pool.
     """
 
-    def __init__(self, pool: Any, *, ours: bool = False, mends: bool = True) -> None:
+    def __init__(self, redis_pool: Any, *, ours: bool = False, mends: bool = True) -> None:
         """Make a lane.
 
         Args:
-            pool: redis-py's pool of connections.
+            redis_pool: redis-py's pool of connections.
             ours: whether nobody else uses the pool.
             mends: whether a connection that the server has closed meanwhile is opened again without a word. Behind
                 Sentinels it is not: the server may have been a master, and have come back as one for a moment.
         """
-        self.pool, self.ours, self.places, self._mends = pool, ours, places_of(pool), mends
+        self.redis_pool, self.ours, self.limit, self._mends = redis_pool, ours, limit_of(redis_pool), mends
         self.idle: list[Any] = []
-        self.keeps = ours and pool.connection_kwargs.get("protocol") == QUIET
+        self.keeps = ours and redis_pool.connection_kwargs.get("protocol") == QUIET
 
     def take(self) -> Any:
         """Take a connection that works; raises as redis-py does."""
@@ -151,7 +151,7 @@ class Lane:
         except IndexError:
             connection = None
         if connection is None:  # not within the block above, whose error would count as a cause of what this raises
-            return self.pool.get_connection()
+            return self.redis_pool.get_connection()
         whole = False
         try:
             whole = not connection.can_read()  # it can if the server has closed it
@@ -159,18 +159,18 @@ class Lane:
             pass
         finally:
             if not whole:
-                self.pool.release(connection)
+                self.redis_pool.release(connection)
         if not whole and not self._mends:
             with contextlib.suppress(IndexError):  # until there is none
                 while True:
-                    self.pool.release(self.idle.pop())
+                    self.redis_pool.release(self.idle.pop())
             raise _closed()
-        return connection if whole else self.pool.get_connection()  # which mends it
+        return connection if whole else self.redis_pool.get_connection()  # which mends it
 
     async def take_async(self) -> Any:
         """Do as ``take``, awaited."""
         kept, whole = bool(self.idle), False
-        connection = self.idle.pop() if kept else self.pool.get_available_connection()
+        connection = self.idle.pop() if kept else self.redis_pool.get_available_connection()
         try:
             if not kept or await _is_closed(connection):
                 if kept and not self._mends:
@@ -179,9 +179,9 @@ class Lane:
             whole = True
         finally:
             if not whole:
-                await self.pool.release(connection)
+                await self.redis_pool.release(connection)
             while not whole and not self._mends and self.idle:
-                await self.pool.release(self.idle.pop())
+                await self.redis_pool.release(self.idle.pop())
         return connection
 
     async def _connect(self, connection: Any) -> None:
@@ -193,7 +193,7 @@ class Lane:
         longest = None if limit is None else limit + connection.socket_connect_timeout
         try:
             async with asyncio.timeout(longest):
-                await self.pool.ensure_connection(connection)
+                await self.redis_pool.ensure_connection(connection)
         except BaseException as error:
             await connection.disconnect(nowait=True)  # it may be connected, and not know its user yet
             if isinstance(error, TimeoutError):

@@ -13,7 +13,7 @@ from redis.exceptions import TimeoutError as Late
 from urifilter_redis.protocol.outcomes import Unanswered, Unsent
 from urifilter_redis.transport.endpoints import IMPOSSIBLE
 from urifilter_redis.transport.loops import PerLoop, lent, stays
-from urifilter_redis.transport.pool import Turn
+from urifilter_redis.transport.pool import Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Meanwhile
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.protocol.outcomes import Unsent
-    from urifilter_redis.transport.pool import Lane
+    from urifilter_redis.transport.pool import Pool
 
 __all__ = ["AsyncServer", "Sending", "Server", "broken_off", "packed", "send_async"]
 
@@ -37,16 +37,16 @@ class Sending:
     """A pipeline of the blocking client. Other work can be done between its commands and its replies.
 
     Attributes:
-        lane: the connections of which it takes one.
-        turn: its turn among the callers that want a connection.
+        pool: the connections of which it takes one.
+        waiter: its turn among the callers that want a connection.
         connection: its connection; None: it has none.
         commands: its commands.
     """
 
-    __slots__ = ("_outcomes", "_whole", "commands", "connection", "lane", "turn")
+    __slots__ = ("_outcomes", "_whole", "commands", "connection", "pool", "waiter")
 
-    def __init__(self, lane: Lane, commands: Sequence[Arguments]) -> None:
-        self.lane, self.turn = lane, Turn()
+    def __init__(self, pool: Pool, commands: Sequence[Arguments]) -> None:
+        self.pool, self.waiter = pool, Waiter()
         self.connection: Any = None
         self.commands = commands
         self._outcomes: list[Any] = []
@@ -86,14 +86,14 @@ class Sending:
         """Give the connection and the place back; a connection that still owes replies is broken off."""
         connection, self.connection = self.connection, None
         try:
-            if connection is not None and self._whole and self.lane.keeps:
-                self.lane.idle.append(connection)
+            if connection is not None and self._whole and self.pool.keeps:
+                self.pool.idle.append(connection)
             elif connection is not None:
                 if not self._whole:
                     connection.disconnect()
-                self.lane.pool.release(connection)
+                self.pool.redis_pool.release(connection)
         finally:
-            self.lane.places.leave(self.turn)
+            self.pool.limit.leave(self.waiter)
 
 
 def _reply(refusal: RedisError) -> RedisError:
@@ -206,13 +206,13 @@ class Server:
     Args:
         make: makes the connections of a process.
         patience: seconds for which a caller waits for a free connection.
-        unsent: makes the outcome of commands for which there was no connection (see ``Origin.unsent``).
+        unsent: makes the outcome of commands for which there was no connection (see ``Endpoint.unsent``).
         reached: whether the server was there before, so that it may come back.
     """
 
     def __init__(
         self,
-        make: Callable[[], Lane],
+        make: Callable[[], Pool],
         patience: float,
         unsent: Unable,
         *,
@@ -220,17 +220,17 @@ class Server:
     ) -> None:
         self._make, self._patience, self._unsent, self._reached = make, patience, unsent, reached
         # by process: redis-py's pool has a lock, which another thread may hold as this one forks
-        self._lanes: dict[int, Lane] = {}
+        self._pools: dict[int, Pool] = {}
 
     @property
-    def lane(self) -> Lane:
+    def pool(self) -> Pool:
         """The connections of this process."""
         process = os.getpid()
-        return self._lanes.get(process) or self._lanes.setdefault(process, self._make())
+        return self._pools.get(process) or self._pools.setdefault(process, self._make())
 
     def send(self, commands: Sequence[Arguments], meanwhile: Meanwhile | None = None) -> list[Any]:
         """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
-        sending = Sending(self._lanes.get(os.getpid()) or self.lane, commands)
+        sending = Sending(self._pools.get(os.getpid()) or self.pool, commands)
         try:
             self.post(sending)
             if meanwhile is not None:
@@ -254,16 +254,16 @@ class Server:
 
     def sending(self, commands: Sequence[Arguments]) -> Sending:
         """Return a pipeline that is not sent yet, and has no connection."""
-        return Sending(self.lane, commands)
+        return Sending(self.pool, commands)
 
     def post(self, sending: Sending) -> None:
         """Wait for a connection, and send a pipeline; ``Sending.leave`` gives the connection back in any case."""
-        lane, turn = sending.lane, sending.turn
-        if not lane.places.enter(turn) and not lane.places.wait(turn, self._patience):
-            sending.fail(lane.places.full(self._patience))
+        pool, waiter = sending.pool, sending.waiter
+        if not pool.limit.enter(waiter) and not pool.limit.wait(waiter, self._patience):
+            sending.fail(pool.limit.full(self._patience))
             return
         try:
-            sending.connection = lane.take()
+            sending.connection = pool.take()
         except (RedisError, OSError, *IMPOSSIBLE) as error:
             sending.fail(self._unsent(error, reached=self._reached))
             return
@@ -275,9 +275,9 @@ class Server:
 
     def close(self) -> None:
         """Close this process's connections, unless they are a given client's."""
-        lane = self._lanes.pop(os.getpid(), None)
-        if lane is not None and lane.ours:
-            lane.pool.disconnect()
+        pool = self._pools.pop(os.getpid(), None)
+        if pool is not None and pool.ours:
+            pool.redis_pool.disconnect()
 
 
 class AsyncServer:
@@ -288,25 +288,25 @@ class AsyncServer:
     Args:
         make: makes the connections of an event loop.
         patience: seconds for which a task waits for a free connection.
-        unsent: makes the outcome of commands for which there was no connection (see ``Origin.unsent``).
+        unsent: makes the outcome of commands for which there was no connection (see ``Endpoint.unsent``).
         reached: whether the server was there before, so that it may come back.
         theirs: the connections of a given client, which are for one loop; None: none was given.
     """
 
     def __init__(
         self,
-        make: Callable[[], Lane],
+        make: Callable[[], Pool],
         patience: float,
         unsent: Unable,
         *,
         reached: bool = True,
-        theirs: Lane | None = None,
+        theirs: Pool | None = None,
     ) -> None:
         self._patience, self._unsent, self._reached = patience, unsent, reached
         if theirs is None:
-            self._lanes = PerLoop(make, _close)
+            self._pools = PerLoop(make, _close)
         else:
-            self._lanes = PerLoop(lent(theirs, "the redis.asyncio.Redis that was given"), stays)
+            self._pools = PerLoop(lent(theirs, "the redis.asyncio.Redis that was given"), stays)
 
     def check_loop(self) -> None:
         """Check, before anything is sent, that there can be connections here.
@@ -314,16 +314,16 @@ class AsyncServer:
         Raises:
             UriFilterError: a forked child is in its parent's loop; or a client that was given belongs to another loop.
         """
-        self._lanes.get()
+        self._pools.get()
 
     async def send(self, commands: Sequence[Arguments], meanwhile: Meanwhile | None = None) -> list[Any]:
         """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
-        lane, turn, connection, whole = await self._lanes.kept(), Turn(), None, False
+        pool, waiter, connection, whole = await self._pools.kept(), Waiter(), None, False
         try:
-            if not lane.places.enter(turn) and not await lane.places.wait_async(turn, self._patience):
-                return [lane.places.full(self._patience)] * len(commands)
+            if not pool.limit.enter(waiter) and not await pool.limit.wait_async(waiter, self._patience):
+                return [pool.limit.full(self._patience)] * len(commands)
             try:
-                connection = await lane.take_async()
+                connection = await pool.take_async()
             except (RedisError, OSError, RuntimeError, *IMPOSSIBLE) as error:
                 why = broken_off(error) if isinstance(error, RuntimeError) else error
                 # in a thread, because starting the embedded server again takes a while
@@ -334,17 +334,17 @@ class AsyncServer:
             return outcomes
         finally:
             try:
-                if whole and lane.keeps:
-                    lane.idle.append(connection)
+                if whole and pool.keeps:
+                    pool.idle.append(connection)
                 elif connection is not None:
-                    await lane.pool.release(connection)
+                    await pool.redis_pool.release(connection)
             finally:
-                lane.places.leave(turn)
+                pool.limit.leave(waiter)
 
     async def close(self) -> None:
         """Close this loop's connections, unless they are a given client's."""
-        await self._lanes.close()
+        await self._pools.close()
 
 
-async def _close(lane: Lane) -> None:
-    await lane.pool.disconnect()
+async def _close(pool: Pool) -> None:
+    await pool.redis_pool.disconnect()

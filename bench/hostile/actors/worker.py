@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from bench.hostile.filters import SETTINGS
-from urifilter_redis.storage.backends import open_home
+from urifilter_redis.storage.backends import open_backend
 from urifilter_redis.worker import Worker
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ EVERY = 4.0
 
 def run(part: Part) -> None:
     """Look after each filter, so that the beginning of each checkpoint is known well."""
-    home = open_home(part.archive)
+    home = open_backend(part.archive)
     workers = {name: Worker(part.redis, "urifilter", part.archive, home, EVERY, (name,)) for name in SETTINGS}
     for _ in part.steps():
         for name, worker in workers.items():
