@@ -59,10 +59,10 @@ class Coalescer:
         return queue.together(method, batch)
 
     async def again(self, batch: Batch, combined: CombinedCall) -> None:
-        """Get the answer of a batch whose item was sent in a joint, or raise the error of its call.
+        """Get the answer of a batch whose item was sent in a combined call, or raise the error of its call.
 
         The call is sent again as a whole, by one of its callers at a time. The batch of an item that was never sent
-        leaves the joint without an answer.
+        leaves the combined call without an answer.
         """
         call, mine = combined.call_of(batch), asyncio.get_running_loop().create_future()
         landed = combined.flights.setdefault(call, mine)
@@ -201,7 +201,7 @@ class _Queue:
 
 
 class _Turn:
-    """The time in which a joint, or a call sent alone, has the queue.
+    """The time in which a combined call, or a call sent alone, has the queue.
 
     It ends early for shards whose calls are settled at the first attempt, so that a shard that is away or being
     restored does not keep the others waiting.

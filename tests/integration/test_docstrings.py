@@ -52,7 +52,8 @@ FILTERS = {
     "archived": {},
 }
 WITHOUT_A_CLIENT = [
-    export.export, export.import_, export.ExportedFilter, backends.named_backend, backends.open_backend, registry.registered,
+    export.export, export.import_, export.ExportedFilter,
+    backends.named_backend, backends.open_backend, registry.registered,
     maintenance.entries, maintenance.names, maintenance.prune, maintenance.show, maintenance.verify_all, Worker,
 ]  # fmt: skip
 SDK_CLASSES = {"FilterAPIClient": (FilterAPIClient,), "AsyncFilterAPIClient": (AsyncFilterAPIClient,)}

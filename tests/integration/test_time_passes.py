@@ -371,9 +371,9 @@ def test_a_fork_meanwhile(any_server, slowly):
 FORKING = """
 import os, sys, threading
 from urifilter_redis import UriFilter
-from urifilter_redis.flows import timely
+from urifilter_redis.flows import auto_rotate
 
-timely.A_CALL = timely.AT_CLOSE = 0.0
+auto_rotate.A_CALL = auto_rotate.AT_CLOSE = 0.0
 news = UriFilter.open("news", redis=sys.argv[1])
 news.insert("a")
 assert threading.active_count() == 1

@@ -94,7 +94,7 @@ ERRORS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "verdict", "kind", "advice"), ERRORS, ids=[text[:60] for text, *_ in ERRORS])
+@pytest.mark.parametrize(("text", "decision", "kind", "advice"), ERRORS, ids=[text[:60] for text, *_ in ERRORS])
 def test_errors(text, decision, kind, advice):
     """Each is judged by its first word, and raised with what to do and the server's own words."""
     outcome = said(text)
@@ -158,7 +158,7 @@ def test_what_a_connection_is_refused_for(error, told):
     assert str(error) in text
 
 
-@pytest.mark.parametrize("verdict", Decision)
+@pytest.mark.parametrize("decision", Decision)
 def test_judged_already(decision):
     """What the connector has understood stays so."""
     error = BadItem("item 3", [3])

@@ -1,4 +1,4 @@
-"""Verify the documents of an archive: which are missing, and whether the blobs that they name are whole and plausible."""
+"""Verify the documents of an archive: which are missing, and whether their blobs are whole and plausible."""
 
 from __future__ import annotations
 

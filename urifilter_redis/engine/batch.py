@@ -331,7 +331,7 @@ class Batch:
         packed: the digests of all items, 16 bytes an item.
         near: the near cache that has answered some items, and takes in the answers to the others; None: there is none.
         claim_options: the terms of a batch about claims; None: it is about none.
-        combined: the ``CombinedCall`` in which this batch, of one item, was sent with others; None: it is sent by itself.
+        combined: the ``CombinedCall`` in which this batch, of one item, was sent with others; None: it is alone.
     """
 
     __slots__ = (

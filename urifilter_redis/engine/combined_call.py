@@ -1,7 +1,7 @@
 """Joints: single calls of many callers, which go to the server as one batch. There is no I/O here, and no task.
 
 Each caller keeps a batch of its own, of one item, so that its answer, its error and ``retry=`` are as if it had asked
-alone. Only the calls of scripts, and so the call ids, belong to the joint.
+alone. Only the calls of scripts, and so the call ids, belong to the combined call.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class PendingCall:
 class CombinedCall:
     """Single calls that are sent together.
 
-    A caller that gets an error keeps its link to the joint, because a late copy of a call may still run: ``retry=``
-    sends the whole call again, under its call id. The link ends if the call was certainly never sent.
+    A caller that gets an error keeps its link to the combined call, because a late copy of a call may still run:
+    ``retry=`` sends the whole call again, under its call id. The link ends if the call was certainly never sent.
 
     Attributes:
         batch: the batch of all items, in the order in which the callers asked.

@@ -1,4 +1,4 @@
-"""The timekeeper: when a client looks whether its filter's period is over, and what it has in hand of a rotation.
+"""The rotation timer: when a client looks whether its filter's period is over, and what it has in hand of a rotation.
 
 The client's clocks and the time of the last turn that it knows are hints. They only say when to ask the server.
 """

@@ -192,7 +192,7 @@ class Session:
             self.near.clear()
 
     def _learn_time(self, fields: dict[str, str], patience: float) -> None:
-        """Let the timekeeper know when shard 0 has turned, from some fields of its ``meta``.
+        """Let the rotation timer know when shard 0 has turned, from some fields of its ``meta``.
 
         If the turn is unfinished, this client looks after ``patience`` seconds, whether anybody is at it.
         """

@@ -413,7 +413,7 @@ def _first_of(errors: Sequence[UriFilterError], batch: Batch) -> UriFilterError:
 
 
 def combined_of(session: Session, singles: Sequence[PendingCall]) -> CombinedCall:
-    """Make the joint of single calls of the same command and ``max_age``."""
+    """Make the combined call of single calls of the same command and ``max_age``."""
     first = singles[0].batch
     batch = _batch(
         session,
@@ -442,7 +442,7 @@ def ask_jointly(session: Session, combined: CombinedCall, turn: Turn) -> Flow[No
 
 
 def ask_again(session: Session, combined: CombinedCall, call: OpenCall) -> Flow[None]:
-    """Ask once more for the answers of one call of a joint; the joint has the error if it failed again."""
+    """Ask once more for the answers of a part of a combined call, which has the error if it failed again."""
     failed: dict[OpenCall, UriFilterError] = {}
     while call in combined.batch.open and not failed:
         failed = yield from ask_window(session, combined.batch, [call])

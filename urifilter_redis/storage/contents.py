@@ -1,7 +1,7 @@
 """Write and read the packed bytes of an archive.
 
-A content (a bitmap or a list of records) is written in packed pieces into one blob of a backend. It is read back before a
-document names it. Each later read checks the SHA-256 of each piece.
+A content (a bitmap or a list of records) is written in packed pieces into one blob of a backend. It is read back before
+a document names it. Each later read checks the SHA-256 of each piece.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The archive of the closed slices of a rolling filter: compressed until the next history is built from them.
 
-In Redis a slice is a hash beside the filter's keys; in a folder or in MongoDB it is a blob and a document that names it.
+In Redis a slice is a hash beside the filter's keys; in a folder or MongoDB a blob with its document.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class Pool:
     """
 
     def __init__(self, redis_pool: Any, *, ours: bool = False, mends: bool = True) -> None:
-        """Make a lane.
+        """Make a pool.
 
         Args:
             redis_pool: redis-py's pool of connections.

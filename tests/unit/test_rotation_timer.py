@@ -1,4 +1,4 @@
-"""The timekeeper, by clocks of the test: when a client looks, who is at work, how much longer a call takes."""
+"""The rotation timer, by clocks of the test: when a client looks, who is at work, how much longer a call takes."""
 
 from __future__ import annotations
 
@@ -415,7 +415,7 @@ def test_which_calls_look(clocks, monkeypatch, command, asks):
     """Those that insert, as soon as it is time and not before: until then they compare two numbers."""
     session, looks = session_of(RING), []
     session.rotation_timer.take()
-    monkeypatch.setattr(items, "attend", lambda _: iter(looks.append(1) or ()))
+    monkeypatch.setattr(items, "auto_rotate", lambda _: iter(looks.append(1) or ()))
     monkeypatch.setattr(items, "monotonic", lambda: clocks.monotonic)
     session.rotation_timer.learn(RING, 0, 0)
     for _ in range(2):
