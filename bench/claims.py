@@ -182,8 +182,8 @@ def of_claims(bench: Bench) -> None:
             found["release"].append(
                 bench.time(
                     *(
-                        claims.release(bench.config.uid, KEYS, "-", each, claims.NO_HOLDER, nobody=nobody)
-                        for each, nobody in zip(some, nobodies, strict=True)
+                        claims.release(bench.config.uid, KEYS, "-", each, claims.NO_HOLDER, delay_holder=delay_holder)
+                        for each, delay_holder in zip(some, nobodies, strict=True)
                     )
                 )
             )
@@ -211,9 +211,9 @@ def longest(bench: Bench) -> None:
 
         note("reclaim of 100 of 100 dead", claims.reclaim(bench.config.uid, KEYS, "-", one, 100))
         note("claim of 500, of 400 dead and in hand", bench.claim(digests, two))
-        nobody = claims.new_delay_holder()
-        note("release of 500", claims.release(bench.config.uid, KEYS, "-", digests, claims.NO_HOLDER, nobody=nobody))
-        note("claim of 500 of a nobody", bench.claim(digests, two))
+        delay_holder = claims.new_delay_holder()
+        note("release of 500", claims.release(bench.config.uid, KEYS, "-", digests, claims.NO_HOLDER, delay_holder=delay_holder))
+        note("claim of 500 of a delay holder", bench.claim(digests, two))
         note("commit of 500", claims.commit(bench.config, KEYS, bench.view, "-", digests, two))
         some = bench.new(4)
         note("claim of 4 of 64 KiB", bench.claim(some, one, LONG))

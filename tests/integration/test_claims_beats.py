@@ -108,7 +108,7 @@ def test_only_silent_shards_are_beaten(any_server, monkeypatch):
         news.beat(mine.holder)  # so that the script is loaded
         items = ["a", "b", "c"]
         mine.claim_many(items)
-        used = [number for number, claims in mine._backend.hand.held.items() if claims]
+        used = [number for number, claims in mine._backend.holdings.held.items() if claims]
 
         def beats() -> int:
             admin.config_resetstat()
@@ -211,7 +211,7 @@ def test_a_beat_gives_back_what_is_not_known(clients, any_server):
 def test_counts_tell_nothing_while_a_call_is_under_way(news, other, monkeypatch):
     """Neither before the beat, nor between its sending and its reply, nor while the hands are read."""
     mine = news.claims(lease=5)
-    books = mine._backend.hand
+    books = mine._backend.holdings
     mine.claim("a")
     mine._beating.stop(5)
     other.claims(holder=mine.holder, beats=False).claim("b")
@@ -383,8 +383,8 @@ def test_a_thread_keeps_no_interpreter_from_ending(news, any_server, way):
     source = f"""
 import sys, threading
 from urifilter_redis import UriFilter
-from urifilter_redis.engine import hand
-hand.BEATS = 0.0002
+from urifilter_redis.engine import holdings
+holdings.BEATS = 0.0002
 mine = UriFilter.open("news", redis={any_server.url!r}).claims(lease=5)
 assert mine.claim({way!r})
 def crawl():

@@ -176,7 +176,7 @@ def test_every_place_of_commit_and_release(news, sample, name, monkeypatch):
             patched.setattr(holdings, "BEATS", 0.0)
             beat(news, mine)
         assert mine.held == [], at
-        assert all(mine._backend.hand.mark(shard) is not None for shard in range(3)), at
+        assert all(mine._backend.holdings.mark(shard) is not None for shard in range(3)), at
         mine.close()
 
 

@@ -458,7 +458,7 @@ def test_a_filter_that_goes_through_pickle(data):
     with make() as news:
         assert news.insert("a") is True
         packed, copied = pickle.dumps(news), copy.copy(news)
-        assert not copied._connector._origin.embedded
+        assert not copied._connector._endpoint.embedded
     with copied:
         assert copied.insert_ages(["a", "b"]) == [1, 0]
     with pickle.loads(packed) as again:

@@ -64,7 +64,7 @@ def claim_calls(config, keys, state):
     holding, digests = claims.Holding("0123456789abcdef", 5000), bytes(16)
     yield claims.claim(config, keys, state.view, "-", digests, [b"a"], holding)
     yield claims.commit(config, keys, state.view, "-", digests, holding)
-    yield claims.release(config.uid, keys, "-", digests, holding, nobody="00" * 8)
+    yield claims.release(config.uid, keys, "-", digests, holding, delay_holder="00" * 8)
     yield claims.reclaim(config.uid, keys, "-", holding, 1)
     yield claims.beat(config.uid, keys, holding)
 

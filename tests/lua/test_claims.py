@@ -59,7 +59,7 @@ def test_every_script_compiles(client, script):
 
 def test_wrong_arguments(shard):
     """BADARG, with nothing done: holders, leases, texts, delays, nobodies and limits."""
-    nobody = claims.new_delay_holder()
+    delay_holder = claims.new_delay_holder()
     wrong = [
         shard.made("claim", A, holding=NO_HOLDER, kept=[b""]),
         shard.made("claim", A + B, holding=ONE, kept=[b""]),
@@ -67,12 +67,12 @@ def test_wrong_arguments(shard):
         shard.made("claim", A, holding=ONE, kept=[b"", b""]),
         shard.made("claim", A, holding=ONE, kept=[]),
         shard.made("claim", A, holding=ONE, kept=[b"s" + b"x" * claims.BYTES_A_CALL]),
-        shard.made("claim", A, holding=Holding(nobody, 1), kept=[b""]),
+        shard.made("claim", A, holding=Holding(delay_holder, 1), kept=[b""]),
         shard.made("claim", A, holding=Holding("1" * 15, 1), kept=[b""]),
         *(shard.made("claim", A, holding=Holding(ONE.holder, lease), kept=[b""]) for lease in (0, -1, HOUR + 1, 0.5)),
-        shard.made("commit", A, holding=Holding(nobody, 1)),
-        shard.made("release", A, holding=ONE, nobody=ONE.holder),
-        shard.made("release", A, holding=ONE, nobody="00"),
+        shard.made("commit", A, holding=Holding(delay_holder, 1)),
+        shard.made("release", A, holding=ONE, delay_holder=ONE.holder),
+        shard.made("release", A, holding=ONE, delay_holder="00"),
         *(shard.made("release", A, holding=ONE, delay=delay) for delay in (-1, TEN_MINUTES + 1)),
         *(shard.made("reclaim", b"", holding=ONE, limit=limit) for limit in (0, 101, 1.5)),
         shard.made("reclaim", b"", holding=NO_HOLDER),
@@ -248,7 +248,7 @@ def test_a_member_of_hands_without_an_entry(shard):
 
 @pytest.mark.parametrize("how", ["beat", "reclaim"])
 def test_a_clock_that_was_set_back(shard, how):
-    """A holder and a nobody that would live for years live for ten minutes; with a longer lease, for that."""
+    """A holder and a delay holder that would live for years live for ten minutes; with a longer lease, for that."""
     shard.claim(ONE, A)
     far = {MINE: shard.now() + 10**10, b"\0" * 8: shard.now() + 10**10}
     for longest, lasts in ((60_000, TEN_MINUTES), (HOUR, HOUR)):

@@ -121,9 +121,9 @@ class Machine(RuleBasedStateMachine):
 
     @rule(holding=perhaps_nobodys, digests=some, delay=st.sampled_from(DELAYS), failed=st.booleans(), packed=encodings)
     def release(self, holding, digests, delay, failed, packed):
-        nobody = f"00{self.calls:014x}"
-        expected = (whose(holding), holding.lease, bytes.fromhex(nobody), delay, digests)
-        how = {"nobody": nobody, "delay": delay, "failed": failed}
+        delay_holder = f"00{self.calls:014x}"
+        expected = (whose(holding), holding.lease, bytes.fromhex(delay_holder), delay, digests)
+        how = {"delay_holder": delay_holder, "delay": delay, "failed": failed}
         self.ask(
             "release", holding, digests, lambda: self.model.release(*expected, failed=failed), packed=packed, **how
         )

@@ -58,9 +58,9 @@ CALLS = [
     ("commit", claims.commit(CONFIG, KEYS, VIEW, "-", [DIGEST, DIGEST], claims.NO_HOLDER)),
     (
         "release",
-        claims.release(CONFIG.uid, KEYS, str(CALL_ID), DIGEST, HOLDING, nobody=NO_HOLDER, delay=7, failed=True),
+        claims.release(CONFIG.uid, KEYS, str(CALL_ID), DIGEST, HOLDING, delay_holder=NO_HOLDER, delay=7, failed=True),
     ),
-    ("release", claims.release(CONFIG.uid, KEYS, "-", [DIGEST, DIGEST], claims.NO_HOLDER, nobody=NO_HOLDER)),
+    ("release", claims.release(CONFIG.uid, KEYS, "-", [DIGEST, DIGEST], claims.NO_HOLDER, delay_holder=NO_HOLDER)),
     ("reclaim", claims.reclaim(CONFIG.uid, KEYS, str(CALL_ID), HOLDING, 7)),
     ("beat", claims.beat(CONFIG.uid, KEYS, HOLDING)),
     ("create", calls.create("make", CONFIG, KEYS, CONFIG.to_meta(0, "idle"))),

@@ -46,7 +46,7 @@ class Holder:
         return self._each(build, items)
 
     def release(self, items, delay: float = 0, *, failed: bool = False) -> list[int]:
-        given = {"nobody": claims.new_delay_holder(), "delay": round(delay * 1000), "failed": failed}
+        given = {"delay_holder": claims.new_delay_holder(), "delay": round(delay * 1000), "failed": failed}
 
         def build(keys, _, digests, __):
             return claims.release(self.news.config.uid, keys, NO_CALL_ID, digests, self._holding, **given)

@@ -50,8 +50,8 @@ class Shard:
             return claims.commit(self.config, KEYS, self.view, call_id, digests, holding)
         if command == "release":
             how = {name: more[name] for name in ("delay", "failed") if name in more}
-            nobody = more.get("nobody", claims.new_delay_holder())
-            return claims.release(uid, KEYS, call_id, digests, holding, nobody=nobody, **how)
+            delay_holder = more.get("delay_holder", claims.new_delay_holder())
+            return claims.release(uid, KEYS, call_id, digests, holding, delay_holder=delay_holder, **how)
         if command == "reclaim":
             return claims.reclaim(uid, KEYS, call_id, holding, more.get("limit", 100))
         return calls.items(command, self.config, KEYS, self.view, call_id, digests, more.get("max_age", 0))
