@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from redis.exceptions import ConnectionError as ConnectionBroken
-from support.by_hand import Holdings as Driver
+from support.by_hand import Hand as Driver
 from support.by_hand import config_of, meta_of, said, session_of
 from support.interrupts import Interrupt
 
@@ -18,7 +18,7 @@ from urifilter_redis.flows import items as flows
 from urifilter_redis.flows.claims import options_of_claim
 from urifilter_redis.flows.items import ask_window
 from urifilter_redis.protocol.outcomes import Unanswered
-from urifilter_redis.service.failures import refusal_of
+from urifilter_redis.service.errors import refusal_of
 
 if TYPE_CHECKING:
     from urifilter_redis.engine.batch import Batch

@@ -76,7 +76,7 @@ class ClaimsCall(APICall):
             listed = list(part.items)
             for place in places:
                 listed[place] = base64.b64encode(encode_item(listed[place])).decode()
-            content |= {"URI_list": listed, "base64": places}
+            content |= {"items": listed, "base64": places}
         return content
 
     @contextlib.contextmanager
