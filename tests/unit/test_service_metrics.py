@@ -10,7 +10,7 @@ import sys
 from support.described import info_of
 
 from urifilter_redis.errors import ServerUnavailable
-from urifilter_redis.service import FOLDER_VARIABLE, gauges, metrics
+from urifilter_redis.service import FOLDER_VARIABLE, metrics
 from urifilter_redis.service.filters import Measured
 
 COUNT = "from urifilter_redis.service import metrics; metrics.note_restart()"
@@ -46,7 +46,7 @@ class Known:
 
 
 def items_told(filters: Known) -> float:
-    told = asyncio.run(gauges.look(filters)).collect()
+    told = asyncio.run(metrics.read_gauges(filters)).collect()
     return next(each.samples[0].value for each in told if each.name == "urifilter_filter_items")
 
 

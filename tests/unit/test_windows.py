@@ -117,7 +117,7 @@ def test_a_claim_without_an_answer_may_still_run(monkeypatch):
     """Until its deadline its shard is not quiet: what is found there in hand may be what it takes."""
     session = session_of(total=0)
     hand = Holdings(60.0)
-    batch = flows.batch_of(session, "claim", ["a"], terms=options_of_claim(hand.holding, ["a"], hand=hand))
+    batch = flows.batch_of(session, "claim", ["a"], claim_options=options_of_claim(hand.holding, ["a"], holdings=hand))
     with pytest.raises(AnswerLost):
         Driver(monkeypatch, retry).drive(flows.resolve(session, batch), [Unanswered(ConnectionBroken("cut"))])
     assert hand.mark(0) is None
