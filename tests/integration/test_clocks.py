@@ -19,6 +19,8 @@ from urifilter_redis import UriFilter
 from urifilter_redis.archive.homes.opening import open_home
 from urifilter_redis.client import run
 from urifilter_redis.flows.doctor import examine_clock
+from urifilter_redis.flows.lifecycle import open_
+from urifilter_redis.flows.rotation import rotate_due
 from urifilter_redis.worker import Worker
 
 DAY = 86_400
@@ -340,6 +342,29 @@ def test_those_who_do_not_rotate_hide_a_pause(make_server, tmp_path):
     rotate = [sys.executable, "-m", "urifilter_redis.cli", "rotate", "--due", "--redis", server.url]
     subprocess.run(rotate, env=more, check=True, capture_output=True)
     assert crawl(server, settings, clock, URIFILTER_ROTATE="never") == 100
+
+
+def turn_only(session):
+    """Turn a filter, and leave what comes after that."""
+    yield from open_(session)
+    yield from rotate_due(session, build=False)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_turn_that_was_left_before_a_pause(make_server, tmp_path, shards):
+    """The first insert after the pause finishes it, and then passes over the pause: what is too old is new."""
+    clock = Clock(tmp_path)
+    clock.ahead(0)
+    server, settings = make_server("redis70", environment=clock.environment), MONTH | {"retention": "rolling"}
+    settings |= {"shards": shards}
+    assert crawl(server, settings, clock) == 100
+    clock.ahead(4 * DAY)
+    run(turn_only, "news", redis=server.url)
+    with server.client() as admin:
+        phases = {admin.hget(key, "phase") for key in admin.scan_iter("*:meta")}
+    assert phases == {b"rotating"}
+    clock.ahead(44 * DAY)
+    assert crawl(server, settings, clock) == 100
 
 
 @pytest.mark.parametrize("more", [{}, {"expire_after": "last-seen"}], ids=["first-seen", "last-seen"])

@@ -36,6 +36,7 @@ __all__ = [
     "Rotation",
     "due",
     "epoch",
+    "finish_missed",
     "finish_rotation",
     "next_rotation",
     "rotate",
@@ -334,6 +335,15 @@ def _was_ours(session: Session, wanted: Turn) -> Flow[bool]:
     """Whether a turn whose reply was lost has happened; if it is too late to know, True, so that none happens twice."""
     (now,) = yield from read_states(session, [wanted.shard])
     return now.token == wanted.token or now.epoch > wanted.state.epoch + wanted.by
+
+
+def finish_missed(session: Session) -> Flow[None]:
+    """Finish the turns that were left before periods were missed: until then their shards cannot turn again."""
+    states, now = yield from _read(session)
+    due = Due.of(session.config.period or "", states, now, 1000 * time.time())
+    for shard in due.planned:
+        if left_of(states[shard]) is not Left.NONE and due.by(states[shard], states[shard].epoch + 1) > 1:
+            yield from finish_rotation(session, shard)
 
 
 def finish_rotation(session: Session, shard: int) -> Flow[tuple[bool, list[str]]]:

@@ -16,7 +16,7 @@ from urifilter_redis.engine.queries import ask, time_at, time_of
 from urifilter_redis.engine.steps import Pause, Send, Work
 from urifilter_redis.engine.timekeeper import FRUITLESS
 from urifilter_redis.errors import RotationConflict, ServerUnavailable, UriFilterError
-from urifilter_redis.flows.rotation import rotate_due
+from urifilter_redis.flows.rotation import finish_missed, rotate_due
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.meta import opened_by
 from urifilter_redis.protocol.outcomes import text_in
@@ -31,9 +31,11 @@ __all__ = ["attend", "lease", "leave", "look_and_rotate", "tell_who_rotates", "t
 
 log = logging.getLogger("urifilter_redis")
 
-#: Seconds that one call goes on with a rotation, and that ``close`` does. The part that is begun then is finished.
+#: Seconds that one call goes on with a rotation, that ``close`` does, and a call that finds that periods were missed.
+#: The part that is begun then is finished.
 A_CALL = 0.02
 AT_CLOSE = 1.0
+BEFORE_A_CALL = 1.0
 
 
 def attend(session: Session, seconds: float | None = None) -> Flow[None]:
@@ -123,13 +125,19 @@ def _next(session: Session, go_on: Callable[[Any], Step], value: object) -> Step
 def turn_missed(session: Session) -> Flow[None]:
     """Turn the shards because periods were missed, before a call inserts: what it wrote would hide that.
 
-    The next histories of a rolling filter are built later. No failure is raised: the call inserts then, and what should
-    have expired does so late. Ctrl-C and cancellation are raised.
+    The next histories of a rolling filter are built later; if one was left before, that is gone on with for a while. No
+    failure is raised: the call inserts then, and what should have expired does so late. Ctrl-C and cancellation are
+    raised.
     """
     timekeeper = session.timekeeper
     timekeeper.fruitless += 1
     try:
         done = yield from rotate_due(session, build=False)
+        if done is None:
+            flow, _ = yield from _go_on(session, finish_missed(session), monotonic() + BEFORE_A_CALL)
+            if flow is not None:
+                flow.close()
+            done = yield from rotate_due(session, build=False)
     except UriFilterError as error:
         timekeeper.fruitless = FRUITLESS
         _note_failure(session, error)
