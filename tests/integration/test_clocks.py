@@ -367,6 +367,16 @@ def test_a_turn_that_was_left_before_a_pause(make_server, tmp_path, shards):
     assert crawl(server, settings, clock) == 100
 
 
+def test_slices_that_were_never_made_are_not_missing(any_server, folder, archived_filter):
+    """Verifying an archive finds nothing where periods were passed over, also before the next checkpoint."""
+    news = archived_filter(**ROLLING | {"slices": 6})
+    for passed, epoch in ((1.5, 1), (3.5, 4), (1.5, 5)):
+        news.insert_many(range(epoch))
+        put(any_server, opened=-passed * DAY, written=-passed * DAY)
+        assert news.rotate_due().epoch == epoch
+        assert json.loads(cli.run("archive", "verify", "news", "--json", "--archive", folder)[0])["problems"] == []
+
+
 @pytest.mark.parametrize("more", [{}, {"expire_after": "last-seen"}], ids=["first-seen", "last-seen"])
 @pytest.mark.parametrize("settings", [RING, ROLLING], ids=["ring", "rolling"])
 def test_an_archive_of_a_filter_that_passed_over_periods(any_server, archived_filter, settings, more):
