@@ -344,6 +344,17 @@ def test_those_who_do_not_rotate_hide_a_pause(make_server, tmp_path):
     assert crawl(server, settings, clock, URIFILTER_ROTATE="never") == 100
 
 
+@pytest.mark.parametrize("retention", ["ring", "rolling"])
+def test_a_clock_that_was_behind_for_weeks(make_server, tmp_path, retention):
+    """Once it is set right, that is no pause: what was inserted a moment ago is seen."""
+    clock = Clock(tmp_path)
+    clock.ahead(-60 * DAY)
+    server = make_server("redis70", environment=clock.environment)
+    assert crawl(server, MONTH | {"retention": retention}) == 100
+    clock.ahead(0)
+    assert crawl(server, MONTH | {"retention": retention}) == 0
+
+
 def turn_only(session):
     """Turn a filter, and leave what comes after that."""
     yield from open_(session)
@@ -358,7 +369,7 @@ def test_a_turn_that_was_left_before_a_pause(make_server, tmp_path, shards):
     server, settings = make_server("redis70", environment=clock.environment), MONTH | {"retention": "rolling"}
     settings |= {"shards": shards}
     assert crawl(server, settings, clock) == 100
-    clock.ahead(4 * DAY)
+    put(server, opened=-4 * DAY, written=-4 * DAY)
     run(turn_only, "news", redis=server.url)
     with server.client() as admin:
         phases = {admin.hget(key, "phase") for key in admin.scan_iter("*:meta")}

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Rotation",
+    "doubt",
     "due",
     "epoch",
     "finish_missed",
@@ -138,7 +139,16 @@ def rotate_due(session: Session, *, build: bool = True) -> Flow[Rotation | None]
         yield from ask(session, *(calls.reopen(session.config.uid, session.keys.shard(shard)) for shard in some))
     due = Due.of(session.config.period or "", states, now, 1000 * time.time())
     done = yield from _turn_all(session, due.planned, secrets.token_hex(8), due, build=build)
+    if done.shards and not due.missed:
+        yield from doubt(session)
     return done if done.shards else None  # another process may have come first
+
+
+def doubt(session: Session) -> Flow[None]:
+    """Note that the server's times cannot be trusted: until its next turn no shard passes over periods."""
+    for some in chunked(range(session.config.shards)):
+        keys = map(session.keys.shard, some)
+        yield from ask(session, *(calls.reopen(session.config.uid, each, doubt=True) for each in keys))
 
 
 def epoch(session: Session) -> Flow[int]:
