@@ -47,6 +47,9 @@ _RESTORING = "urifilter_filter_restoring"
 _RESTORING_SHARDS = "urifilter_filter_restoring_shards"
 _SHARDS = "urifilter_filter_shards"
 
+#: Beside the gauges that are kept: when they were read, by the monotonic clock, which is the same for all workers.
+_TAKEN = "taken"
+
 #: Gauges of a filter: name, help, and the value, None for none.
 _GAUGES = (
     ("urifilter_filter_items", "Items that were answered new and have not expired.", lambda m: m.info.inserted),
@@ -172,7 +175,7 @@ async def _measured(
             unsure.append(name)
             log.warning("the metrics of filter %s are the last known: %s", name, error)
         else:
-            values = _values_of(task.result())
+            values = {**_values_of(task.result()), _TAKEN: task.result().taken}
             if values[_RESTORING]:
                 unsure.append(name)
         found[name] = up, values
@@ -237,12 +240,17 @@ def _values_of(measured: Measured) -> dict[str, float]:
 
 
 def _keep(values: Mapping[str, Values]) -> None:
-    """Keep the gauges of filters, for all workers."""
+    """Keep the gauges of filters, for all workers; those that another worker has read later stay."""
     if folder := os.environ.get(FOLDER_VARIABLE):
-        part = Path(folder) / f"{_FILE}.{os.getpid()}"
+        part, kept = Path(folder) / f"{_FILE}.{os.getpid()}", _kept()
+        newest = {name: max(each, kept.get(name, {}), key=_taken) for name, each in values.items()}
         with contextlib.suppress(OSError):  # a full disk must not cost this answer
-            part.write_text(json.dumps(values))
+            part.write_text(json.dumps(newest))
             part.replace(Path(folder) / _FILE)
+
+
+def _taken(values: Values) -> float:
+    return values.get(_TAKEN, 0.0)
 
 
 def _kept() -> dict[str, dict[str, float]]:
