@@ -30,6 +30,10 @@ SUBSTITUTIONS = (
     (rf"\(await ({INNER})\)(?=[.\[])", r"\1"),
     (r"\bawait ", ""),
     (r"__a(?=enter__|exit__)", "__"),
+    (  # between two lines Ctrl-C would lose the item that the first has taken
+        r"^( +)for item, _ in left:\n +yield item$",
+        r"\1yield from (each for each, _ in left)",
+    ),
     # event loops and coalescing
     (r"^ +self\._connector\.check_loop\(\)\n", ""),
     (r"^ +coalesce: .*\n(?: {16}.*\n)*", ""),

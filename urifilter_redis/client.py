@@ -393,8 +393,7 @@ class UriFilter(BlockingBaseClient):
             failed: UriFilterError | None = None
             try:
                 left, failed = self._insert_window(window, max_age, key)
-                for item, _ in left:
-                    yield item
+                yield from (each for each, _ in left)
             except BaseException:
                 if failed is None:
                     self._give_back(left)

@@ -117,15 +117,17 @@ def test_every_place_of_one_insert(news, sample):
     assert interrupted_everywhere(news, insert, lambda: fresh()[:1], lambda _: [True], sample) > 50
 
 
-@pytest.mark.nightly
-def test_every_place_of_a_stream(news, monkeypatch, sample):
+@pytest.mark.parametrize(
+    "packages", ["urifilter_redis/client.py", pytest.param("urifilter_redis", marks=pytest.mark.nightly)]
+)
+def test_every_place_of_a_stream(news, monkeypatch, packages):
     """``iter_unique``: items handed out, in ``unresolved``, and asked about anew are all items, once each."""
     monkeypatch.setattr(item_flows, "WINDOW", 8)
-    with Interrupt() as counted:
+    with Interrupt(packages=(packages,)) as counted:
         list(news.iter_unique(fresh()))
-    for at in sample(range(1, counted.places + 1), 50):
+    for at in range(1, counted.places + 1):
         items, got = fresh(), []
-        with Interrupt(at):
+        with Interrupt(at, (packages,)):
             try:
                 for item in news.iter_unique(items):
                     got.append(item)  # noqa: PERF402 - one at a time, as a crawler takes them

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class Interrupt:
-    """Raises KeyboardInterrupt at the ``at``-th line or call in the library, or in redis-py; a context manager.
+    """Raises KeyboardInterrupt at the ``at``-th line or call in the library, in one module of it, or in redis-py.
 
     (Python looks for signals at calls and jumps, so that these are places where one comes.) ``at=0``: it only counts.
     """
 
     def __init__(self, at: int = 0, packages: tuple[str, ...] = ("urifilter_redis",)) -> None:
         self.at, self.places = at, 0
-        self._parts = tuple(f"/{package}/" for package in packages)
+        self._parts = tuple(f"/{name}" if name.endswith(".py") else f"/{name}/" for name in packages)
         self._before: Callable[..., Any] | None = None
 
     def __enter__(self):

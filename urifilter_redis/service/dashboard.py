@@ -14,7 +14,7 @@ from urifilter_redis.engine.queries import server_time
 from urifilter_redis.errors import ServerUnavailable, UriFilterError
 from urifilter_redis.flows import samples
 from urifilter_redis.flows.capacity import full_in
-from urifilter_redis.flows.doctor import gather, findings_of
+from urifilter_redis.flows.doctor import findings_of, gather
 from urifilter_redis.flows.probe import name_of
 from urifilter_redis.flows.problems import fullness, problems_of, room
 from urifilter_redis.flows.samples import DAY, HOUR
