@@ -1,4 +1,4 @@
-"""The flows of ``claim``, ``commit`` and ``release``: batches like those of ``insert``, with the terms of a holder."""
+"""The flows of ``claim``, ``commit`` and ``release``: batches like those of ``insert``, with claim options."""
 
 from __future__ import annotations
 
@@ -11,14 +11,7 @@ from urifilter_redis.engine.claim_options import ClaimOptions
 from urifilter_redis.engine.holdings import Claim
 from urifilter_redis.errors import BadItem
 from urifilter_redis.flows.items import batch_of, distrust, resolve
-from urifilter_redis.protocol.claims import (
-    NO_HOLDER,
-    Holding,
-    check_delay,
-    check_holder,
-    check_lease,
-    default_lease,
-)
+from urifilter_redis.protocol.claims import NO_HOLDER, Holding, check_delay, check_holder, check_lease, default_lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,20 +35,14 @@ __all__ = [
     "release",
 ]
 
-
 R = TypeVar("R")
 
-#: The answer of ``claim`` for an item in somebody's hands.
+#: The answer of ``claim`` for an item that somebody has in hand.
 IN_HAND = -1
 
 
 def holding_of(session: Session, holder: str, lease: float | None = None) -> Holding:
-    """Return a holder in the terms of the scripts.
-
-    Args:
-        session: the filter's session.
-        holder: 16 hex digits.
-        lease: seconds; None: the filter's default.
+    """Return a holder with its lease; ``lease`` is in seconds, None: the filter's default.
 
     Raises:
         ValueError: the holder or the lease is impossible.
@@ -71,14 +58,14 @@ def options_of_claim(
     payload: Callable[[Any], object] | None = None,
     holdings: Holdings | None = None,
 ) -> ClaimOptions:
-    """Return the terms of a claim.
+    """Return the options of a claim.
 
     Args:
         holding: the holder and its lease.
         objects: the caller's objects.
         key: makes an item of each object; None: the objects are the items.
         payload: makes a payload of each object; None: each item is its own payload.
-        holdings: the hand that notes the answers.
+        holdings: note the answers; None: nothing in this process does.
 
     Raises:
         BadItem: an item or payload is bad, or has more than 64 KiB; the error has the indices of all of them.
@@ -101,7 +88,7 @@ def options_of_claim(
 def options_of_release(
     holding: Holding, delay: float, holdings: Holdings | None = None, *, failed: bool = False
 ) -> ClaimOptions:
-    """Return the terms of a release; ``delay`` is in seconds.
+    """Return the options of a release; ``delay`` is in seconds.
 
     Raises:
         ValueError: the delay is not 0 to 600 seconds.
@@ -117,7 +104,7 @@ def question(  # noqa: PLR0913, PLR0917 - what a caller may say
     retry: UriFilterError | None = None,
     key: Key = None,
 ) -> Batch:
-    """Make the batch of a method about claims, whose errors are told in the method's terms; see ``items.batch_of``.
+    """Make the batch of a method about claims, whose errors have the method's answers; see ``items.batch_of``.
 
     Raises:
         ValueError: ``retry`` is the error of another call, or of another holder.
@@ -129,7 +116,7 @@ def question(  # noqa: PLR0913, PLR0917 - what a caller may say
     if retry is not None and method.command == "claim" and not method.nearby:
         distrust(session, batch)
     if method.command == "commit" and retry is None:
-        batch.near = session.near  # which takes in the answers, and gives none
+        batch.near = session.near  # it takes in the answers, and gives none
     batch.items, batch.key, batch.term = objects, key, method.term
     return batch
 
@@ -141,7 +128,7 @@ def finish(
 
     Raises:
         BadItem: some items are bad; the error has their indices; nothing was done.
-        UriFilterError: any other of the tree in ``errors``, with the answers that arrived in the method's terms.
+        UriFilterError: any other of the tree in ``errors``, with the method's answers that arrived.
     """
     batch = question(session, method, items, claim_options, key=key)
     return method.result((yield from resolve(session, batch)))
@@ -194,6 +181,26 @@ def release(  # noqa: PLR0913 - likewise
     return (yield from _answers(session, "release", items, claim_options, key, call_key))
 
 
+def leave(batch: Batch, known: Sequence[int | None], shards: int) -> None:
+    """Have the next beats give back the items that an interrupted claim has, or may have, taken in hand.
+
+    ``known`` has the answers that the caller had before; ``shards`` is the filter's number of shards.
+    """
+    holdings = None if batch.claim_options is None else batch.claim_options.holdings
+    if holdings is None:
+        return
+    holdings.abandon()
+    for call in batch.open:
+        if call.call_id is not None:
+            holdings.doubt(call.shard, split(call.packed), in_doubt=call.in_doubt)
+    digests = batch.digests
+    of_items = zip(shards_of(digests, shards), digests, batch.answers, known, strict=True)
+    for position, (shard, digest, answer, before) in enumerate(of_items):
+        if answer == 0 and before != 0:
+            batch.answers[position] = IN_HAND  # for a retry, which must not offer it a second time
+            holdings.leave(shard, digest)
+
+
 def _answers(  # noqa: PLR0913, PLR0917 - likewise
     session: Session,
     command: str,
@@ -204,25 +211,3 @@ def _answers(  # noqa: PLR0913, PLR0917 - likewise
 ) -> Flow[list[int]]:
     batch = batch_of(session, command, objects, key=key, call_key=call_key, claim_options=claim_options)
     return cast("list[int]", (yield from resolve(session, batch)).answers)
-
-
-def leave(batch: Batch, known: Sequence[int | None], shards: int) -> None:
-    """Leave the items that an interrupted claim has, or may have: the next beats give them back.
-
-    Args:
-        batch: the batch of the claim.
-        known: the answers that the caller had before.
-        shards: the filter's number of shards.
-    """
-    holdings = None if batch.claim_options is None else batch.claim_options.holdings
-    if holdings is None:
-        return
-    holdings.abandon()
-    for call in batch.open:
-        if call.call_id is not None:
-            holdings.doubt(call.shard, split(call.packed), in_doubt=call.in_doubt)
-    digests = batch.digests
-    for position, (shard, digest) in enumerate(zip(shards_of(digests, shards), digests, strict=True)):
-        if batch.answers[position] == 0 and known[position] != 0:
-            batch.answers[position] = IN_HAND  # for a retry, which must not offer it a second time
-            holdings.leave(shard, digest)

@@ -1,4 +1,4 @@
-"""What is in hand, for ``info()``: it is counted by holders, and no entry is read."""
+"""What is in hand, for ``info()``: items are counted by holder, and no entry is read."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ HOLDERS_A_REPLY = 1000
 #: Dead holders whose entries are counted in one pipeline, 1 us each.
 COUNTS_A_PIPELINE = 1000
 
-#: The first byte of a nobody, which has released items until they are due; of a holder it is another.
-_NOBODY = 0
+#: The first byte of a delay holder, which has released items until they are due; a claimant's is another.
+_DELAY_HOLDER = 0
 
-#: The range of the members of ``hands`` that nobodies have.
-_OF_NOBODIES = (b"[\0", b"(\1")
+#: The range of the members of ``hands`` that belong to delay holders.
+_OF_DELAY_HOLDERS = (b"[\0", b"(\1")
 
-#: Whose entries are counted: a shard, and a member of ``holders`` with the time until which it lives, ms.
+#: A dead holder: a shard, and a member of ``holders`` with the time until which it lived, ms.
 _Dead = tuple["ShardKeys", bytes, float]
 
 
@@ -65,35 +65,26 @@ class _Counted:
     """The counts so far; ``oldest`` is the time of the oldest lapse, ms."""
 
     entries: int = 0
-    of_nobodies: int = 0
+    released: int = 0
     lapsed: int = 0
-    lapsed_of_nobodies: int = 0
+    lapsed_released: int = 0
     living: set[bytes] = field(default_factory=set)
     oldest: float | None = None
 
 
 def claims_info(session: Session, states: Sequence[ShardState], now: int) -> Flow[ClaimsInfo | None]:
-    """Count what is in hand.
-
-    Args:
-        session: the filter's session.
-        states: the states of all shards.
-        now: the server's time, ms.
-
-    Returns:
-        The counts; None if nobody has claimed.
-    """
+    """Count what is in hand; None if nobody has claimed. ``states`` are of all shards, ``now`` is the server's, ms."""
     claiming = [session.keys.shard(number) for number, state in enumerate(states) if state.view.claims]
     if not claiming:
         return None
     counted = _Counted()
     for some in chunked(claiming):
         counted.entries += sum((yield from ask(session, *(("ZCARD", keys.hands) for keys in some))))
-        of_nobodies = (("ZLEXCOUNT", keys.hands, *_OF_NOBODIES) for keys in some)
-        counted.of_nobodies += sum((yield from ask(session, *of_nobodies)))
-        dead = yield from _dead_ones(session, some, now, counted)
+        released = (("ZLEXCOUNT", keys.hands, *_OF_DELAY_HOLDERS) for keys in some)
+        counted.released += sum((yield from ask(session, *released)))
+        dead = yield from _dead_holders(session, some, now, counted)
         yield from _count_lapsed(session, dead, counted)
-    delayed = max(0, counted.of_nobodies - counted.lapsed_of_nobodies)
+    delayed = max(0, counted.released - counted.lapsed_released)
     return ClaimsInfo(
         in_hand=max(0, counted.entries - counted.lapsed - delayed),
         lapsed=counted.lapsed,
@@ -104,7 +95,7 @@ def claims_info(session: Session, states: Sequence[ShardState], now: int) -> Flo
     )
 
 
-def _dead_ones(session: Session, shards: Sequence[ShardKeys], now: int, counted: _Counted) -> Flow[list[_Dead]]:
+def _dead_holders(session: Session, shards: Sequence[ShardKeys], now: int, counted: _Counted) -> Flow[list[_Dead]]:
     """Note the living holders of some shards; return the dead ones."""
     dead: list[_Dead] = []
     first, waiting = 0, shards
@@ -113,7 +104,7 @@ def _dead_ones(session: Session, shards: Sequence[ShardKeys], now: int, counted:
         replies = yield from ask(session, *(("ZRANGE", keys.holders, first, last, "WITHSCORES") for keys in waiting))
         pages = [to_scores(reply) for reply in replies]
         for keys, page in zip(waiting, pages, strict=True):
-            counted.living.update(holder for holder, until in page if until > now and holder[0] != _NOBODY)
+            counted.living.update(holder for holder, until in page if until > now and holder[0] != _DELAY_HOLDER)
             dead += [(keys, holder, until) for holder, until in page if until <= now]
         waiting = [keys for keys, page in zip(waiting, pages, strict=True) if len(page) == HOLDERS_A_REPLY]
         first = last + 1
@@ -122,10 +113,9 @@ def _dead_ones(session: Session, shards: Sequence[ShardKeys], now: int, counted:
 
 def _count_lapsed(session: Session, dead: Sequence[_Dead], counted: _Counted) -> Flow[None]:
     for some in chunked(dead, COUNTS_A_PIPELINE):
-        ranges = (("ZLEXCOUNT", keys.hands, *hands_of(each)) for keys, each, _ in some)
-        replies = yield from ask(session, *ranges)
+        replies = yield from ask(session, *(("ZLEXCOUNT", keys.hands, *hands_of(each)) for keys, each, _ in some))
         for (_, holder, until), count in zip(some, replies, strict=True):
             if count:
                 counted.lapsed += count
-                counted.lapsed_of_nobodies += count if holder[0] == _NOBODY else 0
+                counted.lapsed_released += count if holder[0] == _DELAY_HOLDER else 0
                 counted.oldest = until if counted.oldest is None else min(until, counted.oldest)

@@ -1,4 +1,4 @@
-"""The flows of ``reclaim`` and ``beat``, and of the look at the items that others have in hand."""
+"""The flows of ``reclaim`` and ``beat``, and the count of the items that others have in hand."""
 
 from __future__ import annotations
 
@@ -27,37 +27,18 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.calls import Call
     from urifilter_redis.protocol.claims import Entry, Holding
 
-__all__ = [
-    "SHARDS_A_LOOK",
-    "Round",
-    "beat",
-    "beat_all",
-    "give_back",
-    "give_back_all",
-    "look",
-    "outstanding",
-    "reclaim",
-    "reclaim_round",
-]
+__all__ = ["Round", "beat", "beat_all", "give_back_all", "outstanding", "reclaim_round"]
 
-#: The shards that one pipeline looks at.
-SHARDS_A_LOOK = 16
+#: The shards that one pipeline inspects.
+INSPECTED_AT_ONCE = 16
 
-#: The digests that one reading of a holder's hands brings.
+#: The digests in one reply about the items of a holder.
 A_PAGE = 1000
 
 
 @dataclass(slots=True, eq=False)
-class _Numbered:
-    """A call of ``reclaim``, which is about no items that the caller knows."""
-
-    call_id: CallId | None
-    in_doubt: bool = False
-
-
-@dataclass(slots=True, eq=False)
 class Round:
-    """One look for lapsed items at all shards, until enough were found.
+    """One search for lapsed items in all shards, until enough are found.
 
     Attributes:
         limit: the most items.
@@ -71,32 +52,59 @@ class Round:
     found: Found = field(default_factory=list)
     error: UriFilterError | None = None
 
-    @property
-    def record(self) -> str:
-        """The name of the records that an earlier attempt may have left; "" if there was none."""
-        if self.call_key is None:
-            return ""
-        made = self.call_key.call_id("reclaim", b"", 0, 0)
-        return f"{made.client}/{made.slot}"
-
-    def first_shard(self, shards: int) -> int:
-        """Return the shard to begin with.
+    def start(self, shards: int) -> tuple[int, str]:
+        """Return the first shard, and the name of the records that an earlier attempt may have left ("": none).
 
         A repeat begins where the first attempt did, and the next request of its slot a shard later.
         """
         if self.call_key is None:
-            return random.randrange(shards)  # noqa: S311 - nothing secret
-        made = self.call_key.call_id("reclaim", b"", 0, 0)
-        return (int(made.client, 16) + made.sequence) % shards
-
-    @property
-    def claims(self) -> list[Claim]:
-        """The claims that were found."""
-        return [claim for _, _, claim in self.found]
+            return random.randrange(shards), ""  # noqa: S311 - nothing secret
+        first = self.call_key.call_id("reclaim", b"", 0, 0)
+        return (int(first.client, 16) + first.sequence) % shards, f"{first.client}/{first.slot}"
 
 
-def look(session: Session, holdings: Holdings, shards: Sequence[int], record: str = "") -> Flow[list[int]]:
-    """Look at how much others have in some shards; the hand notes it. Return the shards where something may be due.
+@dataclass(slots=True, eq=False)
+class _Numbered:
+    """A call of ``reclaim``; see ``retry.Numbered``."""
+
+    call_id: CallId | None
+    in_doubt: bool = False
+
+
+def reclaim_round(session: Session, holdings: Holdings, made: Round) -> Flow[list[Claim]]:
+    """Take in hand the items of dead holders, and the released ones that are due; note them in ``holdings``.
+
+    A failure after something was found ends the round, and is not raised.
+    """
+    shards = session.config.shards
+    first, record = made.start(shards)
+    holdings.partial = True
+    try:
+        for some in chunked([*range(first, shards), *range(first)], INSPECTED_AT_ONCE):
+            for shard in (yield from _inspect(session, holdings, some, record)):
+                yield from _reclaim_shard(session, holdings, shard, made)
+            if len(made.found) >= made.limit:
+                break
+        else:
+            holdings.partial = False
+    except UriFilterError as error:
+        made.error = made.error or error
+    if made.error is not None and not made.found:
+        raise made.error
+    holdings.note_round(len(made.found))
+    return [claim for _, _, claim in made.found]
+
+
+def outstanding(session: Session, holdings: Holdings) -> Flow[Outstanding]:
+    """Return how much others have in hand, after an inspection of the shards that had none of late."""
+    for shards in chunked(holdings.not_seen(range(session.config.shards)), INSPECTED_AT_ONCE):
+        yield from _inspect(session, holdings, shards)
+    holdings.partial = False
+    return holdings.outstanding()
+
+
+def _inspect(session: Session, holdings: Holdings, shards: Sequence[int], record: str = "") -> Flow[list[int]]:
+    """Note how much others have in some shards; return the shards where something may be due.
 
     Those come first that have a record of this name: an earlier attempt of the same request may have left it, and what
     that took in hand must be told before the limit is reached.
@@ -117,10 +125,10 @@ def look(session: Session, holdings: Holdings, shards: Sequence[int], record: st
     due: list[int] = []
     again: list[int] = []
     columns = zip(shards, *(replies[n::5] for n in range(5)), strict=True)
-    for shard, time, all_of_it, owned, earliest, recorded in columns:
+    for shard, time, in_hand, owned, earliest, recorded in columns:
         now = time_of(time)
         dies = next((until for holder, until in to_scores(earliest) if holder != own), None)
-        others = int(all_of_it) - holdings.known(shard, int(owned))
+        others = int(in_hand) - holdings.known(shard, int(owned))
         holdings.note_look(shard, others, None if dies is None else at + (dies - now) / 1000)
         if recorded:
             again.append(shard)
@@ -129,56 +137,16 @@ def look(session: Session, holdings: Holdings, shards: Sequence[int], record: st
     return [*again, *due]
 
 
-def outstanding(session: Session, holdings: Holdings) -> Flow[Outstanding]:
-    """Return how much others have in hand, after a look at the shards that were not looked at of late."""
-    for shards in chunked(holdings.not_seen(range(session.config.shards)), SHARDS_A_LOOK):
-        yield from look(session, holdings, shards)
-    holdings.partial = False
-    return holdings.outstanding()
-
-
-def reclaim_round(session: Session, holdings: Holdings, made: Round) -> Flow[list[Claim]]:
-    """Take in hand what dead holders had and what is due again; the hand notes it.
-
-    A failure after something was found ends the round, and is not raised.
-    """
-    first = made.first_shard(session.config.shards)
-    order = [*range(first, session.config.shards), *range(first)]
-    holdings.partial = True
-    try:
-        for shards in chunked(order, SHARDS_A_LOOK):
-            for shard in (yield from look(session, holdings, shards, made.record)):
-                yield from _reclaim_shard(session, holdings, shard, made)
-            if len(made.found) >= made.limit:
-                break
-        else:
-            holdings.partial = False
-    except UriFilterError as error:
-        made.error = made.error or error
-    if made.error is not None and not made.found:
-        raise made.error
-    holdings.note_round(len(made.found))
-    return made.claims
-
-
-def reclaim(session: Session, holding: Holding, limit: int, *, call_key: CallKey | None = None) -> Flow[list[Claim]]:
-    """Take in hand, for a holder of which no books are kept here, what dead holders had and what is due again."""
-    holdings = Holdings(holding.lease / 1000, holding.holder, pauses=False)
-    return (yield from reclaim_round(session, holdings, Round(limit, call_key)))
-
-
 def _reclaim_shard(session: Session, holdings: Holdings, shard: int, made: Round) -> Flow[None]:
     part = 0
-    while len(made.found) < made.limit and (yield from _reclaim_once(session, holdings, shard, made, part)):
+    while len(made.found) < made.limit and (yield from _reclaim_part(session, holdings, shard, made, part)):
         part += 1
 
 
-def _reclaim_once(session: Session, holdings: Holdings, shard: int, made: Round, part: int) -> Flow[int]:
+def _reclaim_part(session: Session, holdings: Holdings, shard: int, made: Round, part: int) -> Flow[int]:
     """Take some items of a shard in hand; return their number."""
-    ids, keys = session.ids, session.keys.shard(shard)
+    ids, keys, key, clock = session.ids, session.keys.shard(shard), made.call_key, session.clock_of(shard)
     most = min(claims.RECLAIMED_A_CALL, made.limit - len(made.found))
-    key = made.call_key
-    clock = session.clock_of(shard)
     call = _Numbered(ids.draw(clock) if key is None else key.call_id("reclaim", b"", part, clock.now()))
 
     def build(_: Request) -> Call:
@@ -187,15 +155,14 @@ def _reclaim_once(session: Session, holdings: Holdings, shard: int, made: Round,
 
     request = Request(build, numbered=call)
     holdings.begin(shard, call)
-    count, taken_in = 0, False
+    count = 0
     try:
         yield from exchange(session, [request])
         if request.answered:
             count = _take(session, holdings, shard, claims.entries_of(request.reply), made)
             call.in_doubt = False
-        taken_in = not call.in_doubt
     finally:
-        if not taken_in:
+        if call.in_doubt:
             holdings.suspects.add(shard)
         holdings.end(shard, call, answered=request.answered, in_doubt=call.in_doubt)
     if request.error is not None:
@@ -206,7 +173,7 @@ def _reclaim_once(session: Session, holdings: Holdings, shard: int, made: Round,
 
 
 def _take(session: Session, holdings: Holdings, shard: int, entries: Sequence[Entry], made: Round) -> int:
-    """Take entries in hand; one that cannot be read is given back by a beat."""
+    """Note entries that were taken in hand; return their number. One that cannot be read is given back by a beat."""
     for entry in entries:
         try:
             claim = Claim(*unpack(entry.kept), entry.failures, entry.lapses)
@@ -222,18 +189,17 @@ def _take(session: Session, holdings: Holdings, shard: int, entries: Sequence[En
 
 
 def beat(session: Session, holdings: Holdings) -> Flow[None]:
-    """Beat where the hand has something and made no call of late; mend the hand where the server knows other items.
+    """Beat where the holder has something in hand and made no call of late; agree with the server on what that is.
 
     Raises:
         UriFilterError: the first failure; all that did not fail was done.
     """
     errors: list[UriFilterError] = []
-    mistaken: list[int] = []
+    differing: list[int] = []
     for shards in chunked(holdings.shards_to_beat()):
         at, marks = monotonic(), {shard: holdings.mark(shard) for shard in shards}
-        requests = [
-            Request.of(claims.beat(session.config.uid, session.keys.shard(shard), holdings.holding)) for shard in shards
-        ]
+        uid, keys = session.config.uid, session.keys
+        requests = [Request.of(claims.beat(uid, keys.shard(shard), holdings.holding)) for shard in shards]
         yield from exchange(session, requests)
         for shard, request in zip(shards, requests, strict=True):
             if request.error is not None:
@@ -243,55 +209,26 @@ def beat(session: Session, holdings: Holdings) -> Flow[None]:
             differs = request.reply != len(holdings.held[shard])
             if holdings.undisturbed(shard, marks[shard]):
                 holdings.suspects.discard(shard)
-                mistaken += [shard] if differs else []
-    errors += yield from _mend_all(session, holdings, mistaken)
-    if errors:
-        raise errors[0]
-
-
-def beat_all(session: Session, holding: Holding) -> Flow[int]:
-    """Beat in all shards; return how many items the holder has in hand."""
-    count = 0
-    for shards in chunked(range(session.config.shards)):
-        calls = [claims.beat(session.config.uid, session.keys.shard(shard), holding) for shard in shards]
-        count += sum(map(int, (yield from ask(session, *calls))))
-    return count
-
-
-def give_back(session: Session, holdings: Holdings, digests: Sequence[bytes], delay: float = 0) -> Flow[None]:
-    """Release items by their digests; ``delay`` is in seconds."""
-    claim_options = options_of_release(holdings.holding, delay, holdings)
-    batch = batch_of(session, "release", list(digests), digester=lambda _: list(digests), claim_options=claim_options)
-    yield from resolve(session, batch)
-
-
-def give_back_all(session: Session, holdings: Holdings, delay: float = 0) -> Flow[None]:
-    """Release all that the hand has, the orphans, and all that the suspects have; ``delay`` is in seconds."""
-    digests = {*holdings.digests, *holdings.orphaned(math.inf)}
-    for shard in sorted(holdings.suspects):
-        digests |= yield from _in_hands(session, holdings, shard)
-    yield from give_back(session, holdings, sorted(digests), delay)
-
-
-def _mend_all(session: Session, holdings: Holdings, shards: Sequence[int]) -> Flow[list[UriFilterError]]:
-    """Give back the orphans that are due, and mend some shards; return the failures."""
-    orphans, errors = holdings.orphaned(), []
-    flows = [_mend(session, holdings, shard) for shard in shards]
-    for flow in [give_back(session, holdings, orphans), *flows] if orphans else flows:
+                differing += [shard] if differs else []
+    flows = [_reconcile(session, holdings, shard) for shard in differing]
+    if orphans := holdings.orphaned():
+        flows = [_give_back(session, holdings, orphans), *flows]
+    for flow in flows:
         try:
             yield from flow
         except UriFilterError as error:
             errors.append(error)
-    return errors
+    if errors:
+        raise errors[0]
 
 
-def _mend(session: Session, holdings: Holdings, shard: int) -> Flow[None]:
-    """Make the hand and the server agree on a shard: give back what the hand does not know, drop what is gone.
+def _reconcile(session: Session, holdings: Holdings, shard: int) -> Flow[None]:
+    """Give back the items that only the server has in a holder's hands, and drop those that it has not.
 
     An unresolved reclaim, a failover or an item that others have committed leaves such a difference.
     """
     mark = holdings.mark(shard)
-    there = yield from _in_hands(session, holdings, shard)
+    there = yield from _digests_in_hand(session, holdings, shard)
     if not holdings.undisturbed(shard, mark):
         return
     for digest in list(holdings.held[shard]):
@@ -299,14 +236,38 @@ def _mend(session: Session, holdings: Holdings, shard: int) -> Flow[None]:
             holdings.drop(shard, digest)
     unknown = [digest for digest in there if not holdings.has(shard, digest)]
     if unknown:
-        yield from give_back(session, holdings, unknown)
+        yield from _give_back(session, holdings, unknown)
 
 
-def _in_hands(session: Session, holdings: Holdings, shard: int) -> Flow[set[bytes]]:
+def beat_all(session: Session, holding: Holding) -> Flow[int]:
+    """Beat in all shards; return how many items the holder has in hand."""
+    count = 0
+    for shards in chunked(range(session.config.shards)):
+        beats = [claims.beat(session.config.uid, session.keys.shard(shard), holding) for shard in shards]
+        count += sum(map(int, (yield from ask(session, *beats))))
+    return count
+
+
+def give_back_all(session: Session, holdings: Holdings, delay: float = 0) -> Flow[None]:
+    """Release all items that are in hand, or may be; ``delay`` is in seconds."""
+    digests = {*holdings.digests, *holdings.orphaned(math.inf)}
+    for shard in sorted(holdings.suspects):
+        digests |= yield from _digests_in_hand(session, holdings, shard)
+    yield from _give_back(session, holdings, sorted(digests), delay)
+
+
+def _give_back(session: Session, holdings: Holdings, digests: list[bytes], delay: float = 0) -> Flow[None]:
+    """Release items by their digests; ``delay`` is in seconds."""
+    claim_options = options_of_release(holdings.holding, delay, holdings)
+    batch = batch_of(session, "release", digests, digester=lambda _: digests, claim_options=claim_options)
+    yield from resolve(session, batch)
+
+
+def _digests_in_hand(session: Session, holdings: Holdings, shard: int) -> Flow[set[bytes]]:
     """Return the digests that the server has in the holder's hands."""
-    own, key = bytes.fromhex(holdings.holding.holder), session.keys.shard(shard).hands
+    key = session.keys.shard(shard).hands
     there: set[bytes] = set()
-    start, end = claims.hands_of(own)
+    start, end = claims.hands_of(bytes.fromhex(holdings.holding.holder))
     while True:
         (page,) = yield from ask(session, ("ZRANGEBYLEX", key, start, end, "LIMIT", 0, A_PAGE))
         there.update(member[8:] for member in page)
