@@ -1,4 +1,4 @@
-"""Capacity: the check of the server's memory before a filter is made or restored, and when a filter will be full."""
+"""Capacity: whether the servers' memory has room for a filter, and when a filter will be full."""
 
 from __future__ import annotations
 
@@ -22,44 +22,21 @@ if TYPE_CHECKING:
 
 __all__ = ["check_free", "check_room", "full_in"]
 
-#: Unless with ``large``, a filter is made only where so many times what it takes when it is full is free. Of
-#: ``maxmemory`` a quarter more is for claims, forgotten items and connections. Other programs use the machine's memory,
-#: too, and pages that change while the server saves exist twice.
+#: The free memory that a new filter must find unless it is ``large``, as a multiple of the full filter's. The quarter
+#: more of ``maxmemory`` is for claims, forgotten items and connections. Other programs use the machine's memory, too,
+#: and pages that change while the server saves exist twice.
 SPARE = {"maxmemory": 1.25, "the machine's": 2}
 
-
-@dataclass(frozen=True, slots=True)
-class _Room:
-    """A server's memory: the used bytes, the lowest limit with its name, and the name of the node if it is one."""
-
-    used: int
-    limit: int
-    what: str
-    node: str
-
-    @property
-    def where(self) -> str:
-        return f" on the master {self.node}" if self.node else ""
-
-    @property
-    def free(self) -> int:
-        return max(0, self.limit - self.used)
-
-    def __str__(self) -> str:
-        return f"{size_text(self.free)} free ({size_text(self.used)} used of {self.what} {size_text(self.limit)})"
+#: The fields of INFO with the limits of a server's memory, and their names in messages.
+_LIMITS = {"maxmemory": "maxmemory", "total_system_memory": "the machine's"}
 
 
 def check_room(session: Session, settings: Settings, *, large: bool) -> Flow[None]:
     """Check that a new filter fits into the server's memory; if this user may not run INFO, assume that it does.
 
-    Args:
-        session: the filter's session.
-        settings: the filter's settings.
-        large: whether the filter may leave less free memory than it should (``SPARE``).
-
     Raises:
-        TooLarge: the first slices do not fit into the free memory; or, without ``large``, the full filter leaves too
-            little of it.
+        TooLarge: the first slices do not fit into the free memory; or, without ``large``, the full filter leaves less
+            of it than ``SPARE`` says.
     """
     sizing = size_first(settings)
     keys = session.keys.of(sizing.shards)
@@ -98,15 +75,33 @@ def _rooms(session: Session, keys: FilterKeys) -> Flow[list[tuple[float, _Room]]
     """Return for each master the share of the filter's shards that it has, and its memory, as far as it is known."""
     infos = yield from servers_info(session, "memory")
     nodes = Counter(session.routes.node_of(keys.shard(shard).read_meta) for shard in range(keys.shards))
-    rooms = ((nodes[node] / keys.shards, _room(info, node)) for node, info in infos.items())
-    return [(share, room) for share, room in rooms if room is not None]
+    rooms = []
+    for node, info in infos.items():
+        limits = [(int(info[name]), what) for name, what in _LIMITS.items() if int(info.get(name, 0))]
+        if limits:
+            rooms.append((nodes[node] / keys.shards, _Room(int(info.get("used_memory", 0)), *min(limits), node)))
+    return rooms
 
 
-def _room(info: dict[str, str], node: str) -> _Room | None:
-    limits = [("maxmemory", "maxmemory"), ("total_system_memory", "the machine's")]
-    known = [(int(info.get(name, 0)), what) for name, what in limits]
-    known = [(limit, what) for limit, what in known if limit]
-    return _Room(int(info.get("used_memory", 0)), *min(known), node) if known else None
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """A server's memory: the used bytes, the lowest limit with its name, and the name of the node if it is one."""
+
+    used: int
+    limit: int
+    what: str
+    node: str
+
+    @property
+    def where(self) -> str:
+        return f" on the master {self.node}" if self.node else ""
+
+    @property
+    def free(self) -> int:
+        return max(0, self.limit - self.used)
+
+    def __str__(self) -> str:
+        return f"{size_text(self.free)} free ({size_text(self.used)} used of {self.what} {size_text(self.limit)})"
 
 
 def full_in(info: FilterInfo, speed: float | None, now: float) -> float | None:
@@ -123,32 +118,27 @@ def full_in(info: FilterInfo, speed: float | None, now: float) -> float | None:
         The seconds; 0 if that is so now; None if it will not be so, or the speed is unknown. A growing filter is never
         full in this sense.
     """
-    if info.retention == "growing" or not speed:
-        return 0.0 if info.over_capacity else None
     if info.over_capacity:
         return 0.0
+    if info.retention == "growing" or not speed:
+        return None
     if info.next_rotation is None or not info.period or not info.slices:
-        return _until(info.capacity - info.inserted, speed)
-    return _in_turns(info, speed, max(0.0, info.next_rotation - now), seconds_of(info.period), info.slices)
-
-
-def _until(items: float, speed: float) -> float:
-    return max(0.0, items) / speed
-
-
-def _in_turns(info: FilterInfo, speed: float, left: float, period: float, window: int) -> float | None:
-    """Go through the rotations until the window is full of items that came at this speed."""
+        return _seconds_for(info.capacity - info.inserted, speed)
     today, older = _held(info)
     whole = info.capacity if info.expire_after == "first-seen" or info.write == "all" else math.inf
-    passed = 0.0
-    for _ in range(window + 1):
-        until = min(_until(info.live_slices[0].capacity - today, speed), _until(whole - today - sum(older), speed))
-        if until <= left:
-            return passed + until
+    passed, left = 0.0, max(0.0, info.next_rotation - now)
+    for _ in range(info.slices + 1):
+        room = min(info.live_slices[0].capacity - today, whole - today - sum(older))
+        if _seconds_for(room, speed) <= left:
+            return passed + _seconds_for(room, speed)
         passed += left
-        older = [today + speed * left, *older][: window - 1]
-        today, left = 0.0, period
+        older = [today + speed * left, *older][: info.slices - 1]
+        today, left = 0.0, float(seconds_of(info.period))
     return None
+
+
+def _seconds_for(items: float, speed: float) -> float:
+    return max(0.0, items) / speed
 
 
 def _held(info: FilterInfo) -> tuple[float, list[float]]:

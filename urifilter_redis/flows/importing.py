@@ -1,4 +1,4 @@
-"""The flows of an import: they read a set of another tool, and the state that shows whether a filter lost items."""
+"""The flows of an import, which read the set of another tool, and the facts that show whether a filter lost items."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class SetState:
-    """A set as it is found before it is read.
+    """A set before it is read.
 
     Attributes:
         run: the run id of its server, which is new at each start.
@@ -73,10 +73,6 @@ class Condition:
 def look_at_set(session: Session, key: bytes) -> Flow[SetState]:
     """Return the state of a set or sorted set.
 
-    Args:
-        session: the session of the set's server.
-        key: the key.
-
     Raises:
         UriFilterError: the key is missing, or is of another type; or this user may not run INFO.
         ServerUnavailable: the server is away, or refuses a command.
@@ -89,20 +85,10 @@ def look_at_set(session: Session, key: bytes) -> Flow[SetState]:
         raise UriFilterError(f"{session.where}: there is no key {shown!r}: {text}")
     if kind not in _READ_BY:
         advice = _ADVICE.get(kind, "pipe its items: … | urifilter import NAME").format(cli=cli, key=_quoted(key))
-        raise UriFilterError(
-            f"{session.where}: the key {shown!r} is of type {kind}, and only sets and sorted sets are read: {advice}"
-        )
+        text = f"the key {shown!r} is of type {kind}, and only sets and sorted sets are read"
+        raise UriFilterError(f"{session.where}: {text}: {advice}")
     (size,) = yield from ask(session, (_READ_BY[kind][0], key))
     return SetState(run, kind, size)
-
-
-def _quoted(key: bytes) -> str:
-    """Return a key as a word for a shell."""
-    text = key.decode(errors="backslashreplace")
-    if text.isprintable() and text.encode() == key:
-        return shlex.quote(text)
-    escaped = "".join(f"\\x{byte:02x}" for byte in key)
-    return f"$'{escaped}'"
 
 
 def read_members(
@@ -126,14 +112,6 @@ def has_members(session: Session, kind: str, key: bytes, members: Sequence[bytes
     return all(reply not in {None, 0} for reply in replies)
 
 
-def _run_of(session: Session, key: bytes) -> Flow[str]:
-    run = yield from server_run(session, key)
-    if not run:
-        text = f"this user may not run INFO, which shows whether the server was restarted meanwhile: {MEND}"
-        raise UriFilterError(f"{session.where}: {text}")
-    return run
-
-
 def condition_of(session: Session) -> Flow[Condition]:
     """Return the present condition of a filter.
 
@@ -142,18 +120,32 @@ def condition_of(session: Session) -> Flow[Condition]:
     """
     servers = yield from servers_info(session, "server")
     replications = yield from servers_info(session, "replication")
-    runs = [each.get("run_id") for each in servers.values()]
-    ids = sorted(map(str, runs)) + sorted(each.get("master_replid", "") for each in replications.values())
+    runs = sorted(each.get("run_id", "") for each in servers.values())
+    ids = runs + sorted(each.get("master_replid", "") for each in replications.values())
     states = yield from read_states(session)
+    timelines = "\n".join(state.timeline for state in states)
     return Condition(
         uid=session.uid,
-        run="/".join(ids) if all(runs) and all(ids) else "",
-        restores=_fingerprint([state.timeline for state in states]),
+        run="/".join(ids) if all(ids) else "",
+        restores=hashlib.sha256(timelines.encode()).hexdigest()[:32],
         epoch=min(state.epoch for state in states),
         newest_epoch=max(state.epoch for state in states),
         inserted=sum(state.inserted_in_all for state in states),
     )
 
 
-def _fingerprint(texts: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:32]
+def _run_of(session: Session, key: bytes) -> Flow[str]:
+    run = yield from server_run(session, key)
+    if not run:
+        text = f"this user may not run INFO, which shows whether the server was restarted meanwhile: {MEND}"
+        raise UriFilterError(f"{session.where}: {text}")
+    return run
+
+
+def _quoted(key: bytes) -> str:
+    """Return a key as a word for a shell."""
+    text = key.decode(errors="backslashreplace")
+    if text.isprintable() and text.encode() == key:
+        return shlex.quote(text)
+    escaped = "".join(f"\\x{byte:02x}" for byte in key)
+    return f"$'{escaped}'"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.bloom.retention import TIMED, Shape, error_rate_at_capacity, growing_slice, size_first, slice_share
@@ -162,32 +162,8 @@ class FilterInfo(Shape):
         return first | asdict(self) | {"live_slices": [asdict(each) for each in self.live_slices]}
 
 
-@dataclass(slots=True)
-class Part:
-    """A live slice of one shard: its times in ms, the items that it has and is made for, and its error rate."""
-
-    slice: Slice
-    opened: int
-    closed: int | None
-    inserted: int
-    capacity: int
-    share: float
-    fill: float = 0.0
-    rate: float = 0.0
-
-
-@dataclass(slots=True)
-class _Shard:
-    state: ShardState
-    forgotten: int
-    memory: int
-    archived: int
-    lengths: list[int]  # of the live bitmaps, as ``state`` lists them
-    parts: list[Part] = field(default_factory=list)  # newest first
-
-
 def info(session: Session) -> Flow[FilterInfo]:
-    """Gather it; bits are counted in pieces, so that the server is never held for long.
+    """Return the configuration and state of a filter; bits are counted in pieces, so that no command takes long.
 
     Raises:
         FilterNotFound: the filter, or a shard of it, is gone.
@@ -198,13 +174,12 @@ def info(session: Session) -> Flow[FilterInfo]:
     created = int(to_mapping(reply).get("created", 0))
     shards = []
     for number in range(config.shards):
-        shard = yield from _shard(session, number)
+        shard = yield from _read_shard(session, number)
         shards.append(shard)
     _check_nothing_lost(session, shards)
     states = [shard.state for shard in shards]
     now = yield from server_time(session)
     of_shards = [shard.parts for shard in shards]
-    live = tuple(_slice_info(config, parts, now) for parts in _by_age(of_shards))
     parts = [part for each in of_shards for part in each]
     total = sum(state.items for state in states)
     return FilterInfo(
@@ -227,7 +202,7 @@ def info(session: Session) -> Flow[FilterInfo]:
         or (config.retention != "growing" and total > config.capacity),
         memory=sum(shard.memory for shard in shards),
         archived=sum(shard.archived for shard in shards),
-        live_slices=live,
+        live_slices=tuple(_slice_info(config, each, now) for each in _by_age(of_shards)),
         claims=(yield from claims_info(session, states, now)),
         near_cache=None if session.near is None else session.near.info,
     )
@@ -239,31 +214,53 @@ def inserted(session: Session) -> Flow[int]:
     return sum(state.items for state in states)
 
 
-def _shard(session: Session, number: int) -> Flow[_Shard]:
+@dataclass(slots=True)
+class Part:
+    """A live slice of one shard: its times in ms, the items that it has and is made for, and its error rate."""
+
+    slice: Slice
+    opened: int
+    closed: int | None
+    inserted: int
+    capacity: int
+    share: float
+    fill: float = 0.0
+    rate: float = 0.0
+
+
+@dataclass(slots=True)
+class _Shard:
+    state: ShardState
+    forgotten: int
+    memory: int
+    archived: int
+    lengths: list[int]  # of the live bitmaps, as ``state`` lists them
+    parts: list[Part]  # newest first
+
+
+def _read_shard(session: Session, number: int) -> Flow[_Shard]:
     """Read a shard, and read it again if it turned meanwhile."""
     keys, config = session.keys.shard(number), session.config
     while True:
         (state,) = yield from read_states(session, [number])
-        archived: set[int] = set()
+        epochs: set[int] = set()
         if config.archive == "redis":
-            archived = {*range(max(0, state.epoch - (config.slices or 0)), state.epoch + 1)}
-            archived |= {each.epoch for each in state.closed}
+            epochs.update(range(max(0, state.epoch - (config.slices or 0)), state.epoch + 1))
+            epochs.update(each.epoch for each in state.closed)
         live = [keys.slice(each.name) for each in state.view.slices]
         own = [keys.meta, keys.replies, keys.forgotten, *keys.of_claims, keys.next, *live]
-        usage = [
-            ("MEMORY", "USAGE", key, "SAMPLES", FIELDS_A_SAMPLE)
-            for key in [*own, *map(keys.archived, sorted(archived))]
-        ]
-        forgotten, *memory = yield from ask(session, ("ZCARD", keys.forgotten), *usage)
-        asleep = sum(each or 0 for each in memory[len(own) :])
+        every = [*own, *map(keys.archived, sorted(epochs))]
+        usage = (("MEMORY", "USAGE", key, "SAMPLES", FIELDS_A_SAMPLE) for key in every)
+        forgotten, *found = yield from ask(session, ("ZCARD", keys.forgotten), *usage)
+        memory = [each or 0 for each in found]
         lengths = yield from ask(session, *(("STRLEN", key) for key in live))
-        shard = _Shard(state, forgotten, sum(each or 0 for each in memory), asleep, lengths, parts_of(config, state))
-        for part in shard.parts:
+        parts = parts_of(config, state)
+        for part in parts:
             part.fill = yield from fill_of(session, keys.slice(part.slice.name), part.slice)
             part.rate = error_rate_from_fill(config.layout, config.k, part.slice.units, part.fill)
         (again,) = yield from read_states(session, [number])
         if again.view == state.view and again.epoch == state.epoch:
-            return shard
+            return _Shard(state, forgotten, sum(memory), sum(memory[len(own) :]), lengths, parts)
 
 
 def _check_nothing_lost(session: Session, shards: Sequence[_Shard]) -> None:
@@ -279,6 +276,15 @@ def _check_nothing_lost(session: Session, shards: Sequence[_Shard]) -> None:
         more = f", and {len(lost) - _LOST_TOLD} more" if len(lost) > _LOST_TOLD else ""
         text = f"{', '.join(lost[:_LOST_TOLD])}{more}: open the filter with its archive to restore it, or drop it"
         raise SliceLost(f"{session.where}: LOST {text}")
+
+
+def _rotated_in(states: Sequence[ShardState], now: int) -> float | None:
+    top = max(state.epoch for state in states)
+    turned = [state.closed[-1].closed for state in states if state.epoch == top and state.closed]
+    if not turned:
+        return None
+    ended = now if any(state.phase == "rotating" for state in states) else max(turned)
+    return max(0, ended - min(turned)) / 1000
 
 
 def parts_of(config: Config, state: ShardState) -> list[Part]:
@@ -302,25 +308,22 @@ def slice_sizing(config: Config, index: int) -> Sizing:
     return grown or size_first(config)
 
 
-def _rotated_in(states: Sequence[ShardState], now: int) -> float | None:
-    top = max(state.epoch for state in states)
-    turned = [state.closed[-1].closed for state in states if state.epoch == top and state.closed]
-    if not turned:
-        return None
-    ended = now if any(state.phase == "rotating" for state in states) else max(turned)
-    return max(0, ended - min(turned)) / 1000
-
-
 def error_rate_of(config: Config, shards: Sequence[Sequence[Part]]) -> float:
     """Return the error rate of a filter from the rates of its shards' live slices, newest first."""
-    return math.fsum(_together(config, [part.rate for part in parts]) for parts in shards) / len(shards)
+    if config.write == "all":  # only the oldest slice is tested
+        rates = [parts[-1].rate for parts in shards]
+    else:
+        rates = [-math.expm1(math.fsum(math.log1p(-min(each.rate, 1 - 1e-15)) for each in parts)) for parts in shards]
+    return math.fsum(rates) / len(rates)
 
 
 def is_over_capacity(config: Config, shards: Sequence[Sequence[Part]]) -> bool:
     """Whether a filter, or one of its slices, holds more items than it is made for; slices newest first."""
-    if any(_items_in(config, parts) > _made_for(config, parts) for parts in _by_age(shards)):
+    if any(_items_in(config, parts) > _capacity_of(config, parts) for parts in _by_age(shards)):
         return True
-    return not _counted_often(config) and items_of(config, shards) > config.capacity
+    if config.retention == "growing" or config.expire_after == "last-seen":
+        return False  # a growing filter has no fixed capacity, and with last-seen an item counts in several slices
+    return items_of(config, shards) > config.capacity
 
 
 def items_of(config: Config, shards: Sequence[Sequence[Part]]) -> int:
@@ -331,41 +334,32 @@ def items_of(config: Config, shards: Sequence[Sequence[Part]]) -> int:
 
 
 def _by_age(shards: Sequence[Sequence[Part]]) -> list[list[Part]]:
-    most = max(map(len, shards))
-    return [[parts[age] for parts in shards if age < len(parts)] for age in range(most)]
-
-
-def _items_in(config: Config, parts: Sequence[Part]) -> int:
-    return sum(_held(config, part) for part in parts)
-
-
-def _made_for(config: Config, parts: Sequence[Part]) -> int:
-    return size_first(config).capacity if config.retention != "growing" else sum(part.capacity for part in parts)
+    return [[parts[age] for parts in shards if age < len(parts)] for age in range(max(map(len, shards)))]
 
 
 def _slice_info(config: Config, parts: Sequence[Part], now: int) -> SliceInfo:
-    ends = [part.closed for part in parts]
-    held, capacity = _items_in(config, parts), _made_for(config, parts)
+    closed = [part.closed for part in parts if part.closed is not None]
+    items, capacity = _items_in(config, parts), _capacity_of(config, parts)
     return SliceInfo(
         name=parts[0].slice.name,
         opened=min(now, *(part.opened for part in parts)) / 1000,
-        closed=None if None in ends else min(now, max(end for end in ends if end is not None)) / 1000,
-        inserted=held,
+        closed=None if len(closed) < len(parts) else min(now, max(closed)) / 1000,
+        inserted=items,
         capacity=capacity,
         fill=math.fsum(part.fill for part in parts) / len(parts),
         error_share=math.fsum(part.share for part in parts) / len(parts),
         error_rate_now=math.fsum(part.rate for part in parts) / len(parts),
-        over_capacity=held > capacity,
+        over_capacity=items > capacity,
         size=sum(part.slice.size for part in parts),
     )
 
 
-def _counted_often(config: Config) -> bool:
-    """Whether the sum of the counts cannot be compared with the capacity.
+def _capacity_of(config: Config, parts: Sequence[Part]) -> int:
+    return sum(part.capacity for part in parts) if config.retention == "growing" else size_first(config).capacity
 
-    A growing filter has no fixed capacity. With last-seen an item counts in several slices.
-    """
-    return config.retention == "growing" or config.expire_after == "last-seen"
+
+def _items_in(config: Config, parts: Sequence[Part]) -> int:
+    return sum(_held(config, part) for part in parts)
 
 
 def _held(config: Config, part: Part) -> int:
@@ -376,13 +370,3 @@ def _held(config: Config, part: Part) -> int:
     if part.slice.name == "history" and config.expire_after == "last-seen":
         return min(part.inserted, round(items_from_fill(config.layout, config.k, part.slice.units, part.fill)))
     return part.inserted
-
-
-def _together(config: Config, rates: Sequence[float]) -> float:
-    """Return the error rate of a shard from those of its slices, newest first.
-
-    With write=all only the oldest slice is tested; otherwise all slices are.
-    """
-    if config.write == "all":
-        return rates[-1]
-    return -math.expm1(math.fsum(math.log1p(-min(rate, 1 - 1e-15)) for rate in rates))

@@ -1,4 +1,4 @@
-"""The probe of a server: what the scripts need, and the scripts that it refuses to run for this user."""
+"""The probe of a server: what the scripts need and do not have, and which scripts it refuses to run for this user."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import logging
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from urifilter_redis.engine.queries import ask
 from urifilter_redis.errors import ServerUnavailable
@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
 
-__all__ = ["Probed", "check_server", "is_old", "name_of", "on_a_checked_server", "probe", "refused_scripts", "remedy"]
+__all__ = ["Probed", "is_old", "name_of", "on_a_checked_server", "probe", "refused_scripts", "remedy"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = logging.getLogger("urifilter_redis")
 
 #: The oldest server whose scripting and commands suffice (HRANDFIELD, script effects replication).
 OLDEST = (6, 2)
@@ -32,7 +37,7 @@ SUPPORTED = "use Redis 6.2 or newer, or Valkey"
 #: The advice for a supported server that does not know a command.
 RENAMED = "take rename-command for them out of its configuration, or use a server that has all commands"
 
-#: The fields of INFO that have the version of a server, and its name. The others also say ``redis_version``: that of
+#: The fields of INFO with a server's version, and the server's name. All servers also have ``redis_version``: that of
 #: the Redis that they resemble.
 _VERSIONS = {
     "valkey_version": "Valkey",
@@ -43,6 +48,69 @@ _VERSIONS = {
 }
 
 _UNKNOWN = re.compile(r"unknown command\W+(\w+)", re.IGNORECASE)
+
+
+def on_a_checked_server(flow: Callable[Concatenate[Session, P], Flow[T]]) -> Callable[Concatenate[Session, P], Flow[T]]:
+    """Wrap a flow that opens a filter: before it, the server is checked; after it, this user's rights.
+
+    The wrapped flow notes the forbidden commands, and logs the scripts that need them. It raises ServerUnavailable if
+    the scripts do not run on the server, with nothing written, or if the script ``contains`` needs a forbidden command.
+    """
+
+    @functools.wraps(flow)
+    def checked(session: Session, /, *arguments: P.args, **named: P.kwargs) -> Flow[T]:
+        session.forbidden = yield from _check_server(session)
+        found = yield from flow(session, *arguments, **named)
+        _check_rights(session)
+        return found
+
+    return checked
+
+
+def _check_server(session: Session) -> Flow[tuple[str, ...]]:
+    """Return the commands of the scripts that this user may not run.
+
+    Raises:
+        ServerUnavailable: the server is away, or lacks a command or a function that the scripts need, or this user may
+            not run scripts.
+    """
+    found = yield from probe(session)
+    if found.lacks:
+        try:
+            (reply,) = yield from ask(session, ("INFO", "server"))
+            info = to_fields(reply)
+        except ServerUnavailable:  # it does not know INFO, or went away
+            info = {}
+        text = f"the scripts do not run on {name_of(info)}: {found.lacks}: {remedy(found, info)}"
+        raise ServerUnavailable(f"{session.where}: {text}")
+    return found.forbidden
+
+
+def _check_rights(session: Session) -> None:
+    if not session.forbidden:
+        return
+    refused = refused_scripts(session.config, session.forbidden)
+    text = f"this user may not run {', '.join(session.forbidden)}, so {', '.join(refused)} will be refused"
+    if "contains" in refused:
+        raise ServerUnavailable(f"{session.where}: {text}: {MEND}")
+    log.debug("%s: %s: %s unless that is meant", session.where, text, MEND)  # no client knows whether it is
+
+
+def refused_scripts(config: Config, forbidden: tuple[str, ...]) -> list[str]:
+    """Return the names of the scripts of a filter that call a forbidden command.
+
+    A script that does so only in shards with claims is named so.
+    """
+    found = []
+    for name, layouts in scripts.COMMANDS.items():
+        if name == "probe" or (layouts and config.layout not in layouts):
+            continue
+        made_for = (config.layout, config.k) if layouts else ()
+        if any(map(scripts.load(name, *made_for).calls, forbidden)):
+            found.append(name)
+        elif any(map(scripts.load(name, *made_for, claims=True).calls, forbidden)):
+            found.append(f"{name} with claims")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,38 +144,24 @@ def probe(session: Session) -> Flow[Probed]:
     try:
         (reply,) = yield from ask(session, calls.probe(session.keys.shard(0)))
     except ServerUnavailable as error:
-        unknown = _UNKNOWN.search(str(error))
-        if unknown:  # a server without scripts
-            return Probed(unknown=(unknown[1].upper(),))
+        if command := _UNKNOWN.search(str(error)):  # a server without scripts
+            return Probed(unknown=(command[1].upper(),))
         raise
-    return _read(reply)
-
-
-def check_server(session: Session) -> Flow[tuple[str, ...]]:
-    """Return the commands of the scripts that this user may not run.
-
-    Raises:
-        ServerUnavailable: the server is away, or lacks a command or a function that the scripts need, or this user may
-            not run scripts.
-    """
-    found = yield from probe(session)
-    if found.lacks:
-        info = yield from _info(session)
-        text = f"the scripts do not run on {name_of(info)}: {found.lacks}: {remedy(found, info)}"
-        raise ServerUnavailable(f"{session.where}: {text}")
-    return found.forbidden
+    try:
+        forbidden, unknown, missing = (tuple(map(text_in, names)) for names in reply)
+    except (TypeError, ValueError) as error:
+        raise nonsense(reply) from error
+    return Probed(forbidden, unknown, missing)
 
 
 def remedy(found: Probed, info: Mapping[str, str]) -> str:
     """Return the advice for a server that lacks something; ``info`` has its fields of INFO, or none."""
-    others = set(_VERSIONS) - {"valkey_version", "redis_version"}
-    if found.missing or not info.get("redis_version") or is_old(info) or others & set(info):
-        return SUPPORTED
-    return RENAMED
+    others = _VERSIONS.keys() - {"valkey_version", "redis_version"}
+    return SUPPORTED if found.missing or is_old(info) or others & info.keys() else RENAMED
 
 
 def is_old(info: Mapping[str, str]) -> bool:
-    """Whether a server is older than the oldest one that suffices, by its fields of INFO."""
+    """Whether a server is older than the oldest one that suffices, or its fields of INFO do not tell its version."""
     version = info.get("redis_version", "0")
     return tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST
 
@@ -116,69 +170,3 @@ def name_of(info: Mapping[str, str]) -> str:
     """Return the name and version of a server from the fields of INFO; ``this server`` if they do not tell."""
     names = (f"{name} {info[field]}" for field, name in _VERSIONS.items() if info.get(field))
     return next(names, "this server")
-
-
-def _info(session: Session) -> Flow[dict[str, str]]:
-    try:
-        (reply,) = yield from ask(session, ("INFO", "server"))
-    except ServerUnavailable:  # it does not know INFO, or went away
-        return {}
-    return to_fields(reply)
-
-
-def _read(reply: Any) -> Probed:
-    try:
-        forbidden, unknown, missing = (tuple(map(text_in, names)) for names in reply)
-    except (TypeError, ValueError) as error:
-        raise nonsense(reply) from error
-    return Probed(forbidden, unknown, missing)
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-log = logging.getLogger("urifilter_redis")
-
-
-def refused_scripts(config: Config, forbidden: tuple[str, ...]) -> list[str]:
-    """Return the names of the scripts of a filter that call a forbidden command.
-
-    A script that does so only in shards with claims is named so.
-    """
-    found = []
-    for name, layouts in scripts.COMMANDS.items():
-        if name == "probe" or (layouts and config.layout not in layouts):
-            continue
-        made_for = (config.layout, config.k) if layouts else ()
-        if any(map(scripts.load(name, *made_for).calls, forbidden)):
-            found.append(name)
-        elif any(map(scripts.load(name, *made_for, claims=True).calls, forbidden)):
-            found.append(f"{name} with claims")
-    return found
-
-
-def on_a_checked_server(flow: Callable[Concatenate[Session, P], Flow[T]]) -> Callable[Concatenate[Session, P], Flow[T]]:
-    """Wrap a flow that opens a filter: before it, the server is checked; after it, this user's rights.
-
-    The wrapped flow notes the forbidden commands, and logs the scripts that need them. It raises ServerUnavailable if
-    the scripts do not run on the server, with nothing written, or if the script ``contains`` needs a forbidden command.
-    """
-
-    @functools.wraps(flow)
-    def checked(session: Session, /, *arguments: P.args, **named: P.kwargs) -> Flow[T]:
-        session.forbidden = yield from check_server(session)
-        found = yield from flow(session, *arguments, **named)
-        _check_rights(session)
-        return found
-
-    return checked
-
-
-def _check_rights(session: Session) -> None:
-    if not session.forbidden:
-        return
-    refused = refused_scripts(session.config, session.forbidden)
-    text = f"this user may not run {', '.join(session.forbidden)}, so {', '.join(refused)} will be refused"
-    if "contains" in refused:
-        raise ServerUnavailable(f"{session.where}: {text}: {MEND}")
-    log.debug("%s: %s: %s unless that is meant", session.where, text, MEND)  # no client knows whether it is

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.flows.info import FilterInfo
 
-__all__ = ["CODES", "NEAR", "Problem", "fullness", "problems_of", "room"]
+__all__ = ["CODES", "fullness", "problems_of", "room"]
 
 #: The codes, the worst first, each with its level: ``danger`` (a promise does not hold) or ``note``.
 CODES = {
@@ -28,16 +28,16 @@ CODES = {
     "lapsed": "note",
 }
 
-#: A filter that is full to this share is near its capacity.
+#: The share of its capacity at which a filter is near it.
 NEAR = 0.8
 
-#: A rate over so many times the one that was asked for is a danger.
+#: The multiple of the error rate that was asked for at which the present one is a danger.
 ERRING = 1.5
 
-#: A rotation that takes more than this share of a period is slow.
+#: The share of a period over which a rotation is slow.
 SLOW = 0.5
 
-#: Items that lapsed over so many leases ago should be in other hands, if anybody reclaims.
+#: The leases after which a lapsed item shows that nobody reclaims.
 LEASES_LAPSED = 3
 
 #: Seconds after which a checkpoint of a filter that is written to is old; the worker's default is five minutes.
@@ -104,7 +104,7 @@ def _capacity(info: FilterInfo) -> Iterator[Problem]:
 
 
 def _one_in(rate: float) -> str:
-    """Return a rate in the form of the page: ``1 in 8,300``."""
+    """Return a rate as the page shows it: ``1 in 8,300``."""
     return f"1 in {float(f'{1 / rate:.2g}'):,.10g}" if rate else "0"
 
 
@@ -112,8 +112,7 @@ def _checkpoint(info: FilterInfo, now: float, *, written: bool) -> Iterator[Prob
     if info.archive in {None, "redis"}:
         return
     if info.checkpointed is None:
-        text = f"no checkpoint was written to {info.archive} yet: does urifilter worker run?"
-        yield Problem("no_checkpoint", text)
+        yield Problem("no_checkpoint", f"no checkpoint was written to {info.archive} yet: does urifilter worker run?")
     elif written and now > info.checkpointed + OLD:
         hours = (now - info.checkpointed) / 3600
         yield Problem("checkpoint_old", f"the last checkpoint is {hours:,.0f} h old: does urifilter worker run?")
@@ -141,7 +140,6 @@ def _lapsed(info: FilterInfo) -> Iterator[Problem]:
     found = info.claims
     if found is None or found.oldest_lapse is None or found.oldest_lapse <= LEASES_LAPSED * found.lease:
         return
-    text = f"lapsed {found.lapsed:,}, the oldest {found.oldest_lapse:,.0f} s ago"
-    text += f", over {LEASES_LAPSED} leases of {found.lease:g} s"
-    text += f": nobody reclaims, so nobody fetches them: run the crawler, or urifilter reclaim {info.name}"
-    yield Problem("lapsed", text)
+    ago = f"{found.oldest_lapse:,.0f} s ago, over {LEASES_LAPSED} leases of {found.lease:g} s"
+    advice = f"nobody reclaims, so nobody fetches them: run the crawler, or urifilter reclaim {info.name}"
+    yield Problem("lapsed", f"lapsed {found.lapsed:,}, the oldest {ago}: {advice}")

@@ -1,8 +1,8 @@
 """Samples of a filter's state, for plots of the last hour and day: kept in Redis under one bounded key a filter.
 
 The key is a hash, ``ShardKeys.rates`` of shard 0: the minute since 1970 -> a sample in JSON. It holds a sample for each
-minute of the last hour, and one for each ten minutes of the last day. Many processes may write it: the first
-sample of a minute stays. It is no part of the filter: no archive has it, and it expires a day after the last sample.
+minute of the last hour, and one for each ten minutes of the last day. If many processes write, the first sample of a
+minute stays. The hash is no part of the filter: no archive has it, and it expires a day after the last sample.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["DAY", "HOUR", "MINUTE", "Sample", "keep", "outdated", "read", "speed
 #: Seconds.
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 
-#: Of samples that are older than an hour, one is kept for each so many minutes.
+#: Minutes for which one sample is kept once it is older than an hour.
 COARSE = 10
 
 #: Seconds after the last sample at which the key expires: the service may be down for a night.
@@ -102,15 +102,9 @@ def _counted(states: Sequence[ShardState], epoch: int) -> int | None:
 
 
 def speed(samples: Sequence[Sample], last: Sample, seconds: float) -> float | None:
-    """Return new items a second.
+    """Return the mean of new items a second in the ``seconds`` before the newest sample; ``samples`` are oldest first.
 
-    Args:
-        samples: earlier samples, oldest first.
-        last: the newest sample.
-        seconds: the time before the newest sample that counts.
-
-    Returns:
-        The mean; None if there is no earlier sample of that time and of the same series.
+    It is None if there is no earlier sample of that time and of the same series.
     """
     first = last
     for each in reversed(samples):
@@ -147,10 +141,7 @@ def read(session: Session) -> Flow[list[Sample]]:
 def keep(session: Session, sample: Sample, known: Sequence[Sample]) -> Flow[bool]:
     """Write a sample, and remove what is outdated; return whether it is the first of its minute.
 
-    Args:
-        session: the filter's session.
-        sample: the sample.
-        known: the samples that Redis has, of other filters of the same name, too.
+    ``known`` are the samples that Redis has, those of other filters of the same name included.
 
     Raises:
         ServerUnavailable: Redis is away, or does not let this user write.
