@@ -16,13 +16,13 @@ from urifilter_redis.engine.queries import ask, chunked
 from urifilter_redis.engine.steps import Work
 from urifilter_redis.errors import ArchiveError, ArchiveMissing, ConfigMismatch, ServerUnavailable, SliceLost
 from urifilter_redis.protocol import calls
-from urifilter_redis.protocol.outcomes import to_mapping
+from urifilter_redis.protocol.outcomes import text_in, to_mapping
 from urifilter_redis.protocol.routing import for_node
 from urifilter_redis.storage import registry
 from urifilter_redis.storage.registry import read_registration, unregister
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Mapping
 
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
@@ -34,7 +34,6 @@ __all__ = [
     "abandon",
     "check_no_leftovers",
     "drop",
-    "earlier",
     "end_drop",
     "keep_listed",
     "list_or_not",
@@ -55,7 +54,7 @@ def drop(session: Session, *, keep_archive: bool = False, uid: str = "") -> Flow
 
     Args:
         session: the filter's session. If it has opened the filter, it drops that filter and no other of the name.
-        keep_archive: whether to keep the filter's archive, from which it can be restored.
+        keep_archive: keep the filter's archive, from which it can be restored.
         uid: the uid of the filter to drop; empty: the session's, or that of any filter of the name.
 
     Raises:
@@ -139,11 +138,6 @@ def check_no_leftovers(session: Session, config: Config) -> Flow[None]:
                 raise SliceLost(f"{session.where}: meta is missing beside {key}: {text}")
 
 
-def earlier(session: Session, what: str) -> SliceLost:
-    """Return the error to raise when ``what`` is in the way of a new filter."""
-    return SliceLost(f"{session.where}: {what} belongs to an earlier filter of this name: drop it, then create it anew")
-
-
 def list_or_not(session: Session) -> Flow[None]:
     """List the name if the filter is there, and remove the name if it is not.
 
@@ -168,12 +162,12 @@ def _drop(session: Session, uid: str, first: Mapping[str, str], *, keep_archive:
     yield from ask(session, ("SREM", session.keys.filters, ""))  # a user without this right would drop half of it
     archived_uid = uid
     if not keep_archive:
-        archived_uid = yield from _look_at_archive(session, uid, first)
+        archived_uid = yield from _check_archive(session, uid, first)
         if not first:  # the registered filter may have been made since
             first = yield from read_first(session)
             if first.get("uid", uid) != uid:
                 return False
-    begun = yield from _begin(session, uid, first, archive=not keep_archive)
+    begun = yield from _begin_drop(session, uid, first, archive=not keep_archive)
     archived = False
     if not keep_archive and session.backend is not None:
         try:
@@ -187,7 +181,7 @@ def _drop(session: Session, uid: str, first: Mapping[str, str], *, keep_archive:
     return bool(first) or archived or removed > 0
 
 
-def _look_at_archive(session: Session, uid: str, first: Mapping[str, str]) -> Flow[str]:
+def _check_archive(session: Session, uid: str, first: Mapping[str, str]) -> Flow[str]:
     """Check, before anything is removed, that the archive can be removed; return the uid to remove there."""
     backend, needed = session.backend, first.get("archive", "redis")
     if backend is None:
@@ -210,7 +204,7 @@ def _anew(session: Session) -> ConfigMismatch:
     return ConfigMismatch(f"{session.where}: {text}")
 
 
-def _begin(session: Session, uid: str, first: Mapping[str, str], *, archive: bool) -> Flow[dict[str, str]]:
+def _begin_drop(session: Session, uid: str, first: Mapping[str, str], *, archive: bool) -> Flow[dict[str, str]]:
     """Begin the drop at shard 0; return its ``meta``, which no longer changes; an empty dict if the filter is gone."""
     while uid and first.get("uid") == uid:
         (reply,) = yield from ask(session, calls.drop("begin", first, session.keys.shard(0), archive=archive))
@@ -256,12 +250,10 @@ def _remove(
     """Remove shards as they were found; return those with another identity by then, and the number of removed keys."""
     there = [keys for keys, meta in found.items() if "uid" in meta]
     replies = yield from ask(session, *(calls.drop("begin", found[keys], keys) for keys in there))
-    begun = {keys: to_mapping(reply) for keys, reply in zip(there, replies, strict=True)}
-    metas = {keys: begun.get(keys, meta) for keys, meta in found.items()}
-    overtaken = [keys for keys in there if not metas[keys]]
-    refused, removed = yield from _delete(
-        session, {keys: meta for keys, meta in metas.items() if keys not in overtaken}, first, left
-    )
+    begun = dict(zip(there, map(to_mapping, replies), strict=True))
+    overtaken = [keys for keys in there if not begun[keys]]
+    metas = {keys: meta for keys, meta in {**found, **begun}.items() if keys not in overtaken}
+    refused, removed = yield from _delete(session, metas, first, left)
     return overtaken + refused, removed
 
 
@@ -271,13 +263,10 @@ def _delete(
     first: Mapping[str, str],
     left: Mapping[ShardKeys, list[str]],
 ) -> Flow[tuple[list[ShardKeys], int]]:
-    """Delete the keys of shards; return those that had another identity by then, and the number of removed keys.
+    """Delete the keys of shards; return those with another identity by then, and the number of removed keys.
 
-    Args:
-        session: the filter's session.
-        metas: the ``meta`` of each shard; its identity is the fence.
-        first: the ``meta`` of shard 0, for the keys of shards without ``meta``.
-        left: the keys that were found by ``_left``; for a shard without an entry ``meta`` tells the keys.
+    ``metas`` has the ``meta`` of each shard, which has the shard's identity. It also tells the keys of a shard that is
+    not in ``left``; for a shard without ``meta``, ``first`` does, the ``meta`` of shard 0.
     """
     made = []
     for keys, meta in metas.items():
@@ -303,9 +292,9 @@ def _keys_of(keys: ShardKeys, meta: Mapping[str, str]) -> list[str]:
 
 
 def _left(session: Session) -> Flow[dict[ShardKeys, list[str]]]:
-    """Return the keys of each shard of filters whose ``meta`` is gone, by a SCAN of the whole database, on all masters.
+    """Return, by shard, the keys that filters of this name have left, by a SCAN of the whole database on all masters.
 
-    They tell their tags themselves: filters with other numbers of shards may have left shards of the same number.
+    A key tells its shard by its tag: filters with other numbers of shards may have left shards of the same number.
     """
     pattern = session.keys.beginning + "*"
     found: dict[ShardKeys, list[str]] = {}
@@ -314,14 +303,9 @@ def _left(session: Session) -> Flow[dict[ShardKeys, list[str]]]:
         while True:
             command = for_node(("SCAN", cursor, "MATCH", pattern, "COUNT", 1000), node)
             ((cursor, keys),) = yield from ask(session, command)
-            for text in _texts(keys):
+            for text in map(text_in, keys):
                 if shard := session.keys.shard_of(text):
                     found.setdefault(shard, []).append(text)
             if int(cursor) == 0:
                 break
     return found
-
-
-def _texts(keys: Iterable[bytes | str]) -> Iterator[str]:
-    for key in keys:
-        yield key.decode("utf-8", "replace") if isinstance(key, bytes) else key

@@ -22,7 +22,6 @@ from urifilter_redis.flows.dropping import (
     SHARDS_AT_ONCE,
     abandon,
     check_no_leftovers,
-    earlier,
     end_drop,
     keep_listed,
     list_or_not,
@@ -34,7 +33,7 @@ from urifilter_redis.flows.probe import on_a_checked_server
 from urifilter_redis.flows.restore import ensure
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import Config, Settings
-from urifilter_redis.protocol.keys import is_name
+from urifilter_redis.protocol.keys import FilterKeys, is_name
 from urifilter_redis.protocol.outcomes import FORBIDDEN_KEY, nonsense, text_in, to_mapping
 from urifilter_redis.protocol.routing import for_node
 from urifilter_redis.storage import registry
@@ -50,10 +49,10 @@ if TYPE_CHECKING:
 
 __all__ = ["create", "names", "open_"]
 
-#: The place of a replica's state in the reply of ROLE.
+#: The position of a replica's state in the reply of ROLE.
 _STATE = 3
 
-#: The making of a filter is begun at most so often, because other processes may drop the filter meanwhile.
+#: The most attempts to make a filter: other processes may drop it meanwhile.
 TRIES = 20
 
 
@@ -61,13 +60,9 @@ TRIES = 20
 def create(session: Session, settings: Settings, *, large: bool = False) -> Flow[Config]:
     """Make the filter, or open it if it exists with these settings; complete it if it is half made.
 
-    The first creator chooses the uid and the seed for all: in shard 0, or in the archive if there is one. If other
-    processes drop or create the filter meanwhile, this begins anew.
-
-    Args:
-        session: the filter's session.
-        settings: the filter's settings.
-        large: whether the filter may leave the server too little free memory.
+    The first creator chooses the uid and the seed for all: in shard 0, or in the archive if there is one. The attempt
+    is repeated if other processes drop or create the filter meanwhile. ``large``: the filter may leave the server too
+    little free memory.
 
     Raises:
         ConfigMismatch: the filter exists with other settings.
@@ -76,24 +71,25 @@ def create(session: Session, settings: Settings, *, large: bool = False) -> Flow
         ArchiveError: the filter's archive failed, was not named, or another one was named.
     """
     yield from _learn_time(session)
-    for last in [*[False] * (TRIES - 1), True]:
+    for attempt in range(1, TRIES + 1):
         meta = yield from read_first(session)
         if meta.get("phase") == "dropping":  # finish the drop of another process, which may have died
             yield from end_drop(session, meta)
             meta = {}
         try:
             if meta:
-                yield from _join(session, meta, settings)
+                session.learn(meta).check(settings, session.where)
+                yield from _finish_making(session, meta)
             else:
-                yield from _begin(session, settings, large=large)
+                yield from _make_anew(session, settings, large=large)
             yield from keep_listed(session)
         except ServerUnavailable:
             raise
         except FilterNotFound:
-            if last:
+            if attempt == TRIES:
                 raise
         except UriFilterError:
-            if last or not (yield from _changed(session, meta)):
+            if attempt == TRIES or not (yield from _changed(session, meta)):
                 raise
         else:
             break
@@ -104,9 +100,7 @@ def create(session: Session, settings: Settings, *, large: bool = False) -> Flow
 def open_(session: Session, uid: str | None = None) -> Flow[Config]:
     """Open the filter; complete it if it is half made, and restore the shards that are missing, damaged or older.
 
-    Args:
-        session: of the filter.
-        uid: that it must have; None: any.
+    A caller may name the filter's ``uid``.
 
     Raises:
         FilterNotFound: there is no filter of this name, and this user knows of no archive of it.
@@ -122,7 +116,7 @@ def open_(session: Session, uid: str | None = None) -> Flow[Config]:
     if meta and meta.get("phase") != "dropping":
         _check_uid(session, uid, meta.get("uid", ""))
         session.learn(meta)
-        yield from _attend(session, meta)
+        yield from _finish_making(session, meta)
         yield from keep_listed(session)
         return session.config
     config = (yield from registered(session.backend, session.keys.name)) if session.backend else None
@@ -135,27 +129,8 @@ def open_(session: Session, uid: str | None = None) -> Flow[Config]:
         yield from _check_has_data(session)
         raise FilterNotFound(f"{session.where}: there is no such filter: create it first")
     _check_uid(session, uid, config.uid)
-    yield from _bring_back(session, config)
+    yield from _restore_registered(session, config)
     return session.config
-
-
-def _check_has_data(session: Session) -> Flow[None]:
-    """Check that a server that has nothing is no replica that waits for the data of its primary.
-
-    Raises:
-        ServerUnavailable: it is.
-    """
-    if not session.routes.alone:
-        return
-    try:
-        (role,) = yield from ask(session, ("ROLE",))
-    except ServerUnavailable:  # it does not know ROLE, or this user may not ask
-        return
-    if not isinstance(role, list) or len(role) <= _STATE or text_in(role[0]) != "slave":
-        return
-    if (state := text_in(role[_STATE])) != "connected":
-        text = f"it is a replica that does not have the data of its primary yet ({state})"
-        raise ServerUnavailable(f"{session.where}: {text}: ask again later, or give the address of the primary")
 
 
 def names(session: Session) -> Flow[list[str]]:
@@ -168,10 +143,8 @@ def names(session: Session) -> Flow[list[str]]:
         raise nonsense(members)
     if not members:
         yield from _check_has_data(session)
-    texts = (name.decode(errors="replace") if isinstance(name, bytes) else str(name) for name in members)
-    known = sorted(filter(is_name, texts))
-    keys = [type(session.keys)(session.keys.prefix, name) for name in known]
-    commands = [("EXISTS", each.shard(0).meta) for each in keys]
+    known = sorted(filter(is_name, map(text_in, members)))
+    commands = [("EXISTS", FilterKeys(session.keys.prefix, name).shard(0).meta) for name in known]
     try:
         exist = yield from ask(session, *commands)
     except ServerUnavailable as error:
@@ -179,11 +152,11 @@ def names(session: Session) -> Flow[list[str]]:
             raise
         exist = []
         for command in commands:
-            exist.append((yield from _may_touch(session, command)))
+            exist.append((yield from _exists(session, command)))
     return [name for name, there in zip(known, exist, strict=True) if there]
 
 
-def _may_touch(session: Session, command: tuple[str, str]) -> Flow[bool]:
+def _exists(session: Session, command: tuple[str, str]) -> Flow[bool]:
     """Return the reply to EXISTS; False if this user may not touch the key."""
     try:
         (there,) = yield from ask(session, command)
@@ -192,6 +165,22 @@ def _may_touch(session: Session, command: tuple[str, str]) -> Flow[bool]:
             raise
         return False
     return bool(there)
+
+
+def _check_has_data(session: Session) -> Flow[None]:
+    """Check that a server without data is no replica that waits for the data of its primary."""
+    if not session.routes.alone:
+        return
+    try:
+        (role,) = yield from ask(session, ("ROLE",))
+    except ServerUnavailable:  # it does not know ROLE, or this user may not ask
+        return
+    if not isinstance(role, list) or len(role) <= _STATE:
+        return
+    kind, state = text_in(role[0]), text_in(role[_STATE])
+    if kind == "slave" and state != "connected":
+        text = f"it is a replica that does not have the data of its primary yet ({state})"
+        raise ServerUnavailable(f"{session.where}: {text}: ask again later, or give the address of the primary")
 
 
 def _check_uid(session: Session, wanted: str | None, found: str) -> None:
@@ -217,14 +206,21 @@ def _changed(session: Session, meta: Mapping[str, str]) -> Flow[bool]:
     return (calls.identity(now), now.get("phase")) != (calls.identity(meta), meta.get("phase"))
 
 
-def _join(session: Session, meta: dict[str, str], settings: Settings) -> Flow[None]:
-    """Open an existing filter if it has the wanted settings."""
-    session.learn(meta).check(settings, session.where)
-    yield from _attend(session, meta)
+def _finish_making(session: Session, meta: dict[str, str]) -> Flow[None]:
+    """Check the archive of an existing filter, and complete or restore the filter."""
+    if session.backend is not None:
+        yield from _check_archive(session, session.backend)
+    if session.config.archive in {None, "redis"}:
+        yield from _complete(session, meta)
+        return
+    yield Work("note", functools.partial(registry.remember, session))
+    if session.backend is not None:
+        yield from check_registered(session)
+        yield from ensure(session)
 
 
-def _begin(session: Session, settings: Settings, *, large: bool) -> Flow[None]:
-    """Make a filter of which Redis has nothing; if the archive has its registration, make it from that."""
+def _make_anew(session: Session, settings: Settings, *, large: bool) -> Flow[None]:
+    """Make a filter of which Redis has nothing, from the registration in the archive if there is one."""
     backend, name = session.backend, session.keys.name
     config, new = (yield from registered(backend, name)) if backend else None, False
     if config is None:
@@ -238,13 +234,13 @@ def _begin(session: Session, settings: Settings, *, large: bool) -> Flow[None]:
         config, new = yield from register(backend, name, wanted)
     config.check(settings, session.where)
     try:
-        yield from _bring_back(session, config)
+        yield from _restore_registered(session, config)
     except ServerFull as error:
         if new:
             raise _half_made(error) from error
         raise
-    session.restored = None if new else session.restored
     if new:
+        session.restored = None
         tell_who_rotates(session)
 
 
@@ -275,9 +271,6 @@ def _check_archive(session: Session, backend: Backend) -> Flow[None]:
 
     The second is checked only if the caller named the archive. The environment names one for all filters, and only
     those that were made with an archive use it.
-
-    Raises:
-        ConfigMismatch: a check fails.
     """
     config = session.config
     there = yield from registered(backend, session.keys.name)
@@ -294,20 +287,7 @@ def _check_archive(session: Session, backend: Backend) -> Flow[None]:
         raise ConfigMismatch(f"{session.where}: the filter exists with other settings: {text} ({advice})", differences)
 
 
-def _attend(session: Session, meta: dict[str, str]) -> Flow[None]:
-    """Check that an existing filter is the wanted one, and complete or restore it."""
-    if session.backend is not None:
-        yield from _check_archive(session, session.backend)
-    if session.config.archive in {None, "redis"}:
-        yield from _complete(session, meta)
-        return
-    yield Work("note", functools.partial(registry.remember, session))
-    if session.backend is not None:
-        yield from check_registered(session)
-        yield from ensure(session)
-
-
-def _bring_back(session: Session, config: Config) -> Flow[None]:
+def _restore_registered(session: Session, config: Config) -> Flow[None]:
     """Make the filter from its registration, and restore its shards.
 
     Raises:
@@ -370,19 +350,13 @@ def _make_shards(
     """Make shards of the filter; add the ``meta`` of each to ``made``.
 
     The creator of an earlier filter may have gone on after that was dropped, and left empty shards; these are removed
-    first. A shard with another uid is of an earlier filter, as long as shard 0 has the identity of ``first``, because
-    shard 0 is made first and removed last.
-
-    Args:
-        session: the filter's session.
-        first: the ``meta`` of shard 0.
-        some: the numbers of the shards to make.
-        made: gets the ``meta`` of each shard that was made.
+    first. A shard with another uid is of an earlier filter, as long as shard 0 has the identity in ``first``, its
+    ``meta``, because shard 0 is made first and removed last.
     """
     config, keys, waiting = session.config, session.keys, list(some)
     while waiting:
-        calls_ = (calls.create("make", config, keys.shard(n), config.to_meta(n, "idle")) for n in waiting)
-        replies = yield from ask(session, *calls_)
+        makes = (calls.create("make", config, keys.shard(n), config.to_meta(n, "idle")) for n in waiting)
+        replies = yield from ask(session, *makes)
         found = {shard: to_mapping(reply) for shard, reply in zip(waiting, replies, strict=True)}
         ours = {shard: meta for shard, meta in found.items() if meta["uid"] == config.uid}
         made |= {keys.shard(shard): meta for shard, meta in ours.items()}
@@ -392,6 +366,7 @@ def _make_shards(
             raise _dropped(session)
         for shard, meta in others.items():
             if (meta.get("epoch"), meta.get("inserted")) != ("0", "0") and meta["phase"] != "dropping":
-                raise earlier(session, f"shard {shard}")
+                text = f"shard {shard} belongs to an earlier filter of this name: drop it, then create it anew"
+                raise SliceLost(f"{session.where}: {text}")
         yield from remove(session, {keys.shard(shard): meta for shard, meta in others.items()})
         waiting = list(others)
