@@ -1,14 +1,14 @@
-"""The doctor: facts about each master, and whether they endanger the promises of the filter."""
+"""The doctor: facts about each master, and whether they endanger the promises of the filters."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from urifilter_redis.engine.queries import ask, ask_masters, chunked, time_of
 from urifilter_redis.errors import ServerUnavailable
-from urifilter_redis.flows.probe import Probed, is_old, name_of, probe, remedy
+from urifilter_redis.flows.probe import is_old, name_of, probe, remedy
 from urifilter_redis.flows.problems import problems_of
 from urifilter_redis.protocol.acl import MEND
 from urifilter_redis.protocol.calls import LEASE
@@ -24,18 +24,9 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.flows.info import FilterInfo
+    from urifilter_redis.flows.probe import Probed
 
-__all__ = [
-    "Facts",
-    "Finding",
-    "examine",
-    "examine_claims",
-    "examine_clock",
-    "examine_filter",
-    "examine_masters",
-    "findings_of",
-    "gather",
-]
+__all__ = ["Finding", "examine_claims", "examine_clock", "examine_filter", "examine_masters", "findings_of", "gather"]
 
 #: Seconds by which a time in ``meta`` may be ahead of the server's clock, because another server may have written it.
 AHEAD = 5.0
@@ -44,10 +35,13 @@ AHEAD = 5.0
 #: future. Each change makes ``changed`` higher by at least 1 ms, so fast changes put it ahead.
 _TIMES = {"created": 0.0, "opened": 0.0, "changed": 60.0, "checkpointed": 0.0, "restored": 0.0, "leased": LEASE}
 
+#: Seconds by which the clocks of masters may differ. A call's deadline allows a minute; rotations follow the clocks.
+APART = 10.0
+
 #: Most shards that one finding describes.
 SHARDS_TOLD = 3
 
-#: Less free memory than this share of maxmemory is a danger.
+#: The share of maxmemory that must be free.
 LITTLE_LEFT = 0.1
 
 #: By ``appendfsync``: the level of the finding, and the loss.
@@ -83,17 +77,32 @@ class Facts:
         info: the fields of INFO.
         time: the server's time, seconds since 1970.
         settings: the settings of CONFIG GET; empty if this user may not run it.
-        probed: what the scripts need and do not have; None if this user may not run the script that looks.
+        probed: what the scripts need and do not have; None if this user may not run the script that tells.
     """
 
     info: dict[str, str]
     time: float
-    settings: dict[str, str] = field(default_factory=dict)
-    probed: Probed | None = field(default_factory=Probed)
+    settings: dict[str, str]
+    probed: Probed | None
+
+
+def examine_masters(session: Session) -> Flow[list[Finding]]:
+    """Return the findings about all masters; raises as ``gather``."""
+    return findings_of(session, (yield from gather(session)))
+
+
+def findings_of(session: Session, masters: Mapping[str, Facts]) -> list[Finding]:
+    """Return the findings about all masters, given the facts that ``gather`` returns."""
+    known = session.routes.map
+    checks = (_version, _scripts, _rights, _eviction, _memory, _persistence, _disk, _replication)
+    findings = list(_merged({node: [check(facts) for check in checks] for node, facts in masters.items()}))
+    if known is not None and known.cluster:
+        findings += [_cluster(known), _clocks(masters)]
+    return findings
 
 
 def gather(session: Session) -> Flow[dict[str, Facts]]:
-    """Ask each master for its facts, and leave out those that it refuses to tell; return them by the masters' names.
+    """Return the facts about each master by its name, without those that it refuses to tell.
 
     A plain server has the name "".
 
@@ -120,22 +129,9 @@ def gather(session: Session) -> Flow[dict[str, Facts]]:
     }
 
 
-def examine(facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about each fact of a server."""
-    yield _version(facts)
-    yield _scripts(facts)
-    yield _rights(facts)
-    yield _eviction(facts)
-    yield _memory(facts)
-    yield _persistence(facts)
-    yield _disk(facts)
-    yield _replication(facts)
-
-
 def examine_filter(info: FilterInfo, now: float) -> Finding:
-    """Return a finding: whether a filter keeps its error rate and rotates on time; ``now`` is the server's time, s."""
-    subject = f"filter {info.name}"
-    slices = len(info.live_slices)
+    """Return whether a filter keeps its error rate and rotates on time; ``now`` is the server's time, s."""
+    subject, slices = f"filter {info.name}", len(info.live_slices)
     held = f"{info.inserted:,} items in {slices} slice{'' if slices == 1 else 's'}"
     if info.retention != "growing":
         held = f"{info.inserted:,} of {info.capacity:,} items"
@@ -146,33 +142,33 @@ def examine_filter(info: FilterInfo, now: float) -> Finding:
 
 
 def examine_claims(info: FilterInfo) -> Iterator[Finding]:
-    """Yield a finding about what is in hand, if anybody has claimed: whether it is reclaimed when its holders die."""
-    if info.claims is None:
+    """Yield whether the items in hand are reclaimed when their holders die, if anybody has claimed."""
+    found = info.claims
+    if found is None:
         return
-    found, subject = info.claims, f"claims of {info.name}"
     text = f"in hand {found.in_hand:,}, holders {found.holders:,}, released and not due yet {found.delayed:,}"
-    lapsed = [each for each in problems_of(info, 0) if each.code == "lapsed"]
-    yield from (Finding(each.level, subject, f"{text}, {each.text}") for each in lapsed)
-    if not lapsed:
-        yield Finding("ok", subject, f"{text}, lapsed {found.lapsed:,}")
+    lapsed = next((each for each in problems_of(info, 0) if each.code == "lapsed"), None)
+    level, what = (lapsed.level, lapsed.text) if lapsed else ("ok", f"lapsed {found.lapsed:,}")
+    yield Finding(level, f"claims of {info.name}", f"{text}, {what}")
 
 
 def examine_clock(session: Session) -> Flow[Finding | None]:
-    """Return a finding about the times of a filter that lie in the server's future; None if none does.
+    """Return a finding if times of a filter lie in the server's future, else None.
 
     The session need not have opened the filter.
     """
     (first,) = yield from ask(session, session.read_meta(0))
     keys = session.keys.of_meta(to_mapping(first))
-    shards = [keys.shard(shard) for shard in range(keys.shards)] if keys else []
+    if keys is None:
+        return None
     told: list[str] = []
-    for some in chunked(range(len(shards))):
-        metas = yield from ask(session, *(shards[shard].read_meta for shard in some))
-        times = yield from ask(session, *(for_key(("TIME",), shards[shard].meta) for shard in some))
-        holders = yield from ask(session, *(("ZRANGE", shards[shard].holders, -1, -1, "WITHSCORES") for shard in some))
-        for shard, meta, now, last in zip(some, metas, times, holders, strict=True):
-            ahead = _ahead(to_mapping(meta), time_of(now) / 1000)
-            ahead += _held_far(to_mapping(meta), to_scores(last), time_of(now) / 1000)
+    for some in chunked(range(keys.shards)):
+        shards = [keys.shard(shard) for shard in some]
+        metas = yield from ask(session, *(each.read_meta for each in shards))
+        times = yield from ask(session, *(for_key(("TIME",), each.meta) for each in shards))
+        holders = yield from ask(session, *(("ZRANGE", each.holders, -1, -1, "WITHSCORES") for each in shards))
+        for shard, meta, now, last in zip(some, map(to_mapping, metas), map(time_of, times), holders, strict=True):
+            ahead = [*_ahead(meta, now / 1000), *_held_far(meta, to_scores(last), now / 1000)]
             told += [f"shard {shard}: {', '.join(ahead)}"] if ahead else []
     if not told:
         return None
@@ -193,7 +189,7 @@ def _ahead(meta: Mapping[str, str], now: float) -> list[str]:
 
 
 def _held_far(meta: Mapping[str, str], last: Sequence[tuple[bytes, float]], now: float) -> list[str]:
-    """Return a text if the holder that lives longest lives for more than any lease, or delay, from ``now``."""
+    """Return a text if the holder that lives longest outlives every lease and every delay that begins ``now``."""
     most = max(int(meta.get("claims", 0)) / 1000, MOST_DELAY)
     return [f"claims held for {until / 1000 - now:,.0f} s" for _, until in last if until / 1000 - now > most + AHEAD]
 
@@ -208,20 +204,19 @@ def _scripts(facts: Facts) -> Finding:
     if facts.probed is None:
         return Finding("note", "Lua", "cannot tell: this user may not run EVALSHA, or touch the keys")
     if facts.probed.lacks:
-        return Finding(
-            "danger", "Lua", f"the scripts do not run here: {facts.probed.lacks}: {remedy(facts.probed, facts.info)}"
-        )
+        text = f"the scripts do not run here: {facts.probed.lacks}: {remedy(facts.probed, facts.info)}"
+        return Finding("danger", "Lua", text)
     return Finding("ok", "Lua", "the scripts find every command and function that they call")
 
 
 def _rights(facts: Facts) -> Finding:
     if facts.probed is None:
-        text = "this user may not run EVALSHA, or touch the keys, so all scripts are refused"
-        return Finding("note", "rights", f"{text}: {MEND} unless that is meant")
-    if facts.probed.forbidden:
-        text = f"this user may not run {', '.join(facts.probed.forbidden)}, so the scripts that call them are refused"
-        return Finding("note", "rights", f"{text}: {MEND} unless that is meant")
-    return Finding("ok", "rights", "this user may run every command of the scripts")
+        text = "EVALSHA, or touch the keys, so all scripts are refused"
+    elif facts.probed.forbidden:
+        text = f"{', '.join(facts.probed.forbidden)}, so the scripts that call them are refused"
+    else:
+        return Finding("ok", "rights", "this user may run every command of the scripts")
+    return Finding("note", "rights", f"this user may not run {text}: {MEND} unless that is meant")
 
 
 def _eviction(facts: Facts) -> Finding:
@@ -277,7 +272,7 @@ def _replication(facts: Facts) -> Finding:
         return Finding("danger", "replication", "this is a replica: it refuses inserts; use the primary")
     replicas, good = int(facts.info.get("connected_slaves", 0)), facts.info.get("min_slaves_good_slaves")
     wanted = int(facts.settings.get("min-replicas-to-write", 1))
-    if good is not None and int(good) < wanted:  # the field is there only if the server looks at its replicas
+    if good is not None and int(good) < wanted:  # the field is there only if the server counts its replicas
         text = f"{int(good)} replica(s) in time, and min-replicas-to-write wants {wanted}: all writes are refused"
         return Finding("danger", "replication", f"{text}: connect replicas, or CONFIG SET min-replicas-to-write 0")
     if replicas:
@@ -285,28 +280,6 @@ def _replication(facts: Facts) -> Finding:
         text += " (wait_replicas=1 in the address makes callers wait for them)"
         return Finding("note", "replication", text)
     return Finding("ok", "replication", "no replicas")
-
-
-#: Seconds by which the clocks of masters may differ. A call's deadline allows a minute; rotations follow the clocks.
-APART = 10.0
-
-
-def examine_masters(session: Session) -> Flow[list[Finding]]:
-    """Return the findings about all masters.
-
-    Raises:
-        ServerUnavailable: a master is away, or refuses INFO or scripts.
-    """
-    return findings_of(session, (yield from gather(session)))
-
-
-def findings_of(session: Session, masters: Mapping[str, Facts]) -> list[Finding]:
-    """Return the findings about all masters, of which ``gather`` has told the facts."""
-    known = session.routes.map
-    findings = list(_merged({node: list(examine(facts)) for node, facts in masters.items()}))
-    if known is not None and known.cluster:
-        findings += [_cluster(known), _clocks(masters)]
-    return findings
 
 
 def _merged(findings: Mapping[str, list[Finding]]) -> Iterator[Finding]:

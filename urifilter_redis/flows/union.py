@@ -1,13 +1,14 @@
 """The flow of a union: the items of other filters are merged into one filter.
 
-What is in somebody's hands in a source stays there: it is not seen yet, and is offered here as new.
+An item that is in hand in a source stays there: it is not seen yet, and the merged filter calls it new.
 
-A union only adds bits, so it may run while items are inserted. It is begun anew if it died half-way, or if a shard of
-either filter turned meanwhile. If both filters are rings, and the source writes to the newest slice, each of its
-slices goes into a slice that expires no earlier. In every other filter that expires, items count as inserted now.
+A union only adds bits, so it may run while items are inserted, and may be repeated after it died half-way. A shard is
+merged anew if it turned meanwhile in either filter. If both filters are rings, and the source writes to the newest
+slice, each of its slices goes into a slice that expires no earlier. In every other filter that expires, items count as
+inserted now.
 
 Before anything is written, the bits of all filters are counted together. A result that holds more than the filter is
-made for, or would be wrong more often than was asked for, is refused unless the caller says that it may be so.
+made for, or is wrong more often than was asked for, is refused unless the caller allows it.
 """
 
 from __future__ import annotations
@@ -50,22 +51,17 @@ _SAME = ("layout", "shards", "normalize", "hash", "seed")
 #: The settings that decide the geometry of slices; an error names those that differ.
 _GEOMETRY = ("retention", "capacity", "error_rate", "slices", "write", "expire_after", "period_capacity")
 
-#: A result may have so many times the asked error rate: the rate of a bitmap of a hundred items scatters as much. A
-#: result that holds more items than the filter is made for is refused in any case.
+#: The multiple of the asked error rate that a result may have: the rate of a bitmap of a hundred items scatters as
+#: much.
 _SCATTER = 1.5
 
 
 def union(session: Session, sources: Sequence[str], *, over_capacity: bool = False) -> Flow[int]:
     """Merge the filters ``sources`` into the session's filter; return the estimated number of items added.
 
-    Args:
-        session: the filter's session.
-        sources: the names of the other filters.
-        over_capacity: merge them even if the result is over capacity.
-
     Raises:
-        OverCapacity: the result would be over capacity, or have a higher error rate than was asked for; nothing was
-            written.
+        OverCapacity: without ``over_capacity``: the result would be over capacity, or have a higher error rate than was
+            asked for; nothing was written.
         ValueError: the filter itself is among the sources, or a source's name is impossible.
         FilterNotFound: a source does not exist.
         ConfigMismatch: a source has another geometry, normalisation, hash or seed.
@@ -81,7 +77,7 @@ def union(session: Session, sources: Sequence[str], *, over_capacity: bool = Fal
     opened = [Session(each, session.server, session.timeouts, routes=session.routes) for each in keys]
     for source in opened:  # all are checked before any is merged
         yield from open_(source)
-        _check(session, source)
+        _check_settings(session, source)
     if opened and not over_capacity:
         yield from _check_capacity(session, opened)
     added, done = 0.0, 0
@@ -93,21 +89,26 @@ def union(session: Session, sources: Sequence[str], *, over_capacity: bool = Fal
     return round(added)
 
 
-def _check(session: Session, source: Session) -> None:
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A shard of the filter and of a source, as both were when their merge began."""
+
+    source: Session
+    shard: int
+    ours: ShardState
+    theirs: ShardState
+
+
+def _check_settings(session: Session, source: Session) -> None:
     ours, theirs = session.config, source.config
     names = [name for name in _SAME if getattr(ours, name) != getattr(theirs, name)]
-    if (ours.k, ours.units) != (theirs.k, theirs.units) or _slices_differ(ours, theirs):
+    growth = [(c.retention, c.capacity, c.error_rate) if c.retention == "growing" else () for c in (ours, theirs)]
+    if (ours.k, ours.units) != (theirs.k, theirs.units) or growth[0] != growth[1]:
         names += [name for name in _GEOMETRY if getattr(ours, name) != getattr(theirs, name)]
     if names:
         differences = {name: (getattr(ours, name), getattr(theirs, name)) for name in names}
         text = f"cannot be merged into {session.keys.name!r}: {told(differences)} (create --like makes one that can)"
         raise ConfigMismatch(f"{source.where}: {text}", differences)
-
-
-def _slices_differ(ours: Config, theirs: Config) -> bool:
-    """Whether the filters grow differently: only one of them grows, or their slices have other sizes."""
-    growth = [(c.retention, c.capacity, c.error_rate) if c.retention == "growing" else () for c in (ours, theirs)]
-    return growth[0] != growth[1]
 
 
 def _check_capacity(session: Session, sources: Sequence[Session]) -> Flow[None]:
@@ -118,7 +119,7 @@ def _check_capacity(session: Session, sources: Sequence[Session]) -> Flow[None]:
     """
     config = session.config
     for exactly in (False, True):
-        shards: list[list[Part]] = []
+        shards = []
         for shard in range(config.shards):
             expected = yield from _expected_shard(session, sources, shard, exactly=exactly)
             shards.append(expected)
@@ -133,43 +134,50 @@ def _check_capacity(session: Session, sources: Sequence[Session]) -> Flow[None]:
 
 def _expected_shard(session: Session, sources: Sequence[Session], shard: int, *, exactly: bool) -> Flow[list[Part]]:
     """Return the live slices that a shard will have, newest first; begin anew if a filter turns meanwhile."""
-    filters = (session, *sources)
     while True:
-        states: list[ShardState] = []
-        for each in filters:
+        states = []
+        for each in (session, *sources):
             state = yield from _state_of(each, shard)
             states.append(state)
         ours, *theirs = states
-        pairs = [(source, _Pair(shard, ours, state)) for source, state in zip(sources, theirs, strict=True)]
+        pairs = [_Pair(source, shard, ours, state) for source, state in zip(sources, theirs, strict=True)]
         lost, parts = None, []
         try:
             parts = yield from _expected_parts(session, pairs, exactly=exactly)
-        except SliceLost as error:  # unless it was only renamed
+        except SliceLost as error:  # perhaps it was only renamed
             lost = error
-        moved = False
-        for each, state in zip(filters, states, strict=True):
-            moved = moved or (yield from _has_moved(each, shard, state))
-        if lost and not moved:
+        changed = False
+        for each, state in zip((session, *sources), states, strict=True):
+            changed = changed or (yield from _has_changed(each, shard, state))
+        if changed:
+            continue
+        if lost:
             raise lost
-        if not moved:
-            return parts
+        return parts
 
 
-def _expected_parts(session: Session, pairs: Sequence[tuple[Session, _Pair]], *, exactly: bool) -> Flow[list[Part]]:
-    config, (_, first) = session.config, pairs[0]
-    parts = parts_of(config, first.ours)[::-1]  # as the numbers of slices go: the oldest first
+def _state_of(session: Session, shard: int) -> Flow[ShardState]:
+    (state,) = yield from read_states(session, [shard])
+    if state.phase == "restoring":
+        raise Restoring(f"{session.where}: it is being restored from its archive: try again later")
+    return state
+
+
+def _expected_parts(session: Session, pairs: Sequence[_Pair], *, exactly: bool) -> Flow[list[Part]]:
+    config, live, keys = session.config, len(pairs[0].ours.view.slices), session.keys.shard(pairs[0].shard)
+    parts = parts_of(config, pairs[0].ours)[::-1]  # as the numbers of slices go: the oldest first
     theirs: dict[int, list[tuple[Session, Part]]] = {}
-    for source, pair in pairs:
-        for age, part in enumerate(parts_of(source.config, pair.theirs)):
-            for number in _places(config, source.config, pair, age):
-                theirs.setdefault(number, []).append((source, part))
+    for pair in pairs:
+        for age, part in enumerate(parts_of(pair.source.config, pair.theirs)):
+            for number in _targets(config, pair, age):
+                theirs.setdefault(number, []).append((pair.source, part))
     parts += [_next_slice(config, index) for index in range(len(parts), max(theirs))]
     before = parts[-1].inserted
     for number in sorted(theirs, reverse=True):
         part, others = parts[number - 1], theirs[number]
-        bitmaps = [(source, source.keys.shard(first.shard).slice(each.slice.name)) for source, each in others]
-        if number <= len(first.ours.view.slices):
-            bitmaps.append((session, session.keys.shard(first.shard).slice(part.slice.name)))
+        bitmaps = [(source, source.keys.shard(pairs[0].shard).slice(each.slice.name)) for source, each in others]
+        if number <= live:
+            bitmaps.append((session, keys.slice(part.slice.name)))
         part.fill = yield from _fill_together(bitmaps, part.slice, exactly=exactly)
         if config.write == "all" and number < len(parts):  # holds all that is in today, which has it already
             part.inserted += parts[-1].inserted - before
@@ -178,8 +186,7 @@ def _expected_parts(session: Session, pairs: Sequence[tuple[Session, _Pair]], *,
             part.inserted = _items_after(items, part.inserted, sum(each.inserted for _, each in others))
     for number, part in enumerate(parts, 1):
         if number not in theirs:
-            key = session.keys.shard(first.shard).slice(part.slice.name)
-            part.fill = yield from fill_of(session, key, part.slice)
+            part.fill = yield from fill_of(session, keys.slice(part.slice.name), part.slice)
         part.rate = error_rate_from_fill(config.layout, config.k, part.slice.units, part.fill)
     return parts[::-1]
 
@@ -207,21 +214,6 @@ def _fill_together(bitmaps: Sequence[tuple[Session, str]], slice_: Slice, *, exa
     return bits / (slice_.units if session.config.layout == "classic" else 8 * slice_.size)
 
 
-def _items_after(items: float, counted: int, theirs: int) -> int:
-    """Return the number of items of a slice after a merge: from its fill ``items``, and both filters' counts.
-
-    The estimate scatters by less than the root of the items. So a count that explains the fill stays as it is.
-    """
-    return counted if items <= counted + math.sqrt(counted) else round(min(items, counted + theirs))
-
-
-def _state_of(session: Session, shard: int) -> Flow[ShardState]:
-    (state,) = yield from read_states(session, [shard])
-    if state.phase == "restoring":
-        raise Restoring(f"{session.where}: it is being restored from its archive: try again later")
-    return state
-
-
 def _merge_shard(session: Session, source: Session, shard: int) -> Flow[float]:
     """Merge a shard; begin anew if either filter turns meanwhile, which does no harm because OR may be repeated."""
     added = 0.0
@@ -232,45 +224,35 @@ def _merge_shard(session: Session, source: Session, shard: int) -> Flow[float]:
         yield from finish_rotation(session, shard)
         (ours,) = yield from read_states(session, [shard])
         try:
-            added += yield from _merge_states(session, source, _Pair(shard, ours, theirs))
+            added += yield from _merge_states(session, _Pair(source, shard, ours, theirs))
         except RotationConflict:
             continue
-        if not (yield from _has_moved(source, shard, theirs)):
+        if not (yield from _has_changed(source, shard, theirs)):
             return added
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """A shard of both filters, as they were when a merge of it began."""
-
-    shard: int
-    ours: ShardState
-    theirs: ShardState
-
-
-def _merge_states(session: Session, source: Session, pair: _Pair) -> Flow[float]:
+def _merge_states(session: Session, pair: _Pair) -> Flow[float]:
     added = 0.0
-    yield from _keep_forgotten(session, source, pair)
-    for age, part in enumerate(parts_of(source.config, pair.theirs)):
-        places = _places(session.config, source.config, pair, age)
-        for number in places:
-            bits = yield from _merge_slice(session, source, pair, part.slice, number)
-            if number == places[-1]:  # with write=all every slice gets the bits, and only today counts the items
+    for digests in (yield from _forgotten(pair.source, pair.shard)):  # those that are not seen here stay forgotten
+        yield from _call(session, pair, "forget", data=digests)
+    for age, part in enumerate(parts_of(pair.source.config, pair.theirs)):
+        targets = _targets(session.config, pair, age)
+        for number in targets:
+            bits = yield from _merge_slice(session, pair, part.slice, number)
+            if number == targets[-1]:  # with write=all every slice gets the bits, and only today counts the items
                 added += yield from _count(session, pair, number, bits, part.inserted)
-    yield from _insert_forgotten(session, source, pair.shard)
+    yield from _insert_forgotten(session, pair.source, pair.shard)
     return added
 
 
-def _places(ours: Config, theirs: Config, pair: _Pair, age: int) -> list[int]:
+def _targets(ours: Config, pair: _Pair, age: int) -> list[int]:
     """Return the numbers of our live slices (1 is the oldest) that take the source's slice ``age`` (0 is today)."""
-    live = len(pair.ours.view.slices)
+    live, theirs = len(pair.ours.view.slices), pair.source.config
     if ours.retention == "growing":  # slices with the same number have the same size
         return [len(pair.theirs.view.slices) - age]
     if ours.write == "all":  # as if the items were inserted now
         return list(range(1, live + 1))
-    if ours.retention == theirs.retention == "ring" and theirs.write == "newest":
-        if age == 0:
-            return [live]
+    if age and ours.retention == theirs.retention == "ring" and theirs.write == "newest":
         closed = pair.theirs.closed[-age].closed
         # our oldest slice that was closed no earlier; it stays for a whole window from then on
         return [next((n for n, each in enumerate(pair.ours.closed, 1) if each.closed >= closed), live)]
@@ -285,46 +267,47 @@ def _grow_to(session: Session, shard: int, slices: int) -> Flow[None]:
         yield from grow(session, shard)
 
 
-def _merge_slice(session: Session, source: Session, pair: _Pair, theirs: Slice, number: int) -> Flow[int]:
+def _merge_slice(session: Session, pair: _Pair, theirs: Slice, number: int) -> Flow[int]:
     """Merge a bitmap of the source into our live slice ``number``; return the number of added bits."""
-    key, bits = source.keys.shard(pair.shard).slice(theirs.name), 0
-    moved = functools.partial(_check_unmoved, source, pair.shard, pair.theirs)
+    key, bits = pair.source.keys.shard(pair.shard).slice(theirs.name), 0
+    check = functools.partial(_check_unchanged, pair)
     for offset, length in piece_spans(theirs.size):
-        (piece,) = yield from pieces_of(source, key, [(offset, length)], moved)
+        (piece,) = yield from pieces_of(pair.source, key, [(offset, length)], check)
         if piece.count(0) < length:
             bits += yield from _call(session, pair, "piece", number, offset, piece)
     return bits
 
 
-def _count(session: Session, pair: _Pair, number: int, bits: int, theirs: int) -> Flow[float]:
-    """Raise a slice's item count, by at most ``theirs``; return the estimated number of items of ``bits``."""
-    config, ours = session.config, pair.ours.view.slices[number - 1]
-    after = yield from fill_of(session, session.keys.shard(pair.shard).slice(ours.name), ours)
-    if after >= 1:
-        return 0.0
-    before = max(0.0, after - bits / (8 * ours.size))
-    with_, without = (items_from_fill(config.layout, config.k, ours.units, fill) for fill in (after, before))
-    (now,) = yield from read_states(session, [pair.shard])
-    counted = now.closed_of(ours.name)
-    after_all = _items_after(with_, counted.inserted if counted else now.inserted, theirs)
-    yield from _call(session, pair, "count", number, after_all)
-    return with_ - without
+def _check_unchanged(pair: _Pair) -> Flow[None]:
+    if (yield from _has_changed(pair.source, pair.shard, pair.theirs)):
+        raise RotationConflict(f"{pair.source.where}: it turned meanwhile")
 
 
-def _has_moved(session: Session, shard: int, state: ShardState) -> Flow[bool]:
+def _has_changed(session: Session, shard: int, state: ShardState) -> Flow[bool]:
     (now,) = yield from read_states(session, [shard])
     return (now.epoch, now.phase, now.view) != (state.epoch, state.phase, state.view)
 
 
-def _check_unmoved(session: Session, shard: int, state: ShardState) -> Flow[None]:
-    if (yield from _has_moved(session, shard, state)):
-        raise RotationConflict(f"{session.where}: it turned meanwhile")
+def _count(session: Session, pair: _Pair, number: int, bits: int, theirs: int) -> Flow[float]:
+    """Raise a slice's item count, by at most ``theirs``; return the estimated number of items of ``bits``."""
+    config, ours = session.config, pair.ours.view.slices[number - 1]
+    fill = yield from fill_of(session, session.keys.shard(pair.shard).slice(ours.name), ours)
+    if fill >= 1:
+        return 0.0
+    before = items_from_fill(config.layout, config.k, ours.units, max(0.0, fill - bits / (8 * ours.size)))
+    after = items_from_fill(config.layout, config.k, ours.units, fill)
+    (now,) = yield from read_states(session, [pair.shard])
+    counted = (now.closed_of(ours.name) or now).inserted
+    yield from _call(session, pair, "count", number, _items_after(after, counted, theirs))
+    return after - before
 
 
-def _keep_forgotten(session: Session, source: Session, pair: _Pair) -> Flow[None]:
-    """Forget the items that the source has forgotten, and that we have not seen or have forgotten too."""
-    for digests in (yield from _forgotten(source, pair.shard)):
-        yield from _call(session, pair, "forget", data=digests)
+def _items_after(items: float, counted: int, theirs: int) -> int:
+    """Return the number of items of a slice after a merge: from its fill ``items``, and both filters' counts.
+
+    The estimate scatters by less than the root of the items. So a count that explains the fill stays as it is.
+    """
+    return counted if items <= counted + math.sqrt(counted) else round(min(items, counted + theirs))
 
 
 def _insert_forgotten(session: Session, source: Session, shard: int) -> Flow[None]:
@@ -354,6 +337,6 @@ def _items(command: str, session: Session, shard: int, digests: bytes) -> Call:
 def _call(  # noqa: PLR0913, PLR0917 - the header of the script has as many
     session: Session, pair: _Pair, step: str, number: int = 0, at: int = 0, data: bytes = b""
 ) -> Flow[int]:
-    keys = session.keys.shard(pair.shard)
-    (reply,) = yield from ask(session, calls.merge(step, session.config, keys, pair.ours, number, at, data))
+    call = calls.merge(step, session.config, session.keys.shard(pair.shard), pair.ours, number, at, data)
+    (reply,) = yield from ask(session, call)
     return int(reply)
