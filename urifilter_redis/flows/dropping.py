@@ -133,7 +133,7 @@ def check_no_leftovers(session: Session, config: Config) -> Flow[None]:
         there = yield from ask(session, *(("EXISTS", key) for _, key in slices))
         metas = yield from ask(session, *(("EXISTS", keys.meta) for keys, _ in slices))
         for (_, key), slice_, meta in zip(slices, there, metas, strict=True):
-            if slice_ and not meta:  # meta is made before slices, and was looked for after them here
+            if slice_ and not meta:  # meta is made before slices, and is asked for after them here
                 text = "drop the filter first, to remove the slices of an earlier filter"
                 raise SliceLost(f"{session.where}: meta is missing beside {key}: {text}")
 
@@ -142,7 +142,7 @@ def list_or_not(session: Session) -> Flow[None]:
     """List the name if the filter is there, and remove the name if it is not.
 
     No script can change the list together with the filter, because the list has another hash tag. Other processes may
-    make or drop the filter in between. So this looks again after each write, until nothing has changed.
+    make or drop the filter in between. So the filter is asked for again after each write, until nothing has changed.
     """
     listed, meta = (session.keys.filters, session.keys.name), ("EXISTS", session.keys.shard(0).meta)
     (there,) = yield from ask(session, meta)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.bloom.retention import TIMED, Shape, error_rate_at_capacity, growing_slice, size_first, slice_share
 from urifilter_redis.bloom.sizing import Sizing, error_rate_from_fill, items_from_fill
-from urifilter_redis.engine.near_cache import NearCacheInfo  # noqa: TC001 - pydantic looks for it
+from urifilter_redis.engine.near_cache import NearCacheInfo  # noqa: TC001 - pydantic reads annotations
 from urifilter_redis.engine.queries import ask, server_time
 from urifilter_redis.errors import SliceLost
 from urifilter_redis.flows.claims_info import ClaimsInfo, claims_info
