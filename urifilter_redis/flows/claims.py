@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.bloom.digest import shards_of, split
 from urifilter_redis.bloom.encoding import pack
@@ -10,7 +10,7 @@ from urifilter_redis.engine.batch import items_of
 from urifilter_redis.engine.claim_options import ClaimOptions
 from urifilter_redis.engine.holdings import Claim
 from urifilter_redis.errors import BadItem
-from urifilter_redis.flows.items import batch_of, distrust, resolve
+from urifilter_redis.flows.items import answer, batch_of, distrust, resolve
 from urifilter_redis.protocol.claims import NO_HOLDER, Holding, check_delay, check_holder, check_lease, default_lease
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def claim(  # noqa: PLR0913 - likewise
         UriFilterError: any other of the tree in ``errors``.
     """
     claim_options = options_of_claim(holding, objects, key, payload)
-    return (yield from _answers(session, "claim", objects, claim_options, key, call_key))
+    return (yield from answer(session, "claim", objects, key=key, call_key=call_key, claim_options=claim_options))
 
 
 def commit(
@@ -163,7 +163,8 @@ def commit(
     call_key: CallKey | None = None,
 ) -> Flow[list[int]]:
     """Make items final; return the scripts' answers: 0 final now, n seen before. See ``claim``."""
-    return (yield from _answers(session, "commit", items, ClaimOptions(holding), key, call_key))
+    claim_options = ClaimOptions(holding)
+    return (yield from answer(session, "commit", items, key=key, call_key=call_key, claim_options=claim_options))
 
 
 def release(  # noqa: PLR0913 - likewise
@@ -178,7 +179,7 @@ def release(  # noqa: PLR0913 - likewise
 ) -> Flow[list[int]]:
     """Give items back, to be offered again after ``delay`` seconds; return 1 for each that was in hand, else 0."""
     claim_options = options_of_release(holding, delay, failed=failed)
-    return (yield from _answers(session, "release", items, claim_options, key, call_key))
+    return (yield from answer(session, "release", items, key=key, call_key=call_key, claim_options=claim_options))
 
 
 def leave(batch: Batch, known: Sequence[int | None], shards: int) -> None:
@@ -195,19 +196,7 @@ def leave(batch: Batch, known: Sequence[int | None], shards: int) -> None:
             holdings.doubt(call.shard, split(call.packed), in_doubt=call.in_doubt)
     digests = batch.digests
     of_items = zip(shards_of(digests, shards), digests, batch.answers, known, strict=True)
-    for position, (shard, digest, answer, before) in enumerate(of_items):
-        if answer == 0 and before != 0:
+    for position, (shard, digest, now, before) in enumerate(of_items):
+        if now == 0 and before != 0:
             batch.answers[position] = IN_HAND  # for a retry, which must not offer it a second time
             holdings.leave(shard, digest)
-
-
-def _answers(  # noqa: PLR0913, PLR0917 - likewise
-    session: Session,
-    command: str,
-    objects: Sequence[Any],
-    claim_options: ClaimOptions,
-    key: Key,
-    call_key: CallKey | None,
-) -> Flow[list[int]]:
-    batch = batch_of(session, command, objects, key=key, call_key=call_key, claim_options=claim_options)
-    return cast("list[int]", (yield from resolve(session, batch)).answers)

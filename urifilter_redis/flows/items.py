@@ -88,20 +88,22 @@ def question(  # noqa: PLR0913, PLR0917 - what a caller may say
     return batch
 
 
-def answer(
+def answer(  # noqa: PLR0913 - likewise
     session: Session,
     command: str,
-    items: Sequence[object],
+    items: Sequence[Any],
     max_age: int | None = None,
     *,
+    key: Key = None,
     call_key: CallKey | None = None,
+    claim_options: ClaimOptions | None = None,
 ) -> Flow[list[int]]:
     """Return the scripts' answers to a command about items, in the items' order; see ``batch_of`` and ``resolve``.
 
     An interrupted batch is not kept: callers of this flow repeat the request under its ``call_key``.
     """
-    batch = yield from resolve(session, batch_of(session, command, items, max_age=max_age, call_key=call_key))
-    return cast("list[int]", batch.answers)
+    batch = batch_of(session, command, items, None, max_age, key=key, call_key=call_key, claim_options=claim_options)
+    return cast("list[int]", (yield from resolve(session, batch)).answers)
 
 
 def batch_of(  # noqa: PLR0913 - likewise

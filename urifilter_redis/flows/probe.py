@@ -51,10 +51,10 @@ _UNKNOWN = re.compile(r"unknown command\W+(\w+)", re.IGNORECASE)
 
 
 def on_a_checked_server(flow: Callable[Concatenate[Session, P], Flow[T]]) -> Callable[Concatenate[Session, P], Flow[T]]:
-    """Wrap a flow that opens a filter: before it, the server is checked; after it, this user's rights.
+    """Wrap a flow that opens a filter: the server is checked before it, and this user's rights are after it.
 
-    The wrapped flow notes the forbidden commands, and logs the scripts that need them. It raises ServerUnavailable if
-    the scripts do not run on the server, with nothing written, or if the script ``contains`` needs a forbidden command.
+    The wrapped flow raises ServerUnavailable if the scripts do not run on the server, with nothing written, or if this
+    user may not run ``contains``. It logs other scripts that the server will refuse.
     """
 
     @functools.wraps(flow)
@@ -68,12 +68,7 @@ def on_a_checked_server(flow: Callable[Concatenate[Session, P], Flow[T]]) -> Cal
 
 
 def _check_server(session: Session) -> Flow[tuple[str, ...]]:
-    """Return the commands of the scripts that this user may not run.
-
-    Raises:
-        ServerUnavailable: the server is away, or lacks a command or a function that the scripts need, or this user may
-            not run scripts.
-    """
+    """Check that the server has all that the scripts need; return their commands that this user may not run."""
     found = yield from probe(session)
     if found.lacks:
         try:

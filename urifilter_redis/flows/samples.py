@@ -160,7 +160,7 @@ def _decode(text: str) -> Sample | None:
     try:
         found: list[Any] = json.loads(text)
         sample = Sample(*found)
-        numbers = (sample.at, sample.epoch, sample.counted, sample.total, sample.items, sample.fill, sample.error_rate)
     except (ValueError, TypeError):
         return None
-    return sample if isinstance(sample.uid, str) and all(isinstance(each, int | float) for each in numbers) else None
+    uid, *numbers = astuple(sample)
+    return sample if isinstance(uid, str) and all(isinstance(each, int | float) for each in numbers) else None
