@@ -38,13 +38,9 @@ def check_room(session: Session, settings: Settings, *, large: bool) -> Flow[Non
         TooLarge: the first slices do not fit into the free memory; or, without ``large``, the full filter leaves less
             of it than ``SPARE`` says.
     """
-    sizing = size_first(settings)
-    keys = session.keys.of(sizing.shards)
-    for share, room in (yield from _rooms(session, keys)):
-        now, most = (
-            round(share * sizing.memory),
-            round(share * memory_when_full(settings, closed=session.backend is None)),
-        )
+    sizing, full = size_first(settings), memory_when_full(settings, closed=session.backend is None)
+    for share, room in (yield from _rooms(session, session.keys.of(sizing.shards))):
+        now, most = round(share * sizing.memory), round(share * full)
         needed = size_text(now) + (f" at first and {size_text(most)} when full" if most > now else "")
         needed += " at first and more as it grows" if settings.retention == "growing" else ""
         text = f"{session.where}: it takes {needed}{room.where}, and the server has {room}"
