@@ -125,7 +125,7 @@ def test_example_of_an_archive(any_server, monkeypatch, tmp_path, documented):
             made.checkpoint()
     backend = backends.open_backend(url)
     drive(export.export(backend, "news", Path("news.urifilter"), lambda *_: None))
-    names = {each.__name__: each for each in WITHOUT_A_CLIENT} | {"drive": drive, "Path": Path, "home": backend}
+    names = {each.__name__: each for each in WITHOUT_A_CLIENT} | {"drive": drive, "Path": Path, "backend": backend}
     examples = doctest.DocTestParser().get_examples(inspect.getdoc(documented))
     assert examples
     for example in examples:

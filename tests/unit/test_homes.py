@@ -1,4 +1,4 @@
-"""What a home of an archive promises, in a folder and in MongoDB."""
+"""What a backend of an archive promises, in a folder and in MongoDB."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def backend(archive):
 
 @pytest.fixture
 def registered(backend):
-    """A home that has the filter's place."""
+    """A backend that has the filter's place."""
     assert drive(backend.swap(Key("news"), None, b"text"))
     return backend
 

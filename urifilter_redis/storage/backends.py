@@ -14,21 +14,16 @@ __all__ = ["ARCHIVE_VARIABLE", "named_backend", "open_backend"]
 #: The environment variable with the address of the archive.
 ARCHIVE_VARIABLE = "URIFILTER_ARCHIVE"
 
-_FORM = "an archive is file:///a/folder or mongodb://host/database"
-
 
 def named_backend(archive: str | None, *, asynchronous: bool = False) -> Backend | None:
-    """Return the backend of an archive.
+    """Return the backend of an archive; None if there is no address, or it is empty.
 
     Args:
         archive: the address; None: the address in the environment variable ``URIFILTER_ARCHIVE``.
         asynchronous: whether the asyncio driver runs the backend's flows.
 
-    Returns:
-        The backend; None if there is no address, or it is empty.
-
     Example:
-        >>> named_home("file:///srv/uris").shown
+        >>> named_backend("file:///srv/uris").shown
         'file:///srv/uris'
 
     Raises:
@@ -42,7 +37,7 @@ def open_backend(url: str, *, asynchronous: bool = False) -> Backend:
     """Return the backend at an address, without connecting or reading.
 
     Example:
-        >>> open_home("file:///srv/uris/").shown
+        >>> open_backend("file:///srv/uris/").shown
         'file:///srv/uris'
 
     Raises:
@@ -57,4 +52,5 @@ def open_backend(url: str, *, asynchronous: bool = False) -> Backend:
         from urifilter_redis.storage.mongodb import MongoBackend  # noqa: PLC0415 - pymongo takes long to load
 
         return MongoBackend(url, asynchronous=asynchronous)
-    raise ValueError(f"{_FORM}, and not one of scheme {parts.scheme or '(none)'!r}")
+    form = "an archive is file:///a/folder or mongodb://host/database"
+    raise ValueError(f"{form}, and not one of scheme {parts.scheme or '(none)'!r}")

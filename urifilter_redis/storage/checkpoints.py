@@ -57,35 +57,34 @@ class Place:
 def places(backend: Backend, name: str, config: Config, shard: int) -> Flow[list[Place]]:
     """Read both documents of a shard, without the contents that they name."""
     found: list[Place] = []
-    for _ in range(2):  # twice: a checkpoint written between the two reads makes one look lost
+    for _ in range(2):  # twice: a checkpoint written between the two reads seems to be lost
         found = []
-        for turn in (0, 1):
-            key = Key(name, "checkpoint", config.uid, shard, turn)
-            text, problem = yield from read_to_replace(backend, key)
-            found.append(Place(key, text, None, problem) if problem else _place(key, text, config))
+        for number in (0, 1):
+            found.append((yield from _read_place(backend, Key(name, "checkpoint", config.uid, shard, number), config)))
         if not gone(found):
             break
     return found
 
 
-def _place(key: Key, text: bytes | None, config: Config) -> Place:
-    if text is None:
-        return Place(key, None, None)
-    try:
-        checkpoint = documents.load(Checkpoint, text, f"a checkpoint of {key.filter!r}, shard {key.shard},")
-        checkpoint.check(config, key.shard)
-    except ArchiveCorrupt as error:
-        return Place(key, text, None, str(error))
-    return Place(key, text, checkpoint)
+def _read_place(backend: Backend, key: Key, config: Config) -> Flow[Place]:
+    text, problem = yield from read_to_replace(backend, key)
+    checkpoint = None
+    if text is not None and not problem:
+        try:
+            checkpoint = documents.load(Checkpoint, text, f"a checkpoint of {key.filter!r}, shard {key.shard},")
+            checkpoint.check(config, key.shard)
+        except ArchiveCorrupt as error:
+            checkpoint, problem = None, str(error)
+    return Place(key, text, checkpoint, problem)
 
 
 def gone(found: Sequence[Place]) -> int:
     """Return the number of the newest checkpoint if its document is known to be gone, else 0."""
-    if any(place.problem for place in found):  # the damaged document may be the newest; it is reported already
-        return 0
-    noted = max((documents.note_of(place.text) for place in found), default=0)
     last = newest(found)
-    return noted if last and noted > last.number else 0
+    if last is None or any(place.problem for place in found):  # a damaged document may be the newest; it is reported
+        return 0
+    noted = max(documents.note_of(place.text) for place in found)
+    return noted if noted > last.number else 0
 
 
 def previous_gone(found: Sequence[Place]) -> int:
@@ -108,16 +107,15 @@ def publish_checkpoint(backend: Backend, found: Sequence[Place], made: Checkpoin
         ArchiveError: the archive failed; the checkpoint may or may not be there.
     """
     place = to_replace(found)
-    before = newest([other for other in found if other is not place])
-    made = replace(made, previous=before.number if before else 0)
+    other = next(each for each in found if each is not place)
+    made = replace(made, previous=other.checkpoint.number if other.checkpoint else 0)
     if not (yield from publish(backend, place.key, place.text, documents.dump(made))):
         return False
-    for other in found:
-        if other is not place and other.checkpoint:  # a False of the swap needs no note: a later checkpoint is there
-            try:
-                yield from backend.swap(other.key, other.text, documents.dump(other.checkpoint, made.number))
-            except ArchiveMissing as error:  # the checkpoint was written: ArchiveMissing would say that it was not
-                raise ArchiveError(str(error)) from error
+    if other.checkpoint:  # if the swap returns False, a later checkpoint is there, which needs no note
+        try:
+            yield from backend.swap(other.key, other.text, documents.dump(other.checkpoint, made.number))
+        except ArchiveMissing as error:  # the checkpoint was written: ArchiveMissing would say that it was not
+            raise ArchiveError(str(error)) from error
     return True
 
 
@@ -136,14 +134,7 @@ def last_good(
 ) -> Flow[tuple[Checkpoint | None, list[str]]]:
     """Return the newest checkpoint whose contents are all good, and one text for each problem of newer ones.
 
-    Args:
-        backend: the backend of the archive.
-        name: the filter's name.
-        found: both places of the shard.
-        between: a flow to run after each step of reading.
-
-    Returns:
-        The checkpoint, or None if the shard has had none; and the problems.
+    Without any checkpoint the first is None. ``between`` is a flow that runs after each step of reading.
 
     Raises:
         ArchiveCorrupt: the shard has checkpoints, and none is good.

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from urifilter_redis.engine.steps import Work
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError
-from urifilter_redis.storage import documents
-from urifilter_redis.storage.documents import PIECE, Content, Manifest, Piece
+from urifilter_redis.storage.documents import PIECE, Content, Piece, piece_spans
 from urifilter_redis.storage.packing import pack
 
 if TYPE_CHECKING:
@@ -23,19 +22,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.backend import Backend, Upload
     from urifilter_redis.engine.steps import Flow
 
-__all__ = [
-    "PIECES_AT_ONCE",
-    "UPLOAD_LIFE",
-    "Writer",
-    "as_numbers",
-    "cut",
-    "nothing",
-    "pack_all",
-    "read_manifest",
-    "read_pieces",
-    "read_records",
-    "verify",
-]
+__all__ = ["PIECES_AT_ONCE", "Writer", "as_numbers", "nothing", "pack_all", "read_pieces", "read_records", "verify"]
 
 T = TypeVar("T")
 
@@ -59,7 +46,7 @@ class Writer:
         self._backend, self._name = backend, name
         self._upload: Upload | None = None
         self._pieces: list[Piece] = []
-        self._rest = b""  # of what was appended: less than a piece
+        self._rest = b""  # the appended bytes that do not fill a piece yet
         self._began = time.time()
 
     def write(self, pieces: Sequence[bytes]) -> Flow[None]:
@@ -73,11 +60,11 @@ class Writer:
         yield from self._upload.write(b"".join(packed))
 
     def append(self, data: bytes) -> Flow[None]:
-        """Append bytes, in pieces that are made here."""
+        """Append bytes, cut into pieces."""
         data = self._rest + data
         whole = len(data) // PIECE * PIECE
         self._rest = data[whole:]
-        for pieces in cut(data[:whole]):
+        for pieces in _cut(data[:whole]):
             yield from self.write(pieces)
 
     def finish(self) -> Flow[Content]:
@@ -86,7 +73,7 @@ class Writer:
         Raises:
             ArchiveCorrupt: the bytes that were read differ from those that were written.
         """
-        for pieces in cut(self._rest):
+        for pieces in _cut(self._rest):
             yield from self.write(pieces)
         if self._upload is None:
             return Content("", [])
@@ -110,6 +97,18 @@ class Writer:
             yield from self._upload.abandon()
 
 
+def _cut(data: bytes) -> Iterator[list[bytes]]:
+    """Cut bytes into pieces; yield lists of at most ``PIECES_AT_ONCE`` pieces."""
+    pieces = [data[offset : offset + length] for offset, length in piece_spans(len(data))]
+    for first in range(0, len(pieces), PIECES_AT_ONCE):
+        yield pieces[first : first + PIECES_AT_ONCE]
+
+
+def pack_all(pieces: Sequence[bytes]) -> list[bytes]:
+    """Pack each piece."""
+    return [pack(piece) for piece in pieces]
+
+
 def read_pieces(backend: Backend, name: str, content: Content, first: int, last: int) -> Flow[list[bytes]]:
     """Return the pieces ``first`` to ``last - 1`` of a content, unpacked and checked.
 
@@ -124,7 +123,7 @@ def read_pieces(backend: Backend, name: str, content: Content, first: int, last:
     data = yield from backend.download(name, content.blob, start, end - start)
     packed = [data[offset - start : offset - start + length] for offset, length in spans]
     try:
-        return (yield Work("unpack", functools.partial(_unpack_all, content.pieces[first:last], packed)))  # type: ignore[no-any-return]
+        return (yield Work("unpack", lambda: list(map(Piece.unpack, content.pieces[first:last], packed))))  # type: ignore[no-any-return]
     except ArchiveCorrupt as error:
         raise ArchiveCorrupt(f"blob {content.blob}: {error}") from error
 
@@ -141,7 +140,7 @@ def read_records(
     Args:
         backend: the backend that keeps the content.
         name: the filter's name.
-        content: the content to read.
+        content: the list of records.
         split: returns the whole records at the beginning of some bytes, and the bytes after them.
         use: a flow to run with each list of records.
 
@@ -173,30 +172,6 @@ def verify(backend: Backend, name: str, content: Content, between: Callable[[], 
         yield from between()
 
 
-def cut(data: bytes) -> Iterator[list[bytes]]:
-    """Cut bytes into pieces; yield lists of at most ``PIECES_AT_ONCE`` pieces."""
-    for start in range(0, len(data), PIECE * PIECES_AT_ONCE):
-        end = min(start + PIECE * PIECES_AT_ONCE, len(data))
-        yield [data[at : min(at + PIECE, end)] for at in range(start, end, PIECE)]
-
-
 def as_numbers(pieces: Sequence[bytes]) -> list[int]:
     """Return each piece of a bitmap as an integer, so that ``|`` merges two pieces."""
     return [int.from_bytes(piece, "little") for piece in pieces]
-
-
-def pack_all(pieces: Sequence[bytes]) -> list[bytes]:
-    """Pack each piece."""
-    return [pack(piece) for piece in pieces]
-
-
-def _unpack_all(pieces: Sequence[Piece], packed: Sequence[bytes]) -> list[bytes]:
-    return [piece.unpack(data) for piece, data in zip(pieces, packed, strict=True)]
-
-
-def read_manifest(text: bytes | None) -> Manifest | str:
-    """Return the manifest that a text holds, or a text that says why it holds none."""
-    try:
-        return "it is missing" if text is None else documents.load(Manifest, text, "its manifest")
-    except ArchiveCorrupt as error:
-        return str(error)

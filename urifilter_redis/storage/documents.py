@@ -49,11 +49,45 @@ __all__ = [
 #: The largest number in a document: Lua and JSON hold all integers up to it exactly.
 MOST = 2**53
 
+#: Bytes of a bitmap that are read, packed, merged or written at once. A server's BITOP takes 1.2 ms for them.
+PIECE = 256 << 10
+
+#: The most bytes of a shard's records, and of its forgotten digests: 11 million digests.
+RECORDS_LIMIT = 256 << 20
+
+#: The most bytes of a shard's leases: 7 million items of 600 bytes. They are read some at a time.
+LEASES_LIMIT = 4 << 30
+
+_BLOB = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}")
+_ADDRESS = re.compile("[!-~]{1,2000}")
+_UID = re.compile(r"[0-9a-f]{16}")
+
+_NUMBER = "(?:0|[1-9][0-9]{0,14})"
+_SLICE = f"[a-z0-9_]+:{_NUMBER}:{_NUMBER}"
+_CLOSED = f"{_NUMBER}:{_NUMBER}:{_NUMBER}:{_NUMBER}(?::{_NUMBER})?"
+
+#: The fields that each shard's state has.
+_NEEDED = {"created", "epoch", "phase", "opened", "inserted", "oldest", "slices"}
+
+_NUMBERS = (
+    "created", "epoch", "opened", "written", "inserted", "new", "oldest", "pieces", "limit", "changed", "claims",
+    "claimed",
+)  # fmt: skip
+
+#: The pattern of each field of a shard's state.
+_STATE = dict.fromkeys(_NUMBERS, re.compile(_NUMBER)) | {
+    "phase": re.compile("idle|rotating"),
+    "token": re.compile("[0-9a-f]{0,32}"),
+    "late": re.compile("1"),
+    "slices": re.compile(f"{_SLICE}(?: {_SLICE})*"),
+    "closed": re.compile(f"(?:{_CLOSED}(?: {_CLOSED})*)?"),
+}
+
 D = TypeVar("D", bound="DataclassInstance")
 
 
 def dump(document: DataclassInstance, note: int = 0) -> bytes:
-    """Return a document as JSON text with its SHA-256 and with the note, unless that is 0."""
+    """Return a document as JSON text with its SHA-256; with the note, unless that is 0."""
     values = dataclasses.asdict(document)
     beside = {"note": note} if note else {}
     return json.dumps({"sha256": _sha256(values), "document": values} | beside).encode()
@@ -126,52 +160,6 @@ def _build(kind: Any, value: Any, what: str) -> Any:
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
     return typing.get_type_hints(kind)
-
-
-#: Bytes of a bitmap that are read, packed, merged or written at once. A server's BITOP takes 1.2 ms for them.
-PIECE = 256 << 10
-
-#: The most bytes of a shard's records, and of its forgotten digests: 11 million digests.
-RECORDS_LIMIT = 256 << 20
-
-#: The most bytes of a shard's leases: 7 million items of 600 bytes. They are read some at a time.
-LEASES_LIMIT = 4 << 30
-
-_BLOB = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}")
-_ADDRESS = re.compile("[!-~]{1,2000}")
-_UID = re.compile(r"[0-9a-f]{16}")
-
-_NUMBER = "(?:0|[1-9][0-9]{0,14})"
-_SLICE = f"[a-z0-9_]+:{_NUMBER}:{_NUMBER}"
-_CLOSED = f"{_NUMBER}:{_NUMBER}:{_NUMBER}:{_NUMBER}(?::{_NUMBER})?"
-_NEEDED = ("created", "epoch", "phase", "opened", "inserted", "oldest", "slices")
-_NOTHING = re.compile("(?!)")
-
-#: The pattern of each field of a shard's state.
-_STATE = {
-    **dict.fromkeys(
-        (
-            "created",
-            "epoch",
-            "opened",
-            "written",
-            "inserted",
-            "new",
-            "oldest",
-            "pieces",
-            "limit",
-            "changed",
-            "claims",
-            "claimed",
-        ),
-        re.compile(_NUMBER),
-    ),
-    "phase": re.compile("idle|rotating"),
-    "token": re.compile("[0-9a-f]{0,32}"),
-    "late": re.compile("1"),
-    "slices": re.compile(f"{_SLICE}(?: {_SLICE})*"),
-    "closed": re.compile(f"(?:{_CLOSED}(?: {_CLOSED})*)?"),
-}
 
 
 def piece_spans(size: int) -> Iterator[tuple[int, int]]:
@@ -357,7 +345,7 @@ class Checkpoint:
         bitmaps: the manifests of the live slices, oldest first.
         replies: the records of calls, which were read after the bitmaps.
         forgotten: the forgotten digests with their scores, which were read after the bitmaps.
-        leases: what is in somebody's hands, which was read after everything else.
+        leases: the claimed items, which were read after everything else.
         previous: the number of the checkpoint that the shard's other document had then; 0: it had none.
     """
 
@@ -421,8 +409,8 @@ class Checkpoint:
 
     def _checked_state(self, config: Config, what: str) -> ShardState:
         """Return the state; raise ArchiveCorrupt unless the scripts can have written each field."""
-        wrong = [name for name, text in self.state.items() if not _STATE.get(name, _NOTHING).fullmatch(text)]
-        if wrong or not set(_NEEDED) <= set(self.state):
+        wrong = [name for name, text in self.state.items() if name not in _STATE or not _STATE[name].fullmatch(text)]
+        if wrong or not set(self.state) >= _NEEDED:
             raise ArchiveCorrupt(f"{what} has a state that cannot be: {', '.join(wrong) or 'fields are missing'}")
         state = self.shard_state()
         rotating, growing = state.phase == "rotating", config.retention == "growing"

@@ -18,7 +18,7 @@ import secrets
 import stat
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from urifilter_redis.bloom.sizing import size_text
 from urifilter_redis.engine.backend import UNREADABLE, Blob, Key
@@ -31,22 +31,9 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.steps import Flow
 
-__all__ = [
-    "LOCK",
-    "FolderBackend",
-    "Room",
-    "Unreadable",
-    "advice",
-    "listed",
-    "put",
-    "read",
-    "refused",
-    "remove",
-    "room",
-    "sync",
-    "sync_folder",
-    "user_name",
-]
+__all__ = ["FolderBackend"]
+
+T = TypeVar("T")
 
 #: The file of a filter's folder that is locked while a document is replaced.
 LOCK = ".lock"
@@ -59,158 +46,6 @@ _PASSING = frozenset(
         "ENETDOWN", "ENETUNREACH", "ECONNREFUSED", "ECONNRESET", "ECONNABORTED", "ENOTCONN", "ESHUTDOWN", "ENODEV",
     )
 )  # fmt: skip
-
-
-class Unreadable(OSError):
-    """A file exists and cannot be read, and trying again will not help: it counts as damaged."""
-
-
-def read(path: Path, offset: int = 0, length: int = -1, *, cached: bool = True) -> bytes:
-    """Read a part of a file.
-
-    Args:
-        path: the file.
-        offset: the first byte to read.
-        length: the number of bytes to read; -1: all.
-        cached: False reads from the disk itself, because the page cache may outlive a disk that is away.
-
-    Raises:
-        FileNotFoundError: the file does not exist.
-        Unreadable: the file exists and cannot be read.
-        OSError: the file cannot be read at the moment.
-    """
-    try:
-        with _opened(path) as file:
-            if not cached and hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            file.seek(offset)
-            return file.read(length)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        if error.errno in _PASSING:
-            raise
-        raise Unreadable(error.errno, error.strerror, str(path)) from error
-
-
-def _opened(path: Path) -> BinaryIO:
-    """Open a regular file; refuse others, because reading a pipe or a device may block or never end."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no file")
-    return os.fdopen(descriptor, "rb")
-
-
-def listed(folder: Path) -> list[str]:
-    """Return the names in a folder; an empty list if the folder does not exist."""
-    try:
-        return [path.name for path in folder.iterdir()]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def put(part: Path, path: Path) -> None:
-    """Rename a finished file to its name; replace a file or folder of that name."""
-    try:
-        part.replace(path)
-    except IsADirectoryError:
-        remove(path)
-        part.replace(path)
-
-
-def remove(path: Path) -> None:
-    """Remove a file, if it exists. An empty folder in its place is removed, any other is renamed to ``*.aside``."""
-    try:
-        path.unlink(missing_ok=True)
-    except NotADirectoryError:  # a parent is a file, so this file does not exist
-        return
-    except (IsADirectoryError, PermissionError):
-        if not path.is_dir():
-            raise
-        try:
-            path.rmdir()
-        except OSError:
-            path.rename(path.with_name(f"{path.name}.{secrets.token_hex(4)}.aside"))
-
-
-def sync(file: BinaryIO) -> None:
-    """Make the written bytes durable."""
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-class Room(NamedTuple):
-    """The room that is left on the disk of a folder.
-
-    Attributes:
-        free: bytes.
-        files: the number of files; 1 if the file system has no limit.
-        readonly: whether it is mounted so.
-    """
-
-    free: int
-    files: int
-    readonly: bool
-
-
-def room(folder: Path) -> Room:
-    """Return the room on the disk of a folder."""
-    found = os.statvfs(folder)
-    files = found.f_favail if found.f_files else 1
-    return Room(found.f_bavail * found.f_frsize, files, bool(found.f_flag & os.ST_RDONLY))
-
-
-def refused(path: Path, *, readonly: bool) -> str:
-    """Return a text if this user lacks a right to a folder or file of an archive: its path, its owner and its mode.
-
-    ``readonly``: the file system is mounted so, whatever the rights are.
-    """
-    try:
-        found = path.stat()
-    except OSError as error:
-        return f"{path} ({error.strerror})"
-    wanted = os.R_OK
-    if stat.S_ISDIR(found.st_mode):
-        wanted |= os.X_OK
-    if not readonly and (stat.S_ISDIR(found.st_mode) or path.name == LOCK):
-        wanted |= os.W_OK
-    if os.access(path, wanted):
-        return ""
-    return f"{path} (owner {user_name(found.st_uid)}, mode {stat.S_IMODE(found.st_mode):03o})"
-
-
-def user_name(uid: int) -> str:
-    """Return the name of a user, or its number if it has none."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
-def advice(error: OSError) -> str:
-    """Return a text that names the error and says what to do about it."""
-    text = f"{error.filename or ''} {error.strerror or error}".strip()
-    known = {
-        errno.ENOSPC: "its disk is full: make room; nothing that was there is lost",
-        errno.EDQUOT: "the quota is used up: make room; nothing that was there is lost",
-        errno.EACCES: "this user may not read or write it",
-        errno.EROFS: "it is mounted read-only",
-    }
-    found = known.get(error.errno or 0)
-    return f"{found} ({text})" if found else text
-
-
-T = TypeVar("T")
 
 _DOCUMENT = re.compile(r"(slice|checkpoint)-(\d+)-(\d+)\.json")
 _FILTER = ".filter"
@@ -231,14 +66,15 @@ class FolderBackend:
 
     def read(self, key: Key) -> Flow[bytes | None]:
         """Read a file. A registration is read from the disk itself, because it shows whether the archive is there."""
-        return (yield from self._work("read", _read, self._document(key), key.kind != "filter"))
+        cached = key.kind != "filter"
+        return (yield from self._work("read", functools.partial(_text_of, self._document(key), cached=cached)))
 
     def filters(self) -> Flow[list[str]]:
         """List the folders of filters."""
         return (yield from self._work("filters", self._filters))
 
     def has_place(self, name: str) -> Flow[bool]:
-        """Look for the filter's folder, which stays when the filter is dropped."""
+        """Whether the filter's folder is there; it stays when the filter is dropped."""
         return (yield from self._work("has_place", self._folder(name).is_dir))
 
     def keys(self, name: str | None = None) -> Flow[list[Key]]:
@@ -251,11 +87,12 @@ class FolderBackend:
 
     def upload(self, name: str, blob: str) -> _Upload:
         """Begin to write the blob's file."""
-        return _Upload(self, name, self._blob(name, blob))
+        path = self._blob(name, blob)
+        return _Upload(self._work, path, functools.partial(self._make_folder, name, path))
 
     def download(self, name: str, blob: str, offset: int, length: int) -> Flow[bytes]:
         """Read a part of the blob's file."""
-        return (yield from self._work("download", read, self._blob(name, blob), offset, length))
+        return (yield from self._work("download", _read, self._blob(name, blob), offset, length))
 
     def delete(self, name: str, blobs: Sequence[str]) -> Flow[None]:
         """Remove the files of blobs, finished or not."""
@@ -267,7 +104,7 @@ class FolderBackend:
         return (yield from self._work("blobs", lambda: list(self._blobs(name))))
 
     def obstacles(self, needed: int) -> Flow[list[tuple[str, str]]]:
-        """Look at the disk, and at the rights to each folder and file."""
+        """Check the disk, and the rights to each folder and file."""
         return (yield from self._work("obstacles", lambda: list(self._obstacles(needed))))
 
     def close(self) -> Flow[None]:
@@ -279,10 +116,10 @@ class FolderBackend:
             return (yield Work(f"archive {name}", functools.partial(do, *arguments)))  # type: ignore[no-any-return]
         except FileNotFoundError as error:
             raise ArchiveMissing(f"archive {self.shown}: {error.filename} is missing") from error
-        except Unreadable as error:
-            raise ArchiveCorrupt(f"archive {self.shown}: {advice(error)}") from error
+        except _Unreadable as error:
+            raise ArchiveCorrupt(f"archive {self.shown}: {_advice(error)}") from error
         except OSError as error:
-            raise ArchiveError(f"archive {self.shown}: {advice(error)}") from error
+            raise ArchiveError(f"archive {self.shown}: {_advice(error)}") from error
 
     def _folder(self, name: str) -> Path:
         return self.root / f"{check_name(name)}{_FILTER}"
@@ -310,8 +147,8 @@ class FolderBackend:
         """Yield the filter's name and the path of each file in the folders of its uids."""
         for each in self._filters() if name is None else [name]:
             folder = self._folder(each)
-            for uid in filter(_UID.fullmatch, listed(folder)):
-                yield from ((each, folder / uid / file) for file in listed(folder / uid))
+            for uid in filter(_UID.fullmatch, _listed(folder)):
+                yield from ((each, folder / uid / file) for file in _listed(folder / uid))
 
     def _keys(self, name: str | None) -> Iterator[Key]:
         for each in self._filters() if name is None else [name]:
@@ -334,22 +171,24 @@ class FolderBackend:
         there = next(each for each in (self.root, *self.root.parents) if each.exists())
         if there != self.root:
             yield "note", "it is not there: the first create makes it; if it was there, is its disk mounted?"
-        disk = room(there)
-        if disk.readonly:
+        disk = os.statvfs(there)
+        free, files = disk.f_bavail * disk.f_frsize, disk.f_favail if disk.f_files else 1  # 1: files have no limit
+        readonly = bool(disk.f_flag & os.ST_RDONLY)
+        if readonly:
             yield "danger", "its disk is mounted read-only, so checkpoints and rotations fail: mount it for writing"
-        elif disk.free < needed or not disk.files:
-            text = f"its disk has {size_text(disk.free)} left, and room for {disk.files:,} files"
+        elif free < needed or not files:
+            text = f"its disk has {size_text(free)} left, and room for {files:,} files"
             yield "danger", f"{text}, so the next checkpoint may fail (it takes {size_text(needed)}): make room"
         paths = [there, *self._paths()] if there == self.root else [there]
-        forbidden = [text for path in paths if (text := refused(path, readonly=disk.readonly))]
+        forbidden = [text for path in paths if (text := _refused(path, readonly=readonly))]
         owner = there.stat().st_uid
         if forbidden:
             more = f" and {len(forbidden) - 1:,} more" if len(forbidden) > 1 else ""
-            text = f"this user, {user_name(os.geteuid())}, may not read or write {forbidden[0]}{more}"
+            text = f"this user, {_user_name(os.geteuid())}, may not read or write {forbidden[0]}{more}"
             yield "danger", f"{text}: run as the owner, or change that (chown -R, chmod -R u+rwX)"
         elif there == self.root and os.geteuid() == 0 != owner:
-            text = f"it belongs to {user_name(owner)}, and this user is root, whom no mode stops"
-            yield "note", f"{text}: run doctor as {user_name(owner)}, who could not change what root writes there"
+            text = f"it belongs to {_user_name(owner)}, and this user is root, whom no mode stops"
+            yield "note", f"{text}: run doctor as {_user_name(owner)}, who could not change what root writes there"
 
     def _paths(self) -> Iterator[Path]:
         """Yield the folders and files of all filters, as far as this user may list them."""
@@ -359,7 +198,7 @@ class FolderBackend:
                     yield Path(folder)
                     yield from (Path(folder, file) for file in files)
 
-    def make_folder(self, name: str, path: Path) -> None:
+    def _make_folder(self, name: str, path: Path) -> None:
         """Make the folder of a file, if the filter is registered.
 
         Raises:
@@ -378,86 +217,196 @@ class FolderBackend:
         if key.kind == "filter" and old is None and new is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
         elif new is not None:
-            self.make_folder(key.filter, path)
-        with _locked(self._folder(key.filter) / LOCK):
-            if _current(path) != old:
+            self._make_folder(key.filter, path)
+        with (self._folder(key.filter) / LOCK).open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                current = _text_of(path)
+            except _Unreadable:
+                current = UNREADABLE
+            if current != old:
                 return False
             if new is None:
-                remove(path)
-                if key.kind == "filter":
-                    _remove_empty(path.parent)
+                _remove(path)
+                for uid in filter(_UID.fullmatch, _listed(path.parent) if key.kind == "filter" else ()):
+                    with contextlib.suppress(OSError):  # the folder is not empty
+                        (path.parent / uid).rmdir()
             else:
                 part = path.with_name(f"{path.parent.name}-{path.stem}{_PART}")
                 with part.open("wb") as file:
                     file.write(new)
-                    sync(file)
-                put(part, path)
-            sync_folder(path.parent)
+                    _sync(file)
+                _put(part, path)
+            _sync_folder(path.parent)
         return True
 
 
 class _Upload:
-    """Writes a blob's file under a temporary name; ``finish`` renames it."""
+    """Writes a blob's file under a temporary name; ``finish`` renames it.
 
-    def __init__(self, backend: FolderBackend, name: str, path: Path) -> None:
-        self._backend, self._name, self._path = backend, name, path
+    Args:
+        work: makes a step of a call, as ``FolderBackend`` does.
+        path: the blob's file.
+        make_folder: makes the folder of the file.
+    """
+
+    def __init__(self, work: Callable[..., Flow[None]], path: Path, make_folder: Callable[[], None]) -> None:
+        self._work, self._path, self._make_folder = work, path, make_folder
         self._part = path.with_suffix(_PART)
 
     def write(self, data: bytes) -> Flow[None]:
-        """Append bytes."""
-        yield from self._backend._work("write", self._write, data)  # noqa: SLF001 - parts of one home
+        yield from self._work("write", self._write, data)
 
     def finish(self) -> Flow[None]:
-        """Sync the file and rename it."""
-        yield from self._backend._work("finish", self._finish)  # noqa: SLF001 - likewise
+        yield from self._work("finish", self._finish)
 
     def abandon(self) -> Flow[None]:
-        """Remove the file."""
-        yield from self._backend._work("abandon", self._abandon)  # noqa: SLF001 - likewise
+        yield from self._work("abandon", _remove_all, [self._part, self._path])
 
     def _write(self, data: bytes) -> None:
-        self._backend.make_folder(self._name, self._part)
+        self._make_folder()
         with self._part.open("ab") as file:  # opened for each write: an abandoned flow closes nothing
             file.write(data)
 
     def _finish(self) -> None:
         with self._part.open("r+b") as file:
-            sync(file)
-        put(self._part, self._path)
-        sync_folder(self._path.parent)
-
-    def _abandon(self) -> None:
-        _remove_all([self._part, self._path])
+            _sync(file)
+        _put(self._part, self._path)
+        _sync_folder(self._path.parent)
 
 
-def _read(path: Path, cached: bool = True) -> bytes | None:  # noqa: FBT001, FBT002 - as ``read``
+def _text_of(path: Path, *, cached: bool = True) -> bytes | None:
+    """Return the text of a document; None if there is no such file."""
     try:
-        return read(path, cached=cached)
+        return _read(path, cached=cached)
     except FileNotFoundError:
         return None
 
 
-def _current(path: Path) -> bytes | None:
+class _Unreadable(OSError):
+    """A file exists and cannot be read, and trying again will not help: it counts as damaged."""
+
+
+def _read(path: Path, offset: int = 0, length: int = -1, *, cached: bool = True) -> bytes:
+    """Read a part of a file; a length of -1: all that follows.
+
+    ``cached=False`` reads from the disk itself, because the page cache may outlive a disk that is away.
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+        _Unreadable: the file exists and cannot be read.
+        OSError: the file cannot be read at the moment.
+    """
     try:
-        return _read(path)
-    except Unreadable:
-        return UNREADABLE
+        with _opened(path) as file:
+            if not cached and hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            file.seek(offset)
+            return file.read(length)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno in _PASSING:
+            raise
+        raise _Unreadable(error.errno, error.strerror, str(path)) from error
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open a regular file; refuse others, because reading a pipe or a device may block or never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no file")
+    return os.fdopen(descriptor, "rb")
+
+
+def _listed(folder: Path) -> list[str]:
+    """Return the names in a folder; an empty list if the folder does not exist."""
+    try:
+        return [path.name for path in folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _put(part: Path, path: Path) -> None:
+    """Rename a finished file to its name; replace a file or folder of that name."""
+    try:
+        part.replace(path)
+    except IsADirectoryError:
+        _remove(path)
+        part.replace(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, if it exists. An empty folder in its place is removed, any other is renamed to ``*.aside``."""
+    try:
+        path.unlink(missing_ok=True)
+    except NotADirectoryError:  # a parent is a file, so this file does not exist
+        return
+    except (IsADirectoryError, PermissionError):
+        if not path.is_dir():
+            raise
+        try:
+            path.rmdir()
+        except OSError:
+            path.rename(path.with_name(f"{path.name}.{secrets.token_hex(4)}.aside"))
+
+
+def _sync(file: BinaryIO) -> None:
+    """Make the written bytes durable."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _remove_all(paths: Sequence[Path]) -> None:
     for path in paths:
-        remove(path)
+        _remove(path)
 
 
-def _remove_empty(folder: Path) -> None:
-    """Remove the empty folders of uids from a filter's folder."""
-    for uid in filter(_UID.fullmatch, listed(folder)):
-        with contextlib.suppress(OSError):  # the folder is not empty
-            (folder / uid).rmdir()
+def _refused(path: Path, *, readonly: bool) -> str:
+    """Return the path, owner and mode of a folder or file if this user lacks a right to it, else an empty text.
+
+    On a file system that is mounted read-only the right to write does not count.
+    """
+    try:
+        found = path.stat()
+    except OSError as error:
+        return f"{path} ({error.strerror})"
+    wanted = os.R_OK
+    if stat.S_ISDIR(found.st_mode):
+        wanted |= os.X_OK
+    if not readonly and (stat.S_ISDIR(found.st_mode) or path.name == LOCK):
+        wanted |= os.W_OK
+    if os.access(path, wanted):
+        return ""
+    return f"{path} (owner {_user_name(found.st_uid)}, mode {stat.S_IMODE(found.st_mode):03o})"
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def _user_name(uid: int) -> str:
+    """Return the name of a user, or its number if it has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _advice(error: OSError) -> str:
+    """Return a text that names the error and says what to do about it."""
+    text = f"{error.filename or ''} {error.strerror or error}".strip()
+    known = {
+        errno.ENOSPC: "its disk is full: make room; nothing that was there is lost",
+        errno.EDQUOT: "the quota is used up: make room; nothing that was there is lost",
+        errno.EACCES: "this user may not read or write it",
+        errno.EROFS: "it is mounted read-only",
+    }
+    found = known.get(error.errno or 0)
+    return f"{found} ({text})" if found else text

@@ -26,7 +26,7 @@ from urifilter_redis.protocol.keys import check_name, is_name
 from urifilter_redis.transport.loops import PerLoop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from urifilter_redis.engine.steps import Flow
 
@@ -63,14 +63,15 @@ class MongoBackend:
             parsed = {"database": None}
         database = parsed["database"] if parsed else urlsplit(url).path.strip("/")
         if not database:
-            text = "an archive in MongoDB is mongodb://host/database"
-            raise ValueError(f"{text}; in a user name or password / : @ and % are written %2F %3A %40 %25")
+            text = "in a user name or password / : @ and % are written %2F %3A %40 %25"
+            raise ValueError(f"an archive in MongoDB is mongodb://host/database; {text}")
         parts = urlsplit(url)
         self.shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/{database}"
         self._name = database
-        self._clients = PerLoop(
-            lambda: pymongo.AsyncMongoClient(self.url, **self._waits()), lambda client: client.close()
-        )
+        self._waits: Any = {
+            name: value for name, value in WAITS.items() if f"{name.lower()}=" not in parts.query.lower()
+        }
+        self._clients = PerLoop(lambda: pymongo.AsyncMongoClient(url, **self._waits), lambda client: client.close())
         self._client: Any = None
         self._owner = 0
         self._indexed = False
@@ -80,12 +81,8 @@ class MongoBackend:
         if self._asynchronous:
             return self._clients.get()[self._name]
         if self._client is None or self._owner != os.getpid():  # a pymongo client cannot be used after a fork
-            self._client, self._owner = pymongo.MongoClient(self.url, **self._waits()), os.getpid()
+            self._client, self._owner = pymongo.MongoClient(self.url, **self._waits), os.getpid()
         return self._client[self._name]
-
-    def _waits(self) -> dict[str, Any]:
-        given = urlsplit(self.url).query.lower()
-        return {name: value for name, value in WAITS.items() if f"{name.lower()}=" not in given}
 
     @property
     def _pointers(self) -> Any:
@@ -139,29 +136,23 @@ class MongoBackend:
             index = [(field, 1) for field in _FIELDS]
             yield from self._work("index", lambda: self._pointers.create_index(index, unique=True))
             self._indexed = True
-        is_old = (
-            {"$or": [{"text": b""}, {"text": {"$not": {"$type": "binData"}}}]} if old == UNREADABLE else {"text": old}
-        )
-        same = _fields(key) | is_old
-        text = {"text": new}
-        if old is None and new is None:
-            return (yield from self.read(key)) is None
         if old is None:
-            return (yield from self._insert(_fields(key) | text))
+            if new is None:
+                return (yield from self.read(key)) is None
+            try:
+                yield from self._work("swap", lambda: self._pointers.insert_one(_fields(key) | {"text": new}))
+            except ArchiveError as error:
+                if isinstance(error.__cause__, DuplicateKeyError):
+                    return False
+                raise
+            return True
+        unreadable = {"$or": [{"text": b""}, {"text": {"$not": {"$type": "binData"}}}]}
+        same = _fields(key) | (unreadable if old == UNREADABLE else {"text": old})
         if new is None:
             done = yield from self._work("swap", lambda: self._pointers.delete_one(same))
             return bool(done.deleted_count)
-        done = yield from self._work("swap", lambda: self._pointers.update_one(same, {"$set": text}))
+        done = yield from self._work("swap", lambda: self._pointers.update_one(same, {"$set": {"text": new}}))
         return bool(done.matched_count)
-
-    def _insert(self, document: dict[str, Any]) -> Flow[bool]:
-        try:
-            yield from self._work("swap", lambda: self._pointers.insert_one(document))
-        except ArchiveError as error:
-            if isinstance(error.__cause__, DuplicateKeyError):
-                return False
-            raise
-        return True
 
     def upload(self, name: str, blob: str) -> _Upload:
         """Begin to write a file of the bucket."""
@@ -231,22 +222,19 @@ class MongoBackend:
 
 
 class _Upload:
-    """Writes a file of the bucket, which others see once it is finished."""
+    """Writes a file of the bucket; ``finish`` makes it visible to others."""
 
     def __init__(self, backend: MongoBackend, name: str, blob: str) -> None:
         self._backend, self._name, self._blob = backend, check_name(name), blob
         self._file: Any = None
 
     def write(self, data: bytes) -> Flow[None]:
-        """Append bytes."""
-        yield from self._backend._work("write", lambda: self._open().write(data))  # noqa: SLF001 - parts of one home
+        yield from self._backend._work("write", lambda: self._open().write(data))  # noqa: SLF001 - its own backend
 
     def finish(self) -> Flow[None]:
-        """Write the rest of the file, and the document that makes it visible."""
         yield from self._backend._work("finish", lambda: self._open().close())  # noqa: SLF001 - likewise
 
     def abandon(self) -> Flow[None]:
-        """Delete the file and its chunks."""
         yield from self._backend.delete(self._name, [self._blob])
 
     def _open(self) -> Any:
@@ -284,5 +272,5 @@ def _blob(id_: Any, file: dict[str, Any] | None, age: float) -> Blob:
 
 def _text(error: PyMongoError) -> str:
     """Return the first line of pymongo's message; the other lines describe the topology."""
-    lines: Iterable[str] = str(error).splitlines() or [type(error).__name__]
-    return next(iter(lines)).split(", Timeout:")[0]
+    lines = str(error).splitlines() or [type(error).__name__]
+    return lines[0].split(", Timeout:")[0]

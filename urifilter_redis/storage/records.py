@@ -32,10 +32,10 @@ _LENGTHS = struct.Struct(">HI")
 #: The most bytes of a field with its record. 500 answers take some 1,500.
 LONGEST = 1 << 16
 
-#: An item in hand: its digest, its entry, and its text if that stands in a field of its own; else empty.
+#: A claimed item: its digest, its entry, and its text if that stands in a field of its own; else empty.
 Lease: TypeAlias = tuple[bytes, bytes, bytes]
 
-#: The digest of an item in hand, and the lengths of its entry and of its text.
+#: The digest of a claimed item, and the lengths of its entry and of its text.
 _LEASE = struct.Struct(">16sHI")
 
 #: The bytes of an entry whose text stands in a field of its own: holder, failures, lapses.
@@ -102,12 +102,12 @@ def split_forgotten(data: bytes) -> tuple[list[tuple[bytes, float]], bytes]:
 
 
 def write_leases(leases: Iterable[Lease]) -> bytes:
-    """Return items in hand as bytes, each after its lengths."""
+    """Return claimed items as bytes, each after its lengths."""
     return b"".join(_LEASE.pack(digest, len(entry), len(text)) + entry + text for digest, entry, text in leases)
 
 
 def split_leases(data: bytes) -> tuple[list[Lease], bytes]:
-    """Return the whole items in hand at the beginning of some bytes, and the bytes after them.
+    """Return the whole claimed items at the beginning of some bytes, and the bytes after them.
 
     Raises:
         ArchiveCorrupt: the scripts cannot have written one of the entries.

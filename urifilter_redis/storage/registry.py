@@ -52,6 +52,9 @@ __all__ = [
 #: The note beside a registration (see ``documents``) once every shard has had a checkpoint.
 _COMPLETE = 1
 
+#: The exceptions of an unusable folder.
+_UNUSABLE = (OSError, UnicodeError)
+
 
 def require_archive(session: Session) -> Backend:
     """Return the backend of the filter's archive.
@@ -61,9 +64,8 @@ def require_archive(session: Session) -> Backend:
     """
     needed = session.config.archive
     if needed in {None, "redis"}:
-        raise ArchiveMissing(
-            f"{session.where}: it was made without an archive (archive=, --archive, URIFILTER_ARCHIVE)"
-        )
+        text = "it was made without an archive (archive=, --archive, URIFILTER_ARCHIVE)"
+        raise ArchiveMissing(f"{session.where}: {text}")
     if session.backend is None:
         raise ArchiveMissing(f"{session.where}: it needs its archive {needed}: name it (archive=, --archive)")
     return session.backend
@@ -76,12 +78,12 @@ def registered(backend: Backend, name: str) -> Flow[Config | None]:
         ArchiveCorrupt: the registration is damaged.
 
     Example:
-        >>> home = open_home("file:///srv/uris")
-        >>> drive(registered(home, "news")).capacity
+        >>> backend = open_backend("file:///srv/uris")
+        >>> drive(registered(backend, "news")).capacity
         1000000
     """
-    _, there = yield from read_registration(backend, name)
-    return None if there is None or there.dropped else there.config
+    _, found = yield from read_registration(backend, name)
+    return None if found is None or found.dropped else found.config
 
 
 def register(backend: Backend, name: str, config: Config) -> Flow[tuple[Config, bool]]:
@@ -95,16 +97,14 @@ def register(backend: Backend, name: str, config: Config) -> Flow[tuple[Config, 
     """
     document = Registration(format=FORMAT, filter=name, created=time.time(), config=config)
     while True:
-        _, there = yield from read_registration(backend, name)
-        if there is not None and not there.dropped:
-            return there.config, False
-        if there is not None:
-            yield from unregister(backend, name, there.config.uid)
+        _, found = yield from read_registration(backend, name)
+        if found is not None and not found.dropped:
+            return found.config, False
+        if found is not None:
+            yield from unregister(backend, name, found.config.uid)
         if any(key.kind != "filter" for key in (yield from backend.keys(name))):
-            text = (
-                f"there are checkpoints of {name!r}, and its registration is missing: bring it back, or drop the filter"
-            )
-            raise ArchiveCorrupt(f"archive {backend.shown}: {text}")
+            text = f"there are checkpoints of {name!r}, and its registration is missing"
+            raise ArchiveCorrupt(f"archive {backend.shown}: {text}: bring it back, or drop the filter")
         if (yield from backend.swap(Key(name), None, documents.dump(document))):
             return config, True
 
@@ -116,7 +116,7 @@ def check_registered(session: Session) -> Flow[None]:
         ArchiveMissing: the archive does not have it, or has another filter of this name.
     """
     backend = require_archive(session)
-    if found := (yield from _not_its(backend, session.keys.name, session.config.uid)):
+    if found := (yield from _mismatch(backend, session.keys.name, session.config.uid)):
         text = f"it needs its archive {session.config.archive}, and {backend.shown} {found}"
         text += "; if a drop of it was stopped half-way, drop it again"
         raise ArchiveMissing(f"{session.where}: {text}")
@@ -129,21 +129,21 @@ def is_dropped(session: Session) -> Flow[bool]:
         ArchiveMissing: the archive is away.
     """
     backend = require_archive(session)
-    if not (yield from _not_its(backend, session.keys.name, session.config.uid)):
+    if not (yield from _mismatch(backend, session.keys.name, session.config.uid)):
         return False
     if not (yield from backend.has_place(session.keys.name)):
         yield from check_registered(session)  # it may be back by now
         return False
-    # it may have been away for the first look alone
-    return bool((yield from _not_its(backend, session.keys.name, session.config.uid)))
+    # the archive may have been away at the first reading alone
+    return bool((yield from _mismatch(backend, session.keys.name, session.config.uid)))
 
 
-def _not_its(backend: Backend, name: str, uid: str) -> Flow[str]:
-    """Say why an archive does not belong to a filter; return an empty text if it does."""
-    there = yield from registered(backend, name)
-    if there is None:
+def _mismatch(backend: Backend, name: str, uid: str) -> Flow[str]:
+    """Return a text that says why an archive is not that of a filter; an empty text if it is."""
+    config = yield from registered(backend, name)
+    if config is None:
         return "does not have it (is that mounted?)"
-    return "" if there.uid == uid else "has another filter of this name"
+    return "" if config.uid == uid else "has another filter of this name"
 
 
 def publish(backend: Backend, key: Key, old: bytes | None, new: bytes) -> Flow[bool]:
@@ -153,11 +153,11 @@ def publish(backend: Backend, key: Key, old: bytes | None, new: bytes) -> Flow[b
         ArchiveMissing: the archive does not have the filter, or has lost it; the new document is not there.
         ArchiveError: the archive failed; the document may hold the old or the new text.
     """
-    yield from _check_its(backend, key)
+    yield from _check_owner(backend, key)
     if not (yield from backend.swap(key, old, new)):
         return False
     try:
-        yield from _check_its(backend, key)
+        yield from _check_owner(backend, key)
     except ArchiveMissing as error:  # a drop may have listed the documents before this one was written
         if (yield from backend.swap(key, new, None)):
             raise
@@ -165,16 +165,16 @@ def publish(backend: Backend, key: Key, old: bytes | None, new: bytes) -> Flow[b
     return True
 
 
-def _check_its(backend: Backend, key: Key) -> Flow[None]:
-    if found := (yield from _not_its(backend, key.filter, key.uid)):
+def _check_owner(backend: Backend, key: Key) -> Flow[None]:
+    if found := (yield from _mismatch(backend, key.filter, key.uid)):
         raise ArchiveMissing(f"archive {backend.shown}, for {key.filter!r} of uid {key.uid}: it {found}")
 
 
 def note_complete(backend: Backend, name: str) -> Flow[None]:
     """Note that every shard has a checkpoint. From then on a shard without one counts as damaged."""
-    text, there = yield from read_registration(backend, name)
-    if text is not None and there is not None and not there.dropped and not is_complete(text):
-        yield from backend.swap(Key(name), text, documents.dump(there, _COMPLETE))
+    text, found = yield from read_registration(backend, name)
+    if found is not None and not found.dropped and not is_complete(text):
+        yield from backend.swap(Key(name), text, documents.dump(found, _COMPLETE))
 
 
 def is_complete(text: bytes | None) -> bool:
@@ -191,33 +191,28 @@ def unregister(backend: Backend, name: str, uid: str) -> Flow[bool]:
         uid: the filter's uid. A filter of another uid that is registered by now stays. Empty: remove the documents
             of this name that have no registration.
     """
-    text, there = yield from read_registration(backend, name)
-    if text is None or there is None:
+    text, found = yield from read_registration(backend, name)
+    if found is None:
         return (yield from _remove_all(backend, name, uid, None))
-    if there.config.uid != uid:
+    if found.config.uid != uid:
         return False
-    if not there.dropped:
-        dropped = documents.dump(dataclasses.replace(there, dropped=True))
+    if not found.dropped:
+        dropped = documents.dump(dataclasses.replace(found, dropped=True))
         if not (yield from backend.swap(Key(name), text, dropped)):
-            return (yield from unregister(backend, name, there.config.uid))
+            return (yield from unregister(backend, name, uid))
         text = dropped
-    yield from _remove_all(backend, name, there.config.uid, text)
+    yield from _remove_all(backend, name, uid, text)
     return (yield from backend.swap(Key(name), text, None))
 
 
 def _remove_all(backend: Backend, name: str, uid: str, registration: bytes | None) -> Flow[bool]:
-    """Remove the documents and blobs of a filter; return whether there were documents.
+    """Remove the documents and blobs of a filter, or without a uid of all that had its name.
 
-    Args:
-        backend: the backend of the archive.
-        name: the filter's name.
-        uid: the filter's uid; empty: remove those of all uids under this name.
-        registration: the text of the registration as the caller read it. If the text is another by now, nothing is
-            removed, because the documents may belong to a new filter.
+    If the registration is no longer the text that the caller read, nothing is removed, because the documents may belong
+    to a new filter. Return whether there were documents.
     """
-    found = {key.uid for key in (yield from backend.keys(name))} | {
-        blob.id.partition("-")[0] for blob in (yield from backend.blobs(name))
-    }
+    found = {key.uid for key in (yield from backend.keys(name))}
+    found |= {blob.id.partition("-")[0] for blob in (yield from backend.blobs(name))}
     uids = (uid,) if uid else tuple(found - {""})
     if (yield from backend.read(Key(name))) != registration:
         return False
@@ -238,28 +233,22 @@ def read_registration(backend: Backend, name: str) -> Flow[tuple[bytes | None, R
     text = yield from backend.read(Key(name))
     if text is None:
         return None, None
-    there = documents.load(Registration, text, f"archive {backend.shown}: the registration of {name!r}")
-    there.check(name)
-    return text, there
-
-
-#: The exceptions of an unusable folder.
-_UNUSABLE = (OSError, UnicodeError)
+    found = documents.load(Registration, text, f"archive {backend.shown}: the registration of {name!r}")
+    found.check(name)
+    return text, found
 
 
 def remember(session: Session) -> None:
     """Note that the filter has an archive; an unusable folder is no reason to fail."""
     archive = session.config.archive or ""
-    if archive in {"", "redis"} or _read(session) == archive:
+    if archive in {"", "redis"} or _noted_archive(session) == archive:
         return
-    try:
-        path = _path(session)
+    with contextlib.suppress(*_UNUSABLE):
+        path = _note_path(session)
         part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         part.write_text(archive)
         part.replace(path)
-    except _UNUSABLE:
-        return
 
 
 def check_unknown(session: Session) -> None:
@@ -268,53 +257,45 @@ def check_unknown(session: Session) -> None:
     Raises:
         ArchiveMissing: a filter of this name had an archive.
     """
-    if archive := _read(session):
+    if archive := _noted_archive(session):
         text = f"it is gone, and had the archive {archive}: name that (archive=, --archive) to restore the filter"
         if session.backend is not None:
-            text = (
-                f"it had the archive {archive}, and {session.backend.shown} does not have the filter: is that mounted"
-            )
-            text += "? If so, name the right archive"
+            text = f"it had the archive {archive}, and {session.backend.shown} does not have the filter"
+            text += ": is that mounted? If so, name the right archive"
         raise ArchiveMissing(f"{session.where}: {text}, or drop the filter to begin anew")
 
 
 def forget(session: Session) -> None:
     """Remove the note of a filter that is dropped."""
     with contextlib.suppress(*_UNUSABLE):
-        _path(session).unlink(missing_ok=True)
+        _note_path(session).unlink(missing_ok=True)
 
 
-def _path(session: Session) -> Path:
-    name = f"{_same(session.server)}\n{session.keys.prefix}\n{session.keys.name}"
+def _noted_archive(session: Session) -> str:
+    try:
+        return _note_path(session).read_text()
+    except _UNUSABLE:
+        return ""
+
+
+def _note_path(session: Session) -> Path:
+    name = f"{_canonical(session.server)}\n{session.keys.prefix}\n{session.keys.name}"
     return default_data_dir() / "archives" / hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
-def _same(server: str) -> str:
-    """Return one spelling for all of a server's: without the user, and with the IP address for the host's name.
-
-    Several hosts, of a Redis Cluster or of Sentinels, are in order.
-    """
+def _canonical(server: str) -> str:
+    """Return a server's address without the user, with IP addresses for names; several hosts are in order."""
     parts = split(server)
     hosts = parts.netloc.rpartition("@")[2].split(",")
-    found = sorted(_host(each) for each in hosts if each)
+    found = sorted(_with_ip(each) for each in hosts if each)
     return f"{','.join(found)}{parts.path}" if found else server
 
 
-def _host(host: str) -> str:
-    """Return an element of a list of hosts with the IP address for the name."""
+def _with_ip(host: str) -> str:
     parts = urlsplit(f"redis://{host}")
-    named = parts.hostname or ""
-    try:
-        address = str(socket.getaddrinfo(named, None)[0][4][0])
-    except OSError:
-        address = named
+    address = parts.hostname or ""
+    with contextlib.suppress(OSError):
+        address = str(socket.getaddrinfo(address, None)[0][4][0])
     if address == "::1" or address.startswith("127."):
         address = "127.0.0.1"
     return f"{address}:{parts.port}"
-
-
-def _read(session: Session) -> str:
-    try:
-        return _path(session).read_text()
-    except _UNUSABLE:
-        return ""
